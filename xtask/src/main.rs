@@ -1,0 +1,53 @@
+//! The project's own chores.
+//!
+//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`].
+
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => run_tidy(),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Checks the whole checkout and prints what it found, one line each.
+fn run_tidy() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace");
+    match tidy::check(root) {
+        Ok(report) if report.problems.is_empty() => {
+            println!("tidy: {} files, nothing to say", report.files);
+            ExitCode::SUCCESS
+        }
+        Ok(report) => {
+            for problem in &report.problems {
+                eprintln!("{problem}");
+            }
+            eprintln!(
+                "tidy: {} problem(s) in {} files",
+                report.problems.len(),
+                report.files
+            );
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
