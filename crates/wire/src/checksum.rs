@@ -1,0 +1,144 @@
+//! The Internet checksum (RFC 1071, RFC 1624).
+//!
+//! Sums are kept in the machine's byte order: the ones' complement sum of byte-swapped words is the byte-swapped sum (RFC 1071 2B), so
+//! only the end result is turned round.
+
+use core::net::Ipv4Addr;
+use core::ops::{Add, AddAssign};
+
+/// A ones' complement sum of 16-bit words, not yet folded.
+///
+/// ```
+/// use millrace_wire::checksum::Sum;
+/// // RFC 1071, section 3.
+/// let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+/// assert_eq!(sum.fold(), 0xddf2);
+/// assert_eq!(sum.finish(), !0xddf2);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// The sum of no bytes.
+    pub const ZERO: Sum = Sum(0);
+
+    /// The sum of `bytes`, as if a zero byte followed an odd last one.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Sum {
+        let (blocks, rest) = bytes.as_chunks::<128>();
+        let mut sum = if blocks.is_empty() {
+            Sum::ZERO
+        } else {
+            sum_of_blocks(blocks)
+        };
+        let (words, rest) = rest.as_chunks::<8>();
+        for word in words {
+            sum += Sum(u64::from_ne_bytes(*word));
+        }
+        // Since 2^16 is 1 modulo 2^16 - 1, a piece counts the same at any even place of a word.
+        let (words, rest) = rest.as_chunks::<2>();
+        for word in words {
+            sum += Sum(u64::from(u16::from_ne_bytes(*word)));
+        }
+        if let &[last] = rest {
+            sum += Sum(u64::from(u16::from_ne_bytes([last, 0])));
+        }
+        sum
+    }
+
+    /// The sum of one word that is `value` in network byte order.
+    pub fn word(value: u16) -> Sum {
+        Sum(u64::from(value.to_be()))
+    }
+
+    /// The sum of both, where the bytes of `other` start `offset` bytes after the first byte of `self`. Only whether that is odd matters.
+    #[must_use]
+    pub fn add_at(self, offset: usize, other: Sum) -> Sum {
+        if offset.is_multiple_of(2) {
+            return self + other;
+        }
+        self + Sum(u64::from(other.folded().swap_bytes()))
+    }
+
+    /// The sum in 16 bits, *not* complemented: what the checksum field holds when the port is to finish it.
+    pub fn fold(self) -> u16 {
+        u16::from_be(self.folded())
+    }
+
+    /// The checksum: the complement of the sum in 16 bits. To be written in network byte order.
+    pub fn finish(self) -> u16 {
+        !self.fold()
+    }
+
+    /// Whether bytes that include their own checksum add up as they should.
+    pub fn is_valid(self) -> bool {
+        self.folded() == 0xffff
+    }
+
+    /// Folded to 16 bits, in the machine's byte order.
+    fn folded(self) -> u16 {
+        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        ((sum >> 16) + (sum & 0xffff)) as u16
+    }
+}
+
+/// Two chains of add-with-carry that do not wait for each other: about 0.16 instructions a byte on x86-64, fewer than vectors of
+/// the baseline instruction set need.
+fn sum_of_blocks(blocks: &[[u8; 128]]) -> Sum {
+    fn add_words(mut total: u64, words: &[[u8; 8]]) -> (u64, bool) {
+        let mut carry = false;
+        for word in words {
+            (total, carry) = total.carrying_add(u64::from_ne_bytes(*word), carry);
+        }
+        (total, carry)
+    }
+    let (mut left, mut right, mut carries) = (0, 0, [0; 2]);
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        let mut carry;
+        (left, carry) = add_words(left, &words[..8]);
+        carries[0] += u64::from(carry);
+        (right, carry) = add_words(right, &words[8..]);
+        carries[1] += u64::from(carry);
+    }
+    Sum(left) + Sum(right) + Sum(carries[0] + carries[1])
+}
+
+/// The sum of both; the right one stands for bytes that start at an even offset from those of the left.
+impl Add for Sum {
+    type Output = Sum;
+
+    fn add(self, other: Sum) -> Sum {
+        let (sum, carry) = self.0.overflowing_add(other.0);
+        // Cannot overflow again: a sum that carried is at most 2^64 - 2.
+        Sum(sum + u64::from(carry))
+    }
+}
+
+impl AddAssign for Sum {
+    fn add_assign(&mut self, other: Sum) {
+        *self = *self + other;
+    }
+}
+
+/// The sum of the pseudo-header of a transport segment of `len` bytes (RFC 9293 3.1).
+pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
+    let [a, b, c, d] = src.octets();
+    let [e, f, g, h] = dst.octets();
+    let addresses = Sum(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+    addresses + Sum::word(u16::from(protocol)) + Sum::word(len)
+}
+
+/// Whether the checksum of a transport segment is right. Segments past 65,535 bytes have none that is.
+pub fn verify_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, segment: &[u8]) -> bool {
+    u16::try_from(segment.len())
+        .is_ok_and(|len| (pseudo_v4(src, dst, protocol, len) + Sum::of(segment)).is_valid())
+}
+
+/// The checksum after bytes that summed to `old` were replaced by bytes that sum to `new` (RFC 1624, equation 3).
+pub fn update(checksum: u16, old: Sum, new: Sum) -> u16 {
+    (Sum::word(!checksum) + Sum(!old.0) + new).finish()
+}
