@@ -1,0 +1,97 @@
+//! When received data is acknowledged (RFC 9293 3.8.6.3, RFC 5681 4.2).
+
+use millrace_wire::tcp::Seq;
+
+use crate::config::Config;
+use crate::connection::{Connection, Pending};
+use crate::time::{Instant, Ticks};
+
+/// The policy's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledge {
+    /// Full segments still to be acknowledged one by one, while the peer is in slow start.
+    quick: u8,
+    /// The program answers: acknowledgements ride on its answers.
+    interactive: bool,
+    /// Further duplicate acknowledgements to send: a peer without selective acknowledgement counts them.
+    pub(crate) duplicates: u8,
+    /// When a challenge ACK was last sent.
+    challenged: Ticks,
+    /// When payload last came.
+    data: Ticks,
+    /// Bytes received again, to be reported in the next SACK option (RFC 2883).
+    pub(crate) again: Option<(Seq, Seq)>,
+}
+
+impl Acknowledge {
+    pub(crate) fn new(config: &Config, now: Instant) -> Acknowledge {
+        Acknowledge {
+            quick: config.quick_ack_segments,
+            interactive: false,
+            duplicates: 0,
+            challenged: Ticks::before(now, config.challenge_interval),
+            data: now.ticks(),
+            again: None,
+        }
+    }
+}
+
+impl Connection {
+    /// `len` bytes of payload arrived in order.
+    #[inline]
+    pub(crate) fn acknowledge_in_order(&mut self, config: &Config, len: usize, now: Instant) {
+        let idle = self.acknowledge.data.elapsed(now);
+        self.acknowledge.data = now.ticks();
+        if idle > self.rtt.rto() {
+            // After a pause the peer is in slow start again (RFC 5681 4.1).
+            self.acknowledge.quick = config.quick_ack_segments;
+        }
+        let receive = &mut self.receive;
+        let full = len >= usize::from(receive.mss);
+        if len > usize::from(receive.mss) {
+            receive.mss = len.min(usize::from(receive.mss_limit)) as u16;
+        }
+        let waiting = receive.nxt - receive.acked;
+        if waiting >= 2 * u64::from(receive.mss) {
+            // RFC 5681 4.2: at least every second full segment.
+            self.pending |= Pending::ACK;
+            return;
+        }
+        let quick = self.acknowledge.quick > 0 && !self.acknowledge.interactive;
+        if quick && full {
+            self.acknowledge.quick -= 1;
+            self.pending |= Pending::ACK;
+        } else if self.timers.acknowledge == Instant::NEVER {
+            self.timers.acknowledge = now
+                + if quick {
+                    config.quick_ack
+                } else {
+                    config.delayed_ack
+                };
+        }
+    }
+
+    /// Payload leaves: if it comes soon after payload arrived, the program is answering.
+    #[inline]
+    pub(crate) fn note_answer(&mut self, config: &Config, now: Instant) {
+        let soon = self.acknowledge.data.elapsed(now) < config.delayed_ack;
+        self.acknowledge.interactive |= soon && self.receive.nxt > 0;
+    }
+
+    /// The delay is over: no answer came.
+    pub(crate) fn acknowledge_late(&mut self) {
+        self.timers.acknowledge = Instant::NEVER;
+        self.acknowledge.interactive = false;
+        self.pending |= Pending::ACK;
+    }
+
+    /// Acknowledges in answer to something that cannot be, at most once in each interval (RFC 5961 7 and 10): this bounds
+    /// what a blind attacker can cause, per connection so that nothing can be learnt from it about others (CVE-2016-5696), and
+    /// damps exchanges of acknowledgements between two ends that disagree.
+    pub(crate) fn challenge(&mut self, config: &Config, now: Instant) {
+        if self.acknowledge.challenged.elapsed(now) >= config.challenge_interval {
+            self.acknowledge.challenged = now.ticks();
+            self.pending |= Pending::ACK;
+        }
+    }
+}

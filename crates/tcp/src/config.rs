@@ -1,0 +1,86 @@
+//! What holds for every connection of an engine: timers, retries, limits. The defaults are Linux's.
+
+use crate::time::Duration;
+
+/// Engine-wide parameters. `Default` gives Linux's values, with the RFC's where Linux follows it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Retransmission time-out before the first round-trip sample (RFC 6298 2.1): 1 s.
+    pub rto_initial: Duration,
+    /// Least variance term of the time-out: RTO = SRTT + max(4 RTTVAR, this). Linux: 200 ms (RFC 6298 2.4 would have 1 s).
+    pub rto_min: Duration,
+    /// Greatest time-out, backed off or not (RFC 6298 2.5): 120 s.
+    pub rto_max: Duration,
+    /// Retransmissions of a SYN before `connect` fails: 6, that is 127 s.
+    pub syn_retries: u8,
+    /// Retransmissions of a SYN-ACK before the half-open connection is forgotten: 5, that is 63 s.
+    pub syn_ack_retries: u8,
+    /// How long data may go unacknowledged before the connection is given up (R2 of RFC 9293 3.8.3). Linux's
+    /// `tcp_retries2` of 15 amounts to 924.6 s.
+    pub retransmit_timeout: Duration,
+    /// The same for a connection that its program has closed: Linux's 8 retries amount to 102 s.
+    pub orphan_timeout: Duration,
+    /// How long a closed connection waits in FIN-WAIT-2 for the peer's FIN: 60 s.
+    pub fin_wait_timeout: Duration,
+    /// How long TIME-WAIT lasts: 60 s.
+    pub time_wait: Duration,
+    /// Longest delay of an acknowledgement (RFC 9293 3.8.6.3 allows 500 ms): 40 ms.
+    pub delayed_ack: Duration,
+    /// Delay of an acknowledgement of a short segment while the peer's window is still opening: long enough for the
+    /// program's answer to carry it, too short to slow a peer that waits for it. 1 ms.
+    pub quick_ack: Duration,
+    /// Full segments that are acknowledged one by one when a connection starts or resumes after an idle time: 16.
+    pub quick_ack_segments: u8,
+    /// Least time between two challenge ACKs, and between two ACKs in answer to unacceptable segments without payload,
+    /// on one connection (RFC 5961 7, 10): 500 ms.
+    pub challenge_interval: Duration,
+    /// How long corked or more-to-come data, or a segment too small for the peer's window, is held back at most: 200 ms
+    /// (RFC 9293 3.8.6.2.1).
+    pub hold: Duration,
+    /// Initial congestion window, in segments (RFC 6928): 10, bounded as the RFC bounds it.
+    pub initial_window: u8,
+    /// Duplicate acknowledgements, or segments selectively acknowledged above, that mean a loss (RFC 5681): 3.
+    pub reordering: u8,
+    /// Offer and accept timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Offer and accept selective acknowledgement (RFC 2018).
+    pub selective_ack: bool,
+    /// Offer and accept window scaling (RFC 7323).
+    pub window_scaling: bool,
+    /// The most that a receive buffer will ever grow to, in bytes: it sets the window scale. 6 MiB.
+    pub receive_limit_max: u32,
+    /// Separate ranges of out-of-order data that are kept per connection; further ones are not stored. 256.
+    pub out_of_order_ranges: u16,
+    /// Ranges of sent data that are told apart during loss recovery; further selective acknowledgements are not
+    /// recorded. 1,024.
+    pub scoreboard_ranges: u16,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(120),
+            syn_retries: 6,
+            syn_ack_retries: 5,
+            retransmit_timeout: Duration::from_millis(924_600),
+            orphan_timeout: Duration::from_secs(102),
+            fin_wait_timeout: Duration::from_secs(60),
+            time_wait: Duration::from_secs(60),
+            delayed_ack: Duration::from_millis(40),
+            quick_ack: Duration::from_millis(1),
+            quick_ack_segments: 16,
+            challenge_interval: Duration::from_millis(500),
+            hold: Duration::from_millis(200),
+            initial_window: 10,
+            reordering: 3,
+            timestamps: true,
+            selective_ack: true,
+            window_scaling: true,
+            receive_limit_max: 6 << 20,
+            out_of_order_ranges: 256,
+            scoreboard_ranges: 1_024,
+        }
+    }
+}

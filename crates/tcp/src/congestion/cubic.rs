@@ -1,0 +1,316 @@
+//! CUBIC (RFC 9438), Linux's default: after a loss the window approaches what it was along a cubic curve of time, lingers there, and then probes
+//! beyond. Where NewReno would have more, it has as much as NewReno.
+
+use super::hystart::HyStart;
+use super::{Acked, Controller, Window};
+use crate::time::Instant;
+
+/// The curve is followed for this long at most, in milliseconds: it keeps the arithmetic within 64 bits.
+const SPAN_MAX_MS: i64 = 100_000;
+
+/// State of the algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cubic {
+    /// W_max: the window before the last reduction, lowered if that was itself lower than the one before (fast convergence). 0 before the first.
+    peak: u32,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    SlowStart(HyStart),
+    /// Congestion avoidance, before its first acknowledgement.
+    Paused {
+        /// cwnd_prior: the window before the last reduction.
+        prior: u32,
+    },
+    Avoidance(Curve),
+}
+
+/// One stretch of congestion avoidance.
+#[derive(Clone, Copy, Debug)]
+struct Curve {
+    /// When it began, in milliseconds modulo 2^32.
+    start_ms: u32,
+    /// K: how long it takes to reach the peak again, in milliseconds.
+    climb_ms: u32,
+    /// W_est: what NewReno would have.
+    reno: u32,
+    /// Bytes acknowledged since `reno` last grew.
+    reno_acked: u32,
+    /// cwnd_prior.
+    prior: u32,
+}
+
+impl Cubic {
+    pub(super) fn new() -> Cubic {
+        Cubic {
+            peak: 0,
+            stage: Stage::SlowStart(HyStart::new(0)),
+        }
+    }
+
+    fn prior(&self) -> u32 {
+        match self.stage {
+            Stage::SlowStart(_) => 0,
+            Stage::Paused { prior } | Stage::Avoidance(Curve { prior, .. }) => prior,
+        }
+    }
+
+    /// Begins a stretch with the window as it is (RFC 9438 4.2).
+    fn curve(&mut self, window: &Window, mss: u32, now_ms: u32) -> Curve {
+        let mut climb_ms = 0;
+        if window.cwnd < self.peak {
+            // K = cubic root of (W_max - cwnd_epoch) / C in seconds, with C = 0.4 segments per second cubed.
+            let missing = u64::from(self.peak - window.cwnd);
+            climb_ms = cube_root(missing * 2_500_000_000 / u64::from(mss));
+        } else {
+            self.peak = window.cwnd;
+        }
+        Curve {
+            start_ms: now_ms,
+            climb_ms,
+            reno: window.cwnd,
+            reno_acked: 0,
+            prior: self.prior(),
+        }
+    }
+
+    fn avoid(&mut self, window: &mut Window, acked: &Acked, rest: u32, now: Instant) {
+        let now_ms = now.as_millis() as u32;
+        let mut curve = match self.stage {
+            Stage::Avoidance(curve) => curve,
+            _ => self.curve(window, acked.mss, now_ms),
+        };
+        curve.grow_reno(window.cwnd, acked.mss, rest);
+        let elapsed_ms = i64::from(now_ms.wrapping_sub(curve.start_ms));
+        let cwnd = i64::from(window.cwnd);
+        let now_at = self.at(&curve, elapsed_ms, acked.mss);
+        if now_at < i64::from(curve.reno) {
+            // RFC 9438 4.3: NewReno would be ahead.
+            window.cwnd = window.cwnd.max(curve.reno);
+        } else {
+            // RFC 9438 4.4, 4.5: towards where the curve will be in a round trip, by at most half in a round trip.
+            let ahead_ms = elapsed_ms + i64::from(acked.rtt_us / 1_000);
+            let target = self
+                .at(&curve, ahead_ms, acked.mss)
+                .clamp(cwnd, cwnd + cwnd / 2);
+            let step = (target - cwnd) * i64::from(rest) / cwnd.max(1);
+            window.cwnd = window.cwnd.saturating_add(step as u32);
+        }
+        self.stage = Stage::Avoidance(curve);
+    }
+
+    /// W_cubic, in bytes, at this time from the start of the curve: C (t - K)^3 + W_max.
+    fn at(&self, curve: &Curve, elapsed_ms: i64, mss: u32) -> i64 {
+        let distance = (elapsed_ms - i64::from(curve.climb_ms)).clamp(-SPAN_MAX_MS, SPAN_MAX_MS);
+        let millionths_of_segments = distance.pow(3) / 10 * 4 / 1_000;
+        i64::from(self.peak) + millionths_of_segments * i64::from(mss) / 1_000_000
+    }
+}
+
+impl Curve {
+    /// RFC 9438 4.3: NewReno with the same reduction adds 3 (1 - 0.7) / (1 + 0.7) = 9/17 segments in a round trip, and a whole one once it is where it was.
+    fn grow_reno(&mut self, cwnd: u32, mss: u32, acked: u32) {
+        self.reno_acked = self.reno_acked.saturating_add(acked);
+        let needed = if self.reno >= self.prior {
+            u64::from(cwnd)
+        } else {
+            u64::from(cwnd) * 17 / 9
+        };
+        if u64::from(self.reno_acked) >= needed {
+            self.reno_acked -= needed as u32;
+            self.reno = self.reno.saturating_add(mss);
+        }
+    }
+}
+
+impl Controller for Cubic {
+    fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant) {
+        if !window.in_slow_start() {
+            return self.avoid(window, acked, acked.bytes, now);
+        }
+        match &mut self.stage {
+            Stage::SlowStart(hystart) => hystart.on_ack(window, acked),
+            // Slow start up to a known threshold, as after a time-out.
+            _ => {
+                let rest = window.slow_start(acked.bytes);
+                if rest > 0 {
+                    self.avoid(window, acked, rest, now);
+                }
+            }
+        }
+    }
+
+    /// RFC 9438 5.8: while the program does not use the window the curve does not go on; a new one begins when it does.
+    fn on_unused(&mut self) {
+        if let Stage::Avoidance(Curve { prior, .. }) = self.stage {
+            self.stage = Stage::Paused { prior };
+        }
+    }
+
+    /// RFC 9438 4.6 and 4.7.
+    fn reduced(&mut self, window: &Window, flight: u32, mss: u32, _now: Instant) -> u32 {
+        let cwnd = window.cwnd;
+        self.peak = if cwnd < self.peak {
+            (u64::from(cwnd) * 17 / 20) as u32
+        } else {
+            cwnd
+        };
+        self.stage = Stage::Paused { prior: cwnd };
+        ((u64::from(flight) * 7 / 10) as u32).max(2 * mss)
+    }
+
+    fn on_timeout(&mut self) {}
+
+    /// RFC 9438 4.9.2: the window is back where it was, and so is the top of the curve.
+    fn on_undone(&mut self, window: &Window) {
+        self.peak = self.peak.max(window.cwnd);
+        self.on_unused();
+    }
+}
+
+/// The greatest number whose cube is not above `value`.
+fn cube_root(mut value: u64) -> u32 {
+    let mut root = 0u64;
+    for shift in (0..64u32).step_by(3).rev() {
+        root *= 2;
+        let next = 3 * root * (root + 1) + 1;
+        if value >> shift >= next {
+            value -= next << shift;
+            root += 1;
+        }
+    }
+    root as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1_000;
+
+    /// Round trips of 100 ms, each acknowledging a window; returns the windows.
+    fn run(cubic: &mut Cubic, window: &mut Window, from_ms: u64, rounds: u64) -> Vec<u32> {
+        (0..rounds)
+            .map(|i| {
+                let now = Instant::from_millis(from_ms + 100 * i);
+                let acked = Acked {
+                    bytes: window.cwnd,
+                    mss: MSS,
+                    rtt_us: 100_000,
+                    una: 0,
+                    nxt: 0,
+                };
+                cubic.on_ack(window, &acked, now);
+                window.cwnd
+            })
+            .collect()
+    }
+
+    fn reduced(cwnd: u32) -> (Cubic, Window) {
+        let mut cubic = Cubic::new();
+        let mut window = Window {
+            cwnd,
+            ssthresh: u32::MAX,
+        };
+        window.ssthresh = cubic.reduced(&window, cwnd, MSS, Instant::default());
+        window.cwnd = window.ssthresh;
+        (cubic, window)
+    }
+
+    #[test]
+    fn cube_roots() {
+        for root in [0u64, 1, 2, 3, 10, 999, 1_000_000, 2_642_245] {
+            assert_eq!(u64::from(cube_root(root.pow(3))), root);
+            if root > 0 {
+                assert_eq!(u64::from(cube_root(root.pow(3) - 1)), root - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn rfc9438_4_6_reduction_is_to_seven_tenths() {
+        let (_, window) = reduced(1_000_000);
+        assert_eq!(window.cwnd, 700_000);
+        let mut cubic = Cubic::new();
+        assert_eq!(
+            cubic.reduced(&window, 1_000, MSS, Instant::default()),
+            2_000
+        );
+    }
+
+    #[test]
+    fn rfc9438_4_2_window_returns_to_its_peak_after_k() {
+        let (mut cubic, mut window) = reduced(1_000_000);
+        // K = cubic root of 300 / 0.4 = 9.086 s.
+        let windows = run(&mut cubic, &mut window, 0, 91);
+        assert!(windows.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert!(
+            (985_000..1_001_000).contains(&windows[88]),
+            "{}",
+            windows[88]
+        );
+        // Concave: most of the way in half the time, then a plateau, then convex growth.
+        assert!(windows[45] > 950_000, "{}", windows[45]);
+        let after = run(&mut cubic, &mut window, 9_100, 91);
+        assert!(after[20] < 1_010_000, "{}", after[20]);
+        assert!(after[90] > 1_250_000, "{}", after[90]);
+    }
+
+    #[test]
+    fn rfc9438_4_7_fast_convergence() {
+        let (mut cubic, window) = reduced(1_000_000);
+        cubic.reduced(&window, window.cwnd, MSS, Instant::default());
+        assert_eq!(cubic.peak, 595_000);
+    }
+
+    #[test]
+    fn rfc9438_4_3_small_windows_grow_as_newreno_would() {
+        let (mut cubic, mut window) = reduced(10_000);
+        // 9/17 of a segment in each round trip until it is back, then a whole one.
+        let windows = run(&mut cubic, &mut window, 0, 60);
+        assert_eq!((windows[5], windows[59]), (10_000, 64_000), "{windows:?}");
+    }
+
+    #[test]
+    fn rfc9438_5_8_pause_of_the_program_does_not_make_the_window_jump() {
+        let (mut cubic, mut window) = reduced(1_000_000);
+        run(&mut cubic, &mut window, 0, 50);
+        let before = window.cwnd;
+        cubic.on_unused();
+        let windows = run(&mut cubic, &mut window, 1_000_000, 1);
+        assert!(
+            windows[0] < before + before / 50,
+            "{} after {before}",
+            windows[0]
+        );
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let mut cubic = Cubic::new();
+        let mut window = Window {
+            cwnd: u32::MAX / 2,
+            ssthresh: 0,
+        };
+        window.ssthresh = cubic.reduced(
+            &window,
+            u32::MAX / 2,
+            u32::from(u16::MAX),
+            Instant::default(),
+        );
+        window.cwnd = 88;
+        for i in 0..1_000u64 {
+            let acked = Acked {
+                bytes: u32::MAX,
+                mss: 88,
+                rtt_us: 120_000_000,
+                una: 0,
+                nxt: 0,
+            };
+            cubic.on_ack(&mut window, &acked, Instant::from_millis(i * 100_000));
+        }
+        assert!(window.cwnd > 0);
+    }
+}

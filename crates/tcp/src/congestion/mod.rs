@@ -1,0 +1,253 @@
+//! How much may be in flight: the congestion window, and the algorithms that move it.
+
+mod cubic;
+mod hystart;
+mod newreno;
+
+use millrace_wire::tcp::Seq;
+
+use crate::config::Config;
+use crate::settings::Algorithm;
+use crate::time::Instant;
+
+use cubic::Cubic;
+use newreno::NewReno;
+
+/// What an algorithm is told about an acknowledgement of new data, outside of fast recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acked {
+    /// Bytes that this acknowledgement delivered, cumulatively or selectively.
+    pub(crate) bytes: u32,
+    /// Payload of a full segment.
+    pub(crate) mss: u32,
+    /// The round trip that it measured, in microseconds; the smoothed one if it measured none.
+    pub(crate) rtt_us: u32,
+    /// SND.UNA and SND.NXT.
+    pub(crate) una: u64,
+    pub(crate) nxt: u64,
+}
+
+/// The window in bytes, which the algorithm moves, and what is common to all algorithms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Congestion window.
+    pub(crate) cwnd: u32,
+    /// Slow-start threshold; `u32::MAX` before the first loss.
+    pub(crate) ssthresh: u32,
+}
+
+impl Window {
+    pub(crate) fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Grows by what was acknowledged, up to the threshold; returns what is left of it (RFC 5681 3.1, counted in bytes as
+    /// RFC 3465 has it, so that many small acknowledgements are worth no more than a large one). RFC 3465's bound of two segments per
+    /// acknowledgement is not kept: receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and the
+    /// bound would leave them in slow start for dozens of round trips.
+    pub(crate) fn slow_start(&mut self, acked: u32) -> u32 {
+        let room = self.ssthresh.saturating_sub(self.cwnd);
+        let taken = acked.min(room);
+        self.cwnd = self.cwnd.saturating_add(taken);
+        acked - taken
+    }
+}
+
+/// A congestion control algorithm. Fast recovery itself (which bytes, how fast) is the same for all.
+pub(crate) trait Controller {
+    /// New data was acknowledged and the window had been in full use.
+    fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant);
+
+    /// New data was acknowledged, but the program does not use the window.
+    fn on_unused(&mut self) {}
+
+    /// There is a loss or a mark: the threshold to reduce to, given the bytes in flight. The caller applies it.
+    fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32;
+
+    /// The flight was lost altogether: after a time-out.
+    fn on_timeout(&mut self);
+
+    /// There was no loss: the window is back to what it was before the last reduction.
+    fn on_undone(&mut self, _window: &Window) {}
+}
+
+/// The algorithms, without indirection.
+#[derive(Clone, Copy, Debug)]
+enum Any {
+    Cubic(Cubic),
+    NewReno(NewReno),
+}
+
+/// Congestion state of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Congestion {
+    pub(crate) window: Window,
+    /// Most bytes in flight since `usage_end` was sent: whether the window is in use (RFC 7661, and Linux's way of it).
+    peak: u32,
+    /// Low half of a stream offset.
+    usage_end: u32,
+    algorithm: Any,
+}
+
+impl Congestion {
+    pub(crate) fn new(algorithm: Algorithm) -> Congestion {
+        Congestion {
+            window: Window {
+                cwnd: 0,
+                ssthresh: u32::MAX,
+            },
+            peak: 0,
+            usage_end: 0,
+            algorithm: any(algorithm),
+        }
+    }
+
+    /// Sets the initial window, once the segment size is known.
+    pub(crate) fn start(&mut self, config: &Config, mss: u32) {
+        self.window.cwnd = initial_window(config, mss);
+    }
+
+    /// Changes the algorithm; the window stays as it is.
+    pub(crate) fn choose(&mut self, algorithm: Algorithm) {
+        self.algorithm = any(algorithm);
+    }
+
+    #[inline]
+    pub(crate) fn on_ack(&mut self, acked: &Acked, now: Instant) {
+        if self.is_limiting(acked.mss) {
+            match &mut self.algorithm {
+                Any::Cubic(it) => it.on_ack(&mut self.window, acked, now),
+                Any::NewReno(it) => it.on_ack(&mut self.window, acked, now),
+            }
+        } else if let Any::Cubic(it) = &mut self.algorithm {
+            it.on_unused();
+        }
+    }
+
+    /// The threshold after a loss or a mark; see [`Controller::reduced`].
+    pub(crate) fn reduced(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
+        match &mut self.algorithm {
+            Any::Cubic(it) => it.reduced(&self.window, flight, mss, now),
+            Any::NewReno(it) => it.reduced(&self.window, flight, mss, now),
+        }
+    }
+
+    /// The last reduction was for nothing: back to the window before it (RFC 4015 3.2).
+    pub(crate) fn undo(&mut self, before: Window) {
+        self.window.cwnd = self.window.cwnd.max(before.cwnd);
+        self.window.ssthresh = before.ssthresh;
+        if let Any::Cubic(it) = &mut self.algorithm {
+            it.on_undone(&self.window);
+        }
+    }
+
+    /// RFC 5681 3.1: one segment after a time-out.
+    pub(crate) fn on_timeout(&mut self, mss: u32) {
+        self.window.cwnd = mss;
+        match &mut self.algorithm {
+            Any::Cubic(it) => it.on_timeout(),
+            Any::NewReno(it) => it.on_timeout(),
+        }
+    }
+
+    /// New data up to `nxt` was sent and `flight` bytes are out; all before `una` is acknowledged.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, una: u64, nxt: u64, flight: u32) {
+        if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.peak {
+            self.peak = flight;
+            self.usage_end = nxt as u32;
+        }
+    }
+
+    /// Nothing was in flight for `timeouts` retransmission time-outs: what was learnt of the path is old (RFC 5681 4.1). As in
+    /// Linux the window halves with each of them, down to the initial one.
+    pub(crate) fn restart_after_idle(&mut self, config: &Config, timeouts: u64, mss: u32) {
+        let restart = initial_window(config, mss).min(self.window.cwnd);
+        self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
+        let shifted = if timeouts < 32 {
+            self.window.cwnd >> timeouts
+        } else {
+            0
+        };
+        self.window.cwnd = shifted.max(restart);
+        self.peak = 0;
+    }
+
+    /// Whether the window, and not the program, bounds what is in flight. Only then is an acknowledgement evidence that more
+    /// would fit. In slow start half of it will do, for it may be acknowledged before the other half is sent.
+    fn is_limiting(&self, mss: u32) -> bool {
+        if self.window.in_slow_start() {
+            self.window.cwnd < self.peak.saturating_mul(2)
+        } else {
+            self.peak.saturating_add(mss) > self.window.cwnd
+        }
+    }
+}
+
+fn any(algorithm: Algorithm) -> Any {
+    match algorithm {
+        Algorithm::Cubic => Any::Cubic(Cubic::new()),
+        Algorithm::NewReno => Any::NewReno(NewReno::default()),
+    }
+}
+
+/// RFC 6928 2: min(10 MSS, max(2 MSS, 14,600 bytes)), with the configured number for 10.
+fn initial_window(config: &Config, mss: u32) -> u32 {
+    let segments = u32::from(config.initial_window.max(1));
+    (segments * mss).min((2 * mss).max(segments * 1_460))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acked(bytes: u32, mss: u32) -> Acked {
+        Acked {
+            bytes,
+            mss,
+            rtt_us: 1_000,
+            una: 0,
+            nxt: 0,
+        }
+    }
+
+    fn congestion(mss: u32) -> Congestion {
+        let mut congestion = Congestion::new(Algorithm::NewReno);
+        congestion.start(&Config::default(), mss);
+        congestion
+    }
+
+    #[test]
+    fn rfc6928_2_initial_window() {
+        for (mss, expected) in [
+            (536, 5_360),
+            (1_448, 14_480),
+            (1_460, 14_600),
+            (4_000, 14_600),
+            (8_948, 17_896),
+        ] {
+            assert_eq!(congestion(mss).window.cwnd, expected);
+        }
+    }
+
+    #[test]
+    fn rfc7661_window_grows_only_when_it_is_used() {
+        let mut congestion = congestion(1_000);
+        congestion.on_sent(0, 4_000, 4_000);
+        congestion.on_ack(&acked(4_000, 1_000), Instant::from_micros(0));
+        assert_eq!(congestion.window.cwnd, 10_000);
+        congestion.on_sent(4_000, 14_000, 10_000);
+        congestion.on_ack(&acked(10_000, 1_000), Instant::from_micros(0));
+        assert_eq!(congestion.window.cwnd, 20_000);
+    }
+
+    #[test]
+    fn rfc5681_4_1_restart_after_idle() {
+        let mut congestion = congestion(1_000);
+        congestion.window.cwnd = 80_000;
+        congestion.restart_after_idle(&Config::default(), 2, 1_000);
+        assert_eq!(congestion.window.cwnd, 20_000);
+        congestion.restart_after_idle(&Config::default(), 40, 1_000);
+        assert_eq!(congestion.window.cwnd, 10_000);
+    }
+}

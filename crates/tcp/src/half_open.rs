@@ -1,0 +1,216 @@
+//! SYN-RECEIVED after a passive open, kept small: a SYN flood makes none of anything larger.
+
+use millrace_wire::tcp::{Flags, Segment, Seq};
+
+use crate::config::Config;
+use crate::connection::{Connection, Open};
+use crate::options::{self, Features, Recent};
+use crate::outgoing::{Outgoing, refuse};
+use crate::settings::Settings;
+use crate::time::{Duration, Instant, Ticks};
+
+/// A connection that has got a SYN and answered it, and waits for the acknowledgement.
+#[derive(Clone, Debug)]
+pub struct HalfOpen {
+    pub(crate) iss: Seq,
+    pub(crate) irs: Seq,
+    pub(crate) recent: Recent,
+    pub(crate) receive_limit: u32,
+    created: Instant,
+    deadline: Instant,
+    answered: Ticks,
+    pub(crate) peer_window: u16,
+    /// What we announce.
+    pub(crate) mss: u16,
+    /// What the peer announced.
+    pub(crate) peer_mss: u16,
+    pub(crate) peer_scale: u8,
+    pub(crate) scale: u8,
+    pub(crate) features: Features,
+    retries: u8,
+}
+
+/// What becomes of a half-open connection when a segment or its timer comes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HalfOpenVerdict {
+    /// Nothing.
+    Ignore,
+    /// Send this, wait on.
+    Reply(Outgoing),
+    /// Forget it; nothing is sent.
+    Drop,
+    /// The handshake is complete: call [`HalfOpen::establish`] and give the connection this same segment; or, if there is
+    /// no room for it, do nothing, and the peer will come again.
+    Establish,
+}
+
+impl HalfOpen {
+    /// Enters SYN-RECEIVED on a clean SYN (SYN without ACK, RST or FIN), which the caller has checked it to be. Payload
+    /// on the SYN is not taken: the peer sends it again (RFC 9293 3.10.7.2).
+    ///
+    /// The answer is [`HalfOpen::reply`]; its retransmission is timed from now.
+    pub fn new(config: &Config, open: Open, syn: &Segment<'_>, now: Instant) -> HalfOpen {
+        let features = Features::offered(config).agreed(&syn.options);
+        HalfOpen {
+            iss: open.iss,
+            irs: syn.seq,
+            recent: Recent::new(
+                open.timestamp_offset,
+                syn.options.timestamps.map_or(0, |t| t.value),
+                now,
+            ),
+            receive_limit: open.receive_limit,
+            created: now,
+            deadline: now + config.rto_initial,
+            answered: now.ticks(),
+            peer_window: syn.window,
+            mss: open.mss,
+            peer_mss: options::peer_mss(&syn.options),
+            peer_scale: syn.options.window_scale.unwrap_or(0),
+            scale: options::scale_for(config.receive_limit_max.max(open.receive_limit)),
+            features,
+            retries: 0,
+        }
+    }
+
+    /// The SYN-ACK.
+    pub fn reply(&self, now: Instant) -> Outgoing {
+        let mut reply = Outgoing::control(
+            self.iss,
+            self.irs + 1,
+            Flags::SYN | Flags::ACK,
+            self.syn_window(),
+        );
+        reply.options = self
+            .features
+            .syn_options(self.mss, self.scale, self.recent.stamp(now));
+        reply
+    }
+
+    /// When [`HalfOpen::on_timer`] is due.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Repeats the SYN-ACK, or gives up after the configured number of times.
+    pub fn on_timer(&mut self, config: &Config, now: Instant) -> HalfOpenVerdict {
+        if now < self.deadline {
+            return HalfOpenVerdict::Ignore;
+        }
+        if self.retries >= config.syn_ack_retries {
+            return HalfOpenVerdict::Drop;
+        }
+        self.retries += 1;
+        self.deadline = now
+            + config
+                .rto_initial
+                .backed_off(u32::from(self.retries), config.rto_max);
+        HalfOpenVerdict::Reply(self.reply(now))
+    }
+
+    /// Processes a segment for SYN-RECEIVED, in the order of RFC 9293 3.10.7.4.
+    pub fn on_segment(
+        &mut self,
+        config: &Config,
+        segment: &Segment<'_>,
+        now: Instant,
+    ) -> HalfOpenVerdict {
+        use HalfOpenVerdict::{Drop, Establish, Ignore, Reply};
+        let expected = self.irs + 1;
+        let window = u32::from(self.syn_window()).max(1);
+
+        // The peer's SYN again: our answer was lost.
+        let clean_syn =
+            segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN) == Flags::SYN;
+        if clean_syn && segment.seq == self.irs {
+            if let Some(timestamps) = segment.options.timestamps {
+                self.recent
+                    .update(timestamps.value, segment.seq, expected, now);
+            }
+            return self
+                .rate_limited(config, now)
+                .map_or(Ignore, |()| Reply(self.reply(now)));
+        }
+
+        let rst = segment.flags.contains(Flags::RST);
+        if !rst && self.features.contains(Features::TIMESTAMPS) {
+            match segment.options.timestamps {
+                // RFC 7323 3.2: a segment without the option is dropped without a reply.
+                None => return Ignore,
+                Some(timestamps) if self.recent.rejects(timestamps.value, now) => {
+                    return self.challenge(config, now);
+                }
+                Some(_) => {}
+            }
+        }
+
+        let last = segment.seq + segment.sequence_len().saturating_sub(1);
+        if !segment.seq.within(expected, window) && !last.within(expected, window) {
+            return if rst {
+                Ignore
+            } else {
+                self.challenge(config, now)
+            };
+        }
+        if rst {
+            // RFC 5961 3.2. After a passive open, back to LISTEN (RFC 9293 3.10.7.4, second).
+            return if segment.seq == expected {
+                Drop
+            } else {
+                self.challenge(config, now)
+            };
+        }
+        if segment.flags.contains(Flags::SYN) {
+            return self.challenge(config, now);
+        }
+        if !segment.flags.contains(Flags::ACK) {
+            return Ignore;
+        }
+        if segment.ack != self.iss + 1 {
+            return refuse(segment).map_or(Ignore, Reply);
+        }
+        Establish
+    }
+
+    /// Makes the connection, in SYN-RECEIVED: the segment that completed the handshake must be given to it next.
+    pub fn establish(&self, config: &Config, settings: &Settings, now: Instant) -> Connection {
+        Connection::accept(config, settings, self, now)
+    }
+
+    /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's rule).
+    pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
+        (self.retries == 0).then(|| now - self.created)
+    }
+
+    /// The window of a SYN is never scaled (RFC 7323 2.2).
+    pub(crate) fn syn_window(&self) -> u16 {
+        self.receive_limit.min(0xffff) as u16
+    }
+
+    /// An ACK in answer to what cannot be, at most one in each interval (RFC 5961 7, 10).
+    fn challenge(&mut self, config: &Config, now: Instant) -> HalfOpenVerdict {
+        if self.rate_limited(config, now).is_none() {
+            return HalfOpenVerdict::Ignore;
+        }
+        let window = self.syn_window()
+            >> if self.features.contains(Features::SCALE) {
+                self.scale
+            } else {
+                0
+            };
+        let mut ack = Outgoing::control(self.iss + 1, self.irs + 1, Flags::ACK, window);
+        ack.options.timestamps = self
+            .features
+            .contains(Features::TIMESTAMPS)
+            .then(|| self.recent.stamp(now));
+        HalfOpenVerdict::Reply(ack)
+    }
+
+    fn rate_limited(&mut self, config: &Config, now: Instant) -> Option<()> {
+        if self.answered.elapsed(now) < config.challenge_interval {
+            return None;
+        }
+        self.answered = now.ticks();
+        Some(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Segments that arrive (RFC 9293 3.10.7).
+
+mod ack;
+mod data;
+mod reset;
+mod syn_sent;
+mod synchronized;
+
+use millrace_wire::tcp::{Flags, Segment};
+
+use crate::config::Config;
+use crate::connection::{Connection, ReceiveBuffer};
+use crate::info::Phase;
+use crate::options::{Features, Recent, timestamp_delta};
+use crate::state::State;
+use crate::time::Instant;
+
+impl Connection {
+    /// Processes a segment of this connection (RFC 9293 3.10.7.3 and .4). Answers wait for
+    /// [`Connection::poll_transmit`], so that what the program says to the same batch of segments can carry them.
+    pub fn on_segment(
+        &mut self,
+        config: &Config,
+        segment: &Segment<'_>,
+        buffer: &mut impl ReceiveBuffer,
+        now: Instant,
+    ) {
+        self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
+        if self.state == State::Established && self.on_expected(config, segment, buffer, now) {
+            return;
+        }
+        match self.state {
+            State::Closed | State::TimeWait => {}
+            State::SynSent => self.on_segment_syn_sent(config, segment, buffer, now),
+            _ => self.on_segment_synchronized(config, segment, buffer, now),
+        }
+    }
+
+    /// The next segment of an undisturbed flow: in order, acknowledging something or carrying something, nothing unusual
+    /// about it. Almost all are. Returns false, with nothing changed, for any other.
+    #[inline]
+    fn on_expected(
+        &mut self,
+        config: &Config,
+        segment: &Segment<'_>,
+        buffer: &mut impl ReceiveBuffer,
+        now: Instant,
+    ) -> bool {
+        let acked = segment.ack - self.send.seq(self.send.una);
+        let plain = segment.flags | Flags::PSH == Flags::ACK | Flags::PSH
+            && segment.seq == self.receive.seq(self.receive.nxt)
+            && self.recovery.phase == Phase::Open
+            && self.receive.gaps.is_none()
+            && segment.options.sack.is_empty()
+            && acked >= 0
+            && acked as u32 <= self.send.in_flight()
+            && (acked > 0 || !segment.payload.is_empty())
+            && segment.payload.len() as u64 <= u64::from(self.receive.window());
+        if !plain {
+            return false;
+        }
+        if self.features.contains(Features::TIMESTAMPS) {
+            let Some(timestamps) = segment.options.timestamps else {
+                return false;
+            };
+            if timestamp_delta(timestamps.value, self.recent.value) < 0 {
+                return false;
+            }
+            if self.receive.acked == self.receive.nxt {
+                self.recent = Recent::new(self.recent.offset, timestamps.value, now);
+            }
+        }
+        self.counters.last_received = now.ticks();
+        self.send
+            .update_window(segment.seq, segment.ack, segment.window);
+        if acked > 0 {
+            self.on_plain_ack(config, acked as u32, now);
+        }
+        if !segment.payload.is_empty() {
+            self.on_plain_data(config, segment.payload, buffer, now);
+        }
+        true
+    }
+}

@@ -1,0 +1,46 @@
+//! One TCP connection, sans-IO: state machine, loss recovery, congestion control.
+//!
+//! A [`Connection`] holds no payload and reads no clock. Its owner tells it what arrived, what the program asked for and
+//! what time it is; it answers with segments to send ([`Outgoing`]), with [`Events`] and with the time of its next timer.
+//! Payload is spoken of as *stream offsets*: 0 is the first byte after SYN, in either direction.
+//!
+//! Who is not yet, or no longer, a connection is kept small: [`HalfOpen`] for SYN-RECEIVED after a passive open,
+//! [`TimeWait`] for TIME-WAIT.
+#![forbid(unsafe_code)]
+
+mod acknowledge;
+mod assembler;
+mod config;
+mod congestion;
+mod connection;
+mod events;
+mod flight;
+mod half_open;
+mod icmp;
+mod info;
+mod input;
+mod options;
+mod outgoing;
+mod output;
+mod rack;
+mod recovery;
+mod reduction;
+mod rtt;
+mod scoreboard;
+mod settings;
+mod state;
+mod time;
+mod time_wait;
+mod timers;
+mod window;
+
+pub use config::Config;
+pub use connection::{Connection, Open, ReceiveBuffer};
+pub use events::{Error, Events, IcmpError};
+pub use half_open::{HalfOpen, HalfOpenVerdict};
+pub use info::{Info, Phase};
+pub use outgoing::{Limits, Outgoing, refuse};
+pub use settings::{Algorithm, Keepalive, Settings};
+pub use state::State;
+pub use time::{Duration, Instant};
+pub use time_wait::{TimeWait, TimeWaitVerdict};

@@ -1,0 +1,116 @@
+//! Segments to send, as the connection describes them: header fields and a range of the stream.
+
+use std::ops::Range;
+
+use millrace_wire::tcp::{Flags, Header, Options, Segment, Seq};
+
+/// What the way out allows for one [`Outgoing`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most payload in bytes. More than a segment's worth means that something below cuts it up (TSO). At least one
+    /// segment is sent whatever this says.
+    pub max_payload: u32,
+}
+
+/// A segment to send, or a run of them to be cut from one payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Sequence number of the first payload byte, or of SYN.
+    pub seq: Seq,
+    /// Acknowledgement, with [`Flags::ACK`].
+    pub ack: Seq,
+    /// Control bits. FIN and PSH belong on the last segment of a run.
+    pub flags: Flags,
+    /// Window as on the wire, scaled down.
+    pub window: u16,
+    /// Urgent pointer, with [`Flags::URG`].
+    pub urgent: u16,
+    /// Options, on every segment of a run.
+    pub options: Options,
+    /// Stream offsets of the payload; empty for none.
+    pub payload: Range<u64>,
+    /// Cut the payload into segments of this many bytes; the last may be shorter. Never 0.
+    pub segment_size: u16,
+}
+
+impl Outgoing {
+    /// The header of the (first) segment.
+    pub fn header(&self, src_port: u16, dst_port: u16) -> Header {
+        Header {
+            src_port,
+            dst_port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            urgent: self.urgent,
+            options: self.options,
+        }
+    }
+
+    /// Payload length in bytes.
+    pub fn payload_len(&self) -> usize {
+        (self.payload.end - self.payload.start) as usize
+    }
+
+    /// A segment without payload or options.
+    pub(crate) fn control(seq: Seq, ack: Seq, flags: Flags, window: u16) -> Outgoing {
+        Outgoing {
+            seq,
+            ack,
+            flags,
+            window,
+            urgent: 0,
+            options: Options::default(),
+            payload: 0..0,
+            segment_size: 1,
+        }
+    }
+}
+
+/// The RST that answers a segment for which there is no connection; `None` if it has RST itself (RFC 9293 3.10.7.1).
+pub fn refuse(segment: &Segment<'_>) -> Option<Outgoing> {
+    if segment.flags.contains(Flags::RST) {
+        return None;
+    }
+    Some(if segment.flags.contains(Flags::ACK) {
+        Outgoing::control(segment.ack, Seq(0), Flags::RST, 0)
+    } else {
+        let ack = segment.seq + segment.sequence_len();
+        Outgoing::control(Seq(0), ack, Flags::RST | Flags::ACK, 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(flags: Flags, payload: &[u8]) -> Segment<'_> {
+        Segment {
+            src_port: 1,
+            dst_port: 2,
+            seq: Seq(100),
+            ack: Seq(300),
+            flags,
+            window: 0,
+            urgent: 0,
+            options: Options::default(),
+            payload,
+        }
+    }
+
+    #[test]
+    fn a10_rst_is_never_answered_with_rst() {
+        assert_eq!(refuse(&segment(Flags::RST, b"")), None);
+        assert_eq!(refuse(&segment(Flags::all(), b"x")), None);
+    }
+
+    #[test]
+    fn rfc9293_3_10_7_1_segment_without_a_connection() {
+        let with_ack = refuse(&segment(Flags::ACK, b"xy")).expect("a reply");
+        assert_eq!((with_ack.seq, with_ack.flags), (Seq(300), Flags::RST));
+        let without = refuse(&segment(Flags::SYN | Flags::FIN, b"xy")).expect("a reply");
+        assert_eq!((without.seq, without.ack), (Seq(0), Seq(104)));
+        assert_eq!(without.flags, Flags::RST | Flags::ACK);
+    }
+}

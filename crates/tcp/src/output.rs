@@ -1,0 +1,388 @@
+//! What to send now (RFC 9293 3.8, 3.7.4; RFC 6675 5).
+
+use std::ops::Range;
+
+use millrace_wire::tcp::{Flags, Options, Seq};
+
+use crate::config::Config;
+use crate::connection::{Connection, Pending};
+use crate::info::Phase;
+use crate::options::{Features, timestamp};
+use crate::outgoing::{Limits, Outgoing};
+use crate::state::State;
+use crate::time::Instant;
+use crate::timers::Transmit;
+
+impl Connection {
+    /// The next segment to send now; to be called until `None`, after whatever else was called. Everything it gives counts as sent.
+    #[inline]
+    pub fn poll_transmit(
+        &mut self,
+        config: &Config,
+        limits: &Limits,
+        now: Instant,
+    ) -> Option<Outgoing> {
+        if self.pending.is_empty() && !self.send.has_unsent() && self.recovery.repair.is_none() {
+            return None;
+        }
+        self.transmit(config, limits, now)
+    }
+
+    fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
+        if self.pending.intersects(Pending::URGENT) {
+            return Some(self.urgent(config, now));
+        }
+        if self.state.can_send() {
+            if self.pending.contains(Pending::LOSS_PROBE) {
+                self.pending.remove(Pending::LOSS_PROBE);
+                let probe = self.loss_probe(config, now);
+                if probe.is_some() {
+                    return probe;
+                }
+            }
+            if self.recovery.repair.is_some()
+                && let Some(range) = self.next_lost(limits)
+            {
+                return Some(self.send_again(config, range, now));
+            }
+            if self.send.has_unsent()
+                && let Some(len) = self.sendable(config, limits, now)
+            {
+                return Some(self.send_fresh(config, len, self.segment_size(), now));
+            }
+        }
+        if self.pending.contains(Pending::ACK) {
+            return Some(self.bare_ack(now));
+        }
+        None
+    }
+
+    /// Control segments, which go before the stream.
+    #[inline(never)]
+    fn urgent(&mut self, config: &Config, now: Instant) -> Outgoing {
+        if self.pending.contains(Pending::REFUSE) {
+            self.pending.remove(Pending::REFUSE);
+            return Outgoing::control(self.refuse_seq, Seq(0), Flags::RST, 0);
+        }
+        if self.pending.contains(Pending::RESET) {
+            self.pending = Pending::empty();
+            let (seq, ack) = (
+                self.send.seq(self.send.nxt),
+                self.receive.seq(self.receive.nxt),
+            );
+            let mut reset = Outgoing::control(seq, ack, Flags::RST | Flags::ACK, 0);
+            reset.options = self.segment_options(now);
+            return reset;
+        }
+        if self.pending.contains(Pending::SYN) {
+            self.pending.remove(Pending::SYN | Pending::ACK);
+            return self.syn(config, now);
+        }
+        // An acknowledgement of what is long past makes the peer answer (RFC 9293 3.8.4, 3.8.6.1).
+        self.pending.remove(Pending::PROBE | Pending::ACK);
+        let seq = self.send.seq(self.send.una) - 1;
+        self.segment(seq, Flags::ACK, self.segment_options(now), 0..0)
+    }
+
+    /// SYN, or SYN-ACK.
+    fn syn(&mut self, config: &Config, now: Instant) -> Outgoing {
+        let (flags, ack) = match self.state {
+            State::SynSent => (Flags::SYN, Seq(0)),
+            _ => (Flags::SYN | Flags::ACK, self.receive.seq(0)),
+        };
+        self.recovery.log.sent(0, now);
+        if self.timers.transmit == Instant::NEVER {
+            self.arm_timeout(config, now);
+        }
+        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        // The window of a SYN is never scaled (RFC 7323 2.2).
+        let window = self.receive.limit.min(0xffff) as u16;
+        let mut syn = Outgoing::control(self.send.iss(), ack, flags, window);
+        syn.options = self.features.syn_options(
+            self.advertised_mss,
+            self.receive.scale,
+            self.recent.stamp(now),
+        );
+        syn
+    }
+
+    /// An acknowledgement by itself.
+    fn bare_ack(&mut self, now: Instant) -> Outgoing {
+        self.pending.remove(Pending::ACK);
+        let options = self.ack_options(now);
+        if self.acknowledge.duplicates > 1 {
+            // One for each segment that came out of order: the peer counts them.
+            self.acknowledge.duplicates -= 1;
+            self.pending |= Pending::ACK;
+        } else {
+            self.acknowledge.duplicates = 0;
+        }
+        self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0)
+    }
+
+    /// Bytes that were lost, the first of them first, as far as the congestion window allows.
+    fn next_lost(&mut self, limits: &Limits) -> Option<Range<u64>> {
+        let lost = self.recovery.repair.as_ref()?.board.next_lost()?;
+        // What the peer has taken out of its window is not sent again, but for the first byte, which then probes it
+        // (RFC 9293 3.8.6, SHLD-14).
+        let edge = self.send.una + u64::from(self.send.window);
+        if lost.start >= edge && lost.start > self.send.una {
+            return None;
+        }
+        let mss = u64::from(self.segment_size());
+        let room = u64::from(self.congestion.window.cwnd.saturating_sub(self.pipe()));
+        let mut len = (lost.end - lost.start).min(u64::from(limits.max_payload).max(mss));
+        if len > room {
+            len = room / mss * mss;
+            if len == 0 {
+                if !self.recovery.repair.as_mut()?.reduction.take_forced() {
+                    return None;
+                }
+                len = mss.min(lost.end - lost.start);
+            }
+        }
+        Some(lost.start..lost.start + len)
+    }
+
+    /// RFC 8985 7.3: new data if there is some and the peer's window lets it, otherwise the last segment in flight again; no matter the
+    /// congestion window.
+    #[cold]
+    #[inline(never)]
+    fn loss_probe(&mut self, config: &Config, now: Instant) -> Option<Outgoing> {
+        if self.recovery.phase != Phase::Open || self.send.in_flight() == 0 {
+            return None;
+        }
+        let mss = self.segment_size();
+        if self.send.nxt < self.send.end && self.send.usable() > 0 {
+            let len = (self.send.end - self.send.nxt)
+                .min(u64::from(mss))
+                .min(u64::from(self.send.usable()));
+            return Some(self.send_fresh(config, len, mss, now));
+        }
+        let edge = self.send.una + u64::from(self.send.window);
+        let tail = self
+            .repair(config)
+            .board
+            .tail(u64::from(mss))
+            .filter(|tail| tail.start < edge)?;
+        Some(self.send_again(config, tail, now))
+    }
+
+    /// Sends bytes in flight again. The range may end with the FIN.
+    fn send_again(&mut self, config: &Config, range: Range<u64>, now: Instant) -> Outgoing {
+        let size = self.segment_size();
+        let payload = range.start.min(self.send.end)..range.end.min(self.send.end);
+        let len = payload.end - payload.start;
+        self.counters.bytes_retransmitted += len;
+        self.counters.segments_retransmitted += len.div_ceil(u64::from(size)).max(1) as u32;
+        let stamp = timestamp(now, self.recent.offset);
+        let repair = self.repair(config);
+        repair.board.resend(range.clone(), now.as_micros() as u32);
+        repair.reduction.on_sent((range.end - range.start) as u32);
+        repair.reduction.on_sent_again(stamp);
+        if self.timers.transmit == Instant::NEVER {
+            self.arm_timeout(config, now);
+        }
+        let mut flags = Flags::ACK;
+        if range.end > self.send.end {
+            flags |= Flags::FIN;
+        }
+        if payload.end == self.send.end && len > 0 {
+            flags |= Flags::PSH;
+        }
+        self.pending.remove(Pending::ACK);
+        let options = self.ack_options(now);
+        let mut segment = self.segment(self.send.seq(range.start), flags, options, payload);
+        segment.segment_size = size;
+        segment
+    }
+
+    /// How many bytes that were never sent may leave now, as the windows and the rules against small segments allow; 0 if it is the FIN's
+    /// turn alone. If nothing may leave and nothing is in flight, a timer is left running.
+    #[inline(always)]
+    fn sendable(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<u64> {
+        if self.send.una == self.send.nxt {
+            self.restart_after_idle(config, now);
+        }
+        let mss = u32::from(self.segment_size());
+        let unsent = (self.send.end - self.send.nxt).min(u64::from(u32::MAX)) as u32;
+        let usable = self.send.usable();
+        // A segment more than nothing always fits.
+        let room = self
+            .congestion
+            .window
+            .cwnd
+            .max(mss)
+            .saturating_sub(self.pipe());
+
+        let wanted = unsent.min(usable).min(limits.max_payload.max(mss));
+        let mut len = wanted.min(room);
+        let short = if len < mss { len } else { len % mss };
+        if short != 0 && !self.may_send_short(len, unsent, usable, wanted > room) {
+            len -= short;
+        }
+        let fin_alone = unsent == 0 && self.send.fin && usable > 0;
+        if len == 0 && !fin_alone {
+            self.blocked(config, usable, now);
+            return None;
+        }
+        Some(u64::from(len))
+    }
+
+    /// Whether a segment that is not full may leave.
+    fn may_send_short(&self, len: u32, unsent: u32, usable: u32, cwnd_limited: bool) -> bool {
+        let send = &self.send;
+        if len == unsent {
+            // The last of what there is: Nagle's rule, which looks at short segments only (Minshall, as in Linux).
+            let held = self.settings.cork || send.more;
+            let quiet = self.settings.nodelay || send.small_end <= send.una;
+            return send.fin || send.forced || (!held && quiet);
+        }
+        // The peer's window cuts it: not worth it unless it is half of what the peer ever had (RFC 9293 3.8.6.2.1).
+        len == usable && !cwnd_limited && (send.forced || usable >= (send.max_window / 2).max(1))
+    }
+
+    /// Sends the next `len` bytes, and the FIN if it is its turn.
+    #[inline(always)]
+    fn send_fresh(&mut self, config: &Config, len: u64, mss: u16, now: Instant) -> Outgoing {
+        let send = &mut self.send;
+        let payload = send.nxt..send.nxt + len;
+        let mut flags = Flags::ACK;
+        if payload.end == send.end {
+            if len > 0 {
+                flags |= Flags::PSH;
+            }
+            if send.fin && u64::from(send.usable()) > len {
+                flags |= Flags::FIN;
+            }
+        }
+        send.nxt = payload.end + u64::from(flags.contains(Flags::FIN));
+        if len < u64::from(mss) || !len.is_multiple_of(u64::from(mss)) {
+            send.small_end = payload.end;
+        }
+        send.forced = false;
+        let (una, nxt) = (send.una, send.nxt);
+        let was_idle = una == payload.start;
+
+        self.recovery.log.sent(nxt, now);
+        if let Some(repair) = &mut self.recovery.repair {
+            repair.board.sent(nxt, now.as_micros() as u32);
+            repair.reduction.on_sent(len as u32);
+        }
+        let pipe = self.pipe();
+        self.congestion.on_sent(una, nxt, pipe);
+        self.counters.last_sent = now.ticks();
+        if len > 0 {
+            self.note_answer(config, now);
+        }
+        if was_idle {
+            self.timers.progress();
+            self.arm_transmit(config, now);
+        } else {
+            self.extend_transmit(config, now);
+        }
+        self.pending.remove(Pending::ACK);
+        let options = self.ack_options(now);
+        let mut segment = self.segment(self.send.seq(payload.start), flags, options, payload);
+        segment.segment_size = mss;
+        segment
+    }
+
+    /// Something is queued and may not leave. What is in flight will bring an acknowledgement; without it, only a timer can help.
+    fn blocked(&mut self, config: &Config, usable: u32, now: Instant) {
+        if self.send.in_flight() > 0 || self.timers.transmit != Instant::NEVER {
+            return;
+        }
+        if usable == 0 {
+            self.arm_persist(config, now);
+        } else {
+            self.timers.transmit = now + config.hold;
+            self.timers.purpose = Transmit::Hold;
+        }
+    }
+
+    fn restart_after_idle(&mut self, config: &Config, now: Instant) {
+        let idle = self.counters.last_sent.elapsed(now);
+        let rto = self.rtt.rto();
+        if idle > rto {
+            let timeouts = idle.as_micros() / rto.as_micros().max(1);
+            self.congestion
+                .restart_after_idle(config, timeouts, u32::from(self.send.mss));
+        }
+    }
+
+    /// Payload of a full segment with the options that the next one carries.
+    fn segment_size(&self) -> u16 {
+        let reports = self.receive.gaps.is_some() || self.acknowledge.again.is_some();
+        if !reports || !self.features.contains(Features::SACK) {
+            return self.send.mss;
+        }
+        // Timestamps are known to be in `mss`; the SACK option takes what is left of the 40 bytes at most.
+        let most = if self.features.contains(Features::TIMESTAMPS) {
+            28
+        } else {
+            36
+        };
+        self.send.mss - most
+    }
+
+    /// Options of a segment with an acknowledgement.
+    #[inline(always)]
+    fn ack_options(&mut self, now: Instant) -> Options {
+        let mut options = self.segment_options(now);
+        if self.receive.gaps.is_some() || self.acknowledge.again.is_some() {
+            self.report(&mut options);
+        }
+        options
+    }
+
+    /// What was received again, then what lies beyond the gap (RFC 2883 4, RFC 2018 4). What does not fit goes into another acknowledgement.
+    #[cold]
+    fn report(&mut self, options: &mut Options) {
+        let mut room = if options.timestamps.is_some() { 3 } else { 4 };
+        if let Some((start, end)) = self.acknowledge.again.take() {
+            options.sack.push(start, end);
+            room -= 1;
+        }
+        if !self.features.contains(Features::SACK) {
+            return;
+        }
+        let receive = &mut self.receive;
+        let (base, Some(gaps)) = (receive.seq(0), &mut receive.gaps) else {
+            return;
+        };
+        for range in gaps.report(room).into_iter().flatten() {
+            options
+                .sack
+                .push(base + range.start as u32, base + range.end as u32);
+        }
+        if gaps.has_news() {
+            self.pending |= Pending::ACK;
+        }
+    }
+
+    /// A segment that acknowledges what has been received.
+    #[inline(always)]
+    fn segment(
+        &mut self,
+        seq: Seq,
+        flags: Flags,
+        options: Options,
+        payload: Range<u64>,
+    ) -> Outgoing {
+        self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
+        self.timers.acknowledge = Instant::NEVER;
+        let window = self.receive.announce(self.receive.scale);
+        let ack = self.receive.seq(self.receive.nxt);
+        Outgoing {
+            seq,
+            ack,
+            flags,
+            window,
+            urgent: 0,
+            options,
+            payload,
+            segment_size: self.send.mss,
+        }
+    }
+}

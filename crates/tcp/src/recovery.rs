@@ -1,0 +1,316 @@
+//! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5).
+
+use crate::config::Config;
+use crate::congestion::Acked;
+use crate::connection::Connection;
+use crate::flight::FlightLog;
+use crate::info::Phase;
+use crate::options::Features;
+use crate::rack::Rack;
+use crate::reduction::Reduction;
+use crate::scoreboard::{Delivered, Scoreboard};
+use crate::time::Instant;
+use crate::timers::Transmit;
+
+/// Loss recovery's memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recovery {
+    pub(crate) phase: Phase,
+    /// Segments that the peer must have received, by its duplicate acknowledgements; only without selective
+    /// acknowledgement.
+    pub(crate) duplicates: u16,
+    /// SND.NXT when the last loss was acted upon (RecoveryPoint of RFC 6675); 0 before the first.
+    pub(crate) high: u64,
+    pub(crate) rack: Rack,
+    /// What is needed only while something is out of the ordinary.
+    pub(crate) repair: Option<Box<Repair>>,
+    pub(crate) log: FlightLog,
+}
+
+/// The repair of a flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Repair {
+    pub(crate) board: Scoreboard,
+    pub(crate) reduction: Reduction,
+}
+
+impl Connection {
+    /// Bytes thought to be in the network (pipe of RFC 6675).
+    #[inline]
+    pub(crate) fn pipe(&self) -> u32 {
+        let flight = self.send.in_flight();
+        if self.recovery.phase == Phase::Open {
+            return flight;
+        }
+        let counted_out = self.counted_out(flight);
+        match &self.recovery.repair {
+            None => flight.saturating_sub(counted_out),
+            Some(repair) => {
+                let board = &repair.board;
+                (flight + board.resent())
+                    .saturating_sub(board.sacked() + board.lost() + counted_out)
+            }
+        }
+    }
+
+    /// Bytes that duplicate acknowledgements say have left the network; never all of the flight.
+    fn counted_out(&self, flight: u32) -> u32 {
+        let mss = u32::from(self.send.mss);
+        (u32::from(self.recovery.duplicates) * mss).min(flight.saturating_sub(mss))
+    }
+
+    /// The repair in progress. If there is none it begins: header prediction is off from then on.
+    pub(crate) fn repair(&mut self, config: &Config) -> &mut Repair {
+        let (send, recovery) = (&self.send, &mut self.recovery);
+        if recovery.phase == Phase::Open {
+            recovery.phase = Phase::Disorder;
+        }
+        recovery.repair.get_or_insert_with(|| {
+            let limit = usize::from(config.scoreboard_ranges);
+            let board = Scoreboard::new(send.una, send.nxt, &recovery.log, limit);
+            Box::new(Repair {
+                board,
+                reduction: Reduction::default(),
+            })
+        })
+    }
+
+    /// Moves the machine after an acknowledgement that was not plain. `delivered` is what it delivered, `acked` of it
+    /// cumulatively; `duplicate` says that it is one (RFC 5681 2). `echo` is the timestamp it echoes.
+    pub(crate) fn on_delivered(
+        &mut self,
+        config: &Config,
+        delivered: &Delivered,
+        acked: u32,
+        duplicate: bool,
+        echo: Option<u32>,
+        now: Instant,
+    ) {
+        let echo = echo.filter(|_| self.features.contains(Features::TIMESTAMPS));
+        self.rack_advance(delivered, echo, now);
+        let sack = self.features.contains(Features::SACK);
+        let bytes = if sack {
+            delivered.bytes
+        } else {
+            self.count_duplicates(acked, duplicate)
+        };
+        if acked > 0 {
+            self.undo_if_disproved(echo);
+        }
+        match self.recovery.phase {
+            Phase::Open | Phase::Disorder | Phase::Reduced => {
+                let left = self
+                    .recovery
+                    .repair
+                    .as_ref()
+                    .is_some_and(|repair| repair.board.lost() > 0);
+                if self.detect_loss(config, now) || left {
+                    self.on_loss(config, now);
+                    self.reduce(bytes, acked > 0);
+                    return;
+                }
+                // Duplicates do not open the window (RFC 5681 3.2, step 1); what they stood for counts when it is acknowledged.
+                self.grow(acked, now);
+                self.calm_down();
+            }
+            Phase::Recovery if self.send.una >= self.recovery.high => {
+                self.congestion.window.cwnd = self.congestion.window.ssthresh;
+                self.rack_recovered();
+                self.recovered();
+            }
+            Phase::Recovery => {
+                let again = self.detect_loss(config, now);
+                // RFC 6582 3.2 step 3: a partial acknowledgement without selective ones means that the next segment is lost too.
+                if !again && acked > 0 && !sack {
+                    let mss = u32::from(self.send.mss);
+                    self.repair(config).board.mark_head_lost(mss);
+                }
+                self.reduce(bytes, acked > 0);
+            }
+            Phase::Loss if self.send.una >= self.recovery.high => {
+                self.recovered();
+                self.grow(bytes, now);
+            }
+            Phase::Loss => {
+                self.detect_loss(config, now);
+                if acked > 0 {
+                    // RFC 3465 2.3: without selective acknowledgement much of what is acknowledged now may have been delivered before
+                    // the time-out; a segment's worth counts.
+                    let most = if sack {
+                        u32::MAX
+                    } else {
+                        u32::from(self.send.mss)
+                    };
+                    self.grow(bytes.min(most), now);
+                }
+            }
+        }
+    }
+
+    /// After a retransmission time-out (RFC 5681 3.1, RFC 6675 5.1): nothing of what was sent is known to be on its way.
+    pub(crate) fn lose_flight(&mut self, config: &Config, now: Instant) {
+        let mss = u32::from(self.send.mss);
+        let before = self.congestion.window;
+        // The threshold is lowered once for a flight, not again for each time-out of the same segment.
+        let first = self.recovery.phase != Phase::Loss || self.timers.backoff == 0;
+        if first {
+            let flight = self.send.in_flight();
+            self.congestion.window.ssthresh = self.congestion.reduced(flight, mss, now);
+        }
+        self.congestion.on_timeout(mss);
+        self.give_up_flight(config);
+        if first && let Some(repair) = &mut self.recovery.repair {
+            repair.reduction = Reduction::after_timeout(before);
+        }
+    }
+
+    /// The path carries smaller segments only: what is in flight did not get through, which is no sign of congestion.
+    pub(crate) fn lose_oversized(&mut self, config: &Config) {
+        if self.send.in_flight() > 0 {
+            self.give_up_flight(config);
+        }
+    }
+
+    fn give_up_flight(&mut self, config: &Config) {
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high = self.send.nxt;
+        self.recovery.duplicates = 0;
+        let repair = self.repair(config);
+        repair.board.mark_all_lost();
+        repair.reduction.again();
+    }
+
+    /// Marks what must be lost by now; returns whether anything new is.
+    pub(crate) fn detect_loss(&mut self, config: &Config, now: Instant) -> bool {
+        let mss = u32::from(self.send.mss);
+        let reordering = u32::from(config.reordering.max(1));
+        if !self.features.contains(Features::SACK) {
+            // RFC 6582 3.2 step 2: duplicates of what a time-out sent again say nothing. In recovery one is enough work.
+            let fresh = self.send.una > self.recovery.high || self.recovery.high == 0;
+            let calm = matches!(self.recovery.phase, Phase::Open | Phase::Disorder);
+            return calm
+                && fresh
+                && u32::from(self.recovery.duplicates) >= reordering
+                && self.repair(config).board.mark_head_lost(mss) > 0;
+        }
+        let Some(repair) = &mut self.recovery.repair else {
+            return false;
+        };
+        let mut lost = 0;
+        // A path that is known to reorder is judged by time alone.
+        if !self.recovery.rack.reordering_seen {
+            lost += repair.board.mark_lost(reordering, mss);
+        }
+        lost += self.rack_detect(now);
+        lost > 0
+    }
+
+    /// Something is lost: fast recovery begins, unless it has already (RFC 6675 5, step 4).
+    pub(crate) fn on_loss(&mut self, config: &Config, now: Instant) {
+        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+            return;
+        }
+        let mss = u32::from(self.send.mss);
+        let flight = self.send.in_flight();
+        let window = self.congestion.window;
+        self.recovery.phase = Phase::Recovery;
+        self.recovery.high = self.send.nxt;
+        self.congestion.window.ssthresh =
+            self.congestion.reduced(flight.min(window.cwnd), mss, now);
+        self.repair(config).reduction = Reduction::fast(window, flight);
+        self.reduce(0, false);
+        if self.timers.purpose != Transmit::Timeout || self.timers.transmit == Instant::NEVER {
+            self.arm_timeout(config, now);
+        }
+    }
+
+    /// Sets the window in recovery, after an acknowledgement that delivered this much.
+    fn reduce(&mut self, delivered: u32, advanced: bool) {
+        let pipe = self.pipe();
+        let (window, mss) = (&mut self.congestion.window, u32::from(self.send.mss));
+        if let Some(repair) = &mut self.recovery.repair {
+            let more = repair
+                .reduction
+                .let_out(delivered, advanced, pipe, window.ssthresh, mss);
+            // With nothing in the network a segment may always leave: else only a time-out would help.
+            window.cwnd = (pipe + more).max(mss);
+        }
+    }
+
+    /// Duplicate acknowledgements stand for segments received out of order (RFC 6582; RFC 3042 follows from them, as they let
+    /// that much more be sent). Returns the bytes that this acknowledgement delivered.
+    fn count_duplicates(&mut self, acked: u32, duplicate: bool) -> u32 {
+        let mss = u32::from(self.send.mss);
+        if self.recovery.phase == Phase::Loss {
+            // The flight is given up; duplicates are answers to what is sent twice.
+            return acked;
+        }
+        if duplicate {
+            self.recovery.duplicates = self.recovery.duplicates.saturating_add(1);
+            return mss;
+        }
+        if acked == 0 {
+            return 0;
+        }
+        // All but the first segment had been counted when their duplicates came.
+        let counted = (acked.div_ceil(mss) - 1).min(u32::from(self.recovery.duplicates));
+        self.recovery.duplicates -= counted as u16;
+        if self.recovery.phase == Phase::Disorder {
+            self.recovery.duplicates = 0;
+        }
+        acked.saturating_sub(counted * mss)
+    }
+
+    /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
+    fn undo_if_disproved(&mut self, echo: Option<u32>) {
+        if !matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+            return;
+        }
+        let Some(repair) = &mut self.recovery.repair else {
+            return;
+        };
+        let Some(before) = repair.reduction.disproved(echo) else {
+            return;
+        };
+        repair.board.forgive();
+        self.congestion.undo(before);
+        self.recovery.rack.reordering_seen = true;
+        self.recovery.duplicates = 0;
+        self.recovery.phase = Phase::Disorder;
+    }
+
+    fn grow(&mut self, bytes: u32, now: Instant) {
+        if bytes > 0 {
+            let acked = Acked {
+                bytes,
+                mss: u32::from(self.send.mss),
+                rtt_us: self.rtt.srtt_us(),
+                una: self.send.una,
+                nxt: self.send.nxt,
+            };
+            self.congestion.on_ack(&acked, now);
+        }
+    }
+
+    /// Recovery is over; the flight may still have marks, of bytes sent since it began.
+    fn recovered(&mut self) {
+        self.recovery.duplicates = 0;
+        self.recovery.phase = Phase::Disorder;
+        self.calm_down();
+    }
+
+    /// To Open if nothing in flight is out of the ordinary, else to Disorder.
+    fn calm_down(&mut self) {
+        let recovery = &mut self.recovery;
+        let plain = recovery
+            .repair
+            .as_ref()
+            .is_none_or(|it| it.board.is_plain() && !it.board.has_resent());
+        if plain && recovery.duplicates == 0 {
+            recovery.repair = None;
+            recovery.phase = Phase::Open;
+        } else {
+            recovery.phase = Phase::Disorder;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a program chooses for one connection: its socket options.
+
+/// Socket options of one connection. `Default` is a socket that no option was set on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// TCP_NODELAY: send short segments at once instead of one per round trip (Nagle, RFC 9293 3.7.4).
+    pub nodelay: bool,
+    /// TCP_CORK: hold back all but full segments, 200 ms at most.
+    pub cork: bool,
+    /// SO_KEEPALIVE with its times; `None`: off.
+    pub keepalive: Option<Keepalive>,
+    /// TCP_USER_TIMEOUT, in milliseconds (RFC 5482): how long data may go unacknowledged, or the peer's window stay shut,
+    /// or keepalive probes stay unanswered. `None`: the engine's limits.
+    pub user_timeout_ms: Option<u32>,
+    /// TCP_MAXSEG, in bytes: announce and use no larger segments. `None`: the link decides.
+    pub max_segment: Option<u16>,
+    /// TCP_SYNCNT: retransmissions of a SYN. `None`: the engine's.
+    pub syn_retries: Option<u8>,
+    /// TCP_LINGER2, in seconds: how long to wait in FIN-WAIT-2 once closed. `None`: the engine's.
+    pub fin_wait_s: Option<u16>,
+    /// TCP_CONGESTION.
+    pub congestion: Algorithm,
+}
+
+/// When to ask a silent peer whether it is alive (RFC 9293 3.8.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keepalive {
+    /// TCP_KEEPIDLE: seconds of silence before the first probe.
+    pub idle_s: u16,
+    /// TCP_KEEPINTVL: seconds between probes.
+    pub interval_s: u16,
+    /// TCP_KEEPCNT: unanswered probes that mean the peer is gone.
+    pub probes: u8,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive {
+            idle_s: 7_200,
+            interval_s: 75,
+            probes: 9,
+        }
+    }
+}
+
+/// Congestion control algorithms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// RFC 9438, with HyStart++ (RFC 9406). Linux calls it `cubic`; the default there too.
+    #[default]
+    Cubic,
+    /// RFC 5681 with appropriate byte counting (RFC 3465). Linux calls it `reno`.
+    NewReno,
+}

@@ -1,0 +1,53 @@
+//! The states of RFC 9293 3.3.2. LISTEN is the listener's, which holds no connection.
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum State {
+    /// Our SYN is out.
+    SynSent,
+    /// The peer's SYN has come and ours is out, not acknowledged.
+    SynReceived,
+    /// Open both ways.
+    Established,
+    /// Our FIN is queued or out; the peer may still send.
+    FinWait1,
+    /// Our FIN is acknowledged; the peer may still send.
+    FinWait2,
+    /// The peer's FIN has come; we may still send.
+    CloseWait,
+    /// Both FINs have crossed; ours is not acknowledged.
+    Closing,
+    /// The peer's FIN came first, ours is queued or out.
+    LastAck,
+    /// Both ends are done; kept for old duplicates (as [`crate::TimeWait`]).
+    TimeWait,
+    /// No connection.
+    Closed,
+}
+
+impl State {
+    /// Whether the peer may still send payload that we deliver.
+    pub fn can_receive(self) -> bool {
+        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// Whether queued payload, or a FIN, may be sent or sent again.
+    pub fn can_send(self) -> bool {
+        matches!(
+            self,
+            State::Established
+                | State::CloseWait
+                | State::FinWait1
+                | State::Closing
+                | State::LastAck
+        )
+    }
+
+    /// Whether the handshake is complete and the connection not yet over.
+    pub fn is_synchronized(self) -> bool {
+        !matches!(
+            self,
+            State::SynSent | State::SynReceived | State::TimeWait | State::Closed
+        )
+    }
+}

@@ -1,0 +1,129 @@
+//! TIME-WAIT, kept small: it answers late duplicates and knows when a new connection may take its place.
+
+use millrace_wire::tcp::{Flags, Segment, Seq};
+
+use crate::config::Config;
+use crate::options::{Features, Recent, timestamp_delta};
+use crate::outgoing::Outgoing;
+use crate::time::{Instant, Ticks};
+
+/// What is left of a connection that has been closed by both ends.
+#[derive(Clone, Debug)]
+pub struct TimeWait {
+    pub(crate) send_next: Seq,
+    pub(crate) receive_next: Seq,
+    pub(crate) recent: Recent,
+    pub(crate) deadline: Instant,
+    pub(crate) answered: Ticks,
+    /// As on the wire.
+    pub(crate) window: u16,
+    pub(crate) features: Features,
+}
+
+/// What becomes of TIME-WAIT when a segment comes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimeWaitVerdict {
+    /// Nothing.
+    Ignore,
+    /// Send this.
+    Reply(Outgoing),
+    /// Forget the old connection and treat the segment as a new SYN. Our initial sequence number must come after
+    /// `after` (RFC 9293 3.10.7.4).
+    Reopen {
+        /// The last sequence number that the old connection used.
+        after: Seq,
+    },
+}
+
+impl TimeWait {
+    /// When it may be forgotten.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Processes a segment for TIME-WAIT (RFC 9293 3.10.7.4, RFC 1337, RFC 6191).
+    pub fn on_segment(
+        &mut self,
+        config: &Config,
+        segment: &Segment<'_>,
+        now: Instant,
+    ) -> TimeWaitVerdict {
+        use TimeWaitVerdict::{Ignore, Reopen};
+        // RFC 1337: a RST does not end TIME-WAIT.
+        if segment.flags.contains(Flags::RST) {
+            return Ignore;
+        }
+        if segment.flags & (Flags::SYN | Flags::ACK | Flags::FIN) == Flags::SYN {
+            return if self.may_reopen(segment, now) {
+                Reopen {
+                    after: self.send_next,
+                }
+            } else {
+                self.answer(config, now)
+            };
+        }
+        if segment.flags.contains(Flags::SYN) {
+            return self.answer(config, now);
+        }
+        if self.features.contains(Features::TIMESTAMPS) {
+            match segment.options.timestamps {
+                None => return Ignore,
+                Some(timestamps) if self.recent.rejects(timestamps.value, now) => {
+                    return self.answer(config, now);
+                }
+                Some(timestamps) => {
+                    self.recent
+                        .update(timestamps.value, segment.seq, self.receive_next, now);
+                }
+            }
+        }
+        if !segment.flags.contains(Flags::ACK) {
+            return Ignore;
+        }
+        // The peer's FIN again: our acknowledgement was lost. The wait starts over.
+        if segment.flags.contains(Flags::FIN)
+            && segment.seq + segment.sequence_len() == self.receive_next
+        {
+            self.deadline = now + config.time_wait;
+            self.answered = now.ticks();
+            return TimeWaitVerdict::Reply(self.ack(now));
+        }
+        // An acknowledgement of ours that came late.
+        if segment.payload.is_empty() && segment.seq == self.receive_next {
+            return Ignore;
+        }
+        self.answer(config, now)
+    }
+
+    /// Whether a SYN is a new connection's and not an old duplicate: its timestamp is greater than the last one seen
+    /// (RFC 6191 2), or it begins after the last byte received (RFC 9293 3.10.7.4) and no timestamp says it is old.
+    fn may_reopen(&self, syn: &Segment<'_>, now: Instant) -> bool {
+        let later = syn.seq.after(self.receive_next);
+        match syn.options.timestamps {
+            Some(timestamps) if self.features.contains(Features::TIMESTAMPS) => {
+                timestamp_delta(timestamps.value, self.recent.value) > 0
+                    || (later && !self.recent.rejects(timestamps.value, now))
+            }
+            _ => later,
+        }
+    }
+
+    /// Acknowledges, at most once in each interval: two ends that both dislike the other's segments must not keep
+    /// each other busy.
+    fn answer(&mut self, config: &Config, now: Instant) -> TimeWaitVerdict {
+        if self.answered.elapsed(now) < config.challenge_interval {
+            return TimeWaitVerdict::Ignore;
+        }
+        self.answered = now.ticks();
+        TimeWaitVerdict::Reply(self.ack(now))
+    }
+
+    fn ack(&self, now: Instant) -> Outgoing {
+        let mut ack = Outgoing::control(self.send_next, self.receive_next, Flags::ACK, self.window);
+        ack.options.timestamps = self
+            .features
+            .contains(Features::TIMESTAMPS)
+            .then(|| self.recent.stamp(now));
+        ack
+    }
+}

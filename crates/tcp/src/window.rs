@@ -1,0 +1,345 @@
+//! The two sequence spaces (RFC 9293 3.3.1) as stream offsets: sequence numbers exist at the edge only, so that inside
+//! nothing wraps. Offset 0 is the first byte after SYN; a FIN takes the offset after the last byte.
+
+use millrace_wire::tcp::Seq;
+
+use crate::assembler::Assembler;
+
+/// What we send.
+#[derive(Clone, Debug)]
+pub(crate) struct SendSpace {
+    /// Sequence number of offset 0: ISS + 1.
+    base: Seq,
+    /// SND.UNA: first byte not acknowledged.
+    pub(crate) una: u64,
+    /// SND.NXT: first byte never sent. It does not go back when bytes are sent again.
+    pub(crate) nxt: u64,
+    /// End of what the program has queued.
+    pub(crate) end: u64,
+    /// End of the last segment sent that was less than full (Minshall's refinement of Nagle's rule).
+    pub(crate) small_end: u64,
+    /// SND.WND, in bytes from `una`.
+    pub(crate) window: u32,
+    /// The largest window ever seen.
+    pub(crate) max_window: u32,
+    /// SND.WL1, SND.WL2: sequence and acknowledgement number of the segment that `window` came with.
+    pub(crate) wl1: Seq,
+    pub(crate) wl2: Seq,
+    /// Payload of a full segment, timestamps subtracted.
+    pub(crate) mss: u16,
+    /// The largest segment that the peer takes and the path carries; option bytes not subtracted.
+    pub(crate) segment_limit: u16,
+    /// Shift of the peer's windows.
+    pub(crate) scale: u8,
+    /// FIN is queued, at offset `end`.
+    pub(crate) fin: bool,
+    /// The program announced more to follow (MSG_MORE).
+    pub(crate) more: bool,
+    /// Send what there is, however little: it was held long enough.
+    pub(crate) forced: bool,
+}
+
+impl SendSpace {
+    pub(crate) fn new(iss: Seq, mss: u16) -> SendSpace {
+        SendSpace {
+            base: iss + 1,
+            una: 0,
+            nxt: 0,
+            end: 0,
+            small_end: 0,
+            window: 0,
+            max_window: 0,
+            wl1: Seq(0),
+            wl2: Seq(0),
+            mss,
+            segment_limit: mss,
+            scale: 0,
+            fin: false,
+            more: false,
+            forced: false,
+        }
+    }
+
+    /// Initial sequence number.
+    pub(crate) fn iss(&self) -> Seq {
+        self.base - 1
+    }
+
+    /// Sequence number of an offset.
+    pub(crate) fn seq(&self, offset: u64) -> Seq {
+        self.base + offset as u32
+    }
+
+    /// Offset of a sequence number, the one nearest to `una`; negative before SYN.
+    pub(crate) fn offset(&self, seq: Seq) -> i64 {
+        self.una as i64 + i64::from(seq - self.seq(self.una))
+    }
+
+    /// Bytes sent and not acknowledged, FIN included.
+    pub(crate) fn in_flight(&self) -> u32 {
+        (self.nxt - self.una) as u32
+    }
+
+    /// Whether FIN has been acknowledged.
+    pub(crate) fn fin_acked(&self) -> bool {
+        self.fin && self.una > self.end
+    }
+
+    /// Whether something is queued that was never sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.nxt < self.end + u64::from(self.fin)
+    }
+
+    /// Bytes that may still be sent within the peer's window; 0 if the peer took some of it back.
+    pub(crate) fn usable(&self) -> u32 {
+        self.window.saturating_sub(self.in_flight())
+    }
+
+    /// Takes the window of an acceptable segment (RFC 9293 3.10.7.4, fifth, ESTABLISHED: WL1 and WL2 keep an old segment from
+    /// changing it). Returns whether it changed.
+    #[inline]
+    pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, raw: u16) -> bool {
+        if self.wl1.after(seq) || (self.wl1 == seq && self.wl2.after(ack)) {
+            return false;
+        }
+        self.wl1 = seq;
+        self.wl2 = ack;
+        let window = u32::from(raw) << self.scale;
+        let changed = window != self.window;
+        self.window = window;
+        self.max_window = self.max_window.max(window);
+        changed
+    }
+}
+
+/// What we receive.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiveSpace {
+    /// Sequence number of offset 0: IRS + 1.
+    base: Seq,
+    /// RCV.NXT: first byte not received in order; one more once the FIN is.
+    pub(crate) nxt: u64,
+    /// Right edge of what we announced; it never moves left.
+    pub(crate) edge: u64,
+    /// Last.ACK.sent.
+    pub(crate) acked: u64,
+    /// The program has read up to here.
+    pub(crate) consumed: u64,
+    /// Offset of the peer's FIN, `u64::MAX` until it is known.
+    pub(crate) fin: u64,
+    /// Receive buffer in bytes: the window reaches this far beyond `consumed`.
+    pub(crate) limit: u32,
+    /// Size of the peer's full segments, as seen.
+    pub(crate) mss: u16,
+    /// Greatest size that `mss` may take: what we announced less the options.
+    pub(crate) mss_limit: u16,
+    /// Shift of our windows.
+    pub(crate) scale: u8,
+    /// What was stored beyond a gap.
+    pub(crate) gaps: Option<Box<Assembler>>,
+}
+
+impl ReceiveSpace {
+    pub(crate) fn new(limit: u32, scale: u8, mss: u16) -> ReceiveSpace {
+        ReceiveSpace {
+            base: Seq(0),
+            nxt: 0,
+            edge: u64::from(limit.min(0xffff)),
+            acked: 0,
+            consumed: 0,
+            fin: u64::MAX,
+            limit,
+            mss: mss.min(536),
+            mss_limit: mss,
+            scale,
+            gaps: None,
+        }
+    }
+
+    /// The peer's SYN has come.
+    pub(crate) fn start(&mut self, irs: Seq) {
+        self.base = irs + 1;
+    }
+
+    /// Sequence number of an offset.
+    pub(crate) fn seq(&self, offset: u64) -> Seq {
+        self.base + offset as u32
+    }
+
+    /// Offset of a sequence number, the one nearest to `nxt`; negative at SYN and before.
+    pub(crate) fn offset(&self, seq: Seq) -> i64 {
+        self.nxt as i64 + i64::from(seq - self.seq(self.nxt))
+    }
+
+    /// The table of RFC 9293 3.10.7.4, first, for a segment that takes `len` sequence numbers from `seq` on; except that the window begins at the last acknowledgement
+    /// that was sent and not at RCV.NXT, for a segment that was merely overtaken need not be answered, and that with a window of zero
+    /// a segment that reaches RCV.NXT is acceptable for its acknowledgement: its payload is trimmed away.
+    #[inline]
+    pub(crate) fn accepts(&self, seq: Seq, len: u32) -> bool {
+        let start = self.offset(seq);
+        let (low, nxt) = (self.acked as i64, self.nxt as i64);
+        let high = (self.edge as i64).max(nxt);
+        let begins_inside = low <= start && start < high;
+        let ends_inside = start < high && start + i64::from(len) > nxt;
+        start == nxt || begins_inside || ends_inside
+    }
+
+    /// Payload received in order: FIN is none.
+    pub(crate) fn received(&self) -> u64 {
+        self.nxt.min(self.fin)
+    }
+
+    /// RCV.WND: what remains of the announced window.
+    pub(crate) fn window(&self) -> u32 {
+        self.edge.saturating_sub(self.nxt) as u32
+    }
+
+    /// The window that buffer space would allow.
+    pub(crate) fn space(&self) -> u32 {
+        (self.consumed + u64::from(self.limit)).saturating_sub(self.nxt) as u32
+    }
+
+    /// The window to announce now, as it goes on the wire. The right edge moves only by a segment or half the buffer, whichever is
+    /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
+    #[inline]
+    pub(crate) fn announce(&mut self, scale: u8) -> u16 {
+        let most = self.consumed + u64::from(self.limit);
+        let step = u64::from(self.mss).min(u64::from(self.limit) / 2);
+        let target = if most >= self.edge + step {
+            most
+        } else {
+            self.edge
+        };
+        let room = target.saturating_sub(self.nxt);
+        let mut field = room >> scale;
+        // What the scale cannot express is rounded down, unless that took back what was announced and there is room to round up.
+        if self.nxt + (field << scale) < self.edge && self.nxt + ((field + 1) << scale) <= most {
+            field += 1;
+        }
+        let field = field.min(0xffff);
+        self.edge = self.edge.max(self.nxt + (field << scale));
+        self.acked = self.nxt;
+        field as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn receive(limit: u32, scale: u8) -> ReceiveSpace {
+        let mut space = ReceiveSpace::new(limit, scale, 1_460);
+        space.mss = 1_460;
+        space
+    }
+
+    #[test]
+    fn rfc9293_3_8_6_2_2_window_opens_in_steps() {
+        let mut space = receive(10_000, 0);
+        space.nxt = 10_000;
+        assert_eq!(space.announce(0), 0);
+        space.consumed = 1_459;
+        assert_eq!(space.announce(0), 0);
+        space.consumed = 1_460;
+        assert_eq!(space.announce(0), 1_460);
+    }
+
+    #[test]
+    fn rfc9293_3_8_6_right_edge_never_moves_left() {
+        let mut space = receive(65_535, 0);
+        assert_eq!(space.announce(0), 65_535);
+        space.nxt = 1_000;
+        space.limit = 10_000;
+        assert_eq!(space.announce(0), 64_535);
+        assert_eq!(space.edge, 65_535);
+    }
+
+    #[test]
+    fn rfc7323_2_4_what_the_scale_cannot_express() {
+        let mut space = receive(1 << 20, 7);
+        assert_eq!(u32::from(space.announce(7)) << 7, 1 << 20);
+        space.nxt = 1_000;
+        // No room to round up: the announcement falls short by less than 128 bytes, the edge stays.
+        assert_eq!(
+            u32::from(space.announce(7)) << 7,
+            ((1 << 20) - 1_000) / 128 * 128
+        );
+        assert_eq!(space.edge, 1 << 20);
+        space.consumed = 500;
+        assert_eq!(
+            u32::from(space.announce(7)) << 7,
+            ((1u32 << 20) - 1_000).div_ceil(128) * 128
+        );
+    }
+
+    proptest! {
+        /// Any segment that shares a sequence number with the window, or is empty and lies in it, is acceptable; and no other, but for
+        /// empty ones since the last acknowledgement.
+        #[test]
+        fn rfc9293_3_10_7_4_acceptability(
+            base: u32, nxt in 0u64..1 << 33, unacked in 0u64..50, window in 0u64..100, start in -120i64..120, len in 0u32..60,
+        ) {
+            let mut space = receive(1_000, 0);
+            space.start(Seq(base));
+            (space.nxt, space.acked, space.edge) = (nxt, nxt.saturating_sub(unacked), nxt + window);
+            let first = nxt as i64 + start;
+            let seq = space.seq(0) + first as u32;
+            let in_window = |at: i64| (nxt as i64..(nxt + window) as i64).contains(&at);
+            let shares = (first..first + i64::from(len)).any(in_window);
+            let empty_inside = len == 0 && in_window(first);
+            let exact = start == 0 || (window == 0 && start < 0 && start + i64::from(len) > 0);
+            let overtaken = first >= space.acked as i64 && first < nxt as i64 ;
+            prop_assert_eq!(space.accepts(seq, len), shares || empty_inside || exact || overtaken);
+        }
+
+        #[test]
+        fn d4_offsets_and_sequence_numbers_agree(base: u32, una in 0u64..1 << 40, distance in -(1i64 << 30)..1 << 30) {
+            let mut space = SendSpace::new(Seq(base), 1_000);
+            (space.una, space.nxt) = (una, una);
+            let offset = una as i64 + distance;
+            let seq = Seq(base) + 1 + offset as u32;
+            prop_assert_eq!(space.offset(seq), offset);
+        }
+
+        #[test]
+        fn rfc9293_3_8_6_what_was_announced_stands(
+            scale in 0u8..8, limit in 1u32..1 << 22, steps in proptest::collection::vec((0u64..70_000, 0u64..70_000), 1..50),
+        ) {
+            let mut space = receive(limit, scale);
+            for (arrive, read) in steps {
+                let edge = space.edge;
+                space.nxt += arrive.min(space.edge - space.nxt);
+                space.consumed = (space.consumed + read).min(space.nxt);
+                let announced = u64::from(space.announce(scale)) << scale;
+                prop_assert!(space.edge >= edge);
+                prop_assert!(space.nxt + announced <= space.edge);
+                prop_assert!(space.edge - (space.nxt + announced) < 1 << scale || announced == 0xffff << scale);
+                prop_assert!(space.edge <= (space.consumed + u64::from(limit)).max(edge));
+                prop_assert_eq!(space.acked, space.nxt);
+            }
+        }
+    }
+
+    #[test]
+    fn f6_old_segment_cannot_change_the_window() {
+        let mut space = SendSpace::new(Seq(0), 1_000);
+        assert!(space.update_window(Seq(100), Seq(10), 500));
+        assert!(!space.update_window(Seq(99), Seq(11), 1));
+        assert!(!space.update_window(Seq(100), Seq(9), 1));
+        assert_eq!(space.window, 500);
+        assert!(space.update_window(Seq(100), Seq(10), 600));
+    }
+
+    #[test]
+    fn d4_offsets_across_the_wrap() {
+        let mut space = SendSpace::new(Seq(0xffff_fff0), 1_000);
+        (space.una, space.nxt) = (10, 30);
+        assert_eq!(space.seq(30), Seq(15));
+        assert_eq!(space.offset(Seq(15)), 30);
+        assert_eq!(space.offset(Seq(0xffff_fff0)), -1);
+        (space.una, space.nxt) = ((1 << 32) + 10, (1 << 32) + 30);
+        assert_eq!(space.offset(Seq(15)), (1 << 32) + 30);
+    }
+}

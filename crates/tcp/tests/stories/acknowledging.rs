@@ -1,0 +1,217 @@
+//! When received data is acknowledged, and what window is announced (RFC 5681 4.2, RFC 9293 3.8.6.2.2, 3.8.6.3).
+
+use millrace_tcp::{Config, Duration, Settings};
+
+use crate::support::Script;
+use crate::support::script::plain;
+
+fn past_quick() -> Script {
+    let config = Config {
+        quick_ack_segments: 0,
+        ..plain()
+    };
+    Script::active(config, Settings::default(), "mss 1000 sackOK")
+}
+
+#[test]
+fn rfc5681_4_2_every_second_full_segment_at_once() {
+    let mut script = past_quick();
+    for i in 0..4 {
+        let at = 1 + 2_920 * i;
+        script.inject(&format!(". {at}:{}(1460) ack 1", at + 1_460));
+        if i > 0 {
+            script.silent();
+        }
+        script.inject(&format!(". {}:{}(1460) ack 1", at + 1_460, at + 2_920));
+        script.expect(&format!(". 1:1(0) ack {}", at + 2_920));
+        script.silent();
+    }
+}
+
+#[test]
+fn an_aggregate_is_acknowledged_at_once() {
+    let mut script = past_quick();
+    script.inject(". 1:30001(30000) ack 1");
+    script.expect(". 1:1(0) ack 30001");
+}
+
+#[test]
+fn rfc9293_3_8_6_3_delay_of_40_ms() {
+    let mut script = past_quick();
+    script.inject("P. 1:101(100) ack 1");
+    script.silent();
+    assert_eq!(script.tick(), Duration::from_millis(40));
+    script.expect(". 1:1(0) ack 101");
+    script.silent();
+}
+
+#[test]
+fn an_answer_carries_the_acknowledgement() {
+    let mut script = past_quick();
+    script.inject("P. 1:101(100) ack 1");
+    script.write(50);
+    script.expect("P. 1:51(50) ack 101");
+    script.silent();
+    assert!(
+        script.tick() > Duration::from_millis(40),
+        "no acknowledgement is left over"
+    );
+}
+
+#[test]
+fn full_segments_at_the_start_are_acknowledged_one_by_one() {
+    let mut script = Script::established();
+    for i in 0..16 {
+        let at = 1 + 1_460 * i;
+        script.inject(&format!(". {at}:{}(1460) ack 1", at + 1_460));
+        script.expect(&format!(". 1:1(0) ack {}", at + 1_460));
+    }
+    script.inject(&format!(
+        ". {}:{}(1460) ack 1",
+        1 + 1_460 * 16,
+        1 + 1_460 * 17
+    ));
+    script.silent();
+}
+
+#[test]
+fn a_short_segment_at_the_start_waits_a_millisecond_for_the_answer() {
+    let mut script = Script::established();
+    script.inject("P. 1:101(100) ack 1");
+    script.silent();
+    assert_eq!(script.tick(), Duration::from_millis(1));
+    script.expect(". 1:1(0) ack 101");
+}
+
+#[test]
+fn t3_request_and_answer_need_no_acknowledgements_of_their_own() {
+    let mut script = Script::established();
+    for i in 0..50u64 {
+        let at = 1 + 100 * i;
+        script.inject(&format!("P. {at}:{}(100) ack {at}", at + 100));
+        script.silent();
+        script.write(100);
+        script.expect(&format!("P. {at}:{}(100) ack {}", at + 100, at + 100));
+        script.silent();
+        script.pass(Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn quick_mode_returns_after_a_pause() {
+    let mut script = past_quick();
+    script.config.quick_ack_segments = 16;
+    script.inject(". 1:1461(1460) ack 1");
+    script.tick();
+    script.expect(". 1:1(0) ack 1461");
+    script.pass(Duration::from_secs(5));
+    script.inject(". 1461:2921(1460) ack 1");
+    script.expect(". 1:1(0) ack 2921");
+}
+
+#[test]
+fn e5_window_does_not_open_by_less_than_a_segment() {
+    let mut script = past_quick();
+    script.inject(". 1:65536(65535) ack 1");
+    script.expect(". 1:1(0) ack 65536 win 0");
+    script.connection.consumed(100, script.now);
+    script.silent();
+    script.connection.consumed(1_000, script.now);
+    script.silent();
+    script.connection.consumed(1_460, script.now);
+    script.expect(". 1:1(0) ack 65536 win 1460");
+    // A probe shows what there is, which is not yet more.
+    script.connection.consumed(1_500, script.now);
+    script.pass(Duration::from_secs(1));
+    script.inject(". 65535:65535(0) ack 1");
+    script.expect(". 1:1(0) ack 65536 win 1460");
+}
+
+#[test]
+fn window_updates_are_sent_when_it_doubles() {
+    let mut script = past_quick();
+    script.inject(". 1:65536(65535) ack 1");
+    script.expect(". 1:1(0) ack 65536 win 0");
+    let mut updates = 0;
+    for upto in (1_000..=65_000).step_by(1_000) {
+        script.connection.consumed(upto, script.now);
+        updates += script.drain().len();
+    }
+    assert!((4..=8).contains(&updates), "{updates}");
+}
+
+#[test]
+fn rfc9293_3_8_6_announced_window_never_shrinks() {
+    let config = Config {
+        timestamps: false,
+        ..Config::default()
+    };
+    let mut script = Script::active(config, Settings::default(), "mss 1000 sackOK wscale 3");
+    let mut edge = 0i64;
+    let mut at = 1i64;
+    for i in 0..500i64 {
+        let len = 1 + (i * 7_919) % 1_400;
+        script.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+        at += len;
+        if i % 3 == 0 {
+            script.connection.consumed((at - 1) as u64 / 2, script.now);
+        }
+        if script.connection.info(script.now).receive_window < 2_000 {
+            script.read();
+        }
+        while let Some(ack) = script.poll() {
+            let next = i64::from(ack.ack - script.irs) + (i64::from(ack.window) << 7);
+            // What a shift of 7 cannot express may be missing.
+            assert!(next > edge - 128, "from {edge} to {next}");
+            edge = edge.max(next);
+        }
+    }
+}
+
+#[test]
+fn set_receive_limit_opens_the_window() {
+    let config = Config {
+        timestamps: false,
+        ..Config::default()
+    };
+    let mut script = Script::active(config, Settings::default(), "mss 1000 sackOK wscale 3");
+    script.inject(". 1:1461(1460) ack 1");
+    script.drain();
+    assert_eq!(
+        script.connection.info(script.now).receive_window,
+        65_535 - 1_460
+    );
+    script.connection.set_receive_limit(1 << 20);
+    script.inject(". 1461:2921(1460) ack 1");
+    script.expect(&format!(
+        ". 1:1(0) ack 2921 win {}",
+        ((1 << 20) - 2_920) >> 7
+    ));
+}
+
+#[test]
+fn keepalive_probe_of_the_peer_is_answered() {
+    let mut script = Script::established();
+    script.inject("P. 1:101(100) ack 1");
+    script.tick();
+    script.expect(". 1:1(0) ack 101");
+    script.pass(Duration::from_secs(7_200));
+    script.inject(". 100:100(0) ack 1");
+    script.expect(". 1:1(0) ack 101");
+    // With a byte of garbage, as RFC 9293 3.8.4 allows.
+    script.inject(". 100:101(1) ack 1");
+    script.expect(". 1:1(0) ack 101 sack 100:101");
+}
+
+#[test]
+fn e9_exchange_of_unwanted_acknowledgements_dies_down() {
+    // Two ends that dislike each other's segments: ours answers at most twice a second.
+    let mut script = Script::established();
+    let mut answers = 0;
+    for _ in 0..1_000 {
+        script.pass(Duration::from_millis(1));
+        script.inject(". -500:-500(0) ack 1");
+        answers += script.drain().len();
+    }
+    assert!(answers <= 3, "{answers}");
+}

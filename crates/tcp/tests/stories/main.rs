@@ -1,0 +1,18 @@
+//! The connection's behaviour as stories in virtual time: one connection under a script, or two over a wire.
+
+mod support;
+
+mod acknowledging;
+mod closing;
+mod compact;
+mod filling;
+mod handshake;
+mod hostile;
+mod living;
+mod losing;
+mod reassembly;
+mod reports;
+mod reset;
+mod sending;
+mod soak;
+mod timestamps;

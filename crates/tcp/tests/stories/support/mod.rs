@@ -1,0 +1,11 @@
+//! Two ways to tell a story: a [`script`] of one connection, segment by segment; and a [`pair`] of connections over a
+//! wire that loses, delays and doubles what it is told to.
+
+pub mod notation;
+pub mod pair;
+pub mod random;
+pub mod script;
+
+pub use pair::{Fate, Pair};
+pub use random::Random;
+pub use script::Script;
