@@ -1,0 +1,74 @@
+//! Packet ports: sources and sinks of Ethernet frames.
+//!
+//! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
+//! * [`pair`]: two ends in memory.
+//!
+//! What a port can do is told by its [`Capabilities`]; no port is special to those above.
+
+pub mod pair;
+pub mod spec;
+pub mod tap;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use millrace_wire::ethernet;
+pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
+
+/// The largest frame that a port receives, in bytes: Ethernet header and the largest IP datagram. A buffer that is smaller may cut frames off.
+pub const FRAME_MAX: usize = ethernet::HEADER_LEN + 0xffff;
+/// The smallest MTU that a port may have (RFC 791).
+pub const MTU_MIN: u16 = 68;
+/// The largest MTU that a port may have: what Linux allows a TAP device.
+pub const MTU_MAX: u16 = 0xffff - ethernet::HEADER_LEN as u16;
+
+/// What a port says of a frame that it received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxMeta {
+    /// Bytes of the frame, which are the first of the buffer.
+    pub len: usize,
+    /// What is known of its transport checksum.
+    pub checksum: ChecksumState,
+    /// As in [`Frame::segment_size`].
+    pub segment_size: u16,
+}
+
+/// What went through a port since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames received; one that was joined from many segments counts once.
+    pub rx_frames: u64,
+    /// Bytes of these frames.
+    pub rx_bytes: u64,
+    /// Frames sent; one that is cut into many segments counts once.
+    pub tx_frames: u64,
+    /// Bytes of these frames.
+    pub tx_bytes: u64,
+    /// Frames that could not be sent for want of room, or because the device was down.
+    pub tx_dropped: u64,
+}
+
+/// A source and sink of frames, owned by one thread. Nothing blocks.
+pub trait Port {
+    /// Receives one frame into `buffer`, which has [`FRAME_MAX`] bytes; `None` when there is none now.
+    ///
+    /// # Errors
+    /// Those of the device, after which it is of no more use: it is gone.
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>>;
+
+    /// Sends one frame, which is `head` and both parts of `payload` in a row. `false` when there is no room for it now, or the device is
+    /// down: it is dropped and counted.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for a frame that the port cannot send at all, or an offload that its capabilities do not name; else those of the device.
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool>;
+
+    /// The descriptor that becomes readable when there is a frame to receive; none where polling is the only way.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What the port can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// What went through it.
+    fn counters(&self) -> Counters;
+}

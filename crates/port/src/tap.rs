@@ -1,0 +1,196 @@
+//! TAP devices: the link between this process and the kernel of its machine.
+//!
+//! Each frame is preceded by a virtio-net header, with which both sides leave checksums and the cutting into segments undone: nothing between them is a
+//! wire. A device lives as long as its ports.
+
+mod error;
+mod interface;
+mod ioctl;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use millrace_wire::ethernet::Mac;
+use millrace_wire::vnet::{self, VnetHeader};
+use rustix::io::Errno;
+
+pub use error::Error;
+
+use crate::spec::{Prefix, check_device_name};
+use crate::{Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, RxMeta};
+
+/// The device to be created.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name; a free one of the form `mr0`, `mr1`, ... when there is none.
+    pub name: Option<String>,
+    /// The kernel's address on it. With none the kernel's side is not set up at all, nor brought up.
+    pub host: Option<Prefix>,
+    /// The largest IP datagram in bytes, [`MTU_MIN`] to [`MTU_MAX`].
+    pub mtu: u16,
+    /// How many queues it has, each a port; 1 to 256.
+    pub queues: u16,
+    /// How many frames the kernel queues for each port before it drops.
+    pub tx_queue_len: u32,
+    /// The address of the stack; a random, locally administered one when there is none. The kernel chooses one for its own side.
+    pub mac: Option<Mac>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            name: None,
+            host: None,
+            mtu: 1500,
+            queues: 1,
+            tx_queue_len: 1000,
+            mac: None,
+        }
+    }
+}
+
+/// One queue of a TAP device.
+#[derive(Debug)]
+pub struct Tap {
+    descriptor: OwnedFd,
+    name: String,
+    capabilities: Capabilities,
+    counters: Counters,
+}
+
+/// Creates the device and returns its queues.
+///
+/// # Errors
+/// Each says what it met and what can be done; nothing is left behind.
+pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
+    if let Some(name) = &config.name {
+        check_device_name(name)?;
+        if interface::exists(name)? {
+            return Err(Error::Exists { name: name.clone() });
+        }
+    }
+    if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
+        return Err(Error::Mtu { mtu: config.mtu });
+    }
+    if !(1..=256).contains(&config.queues) {
+        return Err(Error::Queues {
+            queues: config.queues,
+        });
+    }
+    if let Some(host) = config.host {
+        interface::check_free(host)?;
+    }
+
+    // A pattern makes the kernel choose the number.
+    let (first, name) = ioctl::create(config.name.as_deref().unwrap_or("mr%d"), config.queues > 1)?;
+    let mut descriptors = vec![first];
+    for _ in 1..config.queues {
+        descriptors.push(ioctl::attach(&name)?);
+    }
+    if let Some(host) = config.host {
+        interface::set_up(&name, host, config.mtu, config.tx_queue_len)?;
+    }
+
+    let capabilities = Capabilities {
+        mac: config.mac.map_or_else(random_mac, Ok)?,
+        mtu: config.mtu,
+        tx_checksum: true,
+        tx_segmentation_max: FRAME_MAX as u32,
+        rx_aggregated: true,
+        // The kernel may forward here what it received from a wire; it marks what it made itself.
+        trusted_checksum: false,
+        queues: config.queues,
+    };
+    let tap = |descriptor| Tap {
+        descriptor,
+        name: name.clone(),
+        capabilities,
+        counters: Counters::default(),
+    };
+    Ok(descriptors.into_iter().map(tap).collect())
+}
+
+impl Tap {
+    /// Name of the device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Port for Tap {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        let mut head = [0; vnet::LEN];
+        loop {
+            let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(buffer)];
+            let read = match rustix::io::readv(&self.descriptor, &mut parts) {
+                Ok(read) => read,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            // Shorter ones do not exist; were there one, it would be no frame.
+            let Some(len) = read.checked_sub(vnet::LEN) else {
+                continue;
+            };
+            let Ok((head, _)) = VnetHeader::parse(&head) else {
+                continue;
+            };
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += len as u64;
+            return Ok(Some(RxMeta {
+                len,
+                checksum: head.checksum_state(),
+                segment_size: head.segment_size(),
+            }));
+        }
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        let vnet = VnetHeader::request(offload, head).emit();
+        let parts = [&vnet, head, payload[0], payload[1]].map(IoSlice::new);
+        loop {
+            return match rustix::io::writev(&self.descriptor, &parts) {
+                Ok(written) => {
+                    self.counters.tx_frames += 1;
+                    self.counters.tx_bytes += (written - vnet::LEN) as u64;
+                    Ok(true)
+                }
+                Err(Errno::INTR) => continue,
+                // No room; no memory; the interface is down.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::IO) => {
+                    self.counters.tx_dropped += 1;
+                    Ok(false)
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptor.as_fd())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+/// A locally administered address of a single station.
+fn random_mac() -> Result<Mac, Error> {
+    let mut mac = Mac::default();
+    rustix::rand::getrandom(&mut mac.0, rustix::rand::GetRandomFlags::empty()).map_err(
+        |error| {
+            Error::system(
+                "draw a random link-layer address for",
+                "the stack",
+                error.into(),
+            )
+        },
+    )?;
+    mac.0[0] = (mac.0[0] & !1) | 2;
+    Ok(mac)
+}

@@ -1,0 +1,137 @@
+//! The kernel's side of a device: address, MTU, up. And what other interfaces have.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::Error;
+use super::ioctl::{Request, interface_call};
+use crate::spec::Prefix;
+
+/// Whether there is a device of this name.
+pub(super) fn exists(name: &str) -> Result<bool, Error> {
+    let operation = "look for the device";
+    let socket = socket().map_err(|error| Error::system(operation, name, error))?;
+    match interface_call(
+        socket.as_fd(),
+        libc::SIOCGIFFLAGS as libc::Ioctl,
+        &mut Request::about(name),
+    ) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(false),
+        Err(error) => Err(Error::system(operation, name, error)),
+    }
+}
+
+/// Sets address, MTU and queue length, and brings the device up.
+pub(super) fn set_up(name: &str, host: Prefix, mtu: u16, tx_queue_len: u32) -> Result<(), Error> {
+    let operation = "configure the TAP device";
+    let fail = |error| Error::system(operation, name, error);
+    let socket = socket().map_err(fail)?;
+    let call = |operation, mut request| {
+        interface_call(socket.as_fd(), operation, &mut request)
+            .map(|()| request)
+            .map_err(fail)
+    };
+
+    call(
+        libc::SIOCSIFMTU as libc::Ioctl,
+        Request::about(name).int(mtu.into()),
+    )?;
+    call(
+        libc::SIOCSIFTXQLEN as libc::Ioctl,
+        Request::about(name).int(tx_queue_len),
+    )?;
+    // While the device is down no route appears, so that the mask which the first call guesses from the address does no harm.
+    call(
+        libc::SIOCSIFADDR as libc::Ioctl,
+        Request::about(name).address(host.address),
+    )?;
+    call(
+        libc::SIOCSIFNETMASK as libc::Ioctl,
+        Request::about(name).address(host.mask()),
+    )?;
+    let flags = call(libc::SIOCGIFFLAGS as libc::Ioctl, Request::about(name))?.flags();
+    call(
+        libc::SIOCSIFFLAGS as libc::Ioctl,
+        Request::about(name).short(flags | libc::IFF_UP as u16),
+    )?;
+    Ok(())
+}
+
+/// Fails when an interface has an address whose prefix overlaps with `wanted`.
+pub(super) fn check_free(wanted: Prefix) -> Result<(), Error> {
+    let addresses = addresses()
+        .map_err(|error| Error::system("list the addresses beside", &wanted.to_string(), error))?;
+    match addresses
+        .into_iter()
+        .find(|(_, other)| wanted.overlaps(other))
+    {
+        Some((interface, other)) => Err(Error::PrefixInUse {
+            wanted,
+            other,
+            interface,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Every IPv4 address of every interface in this network namespace.
+fn addresses() -> io::Result<Vec<(String, Prefix)>> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: on success the call stores a list in `list`, which is freed below and nowhere else.
+    if unsafe { libc::getifaddrs(&raw mut list) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = list.cast_const();
+    // SAFETY: each entry up to the null that ends the list is valid until the list is freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: an address in the list is null, or points to as many bytes as its family has.
+        let both = unsafe { (ipv4_of(entry.ifa_addr), ipv4_of(entry.ifa_netmask)) };
+        if let (Some(address), Some(mask)) = both {
+            // SAFETY: the name is a C string that lives as long as the list.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }
+                .to_string_lossy()
+                .into_owned();
+            found.push((
+                name,
+                Prefix {
+                    address,
+                    len: u32::from(mask).leading_ones() as u8,
+                },
+            ));
+        }
+    }
+    // SAFETY: `list` came from getifaddrs and nothing points into it any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// The address, when it is IPv4.
+///
+/// # Safety
+/// `address` is null or points to a socket address whose family says how long it is.
+unsafe fn ipv4_of(address: *const libc::sockaddr) -> Option<Ipv4Addr> {
+    // SAFETY: the caller vouches that what is not null is a socket address.
+    let family = unsafe { address.as_ref() }?.sa_family;
+    if i32::from(family) != libc::AF_INET {
+        return None;
+    }
+    // SAFETY: of this family, it is a sockaddr_in; it is read as one at whatever alignment.
+    let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+    Some(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()))
+}
