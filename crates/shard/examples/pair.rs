@@ -1,0 +1,410 @@
+//! Two shards joined in memory: what the protocol costs, both ends together, with real checksums unless `offload` is given.
+//!
+//! ```text
+//! cargo build --release -p millrace-shard --example pair
+//! target/release/examples/pair short 200000 64           # connect, 64 B request, 64 B response, close; 64 at a time
+//! target/release/examples/pair ping 1000000 64           # 64 B there and back
+//! target/release/examples/pair bulk 4000                 # megabytes one way
+//! target/release/examples/pair idle 100000               # connections that do nothing: resident bytes of each
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair short 20000 64
+//! ```
+//! For instructions per operation subtract the counts of two runs of different length. For bytes under valgrind set
+//! `GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000`, or `rep movsb` counts one instruction a byte.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Instant as Clock;
+
+use millrace_shard::{
+    Config, Egress, HeapMemory, Options, Owner, Reuse, Shard, SocketId, ViewFlags,
+};
+use millrace_tcp::Instant;
+use millrace_wire::ethernet::Mac;
+use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
+
+const MESSAGE: [u8; 64] = [0x5a; 64];
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80);
+/// Virtual time that one exchange takes.
+const ROUND_US: u64 = 10;
+
+/// How fast bulk data passes in virtual time: 4 GB/s. On a link without limit windows would grow without reason.
+const LINK_BYTES_PER_US: u64 = 4096;
+
+/// Frames of one direction, in buffers that are used again.
+struct Wire {
+    frames: Vec<(Vec<u8>, ChecksumState, u16)>,
+    used: usize,
+    capabilities: Capabilities,
+}
+
+impl Egress for Wire {
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> bool {
+        if self.used == self.frames.len() {
+            self.frames
+                .push((Vec::with_capacity(2048), ChecksumState::Unchecked, 0));
+        }
+        let (bytes, checksum, segment_size) = &mut self.frames[self.used];
+        bytes.clear();
+        bytes.extend_from_slice(head);
+        bytes.extend_from_slice(payload[0]);
+        bytes.extend_from_slice(payload[1]);
+        (*checksum, *segment_size) = match offload {
+            Offload::None => (ChecksumState::Unchecked, 0),
+            Offload::Checksum { .. } => (ChecksumState::Partial, 0),
+            Offload::Segment { segment_size, .. } => (ChecksumState::Partial, segment_size),
+        };
+        self.used += 1;
+        true
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+}
+
+struct World {
+    client: Shard<HeapMemory>,
+    server: Shard<HeapMemory>,
+    there: Wire,
+    back: Wire,
+    now_us: u64,
+    changed: Vec<SocketId>,
+}
+
+fn shard(last: u8, now: Instant) -> Shard<HeapMemory> {
+    let config = Config::new(
+        Ipv4Addr::new(10, 0, 0, last),
+        24,
+        Mac([2, 0, 0, 0, 0, last]),
+        [last; 32],
+    );
+    Shard::new(config, HeapMemory::new(4 << 30), now)
+}
+
+impl World {
+    fn new(offload: bool) -> World {
+        let now = Instant::from_micros(1_000_000);
+        let wire = |last| Wire {
+            frames: Vec::new(),
+            used: 0,
+            capabilities: Capabilities {
+                mac: Mac([2, 0, 0, 0, 0, last]),
+                mtu: 1500,
+                tx_checksum: offload,
+                tx_segmentation_max: if offload { 65_549 } else { 0 },
+                rx_aggregated: offload,
+                trusted_checksum: false,
+                queues: 1,
+            },
+        };
+        World {
+            client: shard(1, now),
+            server: shard(2, now),
+            there: wire(1),
+            back: wire(2),
+            now_us: 1_000_000,
+            changed: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us)
+    }
+
+    fn listen(&mut self) -> SocketId {
+        self.server
+            .listen(Owner(1), SERVER, 4096, Reuse::default())
+            .expect("listen")
+    }
+
+    fn connect(&mut self) -> SocketId {
+        let now = self.now();
+        self.client
+            .connect(Owner(0), None, SERVER, &Options::default(), now)
+            .expect("connect")
+    }
+
+    fn deliver_there(&mut self) {
+        let now = self.now();
+        deliver(&mut self.client, &mut self.there, &mut self.server, now);
+        self.changed.clear();
+        self.server.take_changed(&mut self.changed);
+    }
+
+    fn deliver_back(&mut self) {
+        let now = self.now();
+        deliver(&mut self.server, &mut self.back, &mut self.client, now);
+        self.changed.clear();
+        self.client.take_changed(&mut self.changed);
+        self.now_us += ROUND_US;
+    }
+
+    /// Lets the application's time pass when nothing is on the way.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.deliver_there();
+            self.deliver_back();
+        }
+    }
+}
+
+fn deliver(
+    from: &mut Shard<HeapMemory>,
+    wire: &mut Wire,
+    to: &mut Shard<HeapMemory>,
+    now: Instant,
+) {
+    for shard in [&mut *from, &mut *to] {
+        if shard.deadline().is_some_and(|at| at <= now) {
+            shard.advance(now);
+        }
+    }
+    wire.used = 0;
+    from.transmit(wire, now);
+    for (bytes, checksum, segment_size) in &wire.frames[..wire.used] {
+        to.input(
+            &Frame {
+                bytes,
+                checksum: *checksum,
+                segment_size: *segment_size,
+            },
+            now,
+        );
+    }
+}
+
+/// The server: accepts, answers every message, and closes after the first if `once`.
+fn serve(world: &mut World, listener: SocketId, once: bool) {
+    let now = world.now();
+    let mut buffer = [0; 256];
+    for at in 0..world.changed.len() {
+        let id = world.changed[at];
+        if id == listener {
+            while let Ok(accepted) = world.server.accept(listener) {
+                answer(&mut world.server, accepted, once, &mut buffer, now);
+            }
+        } else {
+            answer(&mut world.server, id, once, &mut buffer, now);
+        }
+    }
+}
+
+fn answer(
+    shard: &mut Shard<HeapMemory>,
+    id: SocketId,
+    once: bool,
+    buffer: &mut [u8],
+    now: Instant,
+) {
+    if shard.recv(id, buffer, now).is_ok_and(|len| len > 0) {
+        shard.send(id, &MESSAGE, true).expect("room");
+        if once {
+            shard.close(id, now).expect("open");
+        }
+    }
+}
+
+fn short(count: u64, parallel: u64, offload: bool) -> u64 {
+    let mut world = World::new(offload);
+    let listener = world.listen();
+    let mut started = 0;
+    let mut done = 0;
+    let mut buffer = [0; 256];
+    while started < parallel.min(count) {
+        world.connect();
+        started += 1;
+    }
+    while done < count {
+        world.deliver_there();
+        serve(&mut world, listener, true);
+        world.deliver_back();
+        let now = world.now();
+        for at in 0..world.changed.len() {
+            let id = world.changed[at];
+            let Some(view) = world.client.view(id) else {
+                continue;
+            };
+            assert!(!view.flags.contains(ViewFlags::ERROR), "{view:?}");
+            if view.queued == 0 && view.flags.contains(ViewFlags::CONNECTED) {
+                world.client.send(id, &MESSAGE, true).expect("room");
+            }
+            if view.received > view.consumed {
+                assert_eq!(world.client.recv(id, &mut buffer, now), Ok(64));
+            }
+            if view.flags.contains(ViewFlags::END_OF_STREAM) {
+                world.client.close(id, now).expect("open");
+                done += 1;
+                if started < count {
+                    world.connect();
+                    started += 1;
+                }
+            }
+        }
+    }
+    count
+}
+
+fn ping(count: u64, parallel: u64, offload: bool) -> u64 {
+    let mut world = World::new(offload);
+    let listener = world.listen();
+    for _ in 0..parallel {
+        world.connect();
+    }
+    for _ in 0..20 {
+        world.deliver_there();
+        serve(&mut world, listener, false);
+        world.deliver_back();
+        // Every connection starts with one message.
+        for at in 0..world.changed.len() {
+            let id = world.changed[at];
+            if world
+                .client
+                .view(id)
+                .is_some_and(|view| view.queued == 0 && view.flags.contains(ViewFlags::CONNECTED))
+            {
+                world.client.send(id, &MESSAGE, true).expect("room");
+            }
+        }
+        if !world.changed.is_empty()
+            && world
+                .client
+                .view(world.changed[0])
+                .is_some_and(|view| view.received > 0)
+        {
+            break;
+        }
+    }
+    let mut done = 0;
+    let mut buffer = [0; 256];
+    while done < count {
+        let now = world.now();
+        for at in 0..world.changed.len() {
+            let id = world.changed[at];
+            if world
+                .client
+                .recv(id, &mut buffer, now)
+                .is_ok_and(|len| len > 0)
+            {
+                world.client.send(id, &MESSAGE, true).expect("room");
+                done += 1;
+            }
+        }
+        world.deliver_there();
+        serve(&mut world, listener, false);
+        world.deliver_back();
+    }
+    done
+}
+
+fn bulk(megabytes: u64, offload: bool) -> u64 {
+    let mut world = World::new(offload);
+    let listener = world.listen();
+    let client = world.connect();
+    world.settle();
+    let server = world.server.accept(listener).expect("connected");
+    let total = megabytes << 20;
+    let chunk = vec![0x5a; 64 << 10];
+    let mut buffer = vec![0; 64 << 10];
+    let (mut sent, mut received) = (0u64, 0u64);
+    while received < total {
+        while sent < total
+            && let Ok(len) = world.client.send(
+                client,
+                &chunk[..chunk.len().min((total - sent) as usize)],
+                true,
+            )
+        {
+            sent += len as u64;
+        }
+        world.deliver_there();
+        let before = received;
+        let now = world.now();
+        while let Ok(len) = world.server.recv(server, &mut buffer, now) {
+            received += len as u64;
+        }
+        world.deliver_back();
+        world.now_us += (received - before) / LINK_BYTES_PER_US;
+    }
+    total
+}
+
+fn idle(count: u64) -> u64 {
+    let mut world = World::new(false);
+    let listener = world.listen();
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        statm
+            .split(' ')
+            .nth(1)
+            .and_then(|pages| pages.parse::<u64>().ok())
+            .expect("pages")
+            * 4096
+    };
+    // The ports of one destination do not suffice.
+    let listeners: Vec<SocketId> = (1..=count / 20_000)
+        .map(|i| {
+            let local = SocketAddrV4::new(*SERVER.ip(), 80 + i as u16);
+            world
+                .server
+                .listen(Owner(1), local, 4096, Reuse::default())
+                .expect("listen")
+        })
+        .collect();
+    let before = resident();
+    for i in 0..count {
+        let remote = SocketAddrV4::new(*SERVER.ip(), 80 + (i / 20_000) as u16);
+        let now = world.now();
+        world
+            .client
+            .connect(Owner(0), None, remote, &Options::default(), now)
+            .expect("connect");
+        if i % 64 == 63 || i + 1 == count {
+            for _ in 0..4 {
+                world.deliver_there();
+                world.deliver_back();
+            }
+            for &id in listeners.iter().chain([&listener]) {
+                while let Ok(accepted) = world.server.accept(id) {
+                    world.server.view(accepted).expect("open");
+                }
+            }
+        }
+    }
+    let used = resident() - before;
+    println!(
+        "{} bytes resident for each end, {} in the socket alone",
+        used / count / 2,
+        Shard::<HeapMemory>::SOCKET_SIZE
+    );
+    count
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: u64| {
+        arguments
+            .get(at)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
+    let offload = arguments.iter().any(|text| text == "offload");
+    let start = Clock::now();
+    let (operations, unit) = match arguments.first().map(String::as_str) {
+        Some("short") => (
+            short(number(1, 100_000), number(2, 1), offload),
+            "transaction",
+        ),
+        Some("ping") => (ping(number(1, 100_000), number(2, 1), offload), "ping-pong"),
+        Some("bulk") => (bulk(number(1, 1_000), offload), "byte"),
+        Some("idle") => (idle(number(1, 100_000)), "connection"),
+        _ => {
+            eprintln!("usage: pair short|ping|bulk|idle COUNT [PARALLEL] [offload]");
+            std::process::exit(2);
+        }
+    };
+    let elapsed = start.elapsed();
+    println!(
+        "{operations} x {unit}: {:.4} us each, {:.3} s",
+        elapsed.as_secs_f64() * 1e6 / operations as f64,
+        elapsed.as_secs_f64()
+    );
+}

@@ -1,0 +1,112 @@
+//! What a shard is told at start.
+
+use std::net::Ipv4Addr;
+
+use millrace_wire::ethernet::Mac;
+
+/// Everything that a shard needs to know; nothing is read from the environment.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The address of this host on the link.
+    pub address: Ipv4Addr,
+    /// Length of the link's prefix, 0..=32.
+    pub prefix_len: u8,
+    /// The hardware address of this host on the link.
+    pub mac: Mac,
+    /// The next hop for destinations off the link; without it they are unreachable.
+    pub gateway: Option<Ipv4Addr>,
+    /// Largest IP packet on the link in bytes, 576..=65535.
+    pub mtu: u16,
+    /// Whether 127.0.0.0/8 and the own address are served, inside the shard. Without it they are unreachable.
+    pub loopback: bool,
+    /// The limits of every table and pool.
+    pub limits: Limits,
+    /// The buffers of a connection.
+    pub buffers: Buffers,
+    /// What concerns each connection.
+    pub tcp: millrace_tcp::Config,
+    /// From a source of true randomness, anew for each start: keys the hashes, initial sequence numbers, ports and timestamps.
+    pub secret: [u8; 32],
+}
+
+impl Config {
+    /// A configuration with the default limits and buffers for a host `address`/`prefix_len` with the hardware address `mac`.
+    pub fn new(address: Ipv4Addr, prefix_len: u8, mac: Mac, secret: [u8; 32]) -> Config {
+        Config {
+            address,
+            prefix_len,
+            mac,
+            gateway: None,
+            mtu: 1500,
+            loopback: false,
+            limits: Limits::default(),
+            buffers: Buffers::default(),
+            tcp: millrace_tcp::Config::default(),
+            secret,
+        }
+    }
+}
+
+/// Upper bounds. When one is reached the new is refused (or, where the limit says so, the oldest unfinished gives way), and a
+/// counter says so.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sockets of every kind, orphans included.
+    pub sockets: u32,
+    /// Connections in SYN-RECEIVED, of all listeners together; beyond it SYNs are answered with cookies.
+    pub half_open: u32,
+    /// Connections in TIME-WAIT; beyond it a connection that closes is forgotten at once.
+    pub time_wait: u32,
+    /// Connections that are closing and belong to no socket any more; beyond it a close resets the connection.
+    pub orphans: u32,
+    /// Neighbours in the ARP cache; the one used least recently gives way.
+    pub neighbours: u32,
+    /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
+    pub replies: u32,
+    /// Bytes in send rings, of all sockets together.
+    pub send_memory: u64,
+    /// ICMP errors sent per second.
+    pub icmp_errors_per_second: u32,
+    /// Resets sent per second in answer to segments that belong to no connection.
+    pub resets_per_second: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            sockets: 1 << 20,
+            half_open: 1 << 14,
+            time_wait: 1 << 18,
+            orphans: 1 << 16,
+            neighbours: 4096,
+            replies: 4096,
+            send_memory: 1 << 30,
+            icmp_errors_per_second: 1000,
+            resets_per_second: 10_000,
+        }
+    }
+}
+
+/// Sizes of a connection's buffers in bytes. Without `SO_SNDBUF` and `SO_RCVBUF` they start at the default and are tuned up to the maximum.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    /// Send buffer at the start.
+    pub send_default: u32,
+    /// Send buffer at most, also for `SO_SNDBUF`.
+    pub send_max: u32,
+    /// Receive buffer at the start.
+    pub receive_default: u32,
+    /// Receive buffer at most, also for `SO_RCVBUF`.
+    pub receive_max: u32,
+}
+
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers {
+            send_default: 64 << 10,
+            send_max: 4 << 20,
+            receive_default: 64 << 10,
+            receive_max: 6 << 20,
+        }
+    }
+}

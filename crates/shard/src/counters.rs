@@ -1,0 +1,138 @@
+//! Every drop, refusal and limit by name.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counts since the start. Plain values with one writer.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Name and value of every counter, in the order of the definition.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)+].into_iter()
+            }
+
+            /// Adds `other` to this: the sum over shards.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames received.
+    frames_in,
+    /// Bytes of frames received.
+    bytes_in,
+    /// Frames (or segmentation units) sent.
+    frames_out,
+    /// Bytes of frames sent.
+    bytes_out,
+    /// Times the port had no room.
+    egress_full,
+    /// Frames shorter than their headers say, or of a type not served.
+    ethernet_dropped,
+    /// Frames to another hardware address.
+    ethernet_not_ours,
+    /// ARP packets that are malformed or make no sense.
+    arp_dropped,
+    /// ARP requests sent.
+    arp_requests_out,
+    /// ARP replies sent.
+    arp_replies_out,
+    /// Another host claims our address.
+    arp_conflicts,
+    /// Neighbours that did not answer.
+    neighbours_failed,
+    /// Neighbours evicted because the cache was full.
+    neighbours_evicted,
+    /// Neighbours refused because the cache was full of those in use.
+    neighbours_refused,
+    /// Packets dropped while they waited for a neighbour's hardware address.
+    neighbour_queue_dropped,
+    /// IPv4 packets with a malformed header.
+    ip_malformed,
+    /// IPv4 packets with a wrong header checksum.
+    ip_checksum,
+    /// IPv4 packets to an address that is not ours, broadcast and multicast included.
+    ip_not_ours,
+    /// IPv4 packets from an address that cannot be a source.
+    ip_bad_source,
+    /// IPv4 fragments: there is no reassembly.
+    ip_fragments,
+    /// IPv4 packets of a protocol not served.
+    ip_unknown_protocol,
+    /// Packets without a route.
+    ip_no_route,
+    /// ICMP messages that are malformed, or have a wrong checksum.
+    icmp_dropped,
+    /// Echo requests answered.
+    icmp_echo_replies,
+    /// ICMP errors sent.
+    icmp_errors_out,
+    /// ICMP errors not sent because of the rate limit.
+    icmp_errors_limited,
+    /// ICMP errors received that belong to a connection.
+    icmp_errors_in,
+    /// ICMP errors received that belong to nothing.
+    icmp_errors_unmatched,
+    /// TCP segments received.
+    segments_in,
+    /// TCP segments (or segmentation units) sent.
+    segments_out,
+    /// TCP segments that turned round inside the shard.
+    segments_local,
+    /// TCP segments with a malformed header.
+    tcp_malformed,
+    /// TCP segments with a wrong checksum.
+    tcp_checksum,
+    /// TCP segments for no connection and no listener.
+    tcp_no_socket,
+    /// Resets sent for segments that belong to no connection.
+    resets_out,
+    /// Resets not sent because of the rate limit.
+    resets_limited,
+    /// Answers dropped because too many were waiting.
+    replies_dropped,
+    /// SYNs dropped because the listener's queue of established connections was full.
+    listen_overflows,
+    /// Final ACKs of a handshake ignored because the listener's queue was full.
+    accept_queue_full,
+    /// Half-open connections that were given up: no answer to the SYN-ACK.
+    half_open_expired,
+    /// SYNs answered with a cookie.
+    cookies_sent,
+    /// Connections that a cookie established.
+    cookies_accepted,
+    /// ACKs whose cookie was wrong.
+    cookies_refused,
+    /// Connections that began here.
+    active_opens,
+    /// Connections that were accepted.
+    passive_opens,
+    /// Connections that failed before they were established.
+    failed_opens,
+    /// Connections reset by the peer.
+    resets_in,
+    /// Connections that timed out.
+    timed_out,
+    /// Connections reset because data was unread or arrived after close.
+    aborted_on_close,
+    /// Connections reset because there were too many orphans.
+    orphans_refused,
+    /// Connections that went through TIME-WAIT.
+    time_waits,
+    /// Connections for which there was no room in TIME-WAIT.
+    time_wait_overflow,
+    /// Sockets refused because of the limit.
+    sockets_refused,
+    /// Connects refused because no port was free.
+    ports_exhausted,
+    /// Segments whose payload was not stored for want of memory.
+    receive_memory_exhausted,
+    /// Writes cut short for want of memory.
+    send_memory_exhausted,
+}

@@ -1,0 +1,86 @@
+//! Connections in SYN-RECEIVED: they belong to a listener and are no sockets yet.
+
+use millrace_tcp::{HalfOpen, Instant};
+
+use crate::slab::Slab;
+use crate::table::Tuple;
+use crate::wheel::Wheel;
+
+/// One connection in SYN-RECEIVED.
+pub struct Pending {
+    /// Its ends.
+    pub tuple: Tuple,
+    /// Index of the listener's socket, which lives at least as long.
+    pub listener: u32,
+    /// The handshake.
+    pub state: HalfOpen,
+}
+
+/// The table, with its timers.
+pub struct HalfOpenTable {
+    entries: Slab<Pending>,
+    wheel: Wheel,
+    limit: u32,
+}
+
+impl HalfOpenTable {
+    /// An empty table of at most `limit` connections.
+    pub fn new(limit: u32, now: Instant) -> HalfOpenTable {
+        HalfOpenTable {
+            entries: Slab::new(limit),
+            wheel: Wheel::new(now),
+            limit,
+        }
+    }
+
+    /// Number of connections.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no room for another.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= self.limit as usize
+    }
+
+    /// Every connection, with its index.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Pending)> {
+        self.entries.iter()
+    }
+
+    /// Adds a connection; `None` when the table is full.
+    pub fn insert(&mut self, pending: Pending) -> Option<u32> {
+        let deadline = pending.state.deadline();
+        let index = self.entries.insert(pending).ok()?;
+        self.wheel.arm(index, deadline);
+        Some(index)
+    }
+
+    /// The connection at `index`, to change.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Pending> {
+        self.entries.get_mut(index)
+    }
+
+    /// Takes a connection out.
+    pub fn remove(&mut self, index: u32) -> Option<Pending> {
+        self.wheel.cancel(index);
+        self.entries.remove(index)
+    }
+
+    /// A connection whose timer may be due; after that it must be armed again or removed.
+    pub fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        self.wheel.pop(now)
+    }
+
+    /// Sets the timer as the connection wants it.
+    pub fn arm(&mut self, index: u32) {
+        if let Some(pending) = self.entries.get(index) {
+            self.wheel.arm(index, pending.state.deadline());
+        }
+    }
+
+    /// When the next timer may be due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.wheel.deadline()
+    }
+}

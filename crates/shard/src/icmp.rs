@@ -1,0 +1,164 @@
+//! ICMP: echo, errors out under a rate limit, errors in to the connection that they quote.
+
+use millrace_tcp::{Error, IcmpError, Instant};
+use millrace_wire::icmpv4::{self, Message, Quoted, unreachable};
+use millrace_wire::ipv4;
+
+use crate::memory::Memory;
+use crate::reply::Reply;
+use crate::shard::Shard;
+use crate::table::{Place, Tuple};
+
+/// How much of a packet an error quotes: the error fits into 576 bytes (RFC 1812 4.3.2.3).
+const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;
+/// IPv4 and TCP headers without options: what an MTU leaves for a segment.
+const HEADERS_LEN: u16 = 40;
+/// The least MTU of IPv4 (RFC 791): a smaller one is a lie.
+const MTU_MIN: u16 = 68;
+
+impl<M: Memory> Shard<M> {
+    pub(crate) fn icmp_input(&mut self, header: &ipv4::Header, bytes: &[u8], now: Instant) {
+        let message = match Message::parse(bytes) {
+            Ok(message) if icmpv4::verify(bytes) => message,
+            _ => {
+                self.counters.icmp_dropped += 1;
+                return;
+            }
+        };
+        match message {
+            Message::EchoRequest { id, sequence, data } => {
+                self.counters.icmp_echo_replies += 1;
+                self.send_icmp(header, &Message::EchoReply { id, sequence, data });
+            }
+            Message::Unreachable {
+                code: unreachable::FRAGMENTATION_NEEDED,
+                next_hop_mtu,
+                original,
+            } => {
+                // A router that says nothing (RFC 1191 5) or nonsense is not followed; nor is one that allows more than our link.
+                if next_hop_mtu >= MTU_MIN && next_hop_mtu < self.config.mtu {
+                    self.icmp_error_input(
+                        IcmpError::FragmentationNeeded {
+                            max_segment: next_hop_mtu - HEADERS_LEN,
+                        },
+                        original,
+                        now,
+                    );
+                } else {
+                    self.counters.icmp_dropped += 1;
+                }
+            }
+            Message::Unreachable { code, original, .. } => {
+                self.icmp_error_input(IcmpError::Unreachable(meaning(code)), original, now);
+            }
+            Message::TimeExceeded { original, .. } => {
+                self.icmp_error_input(
+                    IcmpError::Unreachable(Error::HostUnreachable),
+                    original,
+                    now,
+                );
+            }
+            Message::ParameterProblem { original, .. } => {
+                self.icmp_error_input(IcmpError::Unreachable(Error::ProtocolError), original, now);
+            }
+            // Source quench (RFC 6633), redirects and the rest are not for us.
+            Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
+        }
+    }
+
+    /// Gives an error to the connection whose segment it quotes (RFC 5927: which checks that the segment can be in flight).
+    fn icmp_error_input(&mut self, error: IcmpError, original: &[u8], now: Instant) {
+        let Ok(quoted) = Quoted::parse(original) else {
+            self.counters.icmp_dropped += 1;
+            return;
+        };
+        let place = quoted.tcp().and_then(|tcp| {
+            let tuple = Tuple {
+                local: quoted.src,
+                remote: quoted.dst,
+                local_port: tcp.src_port,
+                remote_port: tcp.dst_port,
+            };
+            self.table.get(&tuple).map(|place| (place, tcp.seq))
+        });
+        match place {
+            Some((Place::Stream(index), seq)) => {
+                self.counters.icmp_errors_in += 1;
+                if let Some(stream) = self
+                    .sockets
+                    .get_mut(index)
+                    .and_then(|socket| socket.stream_mut())
+                {
+                    stream.connection.on_icmp(&self.config.tcp, error, seq, now);
+                }
+                self.settle(index, now);
+            }
+            // A half-open connection waits for its timer; TIME-WAIT for the end of its time.
+            _ => self.counters.icmp_errors_unmatched += 1,
+        }
+    }
+
+    /// Says that a packet could not be delivered. The caller has checked that it came from one host, and to us alone (RFC 1122 3.2.2).
+    pub(crate) fn icmp_error(
+        &mut self,
+        code: u8,
+        header: &ipv4::Header,
+        packet: &[u8],
+        now: Instant,
+    ) {
+        if !self.icmp_limit.allow(now) {
+            self.counters.icmp_errors_limited += 1;
+            return;
+        }
+        self.counters.icmp_errors_out += 1;
+        // Frames may be padded: no more is quoted than the packet has.
+        let len = (usize::from(header.payload_len) + usize::from(packet[0] & 0xf) * 4)
+            .min(packet.len())
+            .min(QUOTE_MAX);
+        self.send_icmp(
+            header,
+            &Message::Unreachable {
+                code,
+                next_hop_mtu: 0,
+                original: &packet[..len],
+            },
+        );
+    }
+
+    /// Queues a message to the sender of `header`.
+    fn send_icmp(&mut self, header: &ipv4::Header, message: &Message<'_>) {
+        let len = message.encoded_len();
+        if len + ipv4::HEADER_LEN > usize::from(self.config.mtu) {
+            self.counters.icmp_dropped += 1;
+            return;
+        }
+        let answer = ipv4::Header {
+            src: self.config.address,
+            dst: header.src,
+            protocol: ipv4::PROTOCOL_ICMP,
+            ttl: 64,
+            tos: 0,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset: 0,
+            payload_len: len as u16,
+        };
+        let mut buffer = self.replies.buffer();
+        buffer.resize(ipv4::HEADER_LEN + len, 0);
+        answer.emit(&mut buffer);
+        message.emit(&mut buffer[ipv4::HEADER_LEN..]);
+        self.reply(Reply::Packet(buffer));
+    }
+}
+
+/// What a code means to a program, as Linux's `icmp_err_convert` has it.
+fn meaning(code: u8) -> Error {
+    match code {
+        unreachable::PROTOCOL => Error::ProtocolUnavailable,
+        unreachable::PORT => Error::ConnectionRefused,
+        // Network: unreachable, unknown, prohibited, unreachable for the type of service.
+        unreachable::NETWORK | 6 | 9 | 11 => Error::NetworkUnreachable,
+        _ => Error::HostUnreachable,
+    }
+}

@@ -1,0 +1,46 @@
+//! One core's stack, sans-IO: neighbours, IPv4, ICMP, connection table, sockets, timers, memory.
+//!
+//! A [`Shard`] is given frames ([`Shard::input`]), requests (the socket calls) and the time, and gives frames back
+//! ([`Shard::transmit`]), the list of sockets that changed ([`Shard::take_changed`]) and the time of its next timer
+//! ([`Shard::deadline`]). It reads no clock, makes no system call and holds no lock; the same calls give the same frames.
+//!
+//! The order of work is: any number of `input`, `advance` when its time has come, requests, then one `transmit`. Input only
+//! processes and marks; so one ACK answers a batch, and rides on the program's reply if there is one.
+#![forbid(unsafe_code)]
+
+mod config;
+mod cookie;
+mod counters;
+mod error;
+mod ethernet;
+mod half_open;
+mod icmp;
+mod ip;
+mod isn;
+mod memory;
+mod neighbour;
+mod output;
+mod pool;
+mod ports;
+mod recv_ring;
+mod reply;
+mod route;
+mod segment;
+mod segment_in;
+mod send_ring;
+mod shard;
+mod slab;
+mod socket;
+mod table;
+mod time_wait;
+mod tuning;
+mod wheel;
+
+pub use config::{Buffers, Config, Limits};
+pub use counters::Counters;
+pub use error::{Error, errno};
+pub use memory::{Block, HeapMemory, Memory, Owner};
+pub use shard::{Egress, Shard, Usage};
+pub use socket::{
+    How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo, SocketState, View, ViewFlags,
+};

@@ -1,0 +1,116 @@
+//! Where receive rings live: memory that the shard writes and the socket's owner reads.
+
+use crate::pool::Pool;
+
+/// The program that a socket belongs to. Accepted sockets inherit their listener's owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner(pub u32);
+
+/// A block of an owner's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Opaque to the shard: for the engine the offset in the owner's region.
+    pub at: u64,
+    /// The block has 2^`log2` bytes.
+    pub log2: u8,
+}
+
+impl Block {
+    /// Bytes in the block.
+    #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
+    pub fn len(self) -> usize {
+        1 << self.log2
+    }
+}
+
+/// A supplier of receive rings. `at + len` never exceeds the block in any call, and no range wraps.
+pub trait Memory {
+    /// A block of 2^`log2` bytes (12..=24) of `owner`'s memory, or `None` when there is no more.
+    fn allocate(&mut self, owner: Owner, log2: u8) -> Option<Block>;
+    /// Gives a block back.
+    fn free(&mut self, owner: Owner, block: Block);
+    /// Writes `data` at byte `at`.
+    fn write(&mut self, owner: Owner, block: Block, at: usize, data: &[u8]);
+    /// Copies `len` bytes between two different blocks of the same owner.
+    fn copy(&mut self, owner: Owner, from: (Block, usize), to: (Block, usize), len: usize);
+    /// Reads into `out` from byte `at`.
+    fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
+}
+
+/// Private memory, for simulation and for programs that have the stack inside themselves.
+pub struct HeapMemory {
+    pool: Pool,
+    /// By `Block::at`; `None` where free.
+    blocks: Vec<Option<Box<[u8]>>>,
+    vacant: Vec<u32>,
+}
+
+impl HeapMemory {
+    /// Memory that hands out at most `limit` bytes at a time, to all owners together.
+    pub fn new(limit: u64) -> HeapMemory {
+        HeapMemory {
+            pool: Pool::new(limit),
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+
+    /// Bytes handed out.
+    pub fn in_use(&self) -> u64 {
+        self.pool.in_use()
+    }
+
+    fn block(&self, block: Block) -> &[u8] {
+        self.blocks[block.at as usize]
+            .as_deref()
+            .expect("block is allocated")
+    }
+
+    fn block_mut(&mut self, block: Block) -> &mut [u8] {
+        self.blocks[block.at as usize]
+            .as_deref_mut()
+            .expect("block is allocated")
+    }
+}
+
+impl Memory for HeapMemory {
+    fn allocate(&mut self, _owner: Owner, log2: u8) -> Option<Block> {
+        let bytes = self.pool.allocate(log2)?;
+        let at = match self.vacant.pop() {
+            Some(at) => at,
+            None => {
+                self.blocks.push(None);
+                self.blocks.len() as u32 - 1
+            }
+        };
+        self.blocks[at as usize] = Some(bytes);
+        Some(Block {
+            at: u64::from(at),
+            log2,
+        })
+    }
+
+    fn free(&mut self, _owner: Owner, block: Block) {
+        let bytes = self.blocks[block.at as usize]
+            .take()
+            .expect("block is allocated");
+        self.vacant.push(block.at as u32);
+        self.pool.free(bytes);
+    }
+
+    fn write(&mut self, _owner: Owner, block: Block, at: usize, data: &[u8]) {
+        self.block_mut(block)[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn copy(&mut self, _owner: Owner, from: (Block, usize), to: (Block, usize), len: usize) {
+        let mut target = self.blocks[to.0.at as usize]
+            .take()
+            .expect("block is allocated");
+        target[to.1..to.1 + len].copy_from_slice(&self.block(from.0)[from.1..from.1 + len]);
+        self.blocks[to.0.at as usize] = Some(target);
+    }
+
+    fn read(&self, _owner: Owner, block: Block, at: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.block(block)[at..at + out.len()]);
+    }
+}

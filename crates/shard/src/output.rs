@@ -1,0 +1,495 @@
+//! Everything that leaves: ARP, answers, and what connections have to send, in turn.
+
+use millrace_tcp::{Instant, Limits, Outgoing, State};
+use millrace_wire::ethernet::{self, EtherType, Mac};
+use millrace_wire::offload::{Capabilities, Offload};
+
+use crate::error::errno;
+use crate::memory::Memory;
+use crate::neighbour::{Lookup, Settled};
+use crate::reply::Reply;
+use crate::route::Route;
+use crate::segment::{self, Job, PAYLOAD_MAX};
+use crate::send_ring::SendRing;
+use crate::shard::{Egress, Shard};
+use crate::socket::{Marks, Socket};
+use crate::table::Tuple;
+
+/// Segments (or segmentation units) that a connection sends before it is another's turn.
+const TURN: usize = 2;
+/// Segments that turn round inside the shard in one transmit; the rest waits for the next.
+const LOCAL_TURN: u32 = 256;
+
+/// What a connection may give in one piece.
+const LIMITS: Limits = Limits {
+    max_payload: PAYLOAD_MAX,
+};
+
+/// A segment that a full port did not take, or not all of.
+pub(crate) struct Stalled {
+    socket: u32,
+    generation: u32,
+    outgoing: Outgoing,
+    /// Payload bytes that were taken.
+    sent: usize,
+}
+
+/// How serving a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    /// It has no more to send for now.
+    Idle,
+    /// Its turn is over; it may have more.
+    More,
+    /// The port is full.
+    Full,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Sends everything that may leave now: ARP and answers first, then connections with control segments and ACKs, then those with data, in
+    /// turn. Stops when the port is full; the rest stays for the next call. Traffic to this host itself is delivered on the way,
+    /// a bounded number of segments in one call.
+    pub fn transmit(&mut self, egress: &mut impl Egress, now: Instant) {
+        let capabilities = egress.capabilities();
+        let mut local_budget = LOCAL_TURN;
+        self.blocked = !self.transmit_until_full(egress, &capabilities, &mut local_budget, now);
+    }
+
+    fn transmit_until_full(
+        &mut self,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        local_budget: &mut u32,
+        now: Instant,
+    ) -> bool {
+        if let Some(stalled) = self.stalled.take()
+            && !self.resume(stalled, egress, capabilities, now)
+        {
+            return false;
+        }
+        loop {
+            while let Some(settled) = self.neighbours.take_settled() {
+                self.release_waiting(settled, now);
+            }
+            while *local_budget > 0
+                && let Some(reply) = self.replies.pop()
+            {
+                if !self.send_reply(reply, egress, capabilities, local_budget, now) {
+                    return false;
+                }
+            }
+            if !self.send_arp(egress) {
+                return false;
+            }
+            if *local_budget == 0 {
+                return true;
+            }
+            let Some(index) = self.ready.pop() else {
+                return true;
+            };
+            match self.serve(index, egress, capabilities, local_budget, now) {
+                Served::Idle => {}
+                Served::More => self.mark_ready(index),
+                Served::Full => {
+                    self.mark_ready(index);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Gives a connection its turn.
+    fn serve(
+        &mut self,
+        index: u32,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        local_budget: &mut u32,
+        now: Instant,
+    ) -> Served {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return Served::Idle;
+        };
+        // An index can be in the list for a socket that is gone.
+        if !socket.marks.contains(Marks::READY) || socket.marks.contains(Marks::DEAD) {
+            return Served::Idle;
+        }
+        socket.marks.remove(Marks::READY);
+        if socket.marks.contains(Marks::LOCAL) {
+            return self.serve_local(index, local_budget, now);
+        }
+        let Some(stream) = socket.stream() else {
+            return Served::Idle;
+        };
+        let to = match self.neighbours.resolve(stream.hop, now) {
+            Lookup::Known(mac) => mac,
+            _ => match self.resolve(index, now) {
+                Lookup::Known(mac) => mac,
+                Lookup::Wait => return Served::Idle,
+                Lookup::Gone => {
+                    self.lose(index, now);
+                    return Served::Idle;
+                }
+            },
+        };
+        self.send_turn(index, to, egress, capabilities, now)
+    }
+
+    fn send_turn(
+        &mut self,
+        index: u32,
+        to: Mac,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        now: Instant,
+    ) -> Served {
+        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+            return Served::Idle;
+        };
+        let ending = socket.marks.contains(Marks::ENDING);
+        let Some(stream) = socket.stream_mut() else {
+            return Served::Idle;
+        };
+        let mut served = Served::More;
+        for _ in 0..TURN {
+            let Some(outgoing) = stream
+                .connection
+                .poll_transmit(&self.config.tcp, &LIMITS, now)
+            else {
+                served = Served::Idle;
+                break;
+            };
+            let job = Job {
+                to,
+                from: self.config.mac,
+                tuple: &stream.tuple,
+                outgoing: &outgoing,
+                payload: stream.send.slices(outgoing.payload.clone()),
+            };
+            let counters = &mut self.counters;
+            let sent = job.run(0, capabilities, |head, payload, offload| {
+                send(counters, egress, head, payload, offload)
+            });
+            if sent != Some(outgoing.payload_len()) {
+                self.stalled = Some(Stalled {
+                    socket: index,
+                    generation,
+                    outgoing,
+                    sent: sent.unwrap_or(0),
+                });
+                return Served::Full;
+            }
+        }
+        if served == Served::Idle && ending {
+            self.bury(index, now);
+        } else if let Some(deadline) = stream.connection.deadline() {
+            self.wheel.arm(index, deadline);
+        }
+        served
+    }
+
+    /// The turn of a connection whose peer is on this host.
+    fn serve_local(&mut self, index: u32, budget: &mut u32, now: Instant) -> Served {
+        for _ in 0..TURN {
+            if !self.send_local(index, now) {
+                self.finish(index, now);
+                return Served::Idle;
+            }
+            *budget = budget.saturating_sub(1);
+        }
+        Served::More
+    }
+
+    /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is armed.
+    fn finish(&mut self, index: u32, now: Instant) {
+        let Some(socket) = self.sockets.get(index) else {
+            return;
+        };
+        if socket.marks.contains(Marks::ENDING) {
+            self.bury(index, now);
+        } else if let Some(deadline) = socket
+            .stream()
+            .and_then(|stream| stream.connection.deadline())
+        {
+            self.wheel.arm(index, deadline);
+        }
+    }
+
+    /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a broken link. Its timers
+    /// try again, and give up in the end.
+    fn lose(&mut self, index: u32, now: Instant) {
+        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+            return;
+        };
+        while stream
+            .connection
+            .poll_transmit(&self.config.tcp, &LIMITS, now)
+            .is_some()
+        {
+            self.counters.ip_no_route += 1;
+        }
+        self.finish(index, now);
+    }
+
+    /// Sends the rest of a segment that the port did not take before; false when it still does not.
+    fn resume(
+        &mut self,
+        mut stalled: Stalled,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        now: Instant,
+    ) -> bool {
+        let Lookup::Known(to) = (if self.sockets.generation(stalled.socket) == stalled.generation {
+            self.resolve(stalled.socket, now)
+        } else {
+            Lookup::Gone
+        }) else {
+            return true;
+        };
+        let Some(stream) = self.sockets.get(stalled.socket).and_then(Socket::stream) else {
+            return true;
+        };
+        let outgoing = &stalled.outgoing;
+        // Acknowledged in the meantime (it was a retransmission), or dropped with its connection.
+        if outgoing.payload_len() > 0 && outgoing.payload.start < stream.send.start() {
+            return true;
+        }
+        let job = Job {
+            to,
+            from: self.config.mac,
+            tuple: &stream.tuple,
+            outgoing,
+            payload: stream.send.slices(outgoing.payload.clone()),
+        };
+        let counters = &mut self.counters;
+        let sent = job.run(stalled.sent, capabilities, |head, payload, offload| {
+            send(counters, egress, head, payload, offload)
+        });
+        if sent == Some(outgoing.payload_len()) {
+            return true;
+        }
+        stalled.sent = sent.unwrap_or(stalled.sent);
+        self.stalled = Some(stalled);
+        false
+    }
+
+    /// The hardware address that leads to the peer of the socket at `index`. While it is not known the socket is parked.
+    fn resolve(&mut self, index: u32, now: Instant) -> Lookup {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return Lookup::Gone;
+        };
+        let parked = socket.marks.contains(Marks::PARKED);
+        let Some(stream) = socket.stream_mut() else {
+            return Lookup::Gone;
+        };
+        let (mut hop, remote) = (stream.hop, stream.tuple.remote);
+        let mut lookup = self.neighbours.resolve(hop, now);
+        if lookup == Lookup::Gone {
+            let Some(Route::Link(next)) = self.routes.find(remote) else {
+                return Lookup::Gone;
+            };
+            let Some(found) = self.neighbours.find(next, now, &mut self.counters) else {
+                return Lookup::Gone;
+            };
+            hop = found;
+            lookup = self.neighbours.resolve(hop, now);
+        }
+        if lookup == Lookup::Wait && !parked {
+            self.neighbours.wait_socket(hop, index);
+        }
+        if let Some(socket) = self.sockets.get_mut(index) {
+            socket
+                .marks
+                .set(Marks::PARKED, parked || lookup == Lookup::Wait);
+            if let Some(stream) = socket.stream_mut() {
+                stream.hop = hop;
+            }
+        }
+        lookup
+    }
+
+    /// Those that waited for a neighbour go on, or learn that it does not answer.
+    fn release_waiting(&mut self, settled: Settled, now: Instant) {
+        for index in settled.sockets {
+            let Some(socket) = self.sockets.get_mut(index) else {
+                continue;
+            };
+            if !socket.marks.contains(Marks::PARKED) {
+                continue;
+            }
+            socket.marks.remove(Marks::PARKED);
+            match socket.stream_mut() {
+                // Linux's `arp_error_report`: a connect fails at once, an established connection goes on trying.
+                Some(stream)
+                    if settled.mac.is_none() && stream.connection.state() == State::SynSent =>
+                {
+                    stream.error = errno::EHOSTUNREACH;
+                    stream.connection.abort();
+                    self.counters.failed_opens += 1;
+                    self.settle(index, now);
+                }
+                Some(_) if settled.mac.is_none() => self.lose(index, now),
+                _ => self.mark_ready(index),
+            }
+        }
+        for reply in settled.replies {
+            if settled.mac.is_some() {
+                self.reply(reply);
+            } else {
+                self.counters.neighbour_queue_dropped += 1;
+                self.replies.recycle(reply);
+            }
+        }
+    }
+
+    /// Sends an answer, parks it with its neighbour, or delivers it on this host; false when the port is full.
+    fn send_reply(
+        &mut self,
+        reply: Reply,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        local_budget: &mut u32,
+        now: Instant,
+    ) -> bool {
+        let destination = match &reply {
+            Reply::Segment(tuple, _) => tuple.remote,
+            Reply::Packet(packet) => destination(packet),
+        };
+        let next = match self.routes.find(destination) {
+            Some(Route::Link(next)) => next,
+            Some(Route::Local) => {
+                if let Reply::Segment(tuple, outgoing) = &reply {
+                    *local_budget -= 1;
+                    self.counters.segments_local += 1;
+                    self.segment_input(
+                        &tuple.reversed(),
+                        &segment::as_received(tuple, outgoing, 0, &[], true),
+                        None,
+                        now,
+                    );
+                }
+                self.replies.recycle(reply);
+                return true;
+            }
+            None => {
+                self.counters.ip_no_route += 1;
+                self.replies.recycle(reply);
+                return true;
+            }
+        };
+        let Some(hop) = self.neighbours.find(next, now, &mut self.counters) else {
+            self.replies.recycle(reply);
+            return true;
+        };
+        let Lookup::Known(to) = self.neighbours.resolve(hop, now) else {
+            if let Some(oldest) = self.neighbours.wait_reply(hop, reply) {
+                self.counters.neighbour_queue_dropped += 1;
+                self.replies.recycle(oldest);
+            }
+            return true;
+        };
+        let sent = match &reply {
+            Reply::Segment(tuple, outgoing) => {
+                let job = Job {
+                    to,
+                    from: self.config.mac,
+                    tuple,
+                    outgoing,
+                    payload: [&[], &[]],
+                };
+                let counters = &mut self.counters;
+                job.run(0, capabilities, |head, payload, offload| {
+                    send(counters, egress, head, payload, offload)
+                })
+                .is_some()
+            }
+            Reply::Packet(packet) => {
+                let mut head = [0; ethernet::HEADER_LEN];
+                ethernet::Header {
+                    dst: to,
+                    src: self.config.mac,
+                    ethertype: EtherType::IPV4,
+                }
+                .emit(&mut head);
+                self.send_frame(egress, &head, [packet, &[]], Offload::None)
+            }
+        };
+        if sent {
+            self.replies.recycle(reply);
+        } else {
+            self.replies.unpop(reply);
+        }
+        sent
+    }
+
+    /// Delivers the next segment of a connection whose peer is on this host; false when it has none.
+    fn send_local(&mut self, index: u32, now: Instant) -> bool {
+        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+            return false;
+        };
+        let Some(outgoing) = stream
+            .connection
+            .poll_transmit(&self.config.tcp, &LIMITS, now)
+        else {
+            return false;
+        };
+        let tuple = stream.tuple;
+        let peer: Tuple = tuple.reversed();
+        self.counters.segments_local += 1;
+        if outgoing.payload_len() == 0 {
+            self.segment_input(
+                &peer,
+                &segment::as_received(&tuple, &outgoing, 0, &[], true),
+                None,
+                now,
+            );
+            return true;
+        }
+        // The bytes go straight from one ring to the other.
+        let lent = stream.send.lend();
+        let [first, second] = lent.slices(outgoing.payload.clone());
+        self.segment_input(
+            &peer,
+            &segment::as_received(&tuple, &outgoing, 0, first, second.is_empty()),
+            None,
+            now,
+        );
+        if !second.is_empty() {
+            self.segment_input(
+                &peer,
+                &segment::as_received(&tuple, &outgoing, first.len(), second, true),
+                None,
+                now,
+            );
+        }
+        match self.sockets.get_mut(index).and_then(Socket::stream_mut) {
+            Some(stream) => stream.send.put_back(lent, &mut self.send_pool),
+            None => SendRing::default().put_back(lent, &mut self.send_pool),
+        }
+        true
+    }
+}
+
+/// Hands a TCP segment to the port and counts it.
+fn send(
+    counters: &mut crate::Counters,
+    egress: &mut impl Egress,
+    head: &[u8],
+    payload: [&[u8]; 2],
+    offload: Offload,
+) -> bool {
+    if !egress.send(head, payload, offload) {
+        counters.egress_full += 1;
+        return false;
+    }
+    counters.frames_out += 1;
+    counters.segments_out += 1;
+    counters.bytes_out += (head.len() + payload[0].len() + payload[1].len()) as u64;
+    true
+}
+
+/// Where an IPv4 packet of ours goes.
+fn destination(packet: &[u8]) -> std::net::Ipv4Addr {
+    let octets: [u8; 4] = packet[16..20].try_into().expect("four bytes");
+    octets.into()
+}

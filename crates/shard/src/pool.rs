@@ -1,0 +1,85 @@
+//! Byte blocks of powers of two, recycled by size class under one limit. What a ring lives in.
+
+/// Smallest block: 2^12 = 4 KB.
+pub const LOG2_MIN: u8 = 12;
+/// Largest block: 2^24 = 16 MB.
+pub const LOG2_MAX: u8 = 24;
+const CLASSES: usize = (LOG2_MAX - LOG2_MIN + 1) as usize;
+/// Bytes of free blocks that are kept for reuse.
+const CACHE_MAX: u64 = 32 << 20;
+
+/// A pool of blocks with a limit on the bytes handed out.
+pub struct Pool {
+    free: [Vec<Box<[u8]>>; CLASSES],
+    limit: u64,
+    in_use: u64,
+    cached: u64,
+}
+
+impl Pool {
+    /// A pool that hands out at most `limit` bytes at a time.
+    pub fn new(limit: u64) -> Pool {
+        Pool {
+            free: Default::default(),
+            limit,
+            in_use: 0,
+            cached: 0,
+        }
+    }
+
+    /// A block of 2^`log2` bytes with arbitrary content, or `None` at the limit.
+    #[inline]
+    pub fn allocate(&mut self, log2: u8) -> Option<Box<[u8]>> {
+        debug_assert!((LOG2_MIN..=LOG2_MAX).contains(&log2));
+        let size = 1u64 << log2;
+        if self.in_use + size > self.limit {
+            return None;
+        }
+        self.in_use += size;
+        match self.free[(log2 - LOG2_MIN) as usize].pop() {
+            Some(block) => {
+                self.cached -= size;
+                Some(block)
+            }
+            None => Some(fresh(size as usize)),
+        }
+    }
+
+    /// Takes a block back.
+    pub fn free(&mut self, block: Box<[u8]>) {
+        let size = block.len() as u64;
+        self.in_use -= size;
+        if self.cached + size <= CACHE_MAX {
+            self.cached += size;
+            self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
+        }
+    }
+
+    /// Bytes handed out.
+    pub fn in_use(&self) -> u64 {
+        self.in_use
+    }
+}
+
+#[cold]
+fn fresh(size: usize) -> Box<[u8]> {
+    vec![0; size].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_recycled_and_limited() {
+        let mut pool = Pool::new(3 << 12);
+        let mut a = pool.allocate(12).unwrap();
+        let b = pool.allocate(13).unwrap();
+        assert!(pool.allocate(12).is_none());
+        a[7] = 77;
+        pool.free(a);
+        assert_eq!(pool.allocate(12).unwrap()[7], 77);
+        pool.free(b);
+        assert_eq!(pool.in_use(), 1 << 12);
+    }
+}

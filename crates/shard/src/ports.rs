@@ -1,0 +1,359 @@
+//! Who has which local port: bound and listening sockets, connections, and the choice of ephemeral ports.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use hashbrown::HashTable;
+
+use crate::isn::Secrets;
+use crate::memory::Owner;
+use crate::socket::Reuse;
+
+/// Ephemeral ports, as Linux's `ip_local_port_range`.
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+/// Random tries before all are searched.
+const RANDOM_TRIES: u32 = 32;
+
+/// The register of local ports.
+#[derive(Default)]
+pub struct Ports {
+    entries: HashTable<Port>,
+    /// All ephemeral ports, from `next` on in the order of their last use; empty until the first is wanted.
+    ephemeral: Box<[u16]>,
+    next: usize,
+}
+
+struct Port {
+    number: u16,
+    bound: Vec<Bound>,
+    connections: [Connections; 2],
+}
+
+/// Connections (TIME-WAIT included) with a local port, counted apart for the link's address and for loopback.
+#[derive(Clone, Copy, Default)]
+struct Connections {
+    all: u32,
+    /// Those whose socket did not have `SO_REUSEADDR`.
+    exclusive: u32,
+}
+
+/// A socket that holds a local address.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// Index of the socket.
+    pub socket: u32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Address, unspecified for all.
+    pub address: Ipv4Addr,
+    /// What it shares.
+    pub reuse: Reuse,
+    /// Whether it listens.
+    pub listening: bool,
+}
+
+impl Ports {
+    /// How many ports are in use.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether `bound` may have `port`, by Linux's rules (`inet_csk_bind_conflict`).
+    pub fn is_free(&self, port: u16, bound: &Bound) -> bool {
+        let Some(entry) = self.find(port) else {
+            return true;
+        };
+        let beside_sockets = entry.bound.iter().all(|other| {
+            other.socket == bound.socket
+                || !overlap(other.address, bound.address)
+                || (bound.reuse.address && other.reuse.address && !other.listening)
+                || (bound.reuse.port && other.reuse.port && bound.owner == other.owner)
+        });
+        let beside_connections = (0..2).all(|class| {
+            let relevant = bound.address.is_unspecified() || class_of(bound.address) == class;
+            let connections = entry.connections[class];
+            !relevant
+                || connections.all == 0
+                || (bound.reuse.address && connections.exclusive == 0)
+                || bound.reuse.port
+        });
+        beside_sockets && beside_connections
+    }
+
+    /// Registers a socket at `port`; [`Ports::is_free`] has been asked.
+    pub fn bind(&mut self, port: u16, bound: Bound) {
+        self.entry(port).bound.push(bound);
+    }
+
+    /// Takes a socket out.
+    pub fn unbind(&mut self, port: u16, socket: u32) {
+        self.change(port, |entry| {
+            entry.bound.retain(|bound| bound.socket != socket);
+        });
+    }
+
+    /// The registered socket, to change.
+    pub fn bound_mut(&mut self, port: u16, socket: u32) -> Option<&mut Bound> {
+        self.find_mut(port)?
+            .bound
+            .iter_mut()
+            .find(|bound| bound.socket == socket)
+    }
+
+    /// The listener for a connection to `local`: one bound to the address before one bound to all; several of one address
+    /// (`SO_REUSEPORT`) share by `hash`.
+    pub fn listener(&self, local: SocketAddrV4, hash: u64) -> Option<u32> {
+        let entry = self.find(local.port())?;
+        let pick = |address: Ipv4Addr| {
+            let listening = || {
+                entry
+                    .bound
+                    .iter()
+                    .filter(|bound| bound.listening && bound.address == address)
+            };
+            match listening().count() {
+                0 => None,
+                count => listening()
+                    .nth((hash % count as u64) as usize)
+                    .map(|bound| bound.socket),
+            }
+        };
+        pick(*local.ip()).or_else(|| pick(Ipv4Addr::UNSPECIFIED))
+    }
+
+    /// Counts a connection with this local end.
+    pub fn add_connection(&mut self, local: SocketAddrV4, reuse: bool) {
+        let connections = &mut self.entry(local.port()).connections[class_of(*local.ip())];
+        connections.all += 1;
+        connections.exclusive += u32::from(!reuse);
+    }
+
+    /// Counts a connection out.
+    pub fn remove_connection(&mut self, local: SocketAddrV4, reuse: bool) {
+        self.change(local.port(), |entry| {
+            let connections = &mut entry.connections[class_of(*local.ip())];
+            connections.all -= 1;
+            connections.exclusive -= u32::from(!reuse);
+        });
+    }
+
+    /// An ephemeral port that cannot be guessed: random ones are tried for which `good` is true; when those are scarce, all
+    /// are searched, and `acceptable` will do. (RFC 6056 3.3.1, but among the half that was used longest ago, so that a new connection does not meet
+    /// its predecessor in TIME-WAIT at the peer.)
+    pub fn choose(
+        &mut self,
+        secrets: &mut Secrets,
+        good: impl Fn(&Ports, u16) -> bool,
+        acceptable: impl Fn(&Ports, u16) -> bool,
+    ) -> Option<u16> {
+        if self.ephemeral.is_empty() {
+            self.ephemeral = shuffled(secrets);
+        }
+        let count = self.ephemeral.len();
+        for _ in 0..RANDOM_TRIES {
+            let ahead = (secrets.random() % (count as u64 / 2)) as usize;
+            if good(self, self.ephemeral[(self.next + ahead) % count]) {
+                return Some(self.take(ahead));
+            }
+        }
+        let found = (0..count)
+            .find(|&ahead| acceptable(self, self.ephemeral[(self.next + ahead) % count]))?;
+        Some(self.take(found))
+    }
+
+    /// Takes the port that is `ahead` of the next one, and puts it at the end of the line.
+    fn take(&mut self, ahead: usize) -> u16 {
+        let count = self.ephemeral.len();
+        self.ephemeral.swap(self.next, (self.next + ahead) % count);
+        let port = self.ephemeral[self.next];
+        self.next = (self.next + 1) % count;
+        port
+    }
+
+    /// Whether any socket is bound to `port` with an address that includes `address`.
+    pub fn is_bound(&self, port: u16, address: Ipv4Addr) -> bool {
+        self.find(port).is_some_and(|entry| {
+            entry
+                .bound
+                .iter()
+                .any(|bound| overlap(bound.address, address))
+        })
+    }
+
+    fn find(&self, port: u16) -> Option<&Port> {
+        self.entries.find(hash(port), |entry| entry.number == port)
+    }
+
+    fn find_mut(&mut self, port: u16) -> Option<&mut Port> {
+        self.entries
+            .find_mut(hash(port), |entry| entry.number == port)
+    }
+
+    fn entry(&mut self, port: u16) -> &mut Port {
+        let vacant = || Port {
+            number: port,
+            bound: Vec::new(),
+            connections: Default::default(),
+        };
+        self.entries
+            .entry(
+                hash(port),
+                |entry| entry.number == port,
+                |entry| hash(entry.number),
+            )
+            .or_insert_with(vacant)
+            .into_mut()
+    }
+
+    fn change(&mut self, port: u16, change: impl FnOnce(&mut Port)) {
+        if let Ok(mut found) = self
+            .entries
+            .find_entry(hash(port), |entry| entry.number == port)
+        {
+            let entry = found.get_mut();
+            change(entry);
+            if entry.bound.is_empty()
+                && entry
+                    .connections
+                    .iter()
+                    .all(|connections| connections.all == 0)
+            {
+                found.remove();
+            }
+        }
+    }
+}
+
+fn shuffled(secrets: &mut Secrets) -> Box<[u16]> {
+    let mut ports: Box<[u16]> = EPHEMERAL.collect();
+    for at in (1..ports.len()).rev() {
+        ports.swap(at, (secrets.random() % (at as u64 + 1)) as usize);
+    }
+    ports
+}
+
+fn overlap(a: Ipv4Addr, b: Ipv4Addr) -> bool {
+    a == b || a.is_unspecified() || b.is_unspecified()
+}
+
+fn class_of(address: Ipv4Addr) -> usize {
+    usize::from(address.is_loopback())
+}
+
+/// Ports are numbers below 65,536: there is nothing to defend against.
+fn hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(socket: u32, address: Ipv4Addr, reuse_address: bool, listening: bool) -> Bound {
+        Bound {
+            socket,
+            owner: Owner(0),
+            address,
+            reuse: Reuse {
+                address: reuse_address,
+                port: false,
+            },
+            listening,
+        }
+    }
+
+    const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+    const ONE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    #[test]
+    fn a_listener_shares_with_nobody_and_a_bound_socket_with_its_like() {
+        let mut ports = Ports::default();
+        ports.bind(80, bound(1, ANY, true, true));
+        assert!(!ports.is_free(80, &bound(2, ONE, true, false)));
+        assert!(ports.is_free(81, &bound(2, ONE, false, false)));
+        ports.bind(81, bound(2, ONE, true, false));
+        assert!(ports.is_free(81, &bound(3, ANY, true, false)));
+        assert!(!ports.is_free(81, &bound(3, ANY, false, false)));
+        assert!(ports.is_free(81, &bound(3, Ipv4Addr::LOCALHOST, false, false)));
+    }
+
+    #[test]
+    fn connections_left_over_need_reuse_on_both_sides() {
+        let mut ports = Ports::default();
+        let local = SocketAddrV4::new(ONE, 80);
+        ports.add_connection(local, true);
+        assert!(!ports.is_free(80, &bound(1, ANY, false, true)));
+        assert!(ports.is_free(80, &bound(1, ANY, true, true)));
+        ports.add_connection(local, false);
+        assert!(!ports.is_free(80, &bound(1, ANY, true, true)));
+        ports.remove_connection(local, false);
+        ports.remove_connection(local, true);
+        assert_eq!(ports.len(), 0);
+    }
+
+    #[test]
+    fn reuse_port_spreads_by_hash_and_the_specific_address_wins() {
+        let mut ports = Ports::default();
+        let shared = |socket| Bound {
+            reuse: Reuse {
+                address: false,
+                port: true,
+            },
+            ..bound(socket, ANY, false, true)
+        };
+        ports.bind(80, shared(1));
+        assert!(ports.is_free(80, &shared(2)));
+        assert!(!ports.is_free(
+            80,
+            &Bound {
+                owner: Owner(9),
+                ..shared(2)
+            }
+        ));
+        ports.bind(80, shared(2));
+        let local = SocketAddrV4::new(ONE, 80);
+        assert_eq!(
+            (ports.listener(local, 0), ports.listener(local, 1)),
+            (Some(1), Some(2))
+        );
+        ports.bind(
+            80,
+            Bound {
+                address: ONE,
+                ..shared(3)
+            },
+        );
+        assert_eq!(ports.listener(local, 1), Some(3));
+    }
+
+    #[test]
+    fn b3_ephemeral_ports_are_spread_and_not_sequential() {
+        let mut ports = Ports::default();
+        let mut secrets = Secrets::new(&[3; 32]);
+        let chosen: Vec<u16> = (0..2048)
+            .map(|_| {
+                ports
+                    .choose(&mut secrets, |_, _| true, |_, _| true)
+                    .unwrap()
+            })
+            .collect();
+        let distinct: std::collections::HashSet<u16> = chosen.iter().copied().collect();
+        assert!(distinct.len() > 1024);
+        assert!(chosen.iter().all(|port| EPHEMERAL.contains(port)));
+        let neighbours = chosen
+            .windows(2)
+            .filter(|pair| pair[0].abs_diff(pair[1]) == 1)
+            .count();
+        assert!(neighbours < 5);
+    }
+
+    #[test]
+    fn the_last_free_port_is_found() {
+        let mut ports = Ports::default();
+        let mut secrets = Secrets::new(&[3; 32]);
+        assert_eq!(
+            ports.choose(&mut secrets, |_, _| false, |_, port| port == 40_000),
+            Some(40_000)
+        );
+        assert_eq!(ports.choose(&mut secrets, |_, _| false, |_, _| false), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! The bytes that have come and that the program has not read: a ring in the owner's memory.
+
+use millrace_tcp::ReceiveBuffer;
+
+use crate::memory::{Block, Memory, Owner};
+use crate::pool::{LOG2_MAX, LOG2_MIN};
+
+/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place. It has a
+/// block only while it holds bytes, and starts small: the window advertised may be larger than the block.
+#[derive(Default)]
+pub struct RecvRing {
+    block: Option<Block>,
+    /// Stream bytes below this have been read.
+    consumed: u64,
+    /// No byte at or beyond this offset has been stored.
+    end: u64,
+}
+
+impl RecvRing {
+    /// The block, if there is one.
+    pub fn block(&self) -> Option<Block> {
+        self.block
+    }
+
+    /// Stream offset up to which the program has read.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Stores `data` at stream offset `offset`, growing the ring when needed; false when there is no memory.
+    fn store<M: Memory>(&mut self, memory: &mut M, owner: Owner, offset: u64, data: &[u8]) -> bool {
+        let end = offset + data.len() as u64;
+        if offset < self.consumed {
+            return false;
+        }
+        let needed = end - self.consumed;
+        let block = match self.block {
+            Some(block) if needed <= block.len() as u64 => block,
+            _ => match self.grow(memory, owner, needed) {
+                Some(block) => block,
+                None => return false,
+            },
+        };
+        let at = offset as usize & (block.len() - 1);
+        let first = data.len().min(block.len() - at);
+        memory.write(owner, block, at, &data[..first]);
+        if first < data.len() {
+            memory.write(owner, block, 0, &data[first..]);
+        }
+        self.end = self.end.max(end);
+        true
+    }
+
+    fn grow<M: Memory>(&mut self, memory: &mut M, owner: Owner, needed: u64) -> Option<Block> {
+        if needed > 1 << LOG2_MAX {
+            return None;
+        }
+        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).max(LOG2_MIN);
+        let block = memory.allocate(owner, log2)?;
+        if let Some(old) = self.block {
+            // Everything up to the last byte stored, holes included: bytes out of order keep their place.
+            let mut offset = self.consumed;
+            while offset < self.end {
+                let from = offset as usize & (old.len() - 1);
+                let to = offset as usize & (block.len() - 1);
+                let len = ((self.end - offset) as usize)
+                    .min(old.len() - from)
+                    .min(block.len() - to);
+                memory.copy(owner, (old, from), (block, to), len);
+                offset += len as u64;
+            }
+            memory.free(owner, old);
+        }
+        self.block = Some(block);
+        Some(block)
+    }
+
+    /// Copies bytes from the start of the unread ones, which reach to `received`, into `out`; returns how many. They stay unread.
+    pub fn peek<M: Memory>(
+        &self,
+        memory: &M,
+        owner: Owner,
+        received: u64,
+        out: &mut [u8],
+    ) -> usize {
+        let len = out.len().min((received - self.consumed) as usize);
+        let Some(block) = self.block else { return 0 };
+        let at = self.consumed as usize & (block.len() - 1);
+        let first = len.min(block.len() - at);
+        memory.read(owner, block, at, &mut out[..first]);
+        memory.read(owner, block, 0, &mut out[first..len]);
+        len
+    }
+
+    /// The program has read up to `upto`, which is not beyond `received`. The block goes back when it holds nothing.
+    pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u64) {
+        self.consumed = upto;
+        if self.end <= upto {
+            self.free(memory, owner);
+        }
+    }
+
+    /// Gives the block back, whatever it holds.
+    pub fn free<M: Memory>(&mut self, memory: &mut M, owner: Owner) {
+        if let Some(block) = self.block.take() {
+            memory.free(owner, block);
+        }
+    }
+}
+
+/// A ring with what it needs to take bytes: what a connection writes to.
+pub struct Sink<'a, M> {
+    /// The ring.
+    pub ring: &'a mut RecvRing,
+    /// Where it lives.
+    pub memory: &'a mut M,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Whether anybody is there to read; otherwise nothing is stored.
+    pub open: bool,
+    /// Counts segments that could not be stored.
+    pub exhausted: &'a mut u64,
+}
+
+impl<M: Memory> ReceiveBuffer for Sink<'_, M> {
+    fn store(&mut self, offset: u64, data: &[u8]) -> bool {
+        if !self.open {
+            return false;
+        }
+        let stored = self.ring.store(self.memory, self.owner, offset, data);
+        *self.exhausted += u64::from(!stored);
+        stored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::HeapMemory;
+
+    const OWNER: Owner = Owner(1);
+
+    fn byte(offset: u64) -> u8 {
+        (offset * 13 % 251) as u8
+    }
+
+    fn bytes(from: u64, to: u64) -> Vec<u8> {
+        (from..to).map(byte).collect()
+    }
+
+    #[test]
+    fn bytes_out_of_order_keep_their_place_when_the_ring_grows() {
+        let mut memory = HeapMemory::new(1 << 20);
+        let mut ring = RecvRing::default();
+        assert!(ring.store(&mut memory, OWNER, 0, &bytes(0, 4000)));
+        ring.consume(&mut memory, OWNER, 3500);
+        assert!(ring.store(&mut memory, OWNER, 5000, &bytes(5000, 7000)));
+        assert_eq!(ring.block().unwrap().log2, 12);
+        assert!(ring.store(&mut memory, OWNER, 9000, &bytes(9000, 30_000)));
+        assert_eq!(ring.block().unwrap().log2, 15);
+        assert!(ring.store(&mut memory, OWNER, 4000, &bytes(4000, 5000)));
+        assert!(ring.store(&mut memory, OWNER, 7000, &bytes(7000, 9000)));
+        let mut out = vec![0; 40_000];
+        assert_eq!(ring.peek(&memory, OWNER, 30_000, &mut out), 26_500);
+        assert_eq!(out[..26_500], bytes(3500, 30_000));
+        ring.consume(&mut memory, OWNER, 30_000);
+        assert_eq!((ring.block(), memory.in_use()), (None, 0));
+    }
+
+    #[test]
+    fn without_memory_nothing_is_stored() {
+        let mut memory = HeapMemory::new(4096);
+        let mut ring = RecvRing::default();
+        assert!(ring.store(&mut memory, OWNER, 0, &[1; 4096]));
+        assert!(!ring.store(&mut memory, OWNER, 4096, &[1; 10]));
+        ring.consume(&mut memory, OWNER, 2048);
+        assert!(ring.store(&mut memory, OWNER, 4096, &[1; 10]));
+    }
+}

@@ -1,0 +1,335 @@
+//! TCP segments out: headers in a stack buffer, checksums, and cutting into segments what the port does not cut itself.
+
+use millrace_tcp::Outgoing;
+use millrace_wire::checksum::Sum;
+use millrace_wire::ethernet::{self, EtherType, Mac};
+use millrace_wire::offload::{Capabilities, Offload};
+use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL};
+use millrace_wire::{ipv4, tcp};
+
+use crate::table::Tuple;
+
+/// Where the IPv4 header is in a frame.
+const IP_START: usize = ethernet::HEADER_LEN;
+/// Where the TCP header is in a frame.
+const TCP_START: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+/// All headers, at most.
+const HEAD_MAX: usize = TCP_START + MAX_HEADER_LEN;
+/// The most payload that one IPv4 packet can carry, whatever the options.
+pub const PAYLOAD_MAX: u32 = 65_535 - (ipv4::HEADER_LEN + MAX_HEADER_LEN) as u32;
+/// Two NOPs, kind and length of a timestamps option (RFC 7323, appendix A).
+const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
+/// Hops that our packets may take.
+const TTL: u8 = 64;
+
+/// A segment, or a run of them, on its way out.
+pub struct Job<'a> {
+    /// The station to send to.
+    pub to: Mac,
+    /// Our station.
+    pub from: Mac,
+    /// The connection.
+    pub tuple: &'a Tuple,
+    /// What the connection wants sent.
+    pub outgoing: &'a Outgoing,
+    /// The payload, all of it.
+    pub payload: [&'a [u8]; 2],
+}
+
+impl Job<'_> {
+    /// Sends the payload from byte `skip` on, in as large units as the port takes. Returns how far it came: the length of
+    /// the payload when done, less when `send` returned false. Without payload, `None` says that the segment was not taken.
+    #[inline]
+    pub fn run(
+        &self,
+        skip: usize,
+        capabilities: &Capabilities,
+        mut send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+    ) -> Option<usize> {
+        let total = self.payload[0].len() + self.payload[1].len();
+        if total <= usize::from(self.outgoing.segment_size) {
+            let sent = self.send_unit(self.payload, 0, true, false, capabilities, &mut send);
+            return sent.then_some(total);
+        }
+        self.run_cut(skip, total, capabilities, send)
+    }
+
+    /// As [`Job::run`], for more than one segment.
+    fn run_cut(
+        &self,
+        skip: usize,
+        total: usize,
+        capabilities: &Capabilities,
+        mut send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+    ) -> Option<usize> {
+        let size = usize::from(self.outgoing.segment_size).max(1);
+        let header_len = self.outgoing.header(0, 0).header_len();
+        let unit =
+            match (capabilities.tx_segmentation_max as usize).checked_sub(TCP_START + header_len) {
+                // Whole segments only, but for the last unit.
+                Some(most) if most >= size => most.min(PAYLOAD_MAX as usize) / size * size,
+                _ => size,
+            };
+        let mut at = skip;
+        if unit == size && !capabilities.tx_checksum {
+            // All but the last are alike but for sequence number and checksum.
+            let mut head = [0; HEAD_MAX];
+            let (head_len, sums) = self.write_head(&mut head, 0, false, size);
+            let without_seq = sums.header - u64::from(self.outgoing.seq.0);
+            while at + size < total {
+                let payload = cut(self.payload, at, at + size);
+                let seq = (self.outgoing.seq + at as u32).0;
+                put(&mut head, TCP_START + 4, seq);
+                finish_checksum(&mut head, without_seq + u64::from(seq), payload);
+                if !send(&head[..head_len], payload, Offload::None) {
+                    return (at > skip).then_some(at);
+                }
+                at += size;
+            }
+        }
+        while at < total {
+            let end = (at + unit).min(total);
+            let payload = cut(self.payload, at, end);
+            if !self.send_unit(
+                payload,
+                at,
+                end == total,
+                end - at > size,
+                capabilities,
+                &mut send,
+            ) {
+                return (at > skip).then_some(at);
+            }
+            at = end;
+        }
+        Some(total)
+    }
+
+    /// Sends one frame with `payload`, which begins `at` bytes into the whole. `several`: the port is to cut it.
+    #[inline]
+    fn send_unit(
+        &self,
+        payload: [&[u8]; 2],
+        at: usize,
+        last: bool,
+        several: bool,
+        capabilities: &Capabilities,
+        send: &mut impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+    ) -> bool {
+        let mut head = [0; HEAD_MAX];
+        let payload_len = payload[0].len() + payload[1].len();
+        let (head_len, sum) = self.write_head(&mut head, at, last, payload_len);
+        let (start, offset) = (TCP_START as u16, CHECKSUM_OFFSET as u16);
+        let offload = if several {
+            let (header_len, segment_size) = (head_len as u16, self.outgoing.segment_size);
+            Offload::Segment {
+                start,
+                offset,
+                header_len,
+                segment_size,
+            }
+        } else if capabilities.tx_checksum {
+            Offload::Checksum { start, offset }
+        } else {
+            finish_checksum(&mut head, sum.header, payload);
+            return send(&head[..head_len], payload, Offload::None);
+        };
+        put_checksum(&mut head, fold(sum.pseudo));
+        send(&head[..head_len], payload, offload)
+    }
+
+    /// Writes all headers, with a TCP checksum of 0; returns their length and what the checksum is made of.
+    #[inline]
+    fn write_head(
+        &self,
+        head: &mut [u8; HEAD_MAX],
+        at: usize,
+        last: bool,
+        payload_len: usize,
+    ) -> (usize, Sums) {
+        let outgoing = self.outgoing;
+        let mut flags = outgoing.flags;
+        if !last {
+            flags.remove(Flags::FIN | Flags::PSH);
+        }
+        let Tuple {
+            local,
+            remote,
+            local_port,
+            remote_port,
+        } = *self.tuple;
+        let (local, remote) = (local.to_bits(), remote.to_bits());
+
+        // TCP first: its length depends on the options, which nearly always are timestamps alone.
+        let options = &outgoing.options;
+        let plain = options.mss.is_none()
+            && options.window_scale.is_none()
+            && !options.sack_permitted
+            && options.sack.is_empty();
+        let (header_len, option_sum) = match options.timestamps {
+            Some(stamps) if plain => {
+                put(head, TCP_START + 20, ALIGNED_TIMESTAMPS);
+                put(head, TCP_START + 24, stamps.value);
+                put(head, TCP_START + 28, stamps.echo);
+                (
+                    32,
+                    u64::from(ALIGNED_TIMESTAMPS)
+                        + u64::from(stamps.value)
+                        + u64::from(stamps.echo),
+                )
+            }
+            None if plain => (20, 0),
+            _ => {
+                let len = options.encoded_len();
+                let bytes = &mut head[TCP_START + 20..TCP_START + 20 + len];
+                options.emit(bytes);
+                (20 + len, u64::from(Sum::of(bytes).fold()))
+            }
+        };
+        let ports = u32::from(local_port) << 16 | u32::from(remote_port);
+        let seq = (outgoing.seq + at as u32).0;
+        let control = (header_len as u32 / 4) << 28
+            | u32::from(flags.bits()) << 16
+            | u32::from(outgoing.window);
+        put(head, TCP_START, ports);
+        put(head, TCP_START + 4, seq);
+        put(head, TCP_START + 8, outgoing.ack.0);
+        put(head, TCP_START + 12, control);
+        put(head, TCP_START + 16, u32::from(outgoing.urgent));
+
+        let segment_len = (header_len + payload_len) as u32;
+        let addresses = u64::from(local) + u64::from(remote);
+        let total_len = segment_len + ipv4::HEADER_LEN as u32;
+        // Version and header length; don't fragment; and an identification of 0, since it identifies nothing (RFC 6864 4.1).
+        let first = 0x4500_0000 | total_len;
+        let second = 0x0000_4000;
+        let third = u32::from(TTL) << 24 | u32::from(PROTOCOL) << 16;
+        let ip_sum = fold(u64::from(first) + u64::from(second) + u64::from(third) + addresses);
+        head[..6].copy_from_slice(&self.to.0);
+        head[6..12].copy_from_slice(&self.from.0);
+        head[12..14].copy_from_slice(&EtherType::IPV4.0.to_be_bytes());
+        put(head, IP_START, first);
+        put(head, IP_START + 4, second);
+        put(head, IP_START + 8, third | u32::from(!ip_sum));
+        put(head, IP_START + 12, local);
+        put(head, IP_START + 16, remote);
+
+        let pseudo = addresses + u64::from(PROTOCOL) + u64::from(segment_len);
+        let header = pseudo
+            + u64::from(ports)
+            + u64::from(seq)
+            + u64::from(outgoing.ack.0)
+            + u64::from(control)
+            + u64::from(outgoing.urgent)
+            + option_sum;
+        (TCP_START + header_len, Sums { pseudo, header })
+    }
+}
+
+/// What a TCP checksum is made of, beside the payload: sums of 32-bit words.
+struct Sums {
+    /// The pseudo-header alone: folded, what the field holds when the port is to finish it.
+    pseudo: u64,
+    /// Pseudo-header and header.
+    header: u64,
+}
+
+/// Completes the TCP checksum of a header that sums to `header`.
+#[inline]
+fn finish_checksum(head: &mut [u8; HEAD_MAX], header: u64, payload: [&[u8]; 2]) {
+    let mut sum = Sum::of(payload[0]);
+    if !payload[1].is_empty() {
+        sum = sum.add_at(payload[0].len(), Sum::of(payload[1]));
+    }
+    let total = header + u64::from(sum.fold());
+    put_checksum(head, !fold(total));
+}
+
+#[inline]
+fn put_checksum(head: &mut [u8; HEAD_MAX], checksum: u16) {
+    head[TCP_START + CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Writes a word in network order.
+#[inline]
+fn put(head: &mut [u8; HEAD_MAX], at: usize, word: u32) {
+    head[at..at + 4].copy_from_slice(&word.to_be_bytes());
+}
+
+/// The ones' complement sum of 16-bit words, from a sum of 32-bit words in which they are pairs (RFC 1071 2).
+#[inline]
+pub fn fold(sum: u64) -> u16 {
+    let (low, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    // A sum that carried is small: this does not carry again.
+    let sum = low + u32::from(carry);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    (sum + (sum >> 16)) as u16
+}
+
+/// The bytes `at..end` of the concatenation of two slices.
+pub fn cut(slices: [&[u8]; 2], at: usize, end: usize) -> [&[u8]; 2] {
+    let first = slices[0].len();
+    [
+        &slices[0][at.min(first)..end.min(first)],
+        &slices[1][at.saturating_sub(first)..end.saturating_sub(first)],
+    ]
+}
+
+/// A segment as its receiver sees it, without having been on a wire: for traffic inside the shard.
+pub fn as_received<'a>(
+    tuple: &Tuple,
+    outgoing: &Outgoing,
+    at: usize,
+    payload: &'a [u8],
+    last: bool,
+) -> tcp::Segment<'a> {
+    let mut flags = outgoing.flags;
+    if !last {
+        flags.remove(Flags::FIN | Flags::PSH);
+    }
+    tcp::Segment {
+        src_port: tuple.local_port,
+        dst_port: tuple.remote_port,
+        seq: outgoing.seq + at as u32,
+        ack: outgoing.ack,
+        flags,
+        window: outgoing.window,
+        urgent: outgoing.urgent,
+        options: outgoing.options,
+        payload,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc1071_folding_is_the_sum_modulo_ffff() {
+        for sum in [
+            0,
+            1,
+            0xffff,
+            0x1_0000,
+            0xffff_ffff,
+            0x1_0000_0000,
+            0xf_ffff_ffff,
+            0x12_3456_789a,
+            u64::MAX >> 20,
+        ] {
+            let folded = u64::from(fold(sum));
+            assert_eq!(folded % 0xffff, sum % 0xffff, "{sum:x}");
+            assert_eq!(folded == 0, sum == 0, "{sum:x}");
+        }
+    }
+
+    #[test]
+    fn a_cut_is_the_part_of_both_slices() {
+        let slices: [&[u8]; 2] = [b"abc", b"defgh"];
+        for at in 0..=8 {
+            for end in at..=8 {
+                assert_eq!(cut(slices, at, end).concat(), b"abcdefgh"[at..end]);
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for, or back with a reset.
+
+use std::net::Ipv4Addr;
+
+use millrace_tcp::{
+    Error, Events, HalfOpen, HalfOpenVerdict, Instant, Open, State, TimeWaitVerdict, refuse,
+};
+use millrace_wire::ethernet::Mac;
+use millrace_wire::tcp::{Flags, Segment, Seq};
+
+use crate::config::Buffers;
+use crate::cookie;
+use crate::counters::Counters;
+use crate::error::errno;
+use crate::half_open::Pending;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::recv_ring::Sink;
+use crate::reply::Reply;
+use crate::route::Route;
+use crate::shard::{Shard, note_changed};
+use crate::socket::{Kind, Marks, Options, Socket, SocketId};
+use crate::table::{Place, Tuple};
+use crate::tuning;
+
+/// What IPv4 and TCP headers take of an MTU.
+const HEADERS_LEN: u16 = 40;
+/// MTU inside the shard: the largest IPv4 packet.
+const LOOPBACK_MTU: u16 = 65_535;
+
+impl<M: Memory> Shard<M> {
+    /// Processes a segment. `tuple` is as we see it; `from` is the station that sent it, none when that is this host.
+    pub(crate) fn segment_input(
+        &mut self,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        from: Option<Mac>,
+        now: Instant,
+    ) {
+        match self.table.get(tuple) {
+            Some(Place::Stream(index)) => self.stream_input(index, segment, from, now),
+            Some(Place::HalfOpen(index)) => self.half_open_input(index, segment, from, now),
+            Some(Place::TimeWait(index)) => self.time_wait_input(index, tuple, segment, now),
+            None => self.listener_input(tuple, segment, from, None, now),
+        }
+    }
+
+    fn stream_input(&mut self, index: u32, segment: &Segment<'_>, from: Option<Mac>, now: Instant) {
+        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+            return;
+        };
+        let Socket {
+            owner,
+            marks,
+            kind: Kind::Stream(stream),
+            ..
+        } = socket
+        else {
+            return;
+        };
+        let mut sink = Sink {
+            ring: &mut stream.recv,
+            memory: &mut self.memory,
+            owner: *owner,
+            open: !marks.contains(Marks::ORPHAN),
+            exhausted: &mut self.counters.receive_memory_exhausted,
+        };
+        let acked = stream.connection.acked();
+        let block = sink.ring.block();
+        stream
+            .connection
+            .on_segment(&self.config.tcp, segment, &mut sink, now);
+        // Whoever reads the ring must learn that it has moved, also when only bytes out of order came.
+        let moved = sink.ring.block() != block;
+        if let Some(from) = from
+            && stream.connection.acked() > acked
+        {
+            self.neighbours.confirm(stream.hop, from, now);
+        }
+        let events = stream.connection.take_events();
+        if !events.is_empty() {
+            self.counters.note(events, *marks);
+            socket.note(events, &self.config.buffers, &mut self.send_pool, now);
+        }
+        if moved || !events.is_empty() {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
+        self.ready.add(index, socket);
+    }
+
+    /// Takes note of what has happened to a connection, and puts it in line to be served.
+    pub(crate) fn settle(&mut self, index: u32, now: Instant) {
+        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+            return;
+        };
+        let Some(stream) = socket.stream_mut() else {
+            return;
+        };
+        let events = stream.connection.take_events();
+        if !events.is_empty() {
+            self.counters.note(events, socket.marks);
+            socket.note(events, &self.config.buffers, &mut self.send_pool, now);
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
+        self.ready.add(index, socket);
+    }
+
+    fn half_open_input(
+        &mut self,
+        index: u32,
+        segment: &Segment<'_>,
+        from: Option<Mac>,
+        now: Instant,
+    ) {
+        let Some(pending) = self.half_open.get_mut(index) else {
+            return;
+        };
+        match pending.state.on_segment(&self.config.tcp, segment, now) {
+            HalfOpenVerdict::Ignore => {}
+            HalfOpenVerdict::Reply(outgoing) => {
+                let tuple = pending.tuple;
+                self.reply(Reply::Segment(tuple, outgoing));
+            }
+            HalfOpenVerdict::Drop => self.forget_half_open(index),
+            HalfOpenVerdict::Establish => {
+                let (listener, tuple, state) =
+                    (pending.listener, pending.tuple, pending.state.clone());
+                if let Some(stream) = self.establish(listener, tuple, &state, now) {
+                    if let Some(listener) = self
+                        .sockets
+                        .get_mut(listener)
+                        .and_then(Socket::listener_mut)
+                    {
+                        listener.half_open -= 1;
+                    }
+                    self.half_open.remove(index);
+                    self.stream_input(stream, segment, from, now);
+                }
+            }
+        }
+    }
+
+    fn time_wait_input(&mut self, index: u32, tuple: &Tuple, segment: &Segment<'_>, now: Instant) {
+        let Some(waiting) = self.time_wait.get_mut(index) else {
+            return;
+        };
+        let deadline = waiting.state.deadline();
+        let verdict = waiting.state.on_segment(&self.config.tcp, segment, now);
+        let renewed = waiting.state.deadline() != deadline;
+        match verdict {
+            TimeWaitVerdict::Ignore => {}
+            TimeWaitVerdict::Reply(outgoing) => self.reply(Reply::Segment(*tuple, outgoing)),
+            TimeWaitVerdict::Reopen { after } => {
+                if self
+                    .ports
+                    .listener(tuple.local(), self.table.hash(tuple))
+                    .is_some()
+                {
+                    self.forget_time_wait(index);
+                    self.listener_input(tuple, segment, None, Some(after), now);
+                    return;
+                }
+            }
+        }
+        if renewed {
+            self.time_wait.renew(index);
+        }
+    }
+
+    /// Forgets a connection in TIME-WAIT before its time.
+    pub(crate) fn forget_time_wait(&mut self, index: u32) {
+        if let Some(waiting) = self.time_wait.remove(index) {
+            self.table.remove(&waiting.tuple);
+            self.ports
+                .remove_connection(waiting.tuple.local(), waiting.reuse);
+        }
+    }
+
+    /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
+    fn listener_input(
+        &mut self,
+        tuple: &Tuple,
+        segment: &Segment<'_>,
+        from: Option<Mac>,
+        after: Option<Seq>,
+        now: Instant,
+    ) {
+        let Some(listener) = self.ports.listener(tuple.local(), self.table.hash(tuple)) else {
+            self.counters.tcp_no_socket += 1;
+            self.reset(tuple, segment, now);
+            return;
+        };
+        match segment.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN) {
+            Flags::SYN => self.open_half(listener, tuple, segment, after, now),
+            flags if flags.contains(Flags::RST) => {}
+            Flags::ACK if self.accept_cookie(listener, tuple, segment, from, now) => {}
+            flags if flags.contains(Flags::ACK) => self.reset(tuple, segment, now),
+            _ => {}
+        }
+    }
+
+    /// Answers a SYN to a listener.
+    fn open_half(
+        &mut self,
+        index: u32,
+        tuple: &Tuple,
+        syn: &Segment<'_>,
+        after: Option<Seq>,
+        now: Instant,
+    ) {
+        let Some(Socket {
+            options,
+            kind: Kind::Listener(listener),
+            ..
+        }) = self.sockets.get(index)
+        else {
+            return;
+        };
+        // As on Linux: no new handshakes while those that are done cannot be handed over.
+        if listener.is_full() {
+            self.counters.listen_overflows += 1;
+            return;
+        }
+        let Some(mut open) = self.open_parameters(tuple, options, now) else {
+            self.counters.ip_no_route += 1;
+            return;
+        };
+        if let Some(after) = after
+            && !open.iss.after(after)
+        {
+            open.iss = after + ISS_STEP;
+        }
+        if self.half_open.is_full() {
+            self.send_cookie(index, tuple, syn, open, now);
+            return;
+        }
+        let state = HalfOpen::new(&self.config.tcp, open, syn, now);
+        let reply = state.reply(now);
+        let Some(half_open) = self.half_open.insert(Pending {
+            tuple: *tuple,
+            listener: index,
+            state,
+        }) else {
+            return;
+        };
+        self.table.insert(*tuple, Place::HalfOpen(half_open));
+        if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
+            listener.half_open += 1;
+        }
+        self.reply(Reply::Segment(*tuple, reply));
+    }
+
+    /// Answers a SYN without remembering it.
+    fn send_cookie(
+        &mut self,
+        index: u32,
+        tuple: &Tuple,
+        syn: &Segment<'_>,
+        mut open: Open,
+        now: Instant,
+    ) {
+        let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
+            return;
+        };
+        listener.cookies_until = now + cookie::LIFETIME;
+        open.iss = cookie::sequence(&self.secrets, tuple, syn, now);
+        let mut reply = HalfOpen::new(&self.config.tcp, open, syn, now).reply(now);
+        if let Some(timestamps) = &mut reply.options.timestamps {
+            timestamps.value = cookie::timestamp(timestamps.value, &syn.options);
+        }
+        self.counters.cookies_sent += 1;
+        self.reply(Reply::Segment(*tuple, reply));
+    }
+
+    /// Makes a connection of an ACK that brings a good cookie back; false when it does not.
+    fn accept_cookie(
+        &mut self,
+        index: u32,
+        tuple: &Tuple,
+        ack: &Segment<'_>,
+        from: Option<Mac>,
+        now: Instant,
+    ) -> bool {
+        let Some(Socket {
+            options,
+            kind: Kind::Listener(listener),
+            ..
+        }) = self.sockets.get(index)
+        else {
+            return false;
+        };
+        if listener.cookies_until < now {
+            return false;
+        }
+        let Some(syn) = cookie::recall(&self.secrets, tuple, ack, now) else {
+            self.counters.cookies_refused += 1;
+            return false;
+        };
+        let Some(mut open) = self.open_parameters(tuple, options, now) else {
+            return false;
+        };
+        open.iss = ack.ack - 1;
+        let sent = cookie::sent_at(ack, open.timestamp_offset, now);
+        let mut state = HalfOpen::new(&self.config.tcp, open, &syn, sent);
+        if state.on_segment(&self.config.tcp, ack, now) != HalfOpenVerdict::Establish {
+            return false;
+        }
+        // When the listener has no room, the peer comes again.
+        if let Some(stream) = self.establish(index, *tuple, &state, now) {
+            self.counters.cookies_accepted += 1;
+            self.stream_input(stream, ack, from, now);
+        }
+        true
+    }
+
+    /// What a connection over `tuple` starts with; `None` when there is no route.
+    pub(crate) fn open_parameters(
+        &self,
+        tuple: &Tuple,
+        options: &Options,
+        now: Instant,
+    ) -> Option<Open> {
+        let mss = self.segment_size(tuple.remote, options)?;
+        let numbers = self.secrets.numbers(tuple, now);
+        Some(Open {
+            iss: Seq(numbers.sequence),
+            timestamp_offset: numbers.timestamp_offset,
+            mss,
+            receive_limit: tuning::first_limits(options, &self.config.buffers, mss).1,
+        })
+    }
+
+    /// The largest segment that we announce to `remote`; `None` when there is no route.
+    pub(crate) fn segment_size(&self, remote: Ipv4Addr, options: &Options) -> Option<u16> {
+        let mtu = match self.routes.find(remote)? {
+            Route::Local => LOOPBACK_MTU,
+            Route::Link(_) => self.config.mtu,
+        };
+        let mss = mtu - HEADERS_LEN;
+        Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
+    }
+
+    /// Says that there is no connection here, within limits.
+    fn reset(&mut self, tuple: &Tuple, segment: &Segment<'_>, now: Instant) {
+        let Some(outgoing) = refuse(segment) else {
+            return;
+        };
+        if !self.reset_limit.allow(now) {
+            self.counters.resets_limited += 1;
+            return;
+        }
+        self.counters.resets_out += 1;
+        self.reply(Reply::Segment(*tuple, outgoing));
+    }
+
+    /// Takes the connection at `index` out of the tables: it is over, and its last segment is out. A socket that a program still holds
+    /// keeps what was received.
+    pub(crate) fn bury(&mut self, index: u32, now: Instant) {
+        let Some(Socket {
+            owner,
+            marks,
+            options,
+            kind: Kind::Stream(stream),
+        }) = self.sockets.get_mut(index)
+        else {
+            return;
+        };
+        let (tuple, reuse, owner) = (stream.tuple, options.reuse.address, *owner);
+        self.wheel.cancel(index);
+        stream.send.free(&mut self.send_pool);
+        let state = stream.connection.state();
+        let time_wait = if state == State::TimeWait {
+            stream.connection.time_wait(&self.config.tcp, now)
+        } else {
+            None
+        };
+        marks.remove(Marks::ENDING | Marks::READY);
+        marks.insert(Marks::DEAD);
+        let orphan = marks.contains(Marks::ORPHAN);
+        if orphan {
+            stream.recv.free(&mut self.memory, owner);
+        }
+        let waiting = time_wait.and_then(|state| {
+            let timestamps = stream.connection.info(now).timestamps;
+            let place = self.time_wait.insert(tuple, state, reuse, timestamps, now);
+            if place.is_some() {
+                self.counters.time_waits += 1;
+            } else {
+                self.counters.time_wait_overflow += 1;
+            }
+            place
+        });
+        match waiting {
+            Some(waiting) => self.table.insert(tuple, Place::TimeWait(waiting)),
+            None => {
+                self.table.remove(&tuple);
+                self.ports.remove_connection(tuple.local(), reuse);
+            }
+        }
+        if orphan {
+            self.sockets.remove(index);
+            self.orphans -= 1;
+        } else {
+            self.mark_changed(index);
+        }
+    }
+}
+
+impl Socket {
+    /// Takes note of what has happened to its connection.
+    #[inline]
+    fn note(&mut self, events: Events, buffers: &Buffers, pool: &mut Pool, now: Instant) {
+        let Kind::Stream(stream) = &mut self.kind else {
+            return;
+        };
+        if stream.send.release(stream.connection.acked(), pool)
+            && self.options.send_buffer.is_none()
+        {
+            stream.tune_send(buffers, now);
+        }
+        let milestones = Events::ESTABLISHED | Events::PEER_CLOSED | FAILURES | OVER;
+        if !events.intersects(milestones) {
+            return;
+        }
+        if events.intersects(FAILURES) {
+            stream.error = match stream.connection.error() {
+                // Linux tells a program that has seen the end of the stream that its pipe is broken.
+                Some(Error::ConnectionReset) if self.marks.contains(Marks::PEER_CLOSED) => {
+                    errno::EPIPE
+                }
+                Some(error) => error.errno(),
+                None => 0,
+            };
+        }
+        self.marks.set(
+            Marks::ESTABLISHED,
+            self.marks.contains(Marks::ESTABLISHED) || events.contains(Events::ESTABLISHED),
+        );
+        self.marks.set(
+            Marks::PEER_CLOSED,
+            self.marks.contains(Marks::PEER_CLOSED) || events.contains(Events::PEER_CLOSED),
+        );
+        self.marks.set(
+            Marks::ENDING,
+            self.marks.contains(Marks::ENDING) || events.intersects(OVER),
+        );
+    }
+}
+
+impl Counters {
+    /// Counts what has happened to a connection.
+    #[inline]
+    fn note(&mut self, events: Events, marks: Marks) {
+        if events.intersects(FAILURES) {
+            self.resets_in += u64::from(events.contains(Events::RESET));
+            self.timed_out += u64::from(events.contains(Events::TIMED_OUT));
+            self.failed_opens += u64::from(!marks.contains(Marks::ESTABLISHED));
+        }
+    }
+}
+
+/// Events that end a connection with an error.
+const FAILURES: Events = Events::RESET
+    .union(Events::REFUSED)
+    .union(Events::TIMED_OUT);
+/// Events after which a connection has nothing more to say but its last segment.
+const OVER: Events = Events::TIME_WAIT.union(Events::CLOSED);
+/// How far beyond an old connection's numbers those of its successor begin, when the clock has not gone far enough.
+pub(crate) const ISS_STEP: u32 = 65_535 + 2;

@@ -1,0 +1,192 @@
+//! The bytes that a program has written and the peer has not acknowledged: a ring in private memory.
+
+use std::ops::Range;
+
+use crate::pool::{LOG2_MAX, LOG2_MIN, Pool};
+
+/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. It has a block only while it holds bytes.
+#[derive(Default)]
+pub struct SendRing {
+    block: Option<Box<[u8]>>,
+    /// Stream bytes below this are acknowledged and gone.
+    start: u64,
+    /// Stream bytes below this have been written by the program.
+    end: u64,
+}
+
+impl SendRing {
+    /// Stream offset after the last byte written.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Stream offset of the first byte kept.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes kept.
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there is.
+    pub fn reserve(&mut self, len: usize, pool: &mut Pool) -> usize {
+        // The most frequent case: a message that fits into the smallest block.
+        if self.block.is_none() && len <= 1 << LOG2_MIN {
+            self.block = pool.allocate(LOG2_MIN);
+            return if self.block.is_some() { len } else { 0 };
+        }
+        self.grow(len, pool)
+    }
+
+    fn grow(&mut self, len: usize, pool: &mut Pool) -> usize {
+        let needed = self.len() as usize + len;
+        let size = self.block.as_ref().map_or(0, |block| block.len());
+        if needed <= size {
+            return len;
+        }
+        let wanted = (needed.next_power_of_two().trailing_zeros() as u8).clamp(LOG2_MIN, LOG2_MAX);
+        // At the limit a smaller block is better than none.
+        for log2 in (LOG2_MIN..=wanted).rev() {
+            if 1usize << log2 <= size {
+                break;
+            }
+            if let Some(mut block) = pool.allocate(log2) {
+                let mask = block.len() - 1;
+                let mut at = self.start;
+                for part in self.slices(self.start..self.end) {
+                    copy_in(&mut block, mask, at, part);
+                    at += part.len() as u64;
+                }
+                if let Some(old) = self.block.replace(block) {
+                    pool.free(old);
+                }
+                break;
+            }
+        }
+        let size = self.block.as_ref().map_or(0, |block| block.len());
+        (size - self.len() as usize).min(len)
+    }
+
+    /// Lets `fill` write the next `len` bytes, in at most two pieces; there must be room.
+    pub fn fill(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) {
+        if len == 0 {
+            return;
+        }
+        let block = self.block.as_deref_mut().expect("room is reserved");
+        let at = self.end as usize & (block.len() - 1);
+        let first = len.min(block.len() - at);
+        fill(&mut block[at..at + first]);
+        if first < len {
+            fill(&mut block[..len - first]);
+        }
+        self.end += len as u64;
+    }
+
+    /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must be kept.
+    pub fn slices(&self, range: Range<u64>) -> [&[u8]; 2] {
+        let len = (range.end - range.start) as usize;
+        let Some(block) = self.block.as_deref() else {
+            return [&[], &[]];
+        };
+        let at = range.start as usize & (block.len() - 1);
+        let first = len.min(block.len() - at);
+        [&block[at..at + first], &block[..len - first]]
+    }
+
+    /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
+    pub fn release(&mut self, upto: u64, pool: &mut Pool) -> bool {
+        if upto <= self.start {
+            return false;
+        }
+        self.start = upto.min(self.end);
+        if self.start == self.end {
+            self.free(pool);
+        }
+        true
+    }
+
+    /// Gives the block back and forgets what it held.
+    pub fn free(&mut self, pool: &mut Pool) {
+        self.start = self.end;
+        if let Some(block) = self.block.take() {
+            pool.free(block);
+        }
+    }
+
+    /// Takes the block out while its bytes are lent to somebody else; [`SendRing::put_back`] returns it.
+    pub fn lend(&mut self) -> SendRing {
+        SendRing {
+            block: self.block.take(),
+            start: self.start,
+            end: self.end,
+        }
+    }
+
+    /// Returns what [`SendRing::lend`] took. Bytes acknowledged in the meantime are released.
+    pub fn put_back(&mut self, lent: SendRing, pool: &mut Pool) {
+        match lent.block {
+            Some(block) if self.start < self.end && self.block.is_none() => {
+                self.block = Some(block);
+            }
+            Some(block) => pool.free(block),
+            None => {}
+        }
+    }
+}
+
+fn copy_in(block: &mut [u8], mask: usize, offset: u64, bytes: &[u8]) {
+    let at = offset as usize & mask;
+    let first = bytes.len().min(block.len() - at);
+    block[at..at + first].copy_from_slice(&bytes[..first]);
+    block[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(ring: &mut SendRing, pool: &mut Pool, bytes: &[u8]) -> usize {
+        let room = ring.reserve(bytes.len(), pool);
+        let mut rest = &bytes[..room];
+        ring.fill(room, |piece| {
+            piece.copy_from_slice(&rest[..piece.len()]);
+            rest = &rest[piece.len()..];
+        });
+        room
+    }
+
+    #[test]
+    fn bytes_survive_wrap_and_growth() {
+        let mut pool = Pool::new(1 << 20);
+        let mut ring = SendRing::default();
+        let byte = |offset: u64| (offset * 7 % 251) as u8;
+        let mut written = 0u64;
+        for step in [3000u64, 900, 4096, 1, 20_000, 333] {
+            let bytes: Vec<u8> = (written..written + step).map(byte).collect();
+            assert_eq!(write(&mut ring, &mut pool, &bytes), step as usize);
+            written += step;
+            // Keep a tail so that the ring wraps.
+            ring.release(written - step / 2 - 1, &mut pool);
+            let kept: Vec<u8> = ring.slices(ring.start()..ring.end()).concat();
+            assert!(
+                kept.iter()
+                    .enumerate()
+                    .all(|(i, &b)| b == byte(ring.start() + i as u64))
+            );
+        }
+        ring.release(written, &mut pool);
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn at_the_limit_the_write_is_cut_short() {
+        let mut pool = Pool::new(8 << 10);
+        let mut ring = SendRing::default();
+        assert_eq!(write(&mut ring, &mut pool, &[1; 3000]), 3000);
+        // 8 KB more do not fit beside the 4 KB block that has to be copied.
+        assert_eq!(write(&mut ring, &mut pool, &[2; 3000]), 1096);
+        assert_eq!(ring.len(), 4096);
+    }
+}

@@ -1,0 +1,320 @@
+//! The shard: its parts, and the passing of time.
+
+use std::collections::VecDeque;
+
+use millrace_tcp::{HalfOpenVerdict, Instant};
+use millrace_wire::arp;
+use millrace_wire::offload::{Capabilities, Offload};
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::half_open::HalfOpenTable;
+use crate::isn::Secrets;
+use crate::memory::Memory;
+use crate::neighbour::Neighbours;
+use crate::output::Stalled;
+use crate::pool::Pool;
+use crate::ports::Ports;
+use crate::reply::{RateLimit, Replies, Reply};
+use crate::route::Routes;
+use crate::slab::Slab;
+use crate::socket::{Marks, Socket, SocketId};
+use crate::table::Table;
+use crate::time_wait::TimeWaitTable;
+use crate::wheel::Wheel;
+
+/// Where frames go: a port's transmit queue.
+pub trait Egress {
+    /// Takes one frame, the concatenation of `head` and both parts of `payload`; `offload` is what the port has to finish in it. False when there is
+    /// no room: nothing was taken, and the shard comes again with the next transmit.
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> bool;
+    /// What the port can do. The same at every call.
+    fn capabilities(&self) -> Capabilities;
+}
+
+/// One core's stack.
+pub struct Shard<M: Memory> {
+    pub(crate) config: Config,
+    pub(crate) memory: M,
+    pub(crate) counters: Counters,
+    pub(crate) secrets: Secrets,
+    pub(crate) routes: Routes,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) sockets: Slab<Socket>,
+    pub(crate) table: Table,
+    pub(crate) ports: Ports,
+    pub(crate) half_open: HalfOpenTable,
+    pub(crate) time_wait: TimeWaitTable,
+    pub(crate) send_pool: Pool,
+    /// Timers of connections, by socket index.
+    pub(crate) wheel: Wheel,
+    pub(crate) replies: Replies,
+    pub(crate) arp_replies: VecDeque<arp::Packet>,
+    pub(crate) icmp_limit: RateLimit,
+    pub(crate) reset_limit: RateLimit,
+    pub(crate) ready: Ready,
+    /// What a full port did not take.
+    pub(crate) stalled: Option<Stalled>,
+    /// Whether the port was full at the last transmit.
+    pub(crate) blocked: bool,
+    pub(crate) changed: Vec<SocketId>,
+    pub(crate) orphans: u32,
+}
+
+/// What is in use now: all zero when nothing is open and nothing is left of what was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Sockets of every kind, orphans included.
+    pub sockets: usize,
+    /// Connections that no program holds.
+    pub orphans: usize,
+    /// Connections in SYN-RECEIVED.
+    pub half_open: usize,
+    /// Connections in TIME-WAIT.
+    pub time_wait: usize,
+    /// Entries of the connection table.
+    pub table: usize,
+    /// Local ports in use.
+    pub ports: usize,
+    /// Entries of the neighbour cache.
+    pub neighbours: usize,
+    /// Timers of connections.
+    pub timers: usize,
+    /// Answers waiting to be sent.
+    pub replies: usize,
+    /// Bytes in send rings.
+    pub send_memory: u64,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its place in the connection table come to
+    /// about sixty more.
+    pub const SOCKET_SIZE: usize = Slab::<Socket>::ENTRY_SIZE;
+
+    /// A shard with nothing open. `memory` is where receive rings will live.
+    pub fn new(config: Config, memory: M, now: Instant) -> Shard<M> {
+        let secrets = Secrets::new(&config.secret);
+        let limits = &config.limits;
+        Shard {
+            routes: Routes::new(&config),
+            neighbours: Neighbours::new(
+                limits.neighbours,
+                secrets.table[0] ^ secrets.table[1],
+                now,
+            ),
+            sockets: Slab::new(limits.sockets),
+            table: Table::new(secrets.table),
+            ports: Ports::default(),
+            half_open: HalfOpenTable::new(limits.half_open, now),
+            time_wait: TimeWaitTable::new(limits.time_wait),
+            send_pool: Pool::new(limits.send_memory),
+            wheel: Wheel::new(now),
+            replies: Replies::new(limits.replies),
+            arp_replies: VecDeque::new(),
+            icmp_limit: RateLimit::new(limits.icmp_errors_per_second),
+            reset_limit: RateLimit::new(limits.resets_per_second),
+            ready: Ready::default(),
+            stalled: None,
+            blocked: false,
+            changed: Vec::new(),
+            orphans: 0,
+            counters: Counters::default(),
+            config,
+            memory,
+            secrets,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The memory of receive rings.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// The memory of receive rings, to add to it or to take away what no socket of the shard uses any more.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// Counts since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What is in use now.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            sockets: self.sockets.len(),
+            orphans: self.orphans as usize,
+            half_open: self.half_open.len(),
+            time_wait: self.time_wait.len(),
+            table: self.table.len(),
+            ports: self.ports.len(),
+            neighbours: self.neighbours.len(),
+            timers: self.wheel.len(),
+            replies: self.replies.len(),
+            send_memory: self.send_pool.in_use(),
+        }
+    }
+
+    /// Runs the timers that are due at `now`.
+    pub fn advance(&mut self, now: Instant) {
+        while let Some(index) = self.wheel.pop(now) {
+            let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+                continue;
+            };
+            match stream.connection.deadline() {
+                Some(deadline) if deadline <= now => {
+                    stream.connection.on_timer(&self.config.tcp, now);
+                    self.settle(index, now);
+                }
+                // The deadline has moved since the timer was armed.
+                Some(deadline) => self.wheel.arm(index, deadline),
+                None => {}
+            }
+        }
+        while let Some(index) = self.half_open.pop_due(now) {
+            let Some(pending) = self.half_open.get_mut(index) else {
+                continue;
+            };
+            let tuple = pending.tuple;
+            match pending.state.on_timer(&self.config.tcp, now) {
+                HalfOpenVerdict::Reply(outgoing) => {
+                    self.reply(Reply::Segment(tuple, outgoing));
+                    self.half_open.arm(index);
+                }
+                HalfOpenVerdict::Drop => {
+                    self.counters.half_open_expired += 1;
+                    self.forget_half_open(index);
+                }
+                HalfOpenVerdict::Ignore | HalfOpenVerdict::Establish => self.half_open.arm(index),
+            }
+        }
+        while let Some(waiting) = self.time_wait.pop(now) {
+            self.table.remove(&waiting.tuple);
+            self.ports
+                .remove_connection(waiting.tuple.local(), waiting.reuse);
+        }
+        self.neighbours.advance(now, &mut self.counters);
+    }
+
+    /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`] has: work that it left because it does only
+    /// so much at a time, not because the port was full.
+    pub fn deadline(&self) -> Option<Instant> {
+        if !self.blocked && self.has_output() {
+            return Some(Instant::from_micros(0));
+        }
+        let timers = [
+            self.wheel.deadline(),
+            self.half_open.deadline(),
+            self.time_wait.deadline(),
+            self.neighbours.deadline(),
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    fn has_output(&self) -> bool {
+        !self.ready.is_empty()
+            || self.replies.len() > 0
+            || !self.arp_replies.is_empty()
+            || self.neighbours.has_work()
+            || self.stalled.is_some()
+    }
+
+    /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets that were closed since may be among them.
+    pub fn take_changed(&mut self, out: &mut Vec<SocketId>) {
+        for id in &self.changed {
+            if let Some(socket) = self.sockets.get_mut(id.index()) {
+                socket.marks.remove(Marks::CHANGED);
+            }
+        }
+        out.append(&mut self.changed);
+    }
+
+    /// Queues an answer for the next transmit.
+    pub(crate) fn reply(&mut self, reply: Reply) {
+        if !self.replies.push(reply) {
+            self.counters.replies_dropped += 1;
+        }
+    }
+
+    /// The socket at `index` may have something to send.
+    pub(crate) fn mark_ready(&mut self, index: u32) {
+        if let Some(socket) = self.sockets.get_mut(index) {
+            self.ready.add(index, socket);
+        }
+    }
+
+    /// The view of the socket at `index` has changed.
+    pub(crate) fn mark_changed(&mut self, index: u32) {
+        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
+    }
+
+    /// Forgets a connection in SYN-RECEIVED.
+    pub(crate) fn forget_half_open(&mut self, index: u32) {
+        let Some(pending) = self.half_open.remove(index) else {
+            return;
+        };
+        self.table.remove(&pending.tuple);
+        if let Some(listener) = self
+            .sockets
+            .get_mut(pending.listener)
+            .and_then(Socket::listener_mut)
+        {
+            listener.half_open -= 1;
+        }
+    }
+}
+
+/// Connections that may have something to send, each once, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Ready {
+    /// Those with nothing in their send ring: an ACK or some control segment.
+    control: VecDeque<u32>,
+    /// Those with data.
+    data: VecDeque<u32>,
+}
+
+impl Ready {
+    /// Puts the socket at `index` in line, if it is not there.
+    #[inline]
+    pub fn add(&mut self, index: u32, socket: &mut Socket) {
+        if socket.marks.contains(Marks::READY) {
+            return;
+        }
+        socket.marks.insert(Marks::READY);
+        match socket.stream() {
+            Some(stream) if stream.send.len() > 0 => self.data.push_back(index),
+            _ => self.control.push_back(index),
+        }
+    }
+
+    /// The next: control before data.
+    #[inline]
+    pub fn pop(&mut self) -> Option<u32> {
+        self.control.pop_front().or_else(|| self.data.pop_front())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.data.is_empty()
+    }
+}
+
+/// The view of a socket has changed: adds it to the list, if it is not there and a program has seen it.
+#[inline]
+pub(crate) fn note_changed(changed: &mut Vec<SocketId>, id: SocketId, socket: &mut Socket) {
+    if !socket
+        .marks
+        .intersects(Marks::CHANGED | Marks::ORPHAN | Marks::UNACCEPTED)
+    {
+        socket.marks.insert(Marks::CHANGED);
+        changed.push(id);
+    }
+}

@@ -1,0 +1,188 @@
+//! Values at small integer indices, recycled last in, first out, with a generation so that an old name finds nothing new.
+
+/// Values in chunks: growth moves nothing.
+pub struct Slab<T> {
+    chunks: Vec<Vec<Entry<T>>>,
+    vacant: u32,
+    len: u32,
+    limit: u32,
+}
+
+struct Entry<T> {
+    generation: u32,
+    content: Content<T>,
+}
+
+enum Content<T> {
+    Vacant { next: u32 },
+    Occupied(T),
+}
+
+const CHUNK: usize = 64;
+const NONE: u32 = u32::MAX;
+
+impl<T> Slab<T> {
+    /// Bytes that each value takes, used or not.
+    pub const ENTRY_SIZE: usize = size_of::<Entry<T>>();
+
+    /// A slab of at most `limit` values.
+    pub fn new(limit: u32) -> Slab<T> {
+        Slab {
+            chunks: Vec::new(),
+            vacant: NONE,
+            len: 0,
+            limit,
+        }
+    }
+
+    /// Puts `value` somewhere and says where, or gives it back when the slab is full.
+    pub fn insert(&mut self, value: T) -> Result<u32, T> {
+        if self.len >= self.limit {
+            return Err(value);
+        }
+        self.len += 1;
+        let index = self.vacant;
+        if index != NONE {
+            let entry = self.entry_mut(index);
+            let Content::Vacant { next } = entry.content else {
+                unreachable!("the free list holds vacant entries")
+            };
+            entry.content = Content::Occupied(value);
+            self.vacant = next;
+            return Ok(index);
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let chunk = self.chunks.len() - 1;
+        let entries = &mut self.chunks[chunk];
+        entries.push(Entry {
+            generation: 0,
+            content: Content::Occupied(value),
+        });
+        Ok((chunk * CHUNK + entries.len() - 1) as u32)
+    }
+
+    /// Takes the value at `index` out; the place gets a new generation.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
+        let vacant = self.vacant;
+        let entry = self
+            .chunks
+            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize % CHUNK)?;
+        if matches!(entry.content, Content::Vacant { .. }) {
+            return None;
+        }
+        entry.generation = entry.generation.wrapping_add(1);
+        let Content::Occupied(value) =
+            std::mem::replace(&mut entry.content, Content::Vacant { next: vacant })
+        else {
+            return None;
+        };
+        self.vacant = index;
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The value at `index`.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        match &self
+            .chunks
+            .get(index as usize / CHUNK)?
+            .get(index as usize % CHUNK)?
+            .content
+        {
+            Content::Occupied(value) => Some(value),
+            Content::Vacant { .. } => None,
+        }
+    }
+
+    /// The value at `index`, to change.
+    #[inline]
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        match &mut self
+            .chunks
+            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize % CHUNK)?
+            .content
+        {
+            Content::Occupied(value) => Some(value),
+            Content::Vacant { .. } => None,
+        }
+    }
+
+    /// The value at `index`, to change, with the generation of its place.
+    #[inline]
+    pub fn get_mut_with_generation(&mut self, index: u32) -> Option<(&mut T, u32)> {
+        let entry = self
+            .chunks
+            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize % CHUNK)?;
+        match &mut entry.content {
+            Content::Occupied(value) => Some((value, entry.generation)),
+            Content::Vacant { .. } => None,
+        }
+    }
+
+    /// The value at `index`, if its place has this generation.
+    #[inline]
+    pub fn get_of_generation_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
+        self.get_mut_with_generation(index)
+            .filter(|&(_, found)| found == generation)
+            .map(|(value, _)| value)
+    }
+
+    /// The generation of the place `index`: it changes whenever a value is taken out.
+    pub fn generation(&self, index: u32) -> u32 {
+        self.chunks
+            .get(index as usize / CHUNK)
+            .and_then(|chunk| chunk.get(index as usize % CHUNK))
+            .map_or(0, |entry| entry.generation)
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Every value with its index.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.chunks.iter().enumerate().flat_map(|(chunk, entries)| {
+            entries
+                .iter()
+                .enumerate()
+                .filter_map(move |(at, entry)| match &entry.content {
+                    Content::Occupied(value) => Some(((chunk * CHUNK + at) as u32, value)),
+                    Content::Vacant { .. } => None,
+                })
+        })
+    }
+
+    fn entry_mut(&mut self, index: u32) -> &mut Entry<T> {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recycles_places_with_a_new_generation() {
+        let mut slab = Slab::new(100);
+        let places: Vec<u32> = (0..100).map(|value| slab.insert(value).unwrap()).collect();
+        assert_eq!(slab.insert(100), Err(100));
+        assert_eq!(slab.remove(places[70]), Some(70));
+        assert_eq!(slab.remove(places[70]), None);
+        assert_eq!(slab.get(places[70]), None);
+        assert_eq!(slab.insert(7), Ok(places[70]));
+        assert_eq!(slab.generation(places[70]), 1);
+        assert_eq!(slab.generation(places[71]), 0);
+        assert_eq!(
+            slab.iter().map(|(_, value)| *value).sum::<i32>(),
+            (0..100).sum::<i32>() - 70 + 7
+        );
+        assert_eq!(slab.len(), 100);
+    }
+}

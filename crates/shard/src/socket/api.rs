@@ -1,0 +1,469 @@
+//! Reading, writing and closing.
+
+use millrace_tcp::{Info, Instant, State};
+
+use super::{Kind, Marks, Socket, SocketId, SocketInfo, SocketState, Stream, View, ViewFlags};
+use crate::config::Buffers;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::table::Tuple;
+
+/// Which direction to shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// No more will be read.
+    Read,
+    /// No more will be written: FIN after what was.
+    Write,
+    /// Both.
+    Both,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to follow at once (no `MSG_MORE`).
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when there is no room or the connection is not established yet, the pending error if there is one, [`Error::BrokenPipe`]
+    /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
+    pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
+        let mut rest = bytes;
+        self.send_with(id, bytes.len(), push, |piece| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+        })
+    }
+
+    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive pieces of the accepted length.
+    ///
+    /// # Errors
+    /// As [`Shard::send`].
+    pub fn send_with(
+        &mut self,
+        id: SocketId,
+        len: usize,
+        push: bool,
+        fill: impl FnMut(&mut [u8]),
+    ) -> Result<usize, Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let marks = socket.marks;
+        let Kind::Stream(stream) = &mut socket.kind else {
+            return Err(Error::BrokenPipe);
+        };
+        if stream.error != 0 {
+            return Err(Error::Connection(std::mem::take(&mut stream.error)));
+        }
+        if marks.intersects(Marks::WRITE_SHUT | Marks::DEAD | Marks::ENDING) {
+            return Err(Error::BrokenPipe);
+        }
+        if !marks.contains(Marks::ESTABLISHED) {
+            return Err(Error::WouldBlock);
+        }
+        let space = u64::from(stream.send_limit).saturating_sub(stream.send.len());
+        let wanted = len.min(space as usize);
+        if wanted == 0 {
+            return if len == 0 {
+                Ok(0)
+            } else {
+                Err(Error::WouldBlock)
+            };
+        }
+        let room = stream.send.reserve(wanted, &mut self.send_pool);
+        if room < wanted {
+            self.counters.send_memory_exhausted += 1;
+            if room == 0 {
+                return Err(Error::NoMemory);
+            }
+        }
+        stream.send.fill(room, fill);
+        stream
+            .connection
+            .enqueue(stream.send.end(), push || room < len);
+        self.ready.add(index, socket);
+        Ok(room)
+    }
+
+    /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive memory that the program does not see itself.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error once all bytes are read.
+    pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let len = socket.peek(&self.memory, out)?;
+        if len > 0 {
+            let upto = socket
+                .stream()
+                .map_or(0, |stream| stream.recv.consumed() + len as u64);
+            if socket.consume(&mut self.memory, upto, &self.config.buffers, now) {
+                self.ready.add(index, socket);
+            }
+        }
+        Ok(len)
+    }
+
+    /// As [`Shard::recv`], but the bytes stay.
+    ///
+    /// # Errors
+    /// As [`Shard::recv`].
+    pub fn peek(&mut self, id: SocketId, out: &mut [u8]) -> Result<usize, Error> {
+        let index = self.check(id)?;
+        self.sockets
+            .get_mut(index)
+            .ok_or(Error::NoSocket)?
+            .peek(&self.memory, out)
+    }
+
+    /// The program has read the stream up to offset `upto`; less than before is no news.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `upto` is beyond what was received, [`Error::NotConnected`].
+    pub fn consumed(&mut self, id: SocketId, upto: u64, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let stream = socket.stream().ok_or(Error::NotConnected)?;
+        if upto > stream.connection.received() {
+            return Err(Error::Invalid);
+        }
+        if upto > stream.recv.consumed()
+            && socket.consume(&mut self.memory, upto, &self.config.buffers, now)
+        {
+            self.ready.add(index, socket);
+        }
+        Ok(())
+    }
+
+    /// Shuts one direction or both. A listener that is shut for reading listens no longer.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub fn shutdown(&mut self, id: SocketId, how: How, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let (read, write) = (how != How::Write, how != How::Read);
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        match &mut socket.kind {
+            Kind::Bound { .. } => return Err(Error::NotConnected),
+            Kind::Listener(_) if !read => return Ok(()),
+            Kind::Listener(listener) => {
+                let local = listener.local;
+                self.stop_listening(index, now);
+                if let Some(bound) = self.ports.bound_mut(local.port(), index) {
+                    bound.listening = false;
+                }
+                if let Some(socket) = self.sockets.get_mut(index) {
+                    socket.kind = Kind::Bound { local };
+                }
+            }
+            Kind::Stream(_) if socket.marks.contains(Marks::DEAD) => {
+                return Err(Error::NotConnected);
+            }
+            Kind::Stream(stream) => {
+                socket.marks.set(
+                    Marks::READ_SHUT,
+                    read || socket.marks.contains(Marks::READ_SHUT),
+                );
+                if stream.connection.state() == State::SynSent {
+                    // Linux gives the attempt up.
+                    stream.connection.abort();
+                } else if write && !socket.marks.contains(Marks::WRITE_SHUT) {
+                    socket.marks.insert(Marks::WRITE_SHUT);
+                    stream.connection.shutdown_write(now);
+                }
+                self.settle(index, now);
+            }
+        }
+        self.mark_changed(index);
+        Ok(())
+    }
+
+    /// Closes a socket: the id is gone. What was written is still sent, unless received bytes were left unread, or `SO_LINGER` is 0: then the
+    /// connection is reset (RFC 2525 2.17).
+    ///
+    /// # Errors
+    /// [`Error::NoSocket`].
+    pub fn close(&mut self, id: SocketId, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        self.discard(index, false, now);
+        Ok(())
+    }
+
+    /// Closes a socket and resets its connection.
+    ///
+    /// # Errors
+    /// [`Error::NoSocket`].
+    pub fn abort(&mut self, id: SocketId, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        self.discard(index, true, now);
+        Ok(())
+    }
+
+    /// Nobody holds the socket any more.
+    pub(crate) fn discard(&mut self, index: u32, abort: bool, now: Instant) {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let lingers = socket.options.linger == Some(0);
+        let (owner, dead) = (socket.owner, socket.marks.contains(Marks::DEAD));
+        self.unbind_stream(index);
+        let Some(Socket { marks, kind, .. }) = self.sockets.get_mut(index) else {
+            return;
+        };
+        match kind {
+            Kind::Bound { .. } => self.release_bound(index),
+            Kind::Listener(listener) => {
+                let port = listener.local.port();
+                self.stop_listening(index, now);
+                self.ports.unbind(port, index);
+                self.sockets.remove(index);
+            }
+            Kind::Stream(stream) if dead => {
+                stream.recv.free(&mut self.memory, owner);
+                self.sockets.remove(index);
+            }
+            Kind::Stream(stream) => {
+                let unread = stream.connection.received() > stream.recv.consumed();
+                self.counters.aborted_on_close += u64::from(unread);
+                let crowded = self.orphans >= self.config.limits.orphans;
+                self.counters.orphans_refused += u64::from(crowded);
+                if abort || lingers || crowded || unread {
+                    stream.connection.abort();
+                } else {
+                    stream.connection.close(now);
+                }
+                marks.insert(Marks::ORPHAN);
+                self.orphans += 1;
+                stream.recv.free(&mut self.memory, owner);
+                self.settle(index, now);
+            }
+        }
+    }
+
+    /// A connection whose port the program had bound no longer holds it as a bound socket.
+    fn unbind_stream(&mut self, index: u32) {
+        if let Some(Socket {
+            marks,
+            kind: Kind::Stream(stream),
+            ..
+        }) = self.sockets.get_mut(index)
+            && marks.contains(Marks::BOUND)
+        {
+            marks.remove(Marks::BOUND);
+            self.ports.unbind(stream.tuple.local_port, index);
+        }
+    }
+
+    /// The pending error as errno, 0 when there is none; it is pending no longer (`SO_ERROR`).
+    pub fn take_error(&mut self, id: SocketId) -> i32 {
+        let Ok(index) = self.check(id) else {
+            return crate::errno::EBADF;
+        };
+        let error = match self.sockets.get_mut(index).map(|socket| &mut socket.kind) {
+            Some(Kind::Stream(stream)) => std::mem::take(&mut stream.error),
+            _ => 0,
+        };
+        if error != 0 {
+            self.mark_changed(index);
+        }
+        error
+    }
+
+    /// The index of a socket that a program holds.
+    pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
+        let index = id.index();
+        match self.sockets.get(index) {
+            Some(socket)
+                if self.sockets.generation(index) == id.generation()
+                    && !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED) =>
+            {
+                Ok(index)
+            }
+            _ => Err(Error::NoSocket),
+        }
+    }
+
+    /// A picture of a socket.
+    pub fn view(&self, id: SocketId) -> Option<View> {
+        let socket = self.sockets.get(self.check(id).ok()?)?;
+        Some(match &socket.kind {
+            Kind::Bound { local } => View {
+                local: *local,
+                ..View::empty(ViewFlags::HUNG_UP | ViewFlags::WRITABLE)
+            },
+            Kind::Listener(listener) => View {
+                local: listener.local,
+                pending_accepts: listener.queue.len() as u32,
+                ..View::empty(ViewFlags::LISTENING)
+            },
+            Kind::Stream(stream) => stream.view(socket.marks),
+        })
+    }
+
+    /// What the connection says of itself; `None` when the socket has none.
+    pub fn tcp_info(&self, id: SocketId, now: Instant) -> Option<Info> {
+        let stream = self.sockets.get(self.check(id).ok()?)?.stream()?;
+        Some(stream.connection.info(now))
+    }
+
+    /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as for `ss`.
+    pub fn for_each_socket(&self, now: Instant, mut visit: impl FnMut(&SocketInfo)) {
+        for (index, socket) in self.sockets.iter() {
+            let known = !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED);
+            let id = known.then(|| SocketId::new(index, self.sockets.generation(index)));
+            visit(&socket.info(id, now));
+        }
+        let bare = |tuple: &Tuple, owner, state| SocketInfo {
+            id: None,
+            owner,
+            state: SocketState::Tcp(state),
+            local: tuple.local(),
+            remote: tuple.remote(),
+            receive_queue: 0,
+            send_queue: 0,
+            tcp: None,
+        };
+        for (_, pending) in self.half_open.iter() {
+            let owner = self
+                .sockets
+                .get(pending.listener)
+                .map_or_else(Default::default, |listener| listener.owner);
+            visit(&bare(&pending.tuple, owner, State::SynReceived));
+        }
+        for waiting in self.time_wait.iter() {
+            visit(&bare(&waiting.tuple, Default::default(), State::TimeWait));
+        }
+    }
+}
+
+impl Stream {
+    /// Whether no more bytes will come.
+    fn is_at_end(&self, marks: Marks) -> bool {
+        marks.intersects(Marks::PEER_CLOSED | Marks::READ_SHUT | Marks::DEAD | Marks::ENDING)
+    }
+
+    fn view(&self, marks: Marks) -> View {
+        let mut flags = ViewFlags::empty();
+        let state = self.connection.state();
+        let over = marks.intersects(Marks::DEAD | Marks::ENDING);
+        let write_shut = marks.contains(Marks::WRITE_SHUT) || over;
+        let at_end = self.is_at_end(marks);
+        flags.set(
+            ViewFlags::CONNECTING,
+            !marks.contains(Marks::ESTABLISHED) && !over,
+        );
+        flags.set(ViewFlags::CONNECTED, marks.contains(Marks::ESTABLISHED));
+        flags.set(ViewFlags::END_OF_STREAM, at_end);
+        flags.set(ViewFlags::WRITE_SHUT, write_shut);
+        flags.set(ViewFlags::HUNG_UP, at_end && write_shut);
+        flags.set(ViewFlags::ERROR, self.error != 0);
+        let queued = self.send.len();
+        let writable =
+            marks.contains(Marks::ESTABLISHED) && queued * 3 <= u64::from(self.send_limit) * 2;
+        flags.set(ViewFlags::WRITABLE, writable);
+        View {
+            state: Some(state),
+            flags,
+            received: self.connection.received(),
+            consumed: self.recv.consumed(),
+            ring: self.recv.block(),
+            queued: self.send.end(),
+            acked: self.send.start(),
+            send_limit: self.send_limit,
+            error: self.error,
+            local: self.tuple.local(),
+            remote: self.tuple.remote(),
+            pending_accepts: 0,
+        }
+    }
+}
+
+impl Socket {
+    /// Copies unread bytes into `out`; 0 is the end of the stream.
+    fn peek<M: Memory>(&mut self, memory: &M, out: &mut [u8]) -> Result<usize, Error> {
+        let Kind::Stream(stream) = &mut self.kind else {
+            return Err(Error::NotConnected);
+        };
+        if out.is_empty() {
+            return Ok(0);
+        }
+        let len = stream
+            .recv
+            .peek(memory, self.owner, stream.connection.received(), out);
+        if len > 0 {
+            return Ok(len);
+        }
+        if stream.error != 0 {
+            return Err(Error::Connection(std::mem::take(&mut stream.error)));
+        }
+        if stream.is_at_end(self.marks) {
+            Ok(0)
+        } else {
+            Err(Error::WouldBlock)
+        }
+    }
+
+    /// Unread bytes up to `upto` have been read. Returns whether the connection may have something to send now.
+    fn consume<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        upto: u64,
+        buffers: &Buffers,
+        now: Instant,
+    ) -> bool {
+        let Kind::Stream(stream) = &mut self.kind else {
+            return false;
+        };
+        stream.recv.consume(memory, self.owner, upto);
+        if self.marks.contains(Marks::DEAD) {
+            return false;
+        }
+        stream.connection.consumed(upto, now);
+        if self.options.receive_buffer.is_none() {
+            stream.tune_receive(buffers, now);
+        }
+        true
+    }
+
+    fn info(&self, id: Option<SocketId>, now: Instant) -> SocketInfo {
+        let view = match &self.kind {
+            Kind::Stream(stream) => stream.view(self.marks),
+            Kind::Bound { local } => View {
+                local: *local,
+                ..View::empty(ViewFlags::empty())
+            },
+            Kind::Listener(listener) => View {
+                local: listener.local,
+                ..View::empty(ViewFlags::empty())
+            },
+        };
+        let (state, receive_queue, send_queue, tcp) = match &self.kind {
+            Kind::Bound { .. } => (SocketState::Unconnected, 0, 0, None),
+            Kind::Listener(listener) => (
+                SocketState::Listen,
+                listener.queue.len() as u64,
+                u64::from(listener.backlog),
+                None,
+            ),
+            Kind::Stream(stream) => {
+                let info = stream.connection.info(now);
+                (
+                    SocketState::Tcp(info.state),
+                    view.received - view.consumed,
+                    view.queued - view.acked,
+                    Some(info),
+                )
+            }
+        };
+        SocketInfo {
+            id,
+            owner: self.owner,
+            state,
+            local: view.local,
+            remote: view.remote,
+            receive_queue,
+            send_queue,
+            tcp,
+        }
+    }
+}

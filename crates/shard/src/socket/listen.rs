@@ -1,0 +1,241 @@
+//! Binding, listening and accepting.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use millrace_tcp::{HalfOpen, Instant};
+
+use super::{Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream};
+use crate::error::Error;
+use crate::memory::{Memory, Owner};
+use crate::ports::{Bound, Ports};
+use crate::shard::Shard;
+use crate::table::{Place, Tuple};
+use crate::tuning;
+
+/// Linux's `net.core.somaxconn`: a larger backlog means this.
+const BACKLOG_MAX: u32 = 4096;
+
+impl<M: Memory> Shard<M> {
+    /// Makes a socket that holds a local address and port. An unspecified address means all; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this shard, [`Error::TooManySockets`].
+    pub fn bind(
+        &mut self,
+        owner: Owner,
+        local: SocketAddrV4,
+        reuse: Reuse,
+    ) -> Result<SocketId, Error> {
+        let address = *local.ip();
+        if !address.is_unspecified() && !self.is_own(address) {
+            return Err(Error::AddressNotAvailable);
+        }
+        // Nobody has this index: the socket does not exist yet.
+        let mut bound = Bound {
+            socket: u32::MAX,
+            owner,
+            address,
+            reuse,
+            listening: false,
+        };
+        let port = if local.port() != 0 {
+            if !self.ports.is_free(local.port(), &bound) {
+                return Err(Error::AddressInUse);
+            }
+            local.port()
+        } else {
+            let free = |ports: &Ports, port| ports.is_free(port, &bound);
+            self.ports
+                .choose(&mut self.secrets, free, free)
+                .ok_or(Error::AddressInUse)?
+        };
+        let local = SocketAddrV4::new(address, port);
+        let options = Options {
+            reuse,
+            ..Options::default()
+        };
+        let index = self.insert_socket(Socket {
+            owner,
+            marks: Marks::BOUND,
+            options,
+            kind: Kind::Bound { local },
+        })?;
+        bound.socket = index;
+        self.ports.bind(port, bound);
+        Ok(SocketId::new(index, self.sockets.generation(index)))
+    }
+
+    /// [`Shard::bind`] and [`Shard::listen_bound`] in one.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn listen(
+        &mut self,
+        owner: Owner,
+        local: SocketAddrV4,
+        backlog: u32,
+        reuse: Reuse,
+    ) -> Result<SocketId, Error> {
+        let id = self.bind(owner, local, reuse)?;
+        self.listen_bound(id, backlog)
+            .inspect_err(|_| self.release_bound(id.index()))?;
+        Ok(id)
+    }
+
+    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1 connections wait for accept.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when another has come to listen there.
+    pub fn listen_bound(&mut self, id: SocketId, backlog: u32) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let backlog = backlog.min(BACKLOG_MAX);
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let local = match &mut socket.kind {
+            Kind::Listener(listener) => {
+                listener.backlog = backlog;
+                return Ok(());
+            }
+            Kind::Bound { local } => *local,
+            Kind::Stream(_) => return Err(Error::Invalid),
+        };
+        let bound = Bound {
+            socket: index,
+            owner: socket.owner,
+            address: *local.ip(),
+            reuse: socket.options.reuse,
+            listening: true,
+        };
+        if !self.ports.is_free(local.port(), &bound) {
+            return Err(Error::AddressInUse);
+        }
+        socket.kind = Kind::Listener(Listener {
+            local,
+            queue: VecDeque::new(),
+            backlog,
+            half_open: 0,
+            cookies_until: Instant::from_micros(0),
+        });
+        if let Some(registered) = self.ports.bound_mut(local.port(), index) {
+            *registered = bound;
+        }
+        self.mark_changed(index);
+        Ok(())
+    }
+
+    /// The oldest connection that waits to be accepted. Look at its view: it may have data already, or be over.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when none waits, [`Error::Invalid`] when the socket does not listen.
+    pub fn accept(&mut self, id: SocketId) -> Result<SocketId, Error> {
+        let index = self.check(id)?;
+        let listener = self
+            .sockets
+            .get_mut(index)
+            .and_then(Socket::listener_mut)
+            .ok_or(Error::Invalid)?;
+        let accepted = listener.queue.pop_front().ok_or(Error::WouldBlock)?;
+        self.mark_changed(index);
+        if let Some(socket) = self.sockets.get_mut(accepted) {
+            socket.marks.remove(Marks::UNACCEPTED);
+        }
+        Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
+    }
+
+    /// Makes the connection that a handshake has completed, and queues it at its listener. `None` when there is no room; then
+    /// nothing has happened, and the peer will come again.
+    pub(crate) fn establish(
+        &mut self,
+        listener: u32,
+        tuple: Tuple,
+        state: &HalfOpen,
+        now: Instant,
+    ) -> Option<u32> {
+        let socket = self.sockets.get_mut(listener)?;
+        let (owner, options) = (socket.owner, socket.options);
+        if socket.listener_mut()?.is_full() {
+            self.counters.accept_queue_full += 1;
+            return None;
+        }
+        let connection = state.establish(&self.config.tcp, &options.tcp, now);
+        let mss = self.segment_size(tuple.remote, &options)?;
+        let limits = tuning::first_limits(&options, &self.config.buffers, mss);
+        let mut stream = Stream::new(connection, tuple, limits, now);
+        stream.listener = listener;
+        let mut marks = Marks::UNACCEPTED;
+        marks.set(Marks::LOCAL, self.routes.is_local(tuple.remote));
+        let index = self
+            .insert_socket(Socket {
+                owner,
+                marks,
+                options,
+                kind: Kind::Stream(stream),
+            })
+            .ok()?;
+        self.table.insert(tuple, Place::Stream(index));
+        self.ports
+            .add_connection(tuple.local(), options.reuse.address);
+        self.counters.passive_opens += 1;
+        if let Some(listener) = self
+            .sockets
+            .get_mut(listener)
+            .and_then(Socket::listener_mut)
+        {
+            listener.queue.push_back(index);
+        }
+        self.mark_changed(listener);
+        Some(index)
+    }
+
+    /// Takes a listener out of service: what it has not handed over is reset, half-open connections are forgotten.
+    pub(crate) fn stop_listening(&mut self, index: u32, now: Instant) {
+        let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
+            return;
+        };
+        let half_open = listener.half_open;
+        for waiting in std::mem::take(&mut listener.queue) {
+            if let Some(socket) = self.sockets.get_mut(waiting) {
+                socket.marks.remove(Marks::UNACCEPTED);
+                self.discard(waiting, true, now);
+            }
+        }
+        if half_open > 0 {
+            // Rare enough to look at all of them.
+            let own: Vec<u32> = self
+                .half_open
+                .iter()
+                .filter(|(_, pending)| pending.listener == index)
+                .map(|(at, _)| at)
+                .collect();
+            for at in own {
+                self.forget_half_open(at);
+            }
+        }
+    }
+
+    /// Gives up a socket that is neither connected nor listening, with the address that it may hold.
+    pub(crate) fn release_bound(&mut self, index: u32) {
+        if let Some(Socket {
+            marks,
+            kind: Kind::Bound { local },
+            ..
+        }) = self.sockets.get(index)
+            && marks.contains(Marks::BOUND)
+        {
+            self.ports.unbind(local.port(), index);
+        }
+        self.sockets.remove(index);
+    }
+
+    /// Whether `address` can be a local end.
+    pub(crate) fn is_own(&self, address: Ipv4Addr) -> bool {
+        address == self.config.address || (self.config.loopback && address.is_loopback())
+    }
+
+    pub(crate) fn insert_socket(&mut self, socket: Socket) -> Result<u32, Error> {
+        self.sockets.insert(socket).map_err(|_| {
+            self.counters.sockets_refused += 1;
+            Error::TooManySockets
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! What a program holds: bound, listening and connected sockets.
+
+mod api;
+mod connect;
+mod listen;
+mod options;
+mod settings;
+mod view;
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+use millrace_tcp::{Connection, Instant};
+
+pub use api::How;
+pub use options::{Opt, OptName, Options, Reuse};
+pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
+
+use crate::memory::Owner;
+use crate::neighbour::Handle;
+use crate::recv_ring::RecvRing;
+use crate::send_ring::SendRing;
+use crate::table::Tuple;
+
+/// Names a socket. Never valid again once the socket is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    index: u32,
+    generation: u32,
+}
+
+impl SocketId {
+    pub(crate) fn new(index: u32, generation: u32) -> SocketId {
+        SocketId { index, generation }
+    }
+
+    /// A small number: less than the limit of sockets, and used again after close.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Tells apart the sockets that have had the same index.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The id as one number.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The id that [`SocketId::to_bits`] gave. Any number makes an id; one that was never given out names no socket.
+    pub fn from_bits(bits: u64) -> SocketId {
+        SocketId {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// Where a socket is, and what has been done to it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Marks: u16 {
+        /// No program holds it any more.
+        const ORPHAN = 1;
+        /// It is in a list of those that may have something to send.
+        const READY = 1 << 1;
+        /// It is in the list of those whose view changed.
+        const CHANGED = 1 << 2;
+        /// It waits for its neighbour's hardware address.
+        const PARKED = 1 << 3;
+        /// It waits to be accepted: no program has seen it yet.
+        const UNACCEPTED = 1 << 4;
+        /// Shut for reading.
+        const READ_SHUT = 1 << 5;
+        /// Shut for writing.
+        const WRITE_SHUT = 1 << 6;
+        /// The handshake was completed, at some time.
+        const ESTABLISHED = 1 << 7;
+        /// The peer's FIN has come.
+        const PEER_CLOSED = 1 << 8;
+        /// The connection is over once its last segment is out.
+        const ENDING = 1 << 9;
+        /// The connection is over; only its results are kept.
+        const DEAD = 1 << 10;
+        /// The peer is on this host.
+        const LOCAL = 1 << 11;
+        /// The local address was bound by the program.
+        const BOUND = 1 << 12;
+    }
+}
+
+/// A socket.
+pub(crate) struct Socket {
+    pub owner: Owner,
+    pub marks: Marks,
+    pub options: Options,
+    pub kind: Kind,
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all sockets are streams, and they should not cost another allocation"
+)]
+pub(crate) enum Kind {
+    /// Neither listening nor connected; bound to an address, or not (port 0).
+    Bound { local: SocketAddrV4 },
+    /// Waiting for connections.
+    Listener(Listener),
+    /// A connection.
+    Stream(Stream),
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    pub local: SocketAddrV4,
+    /// Connections (socket indices) that wait for accept, oldest first.
+    pub queue: VecDeque<u32>,
+    /// Of `queue`, at most this many and one more, as on Linux.
+    pub backlog: u32,
+    /// Connections of this listener in SYN-RECEIVED.
+    pub half_open: u32,
+    /// Until when an ACK may bring a SYN cookie back.
+    pub cookies_until: Instant,
+}
+
+impl Listener {
+    /// Whether no more connections may be queued (Linux's `sk_acceptq_is_full`).
+    pub fn is_full(&self) -> bool {
+        self.queue.len() > self.backlog as usize
+    }
+}
+
+/// A connection with its buffers.
+pub(crate) struct Stream {
+    pub connection: Connection,
+    pub tuple: Tuple,
+    /// The neighbour that leads to the peer.
+    pub hop: Handle,
+    pub send: SendRing,
+    pub recv: RecvRing,
+    /// How many bytes beyond the acknowledged ones may be queued.
+    pub send_limit: u32,
+    /// The receive buffer: how far the window may reach beyond what was read.
+    pub receive_limit: u32,
+    /// The pending error as errno; 0 when none.
+    pub error: i32,
+    /// While it waits to be accepted, whose queue it is in.
+    pub listener: u32,
+    pub tuning: Tuning,
+}
+
+/// Measures how fast the program reads, to size the receive buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Tuning {
+    /// When the measurement began.
+    pub since: Instant,
+    /// What had been read then.
+    pub from: u64,
+    /// How long a measurement takes, in microseconds: a round trip.
+    pub span_us: u32,
+    /// Bytes read in the best measurement so far.
+    pub best: u32,
+}
+
+impl Socket {
+    pub fn stream(&self) -> Option<&Stream> {
+        match &self.kind {
+            Kind::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    pub fn stream_mut(&mut self) -> Option<&mut Stream> {
+        match &mut self.kind {
+            Kind::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    pub fn listener_mut(&mut self) -> Option<&mut Listener> {
+        match &mut self.kind {
+            Kind::Listener(listener) => Some(listener),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Socket options: what may be set, and what it does.
+
+use millrace_tcp::{Algorithm, Keepalive};
+
+/// One option with its value. [`crate::Shard::set_option`] sets it, [`crate::Shard::option`] reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opt {
+    /// `TCP_NODELAY`.
+    NoDelay(bool),
+    /// `TCP_CORK`.
+    Cork(bool),
+    /// `SO_KEEPALIVE`.
+    KeepAlive(bool),
+    /// `TCP_KEEPIDLE`, seconds, 1..=32767.
+    KeepIdle(u16),
+    /// `TCP_KEEPINTVL`, seconds, 1..=32767.
+    KeepInterval(u16),
+    /// `TCP_KEEPCNT`, 1..=127.
+    KeepCount(u8),
+    /// `TCP_USER_TIMEOUT`, milliseconds; 0 is the system's default.
+    UserTimeout(u32),
+    /// `TCP_MAXSEG`, bytes, 88..=32767, before the connection is made; 0 is the link's. Reading a connected socket gives the size in use.
+    MaxSegment(u16),
+    /// `TCP_SYNCNT`, 1..=127.
+    SynCount(u8),
+    /// `TCP_LINGER2`, seconds that an orphan stays in FIN-WAIT-2, 1..=60; 0 is the system's default.
+    Linger2(u16),
+    /// `SO_LINGER`: `None` is off; `Some(0)` resets the connection on close. With a time, close is as usual here, and the waiting is the caller's.
+    Linger(Option<u16>),
+    /// `SO_RCVBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.
+    ReceiveBuffer(u32),
+    /// `SO_SNDBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.
+    SendBuffer(u32),
+    /// `TCP_CONGESTION`.
+    Congestion(Algorithm),
+    /// `SO_REUSEADDR`.
+    ReuseAddress(bool),
+    /// `SO_REUSEPORT`.
+    ReusePort(bool),
+}
+
+/// Names an option, to read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptName {
+    /// `TCP_NODELAY`.
+    NoDelay,
+    /// `TCP_CORK`.
+    Cork,
+    /// `SO_KEEPALIVE`.
+    KeepAlive,
+    /// `TCP_KEEPIDLE`.
+    KeepIdle,
+    /// `TCP_KEEPINTVL`.
+    KeepInterval,
+    /// `TCP_KEEPCNT`.
+    KeepCount,
+    /// `TCP_USER_TIMEOUT`.
+    UserTimeout,
+    /// `TCP_MAXSEG`.
+    MaxSegment,
+    /// `TCP_SYNCNT`.
+    SynCount,
+    /// `TCP_LINGER2`.
+    Linger2,
+    /// `SO_LINGER`.
+    Linger,
+    /// `SO_RCVBUF`.
+    ReceiveBuffer,
+    /// `SO_SNDBUF`.
+    SendBuffer,
+    /// `TCP_CONGESTION`.
+    Congestion,
+    /// `SO_REUSEADDR`.
+    ReuseAddress,
+    /// `SO_REUSEPORT`.
+    ReusePort,
+}
+
+/// Everything that can be set on a socket, also before it is connected; accepted sockets inherit their listener's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// What the connection is told. `keepalive` here is whether it is on; the times are in [`Options::keepalive`].
+    pub tcp: millrace_tcp::Settings,
+    /// The times of keepalive, kept while it is off.
+    pub keepalive: Keepalive,
+    /// `SO_LINGER`.
+    pub linger: Option<u16>,
+    /// `SO_RCVBUF` as set, in bytes; `None` while it is tuned.
+    pub receive_buffer: Option<u32>,
+    /// `SO_SNDBUF` as set, in bytes; `None` while it is tuned.
+    pub send_buffer: Option<u32>,
+    /// `SO_REUSEADDR` and `SO_REUSEPORT`.
+    pub reuse: Reuse,
+}
+
+/// Sharing of a local address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// `SO_REUSEADDR`: may bind beside connections, and beside other sockets that have it, as long as none of them listens.
+    pub address: bool,
+    /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are spread over them by hash.
+    pub port: bool,
+}

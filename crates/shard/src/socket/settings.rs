@@ -1,0 +1,189 @@
+//! Setting and reading socket options.
+
+use millrace_tcp::{Instant, Keepalive};
+
+use super::{Kind, Marks, Opt, OptName, Options, SocketId};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::shard::Shard;
+
+/// Least buffers that can be set, in bytes (Linux: 4608 and 2304 with their overhead).
+const SEND_BUFFER_MIN: u32 = 2304;
+const RECEIVE_BUFFER_MIN: u32 = 1152;
+
+impl<M: Memory> Shard<M> {
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoSocket`].
+    pub fn set_option(&mut self, id: SocketId, option: Opt, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let buffers = self.config.buffers;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let before = socket.options;
+        socket
+            .options
+            .set(option, buffers.send_max, buffers.receive_max)?;
+        let (owner_reuse, options, bound) = (
+            before.reuse,
+            socket.options,
+            socket.marks.contains(Marks::BOUND),
+        );
+        let port = match &mut socket.kind {
+            Kind::Bound { local } => local.port(),
+            Kind::Listener(listener) => listener.local.port(),
+            Kind::Stream(stream) => {
+                if let Some(limit) = options
+                    .receive_buffer
+                    .filter(|_| options.receive_buffer != before.receive_buffer)
+                {
+                    stream.receive_limit = limit;
+                    stream.connection.set_receive_limit(limit);
+                }
+                if let Some(limit) = options.send_buffer {
+                    stream.send_limit = limit;
+                }
+                if options.tcp != before.tcp {
+                    stream.connection.configure(&options.tcp, now);
+                }
+                if options.reuse.address != owner_reuse.address
+                    && !socket.marks.contains(Marks::DEAD)
+                {
+                    let local = stream.tuple.local();
+                    self.ports.remove_connection(local, owner_reuse.address);
+                    self.ports.add_connection(local, options.reuse.address);
+                }
+                stream.tuple.local_port
+            }
+        };
+        if bound && let Some(registered) = self.ports.bound_mut(port, index) {
+            registered.reuse = options.reuse;
+        }
+        self.settle(index, now);
+        Ok(())
+    }
+
+    /// Reads an option.
+    ///
+    /// # Errors
+    /// [`Error::NoSocket`].
+    pub fn option(&self, id: SocketId, name: OptName) -> Result<Opt, Error> {
+        let socket = self.sockets.get(self.check(id)?).ok_or(Error::NoSocket)?;
+        let options = &socket.options;
+        let (send, receive) = match socket.stream() {
+            Some(stream) => (stream.send_limit, stream.receive_limit),
+            None => (
+                self.config.buffers.send_default,
+                self.config.buffers.receive_default,
+            ),
+        };
+        Ok(match name {
+            OptName::NoDelay => Opt::NoDelay(options.tcp.nodelay),
+            OptName::Cork => Opt::Cork(options.tcp.cork),
+            OptName::KeepAlive => Opt::KeepAlive(options.tcp.keepalive.is_some()),
+            OptName::KeepIdle => Opt::KeepIdle(options.keepalive.idle_s),
+            OptName::KeepInterval => Opt::KeepInterval(options.keepalive.interval_s),
+            OptName::KeepCount => Opt::KeepCount(options.keepalive.probes),
+            OptName::UserTimeout => Opt::UserTimeout(options.tcp.user_timeout_ms.unwrap_or(0)),
+            OptName::MaxSegment => Opt::MaxSegment(options.tcp.max_segment.unwrap_or(DEFAULT_MSS)),
+            OptName::SynCount => Opt::SynCount(
+                options
+                    .tcp
+                    .syn_retries
+                    .unwrap_or(self.config.tcp.syn_retries),
+            ),
+            OptName::Linger2 => Opt::Linger2(
+                options
+                    .tcp
+                    .fin_wait_s
+                    .unwrap_or(self.config.tcp.fin_wait_timeout.as_secs() as u16),
+            ),
+            OptName::Linger => Opt::Linger(options.linger),
+            OptName::ReceiveBuffer => {
+                Opt::ReceiveBuffer(options.receive_buffer.map_or(receive, |set| set * 2))
+            }
+            OptName::SendBuffer => Opt::SendBuffer(options.send_buffer.map_or(send, |set| set * 2)),
+            OptName::Congestion => Opt::Congestion(options.tcp.congestion),
+            OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
+            OptName::ReusePort => Opt::ReusePort(options.reuse.port),
+        })
+    }
+}
+
+/// What Linux says of the segment size of a socket that is not connected.
+const DEFAULT_MSS: u16 = 536;
+
+impl Options {
+    /// Sets one option, with buffers of at most these sizes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value out of range.
+    pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
+        let within = |value: u32, least: u32, most: u32| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(Error::Invalid)
+            }
+        };
+        match option {
+            Opt::NoDelay(on) => self.tcp.nodelay = on,
+            Opt::Cork(on) => self.tcp.cork = on,
+            Opt::KeepAlive(on) => self.tcp.keepalive = on.then_some(self.keepalive),
+            Opt::KeepIdle(idle_s) => {
+                within(idle_s.into(), 1, 32_767)?;
+                self.set_keepalive(Keepalive {
+                    idle_s,
+                    ..self.keepalive
+                });
+            }
+            Opt::KeepInterval(interval_s) => {
+                within(interval_s.into(), 1, 32_767)?;
+                self.set_keepalive(Keepalive {
+                    interval_s,
+                    ..self.keepalive
+                });
+            }
+            Opt::KeepCount(probes) => {
+                within(probes.into(), 1, 127)?;
+                self.set_keepalive(Keepalive {
+                    probes,
+                    ..self.keepalive
+                });
+            }
+            Opt::UserTimeout(ms) => self.tcp.user_timeout_ms = (ms != 0).then_some(ms),
+            Opt::MaxSegment(0) => self.tcp.max_segment = None,
+            Opt::MaxSegment(bytes) => {
+                within(bytes.into(), 88, 32_767)?;
+                self.tcp.max_segment = Some(bytes);
+            }
+            Opt::SynCount(count) => {
+                within(count.into(), 1, 127)?;
+                self.tcp.syn_retries = Some(count);
+            }
+            Opt::Linger2(0) => self.tcp.fin_wait_s = None,
+            Opt::Linger2(seconds) => {
+                within(seconds.into(), 1, 60)?;
+                self.tcp.fin_wait_s = Some(seconds);
+            }
+            Opt::Linger(linger) => self.linger = linger,
+            Opt::ReceiveBuffer(bytes) => {
+                self.receive_buffer = Some(bytes.clamp(RECEIVE_BUFFER_MIN, receive_max));
+            }
+            Opt::SendBuffer(bytes) => {
+                self.send_buffer = Some(bytes.clamp(SEND_BUFFER_MIN, send_max));
+            }
+            Opt::Congestion(algorithm) => self.tcp.congestion = algorithm,
+            Opt::ReuseAddress(on) => self.reuse.address = on,
+            Opt::ReusePort(on) => self.reuse.port = on,
+        }
+        Ok(())
+    }
+
+    fn set_keepalive(&mut self, times: Keepalive) {
+        self.keepalive = times;
+        if self.tcp.keepalive.is_some() {
+            self.tcp.keepalive = Some(times);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a program may know of its socket at any time: readiness is state, not events.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use millrace_tcp::State;
+
+use super::SocketId;
+use crate::memory::{Block, Owner};
+
+bitflags::bitflags! {
+    /// Facts about a socket, enough to derive Linux's poll bits: see [`View::poll`].
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ViewFlags: u16 {
+        /// It listens.
+        const LISTENING = 1;
+        /// A connect is under way.
+        const CONNECTING = 1 << 1;
+        /// The handshake was completed, at some time.
+        const CONNECTED = 1 << 2;
+        /// No more bytes will come after `received`: the peer's FIN, a reset, or shut for reading.
+        const END_OF_STREAM = 1 << 3;
+        /// Nothing can be written any more: shut for writing, or dead.
+        const WRITE_SHUT = 1 << 4;
+        /// The connection is over in both directions (Linux: EPOLLHUP); also a socket that was never connected.
+        const HUNG_UP = 1 << 5;
+        /// `error` waits to be taken.
+        const ERROR = 1 << 6;
+        /// Space to write is at least a third of the send buffer (Linux's `sk_stream_is_writeable`).
+        const WRITABLE = 1 << 7;
+    }
+}
+
+/// A picture of a socket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct View {
+    /// TCP's state; `None` when the socket is neither connected nor was ever.
+    pub state: Option<State>,
+    /// Facts, for readiness.
+    pub flags: ViewFlags,
+    /// In-order stream bytes stored since the connection began.
+    pub received: u64,
+    /// Stream bytes that the reader has taken.
+    pub consumed: u64,
+    /// The receive ring: stream offset `o` is at byte `o & (len - 1)`. `None` while there is nothing to read.
+    pub ring: Option<Block>,
+    /// Stream bytes accepted for sending since the connection began.
+    pub queued: u64,
+    /// Stream bytes that the peer has acknowledged.
+    pub acked: u64,
+    /// How many bytes beyond `acked` may be queued.
+    pub send_limit: u32,
+    /// The pending error as errno, 0 when none. [`crate::Shard::take_error`] takes it.
+    pub error: i32,
+    /// Our end; port 0 when not bound.
+    pub local: SocketAddrV4,
+    /// The peer's end; 0.0.0.0:0 when there is none.
+    pub remote: SocketAddrV4,
+    /// Connections that wait for accept.
+    pub pending_accepts: u32,
+}
+
+bitflags::bitflags! {
+    /// Linux's poll bits.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Poll: u32 {
+        /// EPOLLIN and EPOLLRDNORM.
+        const IN = 0x041;
+        /// EPOLLOUT and EPOLLWRNORM.
+        const OUT = 0x104;
+        /// EPOLLERR.
+        const ERR = 0x008;
+        /// EPOLLHUP.
+        const HUP = 0x010;
+        /// EPOLLRDHUP.
+        const RDHUP = 0x2000;
+    }
+}
+
+impl View {
+    /// A view of a socket without a connection.
+    pub(crate) fn empty(flags: ViewFlags) -> View {
+        let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        View {
+            state: None,
+            flags,
+            received: 0,
+            consumed: 0,
+            ring: None,
+            queued: 0,
+            acked: 0,
+            send_limit: 0,
+            error: 0,
+            local: nowhere,
+            remote: nowhere,
+            pending_accepts: 0,
+        }
+    }
+
+    /// The poll bits that Linux's `tcp_poll` gives for a socket in this state.
+    pub fn poll(&self) -> Poll {
+        let mut bits = Poll::empty();
+        let has = |flag| self.flags.contains(flag);
+        if has(ViewFlags::LISTENING) {
+            bits.set(Poll::IN, self.pending_accepts > 0);
+            return bits;
+        }
+        bits.set(Poll::HUP, has(ViewFlags::HUNG_UP));
+        bits.set(Poll::ERR, has(ViewFlags::ERROR));
+        if has(ViewFlags::END_OF_STREAM) {
+            bits |= Poll::IN | Poll::RDHUP;
+        }
+        bits.set(
+            Poll::IN,
+            bits.contains(Poll::IN) || self.received > self.consumed,
+        );
+        bits.set(
+            Poll::OUT,
+            has(ViewFlags::WRITABLE) || has(ViewFlags::WRITE_SHUT),
+        );
+        bits
+    }
+}
+
+/// What `ss` shows of a socket.
+#[derive(Clone, Debug)]
+pub struct SocketInfo {
+    /// The socket; `None` for what belongs to no program: orphans, half-open connections, TIME-WAIT.
+    pub id: Option<SocketId>,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Where it is in its life.
+    pub state: SocketState,
+    /// Our end.
+    pub local: SocketAddrV4,
+    /// The peer's end.
+    pub remote: SocketAddrV4,
+    /// Bytes received and not read; of a listener, connections that wait for accept.
+    pub receive_queue: u64,
+    /// Bytes written and not acknowledged; of a listener, its backlog.
+    pub send_queue: u64,
+    /// What the connection says.
+    pub tcp: Option<millrace_tcp::Info>,
+}
+
+/// State of a socket, TCP's and those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketState {
+    /// Bound or not, but neither listening nor connected.
+    Unconnected,
+    /// Waiting for connections.
+    Listen,
+    /// A connection in this state.
+    Tcp(State),
+}

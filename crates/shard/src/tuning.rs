@@ -1,0 +1,83 @@
+//! Sizes of buffers, while the program has not set them: as large as the connection can use.
+
+use millrace_tcp::{Duration, Instant};
+
+use crate::config::Buffers;
+use crate::socket::{Options, Stream};
+
+/// The least time over which reading is measured. Segments and programs run in batches, so that on a fast link the window has to cover
+/// more than the bare round trip.
+const SPAN_MIN_US: u32 = 1_000;
+
+/// Segments that the first send buffer holds at least: two initial windows.
+const FIRST_SEND_SEGMENTS: u32 = 20;
+/// Segments that the first receive buffer holds at least, so that every second one can be acknowledged.
+const FIRST_RECEIVE_SEGMENTS: u32 = 4;
+
+/// The send and receive buffer of a new connection with segments of `mss` bytes.
+pub(crate) fn first_limits(options: &Options, buffers: &Buffers, mss: u16) -> (u32, u32) {
+    let send = buffers
+        .send_default
+        .max(FIRST_SEND_SEGMENTS * u32::from(mss))
+        .min(buffers.send_max);
+    let receive = buffers
+        .receive_default
+        .max(FIRST_RECEIVE_SEGMENTS * u32::from(mss))
+        .min(buffers.receive_max);
+    (
+        options.send_buffer.unwrap_or(send),
+        options.receive_buffer.unwrap_or(receive),
+    )
+}
+
+impl Stream {
+    /// Grows the send buffer to twice the congestion window, so that there is always a window's worth to send while another waits for its
+    /// acknowledgements (as Linux's `tcp_sndbuf_expand`). Never shrinks it.
+    pub(crate) fn tune_send(&mut self, buffers: &Buffers, now: Instant) {
+        // What is not filled need not grow.
+        if self.send_limit >= buffers.send_max || self.send.len() * 2 < u64::from(self.send_limit) {
+            return;
+        }
+        let wanted = self
+            .connection
+            .info(now)
+            .cwnd
+            .saturating_mul(2)
+            .min(buffers.send_max);
+        self.send_limit = self.send_limit.max(wanted);
+    }
+
+    /// Grows the receive buffer when the program read more in a round trip than in any before: the sender may double its
+    /// window in the next, and must find room for it (dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`). Never shrinks it.
+    pub(crate) fn tune_receive(&mut self, buffers: &Buffers, now: Instant) {
+        if self.receive_limit >= buffers.receive_max {
+            return;
+        }
+        let tuning = &mut self.tuning;
+        let read = (self.recv.consumed() - tuning.from).min(u64::from(u32::MAX)) as u32;
+        // So little in any time is no reason to grow.
+        if read < self.receive_limit / 8 {
+            return;
+        }
+        let span = Duration::from_micros(u64::from(tuning.span_us));
+        if now - tuning.since < span {
+            return;
+        }
+        // What took much longer than a round trip does not count.
+        if now - tuning.since <= span + span && read > tuning.best {
+            let grown = u64::from(read - tuning.best);
+            // Twice what was read, and more while that still accelerates.
+            let wanted = 2 * u64::from(read)
+                + 2 * u64::from(read) * grown / u64::from(tuning.best.max(read / 2).max(1));
+            let limit = (wanted.min(u64::from(buffers.receive_max)) as u32).max(self.receive_limit);
+            tuning.best = read;
+            if limit > self.receive_limit {
+                self.receive_limit = limit;
+                self.connection.set_receive_limit(limit);
+            }
+        }
+        tuning.since = now;
+        tuning.from = self.recv.consumed();
+        tuning.span_us = self.connection.info(now).srtt_us.max(SPAN_MIN_US);
+    }
+}

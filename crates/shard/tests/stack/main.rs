@@ -1,0 +1,12 @@
+//! Two shards joined by a link in virtual time, and hostile frames.
+
+mod accept;
+mod addresses;
+mod close;
+mod frames;
+mod hostile;
+mod limits;
+mod loopback;
+mod net;
+mod options;
+mod transfer;

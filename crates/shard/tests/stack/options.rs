@@ -1,0 +1,187 @@
+//! Socket options: what is set is in effect, and reads as on Linux.
+
+use millrace_shard::{Error, Opt, OptName, Options, SocketState};
+use millrace_tcp::State;
+
+use crate::net::{A, B, Net, OWNER};
+
+#[test]
+fn options_read_back_and_buffers_double() {
+    let mut net = Net::new();
+    let (client, _, _) = net.pair();
+    let now = net.now();
+    let shard = &mut net.shards[A];
+    for (option, name) in [
+        (Opt::NoDelay(true), OptName::NoDelay),
+        (Opt::Cork(true), OptName::Cork),
+        (Opt::KeepAlive(true), OptName::KeepAlive),
+        (Opt::KeepIdle(30), OptName::KeepIdle),
+        (Opt::KeepInterval(5), OptName::KeepInterval),
+        (Opt::KeepCount(3), OptName::KeepCount),
+        (Opt::UserTimeout(5000), OptName::UserTimeout),
+        (Opt::Linger(Some(7)), OptName::Linger),
+        (Opt::Linger2(30), OptName::Linger2),
+        (Opt::SynCount(3), OptName::SynCount),
+        (Opt::ReuseAddress(true), OptName::ReuseAddress),
+        (Opt::ReusePort(true), OptName::ReusePort),
+    ] {
+        shard.set_option(client, option, now).unwrap();
+        assert_eq!(shard.option(client, name), Ok(option));
+    }
+    shard
+        .set_option(client, Opt::SendBuffer(50_000), now)
+        .unwrap();
+    assert_eq!(
+        shard.option(client, OptName::SendBuffer),
+        Ok(Opt::SendBuffer(100_000))
+    );
+    assert_eq!(shard.view(client).unwrap().send_limit, 50_000);
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    let mut net = Net::new();
+    let (client, _, _) = net.pair();
+    let now = net.now();
+    let wrong = [
+        Opt::KeepIdle(0),
+        Opt::KeepCount(128),
+        Opt::KeepInterval(40_000),
+        Opt::MaxSegment(20),
+        Opt::SynCount(0),
+    ];
+    for option in wrong {
+        assert_eq!(
+            net.shards[A].set_option(client, option, now),
+            Err(Error::Invalid),
+            "{option:?}"
+        );
+    }
+}
+
+#[test]
+fn a_set_receive_buffer_bounds_what_the_peer_may_send() {
+    let mut net = Net::new();
+    let listener = net.listen(80, 16);
+    let now = net.now();
+    net.shards[B]
+        .set_option(listener, Opt::ReceiveBuffer(20_000), now)
+        .unwrap();
+    let client = net.connect(80);
+    net.run(10_000);
+    let server = net.shards[B].accept(listener).unwrap();
+    net.send(A, client, &[1; 60_000]);
+    net.run(5_000_000);
+    let received = net.view(B, server).received;
+    assert!((15_000..=20_000).contains(&received), "{received}");
+}
+
+#[test]
+fn accepted_sockets_inherit_from_the_listener() {
+    let mut net = Net::new();
+    let listener = net.listen(80, 16);
+    let now = net.now();
+    net.shards[B]
+        .set_option(listener, Opt::NoDelay(true), now)
+        .unwrap();
+    net.shards[B]
+        .set_option(listener, Opt::KeepAlive(true), now)
+        .unwrap();
+    net.connect(80);
+    net.run(10_000);
+    let server = net.shards[B].accept(listener).unwrap();
+    assert_eq!(
+        net.shards[B].option(server, OptName::NoDelay),
+        Ok(Opt::NoDelay(true))
+    );
+    assert_eq!(
+        net.shards[B].option(server, OptName::KeepAlive),
+        Ok(Opt::KeepAlive(true))
+    );
+}
+
+#[test]
+fn options_set_before_connect_are_in_effect() {
+    let mut net = Net::new();
+    net.listen(80, 16);
+    let now = net.now();
+    let id = net.shards[A].socket(OWNER, &Options::default()).unwrap();
+    net.shards[A]
+        .set_option(id, Opt::MaxSegment(600), now)
+        .unwrap();
+    net.shards[A]
+        .connect_bound(id, "10.0.0.2:80".parse().unwrap(), now)
+        .unwrap();
+    net.run(10_000);
+    let mss = net.shards[A].tcp_info(id, now).unwrap().send_mss;
+    assert!(mss <= 600, "{mss}");
+}
+
+#[test]
+fn keepalive_finds_a_dead_peer() {
+    let mut net = Net::new();
+    let (client, _, _) = net.pair();
+    let now = net.now();
+    for option in [
+        Opt::KeepIdle(10),
+        Opt::KeepInterval(2),
+        Opt::KeepCount(3),
+        Opt::KeepAlive(true),
+    ] {
+        net.shards[A].set_option(client, option, now).unwrap();
+    }
+    net.run(30_000_000);
+    assert_eq!(net.view(A, client).error, 0);
+    net.hand = Box::new(|_, _| false);
+    net.run(30_000_000);
+    assert_eq!(
+        net.shards[A].take_error(client),
+        millrace_shard::errno::ETIMEDOUT
+    );
+}
+
+#[test]
+fn corked_bytes_wait_for_a_full_segment_or_the_uncorking() {
+    let mut net = Net::new();
+    let (client, server, _) = net.pair();
+    let now = net.now();
+    net.shards[A]
+        .set_option(client, Opt::Cork(true), now)
+        .unwrap();
+    net.send(A, client, b"head");
+    net.run(1_000);
+    assert_eq!(net.view(B, server).received, 0);
+    let now = net.now();
+    net.shards[A]
+        .set_option(client, Opt::Cork(false), now)
+        .unwrap();
+    net.run(1_000);
+    assert_eq!(net.view(B, server).received, 4);
+}
+
+#[test]
+fn the_list_of_sockets_has_queues_and_states() {
+    let mut net = Net::new();
+    let (client, server, listener) = net.pair();
+    net.send(A, client, &[1; 100]);
+    net.run(10_000);
+    net.connect(80);
+    net.run(10_000);
+    let mut seen = Vec::new();
+    net.shards[B].for_each_socket(net.now(), |info| seen.push(info.clone()));
+    let of = |id| seen.iter().find(|info| info.id == Some(id)).unwrap();
+    assert_eq!(
+        (
+            of(listener).state,
+            of(listener).receive_queue,
+            of(listener).send_queue
+        ),
+        (SocketState::Listen, 1, 16)
+    );
+    assert_eq!(
+        (of(server).state, of(server).receive_queue),
+        (SocketState::Tcp(State::Established), 100)
+    );
+    assert!(of(server).tcp.as_ref().unwrap().srtt_us > 0);
+    assert_eq!(seen.iter().filter(|info| info.id.is_none()).count(), 1);
+}
