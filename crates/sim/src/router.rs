@@ -1,0 +1,51 @@
+//! A router on the way whose next link takes only smaller datagrams (RFC 1191).
+
+use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header};
+use millrace_wire::icmpv4::{Message, unreachable};
+use millrace_wire::ipv4;
+
+/// How much of a datagram is quoted: its header and eight bytes (RFC 792).
+const QUOTE: usize = ipv4::HEADER_LEN + 8;
+
+/// Whether the frame carries a datagram larger than `mtu`.
+pub(crate) fn is_too_large(frame: &[u8], mtu: u16) -> bool {
+    let ethertype = Header::parse(frame).map(|(header, _)| header.ethertype);
+    ethertype == Ok(EtherType::IPV4) && frame.len() > HEADER_LEN + usize::from(mtu)
+}
+
+/// The frame with which the router tells the sender of `frame` that it was larger than `next_hop_mtu`; none for what must not be answered.
+pub(crate) fn refuse(frame: &[u8], next_hop_mtu: u16) -> Option<Vec<u8>> {
+    let (link, datagram) = Header::parse(frame).ok()?;
+    let (header, _, _) = ipv4::Header::parse(datagram).ok()?;
+    if header.protocol == ipv4::PROTOCOL_ICMP {
+        return None;
+    }
+    let original = &datagram[..datagram.len().min(QUOTE)];
+    let message = Message::Unreachable {
+        code: unreachable::FRAGMENTATION_NEEDED,
+        next_hop_mtu,
+        original,
+    };
+    let mut bytes = vec![0; HEADER_LEN + ipv4::HEADER_LEN + message.encoded_len()];
+    Header {
+        dst: link.src,
+        src: link.dst,
+        ethertype: EtherType::IPV4,
+    }
+    .emit(&mut bytes);
+    let answer = ipv4::Header {
+        src: header.dst,
+        dst: header.src,
+        protocol: ipv4::PROTOCOL_ICMP,
+        ttl: 64,
+        tos: 0,
+        id: 0,
+        dont_fragment: false,
+        more_fragments: false,
+        fragment_offset: 0,
+        payload_len: message.encoded_len() as u16,
+    };
+    answer.emit(&mut bytes[HEADER_LEN..]);
+    message.emit(&mut bytes[HEADER_LEN + ipv4::HEADER_LEN..]);
+    Some(bytes)
+}
