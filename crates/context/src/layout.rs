@@ -1,0 +1,188 @@
+//! Where things are in a region.
+//!
+//! ```text
+//! header      one page: magic, geometry, addresses the engine serves, one line per shard that says whether it sleeps
+//! slots       256 bytes each
+//! contexts    CONTEXT_STRIDE each: head page, submission ring, staging ring
+//! pollers     POLLER_STRIDE each: head lines, ring of hints
+//! arena       receive rings, given out by the engine in powers of two
+//! ```
+//! The file is sparse: only what is touched takes memory.
+
+use std::sync::atomic::AtomicU32;
+
+/// First word of every region.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
+/// Unit of alignment of every part.
+pub const PAGE: usize = 4096;
+/// Shards that one region can speak to.
+pub const SHARDS_MAX: usize = 64;
+/// Routes the header can hold.
+pub const ROUTES_MAX: usize = 16;
+/// Bytes of one slot.
+pub const SLOT_STRIDE: usize = 256;
+/// Entries of a submission ring (64 bytes each).
+pub const SUBMISSIONS: u32 = 1024;
+/// Bytes of a staging ring: what a program may hand over between two looks of its shard.
+pub const STAGING: u64 = 256 * 1024;
+/// Bytes of one context: head page, submissions, staging.
+pub const CONTEXT_STRIDE: usize = PAGE + SUBMISSIONS as usize * 64 + STAGING as usize;
+/// Hints that a poller's ring holds; more set its overflow count, upon which the shim looks at every socket it watches.
+pub const HINTS: u32 = 4096;
+/// Bytes of one poller.
+pub const POLLER_STRIDE: usize = PAGE + HINTS as usize * 4;
+
+/// How many of each part a region has. Sent to the program when it attaches; the engine works with its own copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Sockets, at most.
+    pub slots: u32,
+    /// Contexts, at most.
+    pub contexts: u32,
+    /// Pollers, at most.
+    pub pollers: u32,
+    /// Shards that serve this region.
+    pub shards: u32,
+    /// Bytes of the arena.
+    pub arena: u64,
+}
+
+impl Geometry {
+    /// Offset of the slots.
+    pub const fn slots_at(&self) -> usize {
+        2 * PAGE
+    }
+    /// Offset of the contexts.
+    pub const fn contexts_at(&self) -> usize {
+        self.slots_at() + (self.slots as usize * SLOT_STRIDE).next_multiple_of(PAGE)
+    }
+    /// Offset of the pollers.
+    pub const fn pollers_at(&self) -> usize {
+        self.contexts_at() + self.contexts as usize * CONTEXT_STRIDE
+    }
+    /// Offset of the arena.
+    pub const fn arena_at(&self) -> usize {
+        self.pollers_at() + self.pollers as usize * POLLER_STRIDE
+    }
+    /// Bytes in all.
+    pub const fn total(&self) -> usize {
+        self.arena_at() + self.arena as usize
+    }
+}
+
+/// A destination that the engine serves. Where no route fits, the socket is the kernel's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// IPv4 prefix in host order.
+    pub prefix: u32,
+    /// Bits of the prefix, 0..=32.
+    pub bits: u32,
+}
+
+impl Route {
+    /// Whether `ip` (host order) is covered.
+    pub fn covers(&self, ip: u32) -> bool {
+        self.bits == 0 || (self.bits <= 32 && (ip ^ self.prefix) >> (32 - self.bits) == 0)
+    }
+}
+
+/// A shard at work: it will see a submission by itself.
+pub const AWAKE: u32 = 0;
+/// A shard that sleeps until its doorbell is rung: ring it after a submission.
+pub const ASLEEP: u32 = 1;
+/// A shard that looks again within a millisecond, as it does while a program is in a batch and after it has woken one of its threads: who will
+/// ring soon anyway (see `Context::set_batching`) leaves it until then; who will not rings now.
+pub const NAPPING: u32 = 2;
+
+/// One word alone on its cache line.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Line(pub AtomicU32);
+
+/// The first page. Written by the engine before the program maps it, but for the lines at its end.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// 1 when 127.0.0.0/8 and the own address are served inside the engine.
+    pub loopback: u32,
+    /// The engine's process.
+    pub engine_pid: u32,
+    /// Number of routes in use.
+    pub routes_len: u32,
+    /// The engine's own IPv4 address in host order; 0 if it has no link.
+    pub own_ip: u32,
+    /// Maximum segment size on the link.
+    pub mss: u32,
+    /// How many parts.
+    pub geometry: Geometry,
+    /// Destinations served (own prefix; everything when there is a gateway).
+    pub routes: [Route; ROUTES_MAX],
+    /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
+    pub sleeping: [Line; SHARDS_MAX],
+}
+
+const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
+
+impl Header {
+    /// Whether a connection to `ip` (host order) is the engine's to make.
+    pub fn serves(&self, ip: u32) -> bool {
+        if ip >> 24 == 127 || (self.own_ip != 0 && ip == self.own_ip) {
+            return self.loopback == 1;
+        }
+        let used = (self.routes_len as usize).min(ROUTES_MAX);
+        self.routes[..used].iter().any(|route| route.covers(ip))
+    }
+
+    /// Whether a socket bound to `ip` (host order, 0 for any) is the engine's.
+    pub fn owns(&self, ip: u32) -> bool {
+        match ip {
+            0 => self.own_ip != 0 || self.loopback == 1,
+            _ if ip >> 24 == 127 => self.loopback == 1,
+            _ => ip == self.own_ip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_cover_their_prefix() {
+        let route = Route {
+            prefix: 0x0a09_0000,
+            bits: 24,
+        };
+        assert!(route.covers(0x0a09_00fe));
+        assert!(!route.covers(0x0a09_0101));
+        assert!(Route { prefix: 0, bits: 0 }.covers(u32::MAX));
+        assert!(
+            !Route {
+                prefix: 0,
+                bits: 33
+            }
+            .covers(0)
+        );
+    }
+
+    #[test]
+    fn parts_do_not_overlap() {
+        let geometry = Geometry {
+            slots: 1000,
+            contexts: 8,
+            pollers: 8,
+            shards: 1,
+            arena: 1 << 20,
+        };
+        assert!(geometry.slots_at() >= size_of::<Header>());
+        assert_eq!(geometry.contexts_at() % PAGE, 0);
+        assert_eq!(geometry.arena_at() % PAGE, 0);
+        assert_eq!(geometry.total(), geometry.arena_at() + (1 << 20));
+    }
+}

@@ -1,0 +1,34 @@
+//! What a program and a shard share: memory layout, rings, sockets' shared state, control protocol.
+//!
+//! A *program* is every process under one `millrace run`. It shares one [`Region`] of memory with the engine. This crate is the only
+//! definition of what lies in it; the engine and the shim both use these types. Trust runs one way: the shim believes what the
+//! engine wrote; the engine believes nothing it reads here ([`Slot::app`], submissions, staging) until it has copied and checked it.
+//!
+//! - [`layout`]: where things are.
+//! - [`slot`]: a socket's shared state.
+//! - [`submission`]: the ring of requests and the staging ring of payload, program to shard.
+//! - [`poller`]: the ring of hints, shard to program.
+//! - [`reply`]: the answer to the few requests that want one.
+//! - [`protocol`]: messages of the control socket.
+//! - [`futex`]: sleeping and waking on words of the region.
+
+pub mod address;
+pub mod futex;
+pub mod layout;
+pub mod poller;
+pub mod protocol;
+pub mod region;
+pub mod reply;
+pub mod slot;
+pub mod submission;
+
+pub use address::Address;
+pub use layout::Geometry;
+pub use poller::Poller;
+pub use region::Region;
+pub use slot::{Slot, SlotRef, Status};
+pub use submission::{Context, Operation, Submission};
+
+/// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
+/// would be read as garbage.
+pub const VERSION: u32 = 1;

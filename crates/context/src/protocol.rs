@@ -1,0 +1,462 @@
+//! The control socket: SOCK_SEQPACKET, abstract name `millrace/NAME`, one request per packet, one answer per packet.
+//!
+//! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
+//! Sockets and payload never pass here. The connection stays open as long as the process lives, so that either side notices when the
+//! other is gone.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::layout::Geometry;
+
+/// Environment: the engine's name, by which the shim finds the control socket.
+pub const ENV_ENGINE: &str = "MILLRACE_ENGINE";
+/// Environment: the program's token, 32 hexadecimal digits; who knows it belongs to the program.
+pub const ENV_TOKEN: &str = "MILLRACE_TOKEN";
+/// Environment: sockets that survive an exec, as `fd:index:generation,...`; set by the shim for the shim.
+pub const ENV_INHERIT: &str = "MILLRACE_INHERIT";
+/// Environment: the process slot that was announced for a spawned child.
+pub const ENV_PROCESS: &str = "MILLRACE_PROCESS";
+
+/// A program's secret.
+pub type Token = [u8; 16];
+
+/// What a client asks. Fixed size, so that nothing needs parsing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// [`crate::VERSION`] of the sender.
+    pub version: u32,
+    /// [`Kind`] as a number.
+    pub kind: u32,
+    /// The program's token where one is needed.
+    pub token: Token,
+    /// See [`Kind`].
+    pub arguments: [u64; 4],
+}
+
+/// Kinds of request.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A process of the program with this token attaches. `arguments[0]`: process slot announced by its parent plus 1, or 0.
+    /// Answer: [`Attached`], descriptors: region, one doorbell per shard.
+    Attach = 1,
+    /// The sending process is about to fork (or spawn): the child holds every socket that it holds. Answer: `[child slot]`.
+    Fork = 2,
+    /// The fork announced as `arguments[0]` has given process `arguments[1]`; 0: it failed. Answer: none.
+    Forked = 3,
+    /// A poller. Answer: `[index]`, descriptor: its eventfd.
+    Poller = 4,
+    /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
+    /// gone. Answer: none.
+    PollerGone = 5,
+    /// A new program (command line). Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
+    Program = 6,
+    /// All sockets, as JSON. Answer: descriptor of a memfd with it.
+    Sockets = 7,
+    /// End the engine. Answer: `[engine pid]`.
+    Down = 8,
+    /// The process holds exactly the sockets in the payload behind this request ([`crate::SlotRef`] words) and no others: sent before an exec
+    /// of those that survive it, and after one. Answer: `[]`.
+    Holds = 9,
+    /// What the engine is: JSON in a memfd.
+    Describe = 10,
+}
+
+impl Kind {
+    /// From its number, which may be anything.
+    pub fn from_number(number: u32) -> Option<Kind> {
+        use Kind::*;
+        [
+            Attach, Fork, Forked, Poller, PollerGone, Program, Sockets, Down, Holds, Describe,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u32 == number)
+    }
+}
+
+/// The answer to any request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// 0, or an errno.
+    pub error: i32,
+    /// [`crate::VERSION`] of the engine.
+    pub version: u32,
+    /// See [`Kind`].
+    pub words: [u64; 8],
+}
+
+/// What a process learns when it attaches; packed in [`Answer::words`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The region's geometry.
+    pub geometry: Geometry,
+    /// The process's slot.
+    pub process: u32,
+    /// Its first context.
+    pub context: u32,
+    /// How many contexts it has for each shard: thread `t`'s context for shard `s` is `context + (t % contexts) * shards + s`.
+    pub contexts: u32,
+    /// The engine's process.
+    pub engine_pid: u32,
+}
+
+impl Attached {
+    /// Into an answer's words.
+    pub fn to_words(self) -> [u64; 8] {
+        let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
+        let g = self.geometry;
+        [
+            pair(g.slots, g.contexts),
+            pair(g.pollers, g.shards),
+            g.arena,
+            pair(self.process, self.context),
+            pair(self.contexts, self.engine_pid),
+            0,
+            0,
+            0,
+        ]
+    }
+
+    /// Back.
+    pub fn from_words(words: [u64; 8]) -> Attached {
+        let split = |word: u64| ((word >> 32) as u32, word as u32);
+        let ((slots, contexts), (pollers, shards)) = (split(words[0]), split(words[1]));
+        let ((process, context), (per_process, engine_pid)) = (split(words[3]), split(words[4]));
+        Attached {
+            geometry: Geometry {
+                slots,
+                contexts,
+                pollers,
+                shards,
+                arena: words[2],
+            },
+            process,
+            context,
+            contexts: per_process,
+            engine_pid,
+        }
+    }
+}
+
+/// Descriptors that can travel with one packet.
+pub const DESCRIPTORS_MAX: usize = 80;
+/// Bytes of one packet, at most: a [`Request`] and its payload.
+pub const PACKET_MAX: usize = 64 * 1024;
+
+/// Longest name of an engine in bytes.
+pub const NAME_MAX: usize = 64;
+
+/// The abstract address of an engine's control socket. Allocates nothing: the shim calls it from inside any of a program's calls. A name
+/// beyond [`NAME_MAX`] is `ENAMETOOLONG`.
+pub fn address(name: &str) -> io::Result<SocketAddrUnix> {
+    const PREFIX: &[u8] = b"millrace/";
+    let mut path = [0; PREFIX.len() + NAME_MAX];
+    let len = PREFIX.len() + name.len();
+    if len > path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    path[..PREFIX.len()].copy_from_slice(PREFIX);
+    path[PREFIX.len()..len].copy_from_slice(name.as_bytes());
+    Ok(SocketAddrUnix::new_abstract_name(&path[..len])?)
+}
+
+/// A control socket that accepts. Fails with `EADDRINUSE` if the name is taken.
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::bind(&socket, &address(name)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// A connection to an engine. Fails with `ECONNREFUSED` if there is none of this name.
+pub fn connect(name: &str) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, &address(name)?)?;
+    Ok(socket)
+}
+
+/// A plain-words structure as bytes.
+fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: Request and Answer are repr(C) structures of integers without padding (asserted below).
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+const _: () = assert!(size_of::<Request>() == 4 + 4 + 16 + 32);
+const _: () = assert!(size_of::<Answer>() == 8 + 64);
+
+/// Sends a structure, payload and descriptors as one packet.
+fn send<T: Copy>(
+    socket: BorrowedFd<'_>,
+    head: &T,
+    payload: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    loop {
+        match rustix::net::sendmsg(
+            socket,
+            &[IoSlice::new(bytes_of(head)), IoSlice::new(payload)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Descriptors that came with a packet, at most [`DESCRIPTORS_MAX`], without an allocation.
+#[derive(Debug)]
+pub struct Descriptors {
+    list: [Option<OwnedFd>; DESCRIPTORS_MAX],
+    len: usize,
+}
+
+impl Descriptors {
+    fn new() -> Descriptors {
+        Descriptors {
+            list: std::array::from_fn(|_| None),
+            len: 0,
+        }
+    }
+    /// Takes the `index`th.
+    pub fn take(&mut self, index: usize) -> Option<OwnedFd> {
+        self.list.get_mut(index)?.take()
+    }
+    /// How many came.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether none came.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Receives one packet into `buffer`; its length (0: the other side is gone) and its descriptors.
+fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Descriptors)> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(buffer)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Ok(received) => break received,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let mut descriptors = Descriptors::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            for descriptor in rights {
+                if descriptors.len < DESCRIPTORS_MAX {
+                    descriptors.list[descriptors.len] = Some(descriptor);
+                    descriptors.len += 1;
+                }
+            }
+        }
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok((received.bytes, descriptors))
+}
+
+impl Request {
+    /// A request of this version.
+    pub fn new(kind: Kind, token: Token, arguments: [u64; 4]) -> Request {
+        Request {
+            version: crate::VERSION,
+            kind: kind as u32,
+            token,
+            arguments,
+        }
+    }
+
+    /// Sends it.
+    pub fn send(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<()> {
+        send(socket.as_fd(), self, payload, &[])
+    }
+
+    /// Sends it and waits for the answer. Its error becomes this one's.
+    pub fn call(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<(Answer, Descriptors)> {
+        self.send(socket.as_fd(), payload)?;
+        let (answer, descriptors) = Answer::receive(socket.as_fd())?;
+        if answer.error == 0 {
+            Ok((answer, descriptors))
+        } else {
+            Err(io::Error::from_raw_os_error(answer.error))
+        }
+    }
+
+    /// Receives one, with its payload left in `buffer` from the returned offset. `None`: the other side is gone.
+    pub fn receive<'a>(
+        socket: BorrowedFd<'_>,
+        buffer: &'a mut [u8],
+    ) -> io::Result<Option<(Request, &'a [u8])>> {
+        let (len, _) = receive(socket, buffer)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let Some((head, payload)) = buffer[..len].split_at_checked(size_of::<Request>()) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        // SAFETY: Request is integers only, every bit pattern is one; the slice is exactly its length, alignment is not assumed.
+        let request = unsafe { head.as_ptr().cast::<Request>().read_unaligned() };
+        Ok(Some((request, payload)))
+    }
+}
+
+impl Answer {
+    /// A good answer.
+    pub fn ok(words: [u64; 8]) -> Answer {
+        Answer {
+            error: 0,
+            version: crate::VERSION,
+            words,
+        }
+    }
+
+    /// A bad one.
+    pub fn error(errno: i32) -> Answer {
+        Answer {
+            error: errno,
+            version: crate::VERSION,
+            words: [0; 8],
+        }
+    }
+
+    /// Sends it.
+    pub fn send(&self, socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(socket, self, &[], descriptors)
+    }
+
+    /// Receives one.
+    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(Answer, Descriptors)> {
+        let mut buffer = [0; size_of::<Answer>()];
+        let (len, descriptors) = receive(socket, &mut buffer)?;
+        if len == 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        if len != buffer.len() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // SAFETY: Answer is integers only and the buffer is exactly its length.
+        Ok((
+            unsafe { buffer.as_ptr().cast::<Answer>().read_unaligned() },
+            descriptors,
+        ))
+    }
+}
+
+/// A token from its 32 digits.
+pub fn parse_token(text: &str) -> Option<Token> {
+    let digits = text.as_bytes();
+    if digits.len() != 32 {
+        return None;
+    }
+    let mut token = [0; 16];
+    for (byte, pair) in token.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(token)
+}
+
+/// A token's 32 digits.
+pub fn format_token(token: &Token) -> String {
+    token.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_cross_with_descriptors() {
+        let name = format!("test-{}", std::process::id());
+        let listener = listen(&name).unwrap();
+        assert_eq!(
+            listen(&name).unwrap_err().raw_os_error(),
+            Some(libc::EADDRINUSE)
+        );
+        let client = connect(&name).unwrap();
+        let server = rustix::net::accept(&listener).unwrap();
+        Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])
+            .send(&client, b"tail")
+            .unwrap();
+        let mut buffer = vec![0; PACKET_MAX];
+        let (request, payload) = Request::receive(server.as_fd(), &mut buffer)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (request.token, request.arguments, payload),
+            ([7; 16], [1, 2, 3, 4], &b"tail"[..])
+        );
+        Answer::ok([9; 8])
+            .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
+            .unwrap();
+        let (answer, mut descriptors) = Answer::receive(client.as_fd()).unwrap();
+        assert_eq!((answer.words, descriptors.len()), ([9; 8], 2));
+        assert!(descriptors.take(1).is_some() && descriptors.take(1).is_none());
+        drop((client, descriptors));
+        assert!(
+            Request::receive(server.as_fd(), &mut buffer)
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn attached_survives_its_words() {
+        let attached = Attached {
+            geometry: Geometry {
+                slots: 1,
+                contexts: 2,
+                pollers: 3,
+                shards: 4,
+                arena: 5 << 40,
+            },
+            process: 6,
+            context: 7,
+            contexts: 8,
+            engine_pid: 9,
+        };
+        assert_eq!(Attached::from_words(attached.to_words()), attached);
+    }
+
+    #[test]
+    fn tokens_are_32_digits() {
+        let token = std::array::from_fn(|i| i as u8 * 16 + 1);
+        assert_eq!(parse_token(&format_token(&token)), Some(token));
+        assert_eq!(parse_token("12"), None);
+        assert_eq!(parse_token(&"zz".repeat(16)), None);
+    }
+}

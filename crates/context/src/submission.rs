@@ -1,0 +1,596 @@
+//! Requests from the program to a shard: the submission ring, and the staging ring that carries the payload of sends.
+//!
+//! A context belongs to one process of the program; its threads take turns by [`Context::lock`], which is a lock among the program's
+//! threads only. The engine is the single consumer. Payload is staged in the order of the submissions that name it, so a send
+//! needs no offset: the engine takes the next `parameter` bytes.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use bitflags::bitflags;
+
+use crate::layout::{PAGE, STAGING, SUBMISSIONS};
+use crate::slot::SlotRef;
+
+/// What is asked for.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Nothing; with [`Ask::REPLY`] it shows that all before it has been done.
+    Nop = 1,
+    /// A new socket. Replies with its [`SlotRef`] as the first word of data.
+    Socket = 2,
+    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1 SO_REUSEPORT. Replies 0 or an errno.
+    Bind = 3,
+    /// Listens with a backlog of `parameter`. Replies 0 or an errno.
+    Listen = 4,
+    /// Connects to the address in `arguments[0..3]`. The slot tells how it ends; with [`Ask::REPLY`], errors that are known at once
+    /// (without it they are the slot's error, like those that come later).
+    Connect = 5,
+    /// The program has taken this socket from its listener's queue.
+    Accepted = 6,
+    /// `parameter` bytes of staging are the next of this socket's stream.
+    Send = 7,
+    /// The program has read up to `slot.app.consumed`.
+    Consumed = 8,
+    /// Shuts down: `parameter` is SHUT_RD, SHUT_WR or SHUT_RDWR.
+    Shutdown = 9,
+    /// This process holds the socket no more.
+    Close = 10,
+    /// Poller `parameter` wants hints of this socket; `arguments[0]` is the mask of epoll bits (with EPOLLEXCLUSIVE). `arguments[1]` is the
+    /// socket's `sequence` when the program last looked: if it has changed since, the shard hints at once, so that nothing is missed
+    /// between that look and this request.
+    Watch = 11,
+    /// Poller `parameter` wants none any more.
+    Unwatch = 12,
+    /// Sets [`Name`] `parameter` to `arguments[0]` (and `arguments[1]`). Replies if asked.
+    SetOption = 13,
+    /// Asks for [`Name`] `parameter`; the reply's data holds the value.
+    GetOption = 14,
+    /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC). Replies 0 or an errno. The shim then
+    /// sets `consumed` and `queued` back to 0, since the next connection's stream begins there.
+    Disconnect = 15,
+}
+
+impl Operation {
+    /// From its number, which may be anything.
+    pub fn from_number(number: u8) -> Option<Operation> {
+        use Operation::*;
+        [
+            Nop, Socket, Bind, Listen, Connect, Accepted, Send, Consumed, Shutdown, Close, Watch,
+            Unwatch, SetOption, GetOption, Disconnect,
+        ]
+        .into_iter()
+        .find(|operation| *operation as u8 == number)
+    }
+}
+
+/// Options that the engine acts upon.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// TCP_NODELAY: 0 or 1.
+    NoDelay = 1,
+    /// TCP_CORK: 0 or 1.
+    Cork = 2,
+    /// SO_KEEPALIVE: 0 or 1.
+    KeepAlive = 3,
+    /// TCP_KEEPIDLE in seconds.
+    KeepIdle = 4,
+    /// TCP_KEEPINTVL in seconds.
+    KeepInterval = 5,
+    /// TCP_KEEPCNT.
+    KeepCount = 6,
+    /// TCP_USER_TIMEOUT in milliseconds.
+    UserTimeout = 7,
+    /// TCP_MAXSEG in bytes.
+    MaxSegment = 8,
+    /// SO_LINGER: `arguments[0]` on or off, `arguments[1]` seconds.
+    Linger = 9,
+    /// SO_RCVBUF in bytes: set with the number that the program gave, which is doubled as on Linux; read as getsockopt shows it.
+    ReceiveBuffer = 10,
+    /// SO_SNDBUF in bytes, likewise.
+    SendBuffer = 11,
+    /// TCP_QUICKACK: 0 or 1.
+    QuickAck = 12,
+    /// TCP_CONGESTION: up to 16 bytes of name in `arguments[0..2]`.
+    Congestion = 13,
+    /// TCP_INFO: Linux's `struct tcp_info`, read only.
+    Info = 14,
+    /// Bytes sent and not yet acknowledged (SIOCOUTQ), read only.
+    OutQueue = 15,
+    /// Bytes not yet sent (SIOCOUTQNSD), read only.
+    OutQueueUnsent = 16,
+    /// TCP_LINGER2: seconds in FIN_WAIT_2.
+    Linger2 = 17,
+    /// TCP_SYNCNT: SYN retransmissions.
+    SynCount = 18,
+    /// TCP_NOTSENT_LOWAT in bytes.
+    NotSentLowWater = 19,
+}
+
+impl Name {
+    /// From its number, which may be anything.
+    pub fn from_number(number: u32) -> Option<Name> {
+        use Name::*;
+        [
+            NoDelay,
+            Cork,
+            KeepAlive,
+            KeepIdle,
+            KeepInterval,
+            KeepCount,
+            UserTimeout,
+            MaxSegment,
+            Linger,
+            ReceiveBuffer,
+            SendBuffer,
+            QuickAck,
+            Congestion,
+            Info,
+            OutQueue,
+            OutQueueUnsent,
+            Linger2,
+            SynCount,
+            NotSentLowWater,
+        ]
+        .into_iter()
+        .find(|name| *name as u32 == number)
+    }
+}
+
+bitflags! {
+    /// How it is asked.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Ask: u8 {
+        /// The sender waits for a reply in the context's reply cell.
+        const REPLY = 1;
+        /// On a send: more follows soon (MSG_MORE), so a short segment may wait.
+        const MORE = 2;
+    }
+}
+
+/// One entry, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// What is asked for.
+    pub operation: Operation,
+    /// How.
+    pub ask: Ask,
+    /// A length, a name, a poller: see [`Operation`].
+    pub parameter: u32,
+    /// The socket it concerns.
+    pub slot: SlotRef,
+    /// Further words.
+    pub arguments: [u64; 6],
+}
+
+impl Submission {
+    /// One without further words.
+    pub fn new(operation: Operation, slot: SlotRef, parameter: u32) -> Submission {
+        Submission {
+            operation,
+            ask: Ask::empty(),
+            parameter,
+            slot,
+            arguments: [0; 6],
+        }
+    }
+
+    fn encode(&self) -> [u64; 8] {
+        let head = u64::from(self.operation as u8)
+            | u64::from(self.ask.bits()) << 8
+            | u64::from(self.parameter) << 32;
+        let [a, b, c, d, e, f] = self.arguments;
+        [head, self.slot.to_bits(), a, b, c, d, e, f]
+    }
+
+    fn decode(words: [u64; 8]) -> Option<Submission> {
+        let [head, slot, a, b, c, d, e, f] = words;
+        Some(Submission {
+            operation: Operation::from_number(head as u8)?,
+            ask: Ask::from_bits_truncate((head >> 8) as u8),
+            parameter: (head >> 32) as u32,
+            slot: SlotRef::from_bits(slot),
+            arguments: [a, b, c, d, e, f],
+        })
+    }
+}
+
+/// The program's words of a context.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct AppLine {
+    tail: AtomicU32,
+    /// 1 from the return of a wait with events until the next wait: submissions will be rung for then, so the shard only naps.
+    batching: AtomicU32,
+    staging_tail: AtomicU64,
+    /// The core the program's thread last ran on, plus 1.
+    core: AtomicU32,
+}
+
+/// The engine's words of a context.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct EngineLine {
+    head: AtomicU32,
+    staging_head: AtomicU64,
+}
+
+/// The program's lock over the context.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+struct LockLine(AtomicU32);
+
+/// Head page of a context; the rings follow it.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Context {
+    app: AppLine,
+    engine: EngineLine,
+    lock: LockLine,
+    /// Where answers arrive.
+    pub reply: crate::reply::Reply,
+}
+
+const _: () = assert!(size_of::<Context>() == PAGE);
+
+/// Why the engine stops listening to a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nonsense {
+    /// The tail is further ahead of the head than the ring is long.
+    #[error("submission tail {tail} is more than {SUBMISSIONS} ahead of head {head}")]
+    Tail {
+        /// As read.
+        tail: u32,
+        /// The engine's own.
+        head: u32,
+    },
+    /// The entry is no operation.
+    #[error("submission {0} is no known operation")]
+    Entry(u32),
+    /// A send names more bytes than are staged.
+    #[error("a send names {named} bytes of staging where {staged} are staged")]
+    Staging {
+        /// Bytes named.
+        named: u64,
+        /// Bytes there.
+        staged: u64,
+    },
+}
+
+/// The engine's private side of a context: what it believes, whatever the shared words say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    head: u32,
+    staging_head: u64,
+}
+
+impl Context {
+    /// The program's lock word over this context: the holder's thread id, or 0.
+    pub fn lock(&self) -> &AtomicU32 {
+        &self.lock.0
+    }
+
+    // ---- the program's side; all under the lock ----
+
+    /// Entries that can be submitted now.
+    pub fn room(&self) -> u32 {
+        let used = self
+            .app
+            .tail
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.engine.head.load(Ordering::Acquire));
+        SUBMISSIONS.saturating_sub(used)
+    }
+
+    /// Bytes that can be staged now.
+    pub fn staging_room(&self) -> u64 {
+        let used = self
+            .app
+            .staging_tail
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.engine.staging_head.load(Ordering::Acquire));
+        STAGING.saturating_sub(used)
+    }
+
+    /// Where the next `len` staged bytes go: up to two pieces as (offset in the staging ring, length).
+    pub fn staging_pieces(&self, len: u64) -> [(usize, usize); 2] {
+        pieces(self.app.staging_tail.load(Ordering::Relaxed), len)
+    }
+
+    /// Submits. The caller has seen [`Context::room`]; for a send it has filled the staged bytes, which this makes the engine's.
+    pub fn submit(&self, ring: &[SubmissionCell], submission: &Submission) {
+        if submission.operation == Operation::Send {
+            let tail = self.app.staging_tail.load(Ordering::Relaxed);
+            self.app.staging_tail.store(
+                tail.wrapping_add(u64::from(submission.parameter)),
+                Ordering::Release,
+            );
+        }
+        let tail = self.app.tail.load(Ordering::Relaxed);
+        ring[(tail % SUBMISSIONS) as usize].store(submission.encode());
+        self.app.tail.store(tail.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Where the next submission goes: what is before it has been taken once [`Context::taken`] says so. Needs no lock.
+    pub fn position(&self) -> u32 {
+        self.app.tail.load(Ordering::Acquire)
+    }
+
+    /// Whether everything before `position` has been taken. Needs no lock.
+    pub fn taken(&self, position: u32) -> bool {
+        let head = self.engine.head.load(Ordering::Acquire);
+        let tail = self.app.tail.load(Ordering::Acquire);
+        // Distances round the ring; a head that is ahead has passed it. A tail that is behind is that of another process, which
+        // begins anew: the engine takes what is left of the one before first.
+        position.wrapping_sub(head) as i32 <= 0 || position.wrapping_sub(tail) as i32 > 0
+    }
+
+    /// Whether everything submitted has been taken.
+    pub fn drained(&self) -> bool {
+        self.app.tail.load(Ordering::Relaxed) == self.engine.head.load(Ordering::Acquire)
+    }
+
+    /// Says that the program is between two waits (true), or about to wait (false). Meanwhile the shard naps instead of sleeping
+    /// ([`crate::layout::NAPPING`]).
+    pub fn set_batching(&self, batching: bool) {
+        self.app
+            .batching
+            .store(u32::from(batching), Ordering::Relaxed);
+    }
+
+    /// Publishes the core that the program's thread runs on.
+    pub fn set_core(&self, core: u32) {
+        self.app.core.store(core + 1, Ordering::Relaxed);
+    }
+
+    // ---- the engine's side ----
+
+    /// Whether the program is between two waits.
+    pub fn batching(&self) -> bool {
+        self.app.batching.load(Ordering::Relaxed) == 1
+    }
+
+    /// The core that the program's thread last ran on.
+    pub fn core(&self) -> Option<u32> {
+        self.app.core.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Whether something has been submitted that `cursor` has not taken.
+    pub fn pending(&self, cursor: &Cursor) -> bool {
+        self.app.tail.load(Ordering::Acquire) != cursor.head
+    }
+
+    /// Takes the next submission. Its staged bytes, if it is a send, are at [`Cursor::staged`] until [`Cursor::unstage`].
+    pub fn take(
+        &self,
+        ring: &[SubmissionCell],
+        cursor: &mut Cursor,
+    ) -> Result<Option<Submission>, Nonsense> {
+        let tail = self.app.tail.load(Ordering::Acquire);
+        if tail == cursor.head {
+            return Ok(None);
+        }
+        if tail.wrapping_sub(cursor.head) > SUBMISSIONS {
+            return Err(Nonsense::Tail {
+                tail,
+                head: cursor.head,
+            });
+        }
+        let words = ring[(cursor.head % SUBMISSIONS) as usize].load();
+        let submission =
+            Submission::decode(words).ok_or(Nonsense::Entry(words[0] as u32 & 0xff))?;
+        if submission.operation == Operation::Send {
+            let staged = self
+                .app
+                .staging_tail
+                .load(Ordering::Acquire)
+                .wrapping_sub(cursor.staging_head)
+                .min(STAGING);
+            let named = u64::from(submission.parameter);
+            if named > staged {
+                return Err(Nonsense::Staging { named, staged });
+            }
+        }
+        cursor.head = cursor.head.wrapping_add(1);
+        Ok(Some(submission))
+    }
+
+    /// Publishes how far the engine has come; once per batch.
+    pub fn publish(&self, cursor: &Cursor) {
+        self.engine
+            .staging_head
+            .store(cursor.staging_head, Ordering::Release);
+        self.engine.head.store(cursor.head, Ordering::Release);
+    }
+
+    /// Both cursors to zero, for a new process.
+    pub fn reset(&self) {
+        for word in [
+            &self.app.tail,
+            &self.app.batching,
+            &self.app.core,
+            &self.engine.head,
+            &self.lock.0,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.app.staging_tail.store(0, Ordering::Relaxed);
+        self.engine.staging_head.store(0, Ordering::Relaxed);
+        self.reply.reset();
+        fence(Ordering::Release);
+    }
+}
+
+impl Cursor {
+    /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring, length).
+    pub fn staged(&self, len: u64) -> [(usize, usize); 2] {
+        pieces(self.staging_head, len)
+    }
+    /// They have been copied or are not wanted.
+    pub fn unstage(&mut self, len: u64) {
+        self.staging_head = self.staging_head.wrapping_add(len);
+    }
+}
+
+fn pieces(position: u64, len: u64) -> [(usize, usize); 2] {
+    let at = position % STAGING;
+    let first = len.min(STAGING - at);
+    [(at as usize, first as usize), (0, (len - first) as usize)]
+}
+
+/// One entry in shared memory.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct SubmissionCell([AtomicU64; 8]);
+
+impl SubmissionCell {
+    fn store(&self, words: [u64; 8]) {
+        for (cell, word) in self.0.iter().zip(words) {
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+    /// Copies the entry once: a program that changes it later changes nothing.
+    fn load(&self) -> [u64; 8] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> Vec<SubmissionCell> {
+        (0..SUBMISSIONS)
+            .map(|_| SubmissionCell::default())
+            .collect()
+    }
+
+    fn context() -> Box<Context> {
+        Box::new(Context {
+            app: AppLine::default(),
+            engine: EngineLine::default(),
+            lock: LockLine::default(),
+            reply: crate::reply::Reply::default(),
+        })
+    }
+
+    #[test]
+    fn submissions_arrive_in_order_round_the_ring() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        let slot = SlotRef {
+            index: 3,
+            generation: 9,
+        };
+        for i in 0..3 * SUBMISSIONS {
+            let submission = Submission {
+                arguments: [u64::from(i); 6],
+                ..Submission::new(Operation::Watch, slot, i)
+            };
+            context.submit(&ring, &submission);
+            assert_eq!(context.take(&ring, &mut cursor), Ok(Some(submission)));
+            context.publish(&cursor);
+        }
+        assert_eq!(context.take(&ring, &mut cursor), Ok(None));
+        assert!(context.drained());
+    }
+
+    #[test]
+    fn what_has_been_taken_is_known_by_position() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        let nop = Submission::new(
+            Operation::Nop,
+            SlotRef {
+                index: 0,
+                generation: 0,
+            },
+            0,
+        );
+        assert!(context.taken(context.position()));
+        context.submit(&ring, &nop);
+        let position = context.position();
+        context.submit(&ring, &nop);
+        assert!(!context.taken(position));
+        context.take(&ring, &mut cursor).unwrap().unwrap();
+        context.publish(&cursor);
+        assert!(context.taken(position) && !context.drained());
+        let position = context.position();
+        assert!(!context.taken(position));
+        context.reset();
+        assert!(context.taken(position), "the process is gone");
+    }
+
+    #[test]
+    fn a_full_ring_has_no_room() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        let nop = Submission::new(
+            Operation::Nop,
+            SlotRef {
+                index: 0,
+                generation: 0,
+            },
+            0,
+        );
+        for _ in 0..SUBMISSIONS {
+            assert!(context.room() > 0);
+            context.submit(&ring, &nop);
+        }
+        assert_eq!(context.room(), 0);
+        context.take(&ring, &mut cursor).unwrap().unwrap();
+        assert_eq!(context.room(), 0, "not until the engine says so");
+        context.publish(&cursor);
+        assert_eq!(context.room(), 1);
+    }
+
+    #[test]
+    fn a_tail_that_lies_is_refused() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        context.app.tail.store(SUBMISSIONS + 1, Ordering::Relaxed);
+        assert_eq!(
+            context.take(&ring, &mut cursor),
+            Err(Nonsense::Tail {
+                tail: SUBMISSIONS + 1,
+                head: 0
+            })
+        );
+    }
+
+    #[test]
+    fn an_entry_of_noise_is_refused() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        ring[0].store([0xffff_ffff_ffff_ffff; 8]);
+        context.app.tail.store(1, Ordering::Relaxed);
+        assert_eq!(context.take(&ring, &mut cursor), Err(Nonsense::Entry(0xff)));
+    }
+
+    #[test]
+    fn a_send_of_more_than_is_staged_is_refused() {
+        let (context, ring, mut cursor) = (context(), ring(), Cursor::default());
+        let send = Submission::new(
+            Operation::Send,
+            SlotRef {
+                index: 0,
+                generation: 0,
+            },
+            100,
+        );
+        context.submit(&ring, &send);
+        context.app.staging_tail.store(99, Ordering::Relaxed);
+        assert_eq!(
+            context.take(&ring, &mut cursor),
+            Err(Nonsense::Staging {
+                named: 100,
+                staged: 99
+            })
+        );
+    }
+
+    #[test]
+    fn staged_bytes_wrap_in_two_pieces() {
+        assert_eq!(
+            pieces(STAGING - 10, 30),
+            [(STAGING as usize - 10, 10), (0, 20)]
+        );
+        assert_eq!(pieces(5, 30), [(5, 30), (0, 0)]);
+    }
+}
