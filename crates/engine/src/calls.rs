@@ -1,0 +1,278 @@
+//! The socket calls, one submission each: from what a program asks to what its shard does.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::Ordering;
+
+use libc::{EAFNOSUPPORT, EINVAL, ENFILE, ENOPROTOOPT};
+use millrace_context::submission::{Ask, Name};
+use millrace_context::{Address, Submission};
+use millrace_shard::{Memory, OptName, Reuse};
+
+use crate::options;
+use crate::serve::{Outcome, done, plain};
+use crate::socket::{AcceptQueue, Process, Watch};
+use crate::tcp_info;
+use crate::worker::{Place, Worker};
+
+/// Connections that a listener's queue holds at most.
+const ACCEPTS_MAX: u32 = 4096;
+
+impl Worker {
+    pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
+        let this = self.program(program);
+        let slot = this.open_slot().ok_or(ENFILE)?;
+        this.entries[slot as usize].holders.push(process);
+        let reference = this.reference(slot);
+        Ok((0, reference.to_bits().to_ne_bytes().to_vec()))
+    }
+
+    pub(crate) fn bind(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let [a, b, c, flags, ..] = submission.arguments;
+        let address = Address::from_words([a, b, c]);
+        let ip = address.as_v4().ok_or(EAFNOSUPPORT)?;
+        let reuse = Reuse {
+            address: flags & 1 != 0,
+            port: flags & 2 != 0,
+        };
+        let program = self.program(place.program);
+        let entry = &program.entries[place.slot as usize];
+        if entry.socket.is_some() {
+            return Err(EINVAL);
+        }
+        let (owner, options) = (program.owner, entry.options.clone());
+        let id = self
+            .shard
+            .bind(owner, SocketAddrV4::new(ip, address.port), reuse)
+            .map_err(|error| error.errno())?;
+        for opt in options {
+            // Each was accepted before; what a bound socket refuses concerns nothing that exists yet.
+            let _ = self.shard.set_option(id, opt, self.now);
+        }
+        self.tie(id, place);
+        self.touch(place);
+        done()
+    }
+
+    pub(crate) fn listen(&mut self, place: Place, backlog: u32) -> Outcome {
+        let program = self.program(place.program);
+        let owner = program.owner;
+        let entry = &program.entries[place.slot as usize];
+        let (socket, accepts) = (entry.socket, entry.accepts);
+        if let Some(mut queue) = accepts {
+            queue.backlog = backlog;
+            let id = socket.ok_or(EINVAL)?;
+            self.program(place.program).entries[place.slot as usize].accepts = Some(queue);
+            return plain(self.shard.listen_bound(id, backlog.max(1)));
+        }
+        let id = match socket {
+            Some(id) => id,
+            // Listening without a bind takes any port, as on Linux.
+            None => {
+                let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                let id = self
+                    .shard
+                    .bind(owner, any, Reuse::default())
+                    .map_err(|error| error.errno())?;
+                self.tie(id, place);
+                id
+            }
+        };
+        let entries = backlog.clamp(1, ACCEPTS_MAX).next_power_of_two();
+        let log2 = (entries.trailing_zeros() as u8 + 3).max(12);
+        let block = self
+            .shard
+            .memory_mut()
+            .allocate(owner, log2)
+            .ok_or(libc::ENOBUFS)?;
+        if let Err(error) = self.shard.listen_bound(id, backlog.max(1)) {
+            self.shard.memory_mut().free(owner, block);
+            return Err(error.errno());
+        }
+        self.program(place.program).entries[place.slot as usize].accepts = Some(AcceptQueue {
+            at: block.at,
+            log2,
+            pushed: 0,
+            backlog,
+        });
+        self.touch(place);
+        done()
+    }
+
+    pub(crate) fn connect(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let [a, b, c, ..] = submission.arguments;
+        let address = Address::from_words([a, b, c]);
+        let ip = address.as_v4().ok_or(EAFNOSUPPORT)?;
+        let remote = SocketAddrV4::new(ip, address.port);
+        let program = self.program(place.program);
+        let entry = &program.entries[place.slot as usize];
+        let (owner, socket) = (program.owner, entry.socket);
+        let options = options::collect(&entry.options);
+        let result = match socket {
+            Some(id) => self.shard.connect_bound(id, remote, self.now),
+            None => self
+                .shard
+                .connect(owner, None, remote, &options, self.now)
+                .map(|id| self.tie(id, place)),
+        };
+        self.touch(place);
+        if let Err(error) = result {
+            if !submission.ask.contains(Ask::REPLY) {
+                self.fail(place, error);
+            }
+            return Err(error.errno());
+        }
+        done()
+    }
+
+    pub(crate) fn accepted(&mut self, place: Place, process: Process) -> Outcome {
+        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        let Some(waiting) = entry.waiting.take() else {
+            return Err(EINVAL);
+        };
+        entry.holders.push(process);
+        let listener = Place {
+            program: place.program,
+            slot: waiting.listener,
+        };
+        // There is room in the listener's queue again.
+        let mut touched = std::mem::take(&mut self.touched);
+        self.hand_over(listener, &mut touched);
+        self.touched = touched;
+        done()
+    }
+
+    pub(crate) fn watch(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let (poller, [mask, sequence, ..]) = (submission.parameter, submission.arguments);
+        let mask = mask as u32;
+        let program = self.program(place.program);
+        let Some(Some(entry)) = program.pollers.get_mut(poller as usize) else {
+            return Err(EINVAL);
+        };
+        let (Some(slot), Some((shared, hints))) = (
+            program.region.slot(place.slot),
+            program.region.poller(poller),
+        ) else {
+            return Err(EINVAL);
+        };
+        let watches = &mut program.entries[place.slot as usize].watches;
+        let index = match watches.iter().position(|watch| watch.poller == poller) {
+            Some(index) => index,
+            None => {
+                watches.push(Watch {
+                    poller,
+                    mask,
+                    hint: None,
+                });
+                watches.len() - 1
+            }
+        };
+        let watch = &mut watches[index];
+        watch.mask = mask;
+        // What changed after the program last looked and before it was watched has been hinted to nobody.
+        if slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
+            watch.hint = Some(shared.push(hints, &mut entry.tail, place.slot));
+            entry.touched = true;
+            self.touch(place);
+        }
+        done()
+    }
+
+    pub(crate) fn set_option(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
+        let opt = options::parse(name, &submission.arguments)?;
+        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        match entry.socket {
+            Some(id) => {
+                self.touch(place);
+                plain(self.shard.set_option(id, opt, self.now))
+            }
+            None => {
+                entry
+                    .options
+                    .retain(|set| std::mem::discriminant(set) != std::mem::discriminant(&opt));
+                entry.options.push(opt);
+                done()
+            }
+        }
+    }
+
+    pub(crate) fn get_option(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
+        let entry = &self.program(place.program).entries[place.slot as usize];
+        let (socket, set) = (entry.socket, entry.options.clone());
+        let Some(id) = socket else {
+            // Without a socket: what was set, else the zeros of a fresh one.
+            let wanted = options::readable(name).ok_or(libc::ENOTCONN)?;
+            let found = set.into_iter().rev().find(|opt| named(*opt) == wanted);
+            return found
+                .map(|opt| (0, options::encode(opt)))
+                .ok_or(libc::ENODATA);
+        };
+        if let Some(wanted) = options::readable(name) {
+            let opt = self
+                .shard
+                .option(id, wanted)
+                .map_err(|error| error.errno())?;
+            return Ok((0, options::encode(opt)));
+        }
+        let info = self.shard.tcp_info(id, self.now);
+        match (name, info) {
+            (Name::Info, Some(info)) => Ok((0, tcp_info::encode(&info))),
+            (Name::Info, None) => {
+                let listening = self.program(place.program).entries[place.slot as usize]
+                    .accepts
+                    .is_some();
+                let mut data = vec![0; size_of::<libc::tcp_info>()];
+                data[0] = if listening { 10 } else { 7 };
+                Ok((0, data))
+            }
+            (Name::OutQueue, _) => {
+                let queued = self
+                    .shard
+                    .view(id)
+                    .map_or(0, |view| view.queued - view.acked);
+                Ok((0, (queued as i32).to_ne_bytes().to_vec()))
+            }
+            (Name::OutQueueUnsent, info) => Ok((
+                0,
+                (info.map_or(0, |info| info.unsent) as i32)
+                    .to_ne_bytes()
+                    .to_vec(),
+            )),
+            _ => Err(ENOPROTOOPT),
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self, place: Place) -> Outcome {
+        let program = self.program(place.program);
+        let entry = &mut program.entries[place.slot as usize];
+        if let Some(id) = entry.socket.take() {
+            let _ = self.shard.abort(id, self.now);
+        }
+        self.touch(place);
+        done()
+    }
+}
+
+/// The name of an option.
+fn named(opt: millrace_shard::Opt) -> OptName {
+    use millrace_shard::Opt;
+    match opt {
+        Opt::NoDelay(_) => OptName::NoDelay,
+        Opt::Cork(_) => OptName::Cork,
+        Opt::KeepAlive(_) => OptName::KeepAlive,
+        Opt::KeepIdle(_) => OptName::KeepIdle,
+        Opt::KeepInterval(_) => OptName::KeepInterval,
+        Opt::KeepCount(_) => OptName::KeepCount,
+        Opt::UserTimeout(_) => OptName::UserTimeout,
+        Opt::MaxSegment(_) => OptName::MaxSegment,
+        Opt::SynCount(_) => OptName::SynCount,
+        Opt::Linger2(_) => OptName::Linger2,
+        Opt::Linger(_) => OptName::Linger,
+        Opt::ReceiveBuffer(_) => OptName::ReceiveBuffer,
+        Opt::SendBuffer(_) => OptName::SendBuffer,
+        Opt::Congestion(_) => OptName::Congestion,
+        Opt::ReuseAddress(_) => OptName::ReuseAddress,
+        Opt::ReusePort(_) => OptName::ReusePort,
+    }
+}

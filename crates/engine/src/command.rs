@@ -1,0 +1,102 @@
+//! What the control thread tells a worker.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use millrace_context::{Region, SlotRef};
+use millrace_shard::Owner;
+
+use crate::socket::Process;
+
+/// A command. Those with a `done` are waited for: the program must not go on before they have been carried out.
+#[derive(Debug)]
+pub enum Command {
+    /// A new program.
+    AddProgram {
+        /// Its number.
+        owner: Owner,
+        /// The memory shared with it.
+        region: Arc<Region>,
+    },
+    /// A program is over: its sockets close as the kernel would close them.
+    RemoveProgram {
+        /// Its number.
+        owner: Owner,
+    },
+    /// A process uses contexts. A process that exists already (exec) gets its contexts anew.
+    AddProcess {
+        /// The program.
+        owner: Owner,
+        /// The process slot.
+        process: Process,
+        /// Its pid.
+        pid: u32,
+        /// Indices of the contexts.
+        contexts: Vec<u32>,
+        /// Told when it is served.
+        done: Sender<()>,
+    },
+    /// A child will hold what its parent holds.
+    Fork {
+        /// The program.
+        owner: Owner,
+        /// The parent's process slot.
+        parent: Process,
+        /// The child's.
+        child: Process,
+        /// Told when it holds them.
+        done: Sender<()>,
+    },
+    /// After an exec: the process holds these and no others.
+    Holds {
+        /// The program.
+        owner: Owner,
+        /// The process slot.
+        process: Process,
+        /// What it holds.
+        sockets: Vec<SlotRef>,
+        /// Told when the others have been let go.
+        done: Sender<()>,
+    },
+    /// A process is dead.
+    ProcessGone {
+        /// The program.
+        owner: Owner,
+        /// The process slot.
+        process: Process,
+    },
+    /// A poller.
+    AddPoller {
+        /// The program.
+        owner: Owner,
+        /// Its index.
+        poller: u32,
+        /// Its eventfd.
+        doorbell: OwnedFd,
+        /// Told when it can be watched with.
+        done: Sender<()>,
+    },
+    /// A poller is not needed any more.
+    RemovePoller {
+        /// The program.
+        owner: Owner,
+        /// Its index.
+        poller: u32,
+    },
+    /// All sockets as JSON.
+    Sockets {
+        /// Where to.
+        reply: Sender<String>,
+    },
+    /// Counters and usage as JSON.
+    Describe {
+        /// Where to.
+        reply: Sender<String>,
+    },
+    /// End once no connection is left that still has something to say, at the latest after `patience_ms`.
+    Drain {
+        /// Milliseconds.
+        patience_ms: u64,
+    },
+}

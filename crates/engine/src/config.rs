@@ -1,0 +1,65 @@
+//! What an engine is told at start.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that flags decide. It crosses to the engine's process as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// Name of the engine: `ss`, `down` and `run --engine` find it by this.
+    pub name: String,
+    /// The link; none for an engine that serves loopback alone.
+    pub link: Option<Link>,
+    /// Whether 127.0.0.0/8 and the own address are served inside.
+    pub loopback: bool,
+    /// Ends when its last program has ended.
+    pub ephemeral: bool,
+    /// Shards, 1 for now.
+    pub shards: u16,
+    /// The shard's thread follows its program's thread from core to core.
+    pub follow: bool,
+    /// Limits of each program.
+    pub limits: Limits,
+}
+
+/// A TAP device and the addresses on it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Link {
+    /// Name of the device; a free one if none.
+    pub device: Option<String>,
+    /// The engine's address.
+    pub address: Ipv4Addr,
+    /// Bits of the prefix.
+    pub prefix_len: u8,
+    /// The kernel's address at the other end; none leaves the device as it is.
+    pub host: Option<(Ipv4Addr, u8)>,
+    /// Next hop for everything off the link.
+    pub gateway: Option<Ipv4Addr>,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+}
+
+/// Upper bounds for one program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Sockets.
+    pub sockets: u32,
+    /// Bytes that received data may take.
+    pub memory: u64,
+    /// epoll sets and threads in `poll` at once.
+    pub pollers: u32,
+    /// Processes alive at once.
+    pub processes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            sockets: 128 << 10,
+            memory: 1 << 30,
+            pollers: 4096,
+            processes: 1024,
+        }
+    }
+}

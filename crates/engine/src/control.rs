@@ -1,0 +1,708 @@
+//! The control thread: who belongs to which program, who lives, and what the command line asks.
+//!
+//! Nothing here is on the data path. A process is known by its pid and its pidfd; that its control connection closes means nothing (it may
+//! have called exec), that its pidfd becomes readable means that it is dead.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_context::layout::Geometry;
+use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::{Region, SlotRef, region};
+use millrace_shard::Owner;
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+use crate::command::Command;
+use crate::config::{Config, Limits};
+use crate::numbers::Numbers;
+use crate::serving::Serving;
+use crate::socket::Process;
+use crate::start::token;
+use crate::worker::ring;
+
+/// Contexts that each process gets: its threads spread over them.
+const CONTEXTS: u32 = 4;
+/// How long a child that was announced may take to attach once its parent is dead.
+const ANNOUNCED: Duration = Duration::from_secs(5);
+/// How long connections that still have something to say keep an engine that is to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same when it was told to end by `down`.
+const PATIENCE_DOWN: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+struct Member {
+    pid: u32,
+    /// Kept for its place in the epoll set; none while the process is only announced.
+    pidfd: Option<OwnedFd>,
+    contexts: Vec<u32>,
+    pollers: Vec<u32>,
+    announced: Instant,
+    parent: Option<Process>,
+}
+
+#[derive(Debug)]
+struct Program {
+    token: Token,
+    file: OwnedFd,
+    region: Arc<Region>,
+    members: BTreeMap<Process, Member>,
+    contexts: Numbers,
+    pollers: Numbers,
+    processes: Numbers,
+    /// The command line that started it is still there.
+    guarded: bool,
+}
+
+#[derive(Debug)]
+struct Client {
+    socket: OwnedFd,
+    pid: u32,
+    uid: u32,
+    /// A process of this program, once it attached.
+    member: Option<(u32, Process)>,
+    /// The program that it guards.
+    guards: Option<u32>,
+}
+
+/// The control thread's state.
+pub struct Control {
+    name: String,
+    ephemeral: bool,
+    loopback: bool,
+    limits: Limits,
+    serving: Serving,
+    listener: OwnedFd,
+    commands: Sender<Command>,
+    doorbell: Arc<OwnedFd>,
+    worker: Option<JoinHandle<()>>,
+    epoll: OwnedFd,
+    clients: HashMap<u64, Client>,
+    next_client: u64,
+    programs: Vec<Option<Program>>,
+    had_program: bool,
+    ending: bool,
+}
+
+const LISTENER: u64 = 0;
+/// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
+const PIDFD: u64 = 1 << 63;
+
+impl Control {
+    /// A control thread for a worker that runs already.
+    pub fn new(
+        config: &Config,
+        serving: Serving,
+        listener: OwnedFd,
+        commands: Sender<Command>,
+        doorbell: Arc<OwnedFd>,
+        worker: JoinHandle<()>,
+    ) -> io::Result<Control> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &listener,
+            epoll::EventData::new_u64(LISTENER),
+            epoll::EventFlags::IN,
+        )?;
+        Ok(Control {
+            name: config.name.clone(),
+            ephemeral: config.ephemeral,
+            loopback: config.loopback,
+            limits: config.limits.clone(),
+            serving,
+            listener,
+            commands,
+            doorbell,
+            worker: Some(worker),
+            epoll,
+            clients: HashMap::new(),
+            next_client: 1,
+            programs: Vec::new(),
+            had_program: false,
+            ending: false,
+        })
+    }
+
+    /// Runs until the engine ends.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; PACKET_MAX];
+        loop {
+            if self.worker.as_ref().is_none_or(JoinHandle::is_finished) {
+                let outcome = self.worker.take().map(JoinHandle::join);
+                return match outcome {
+                    Some(Err(_)) => Err(io::Error::other("the shard's thread panicked")),
+                    _ => Ok(()),
+                };
+            }
+            let timeout = if self.ending {
+                Some(Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 5_000_000,
+                })
+            } else {
+                self.announced_alone().then_some(Timespec {
+                    tv_sec: 1,
+                    tv_nsec: 0,
+                })
+            };
+            let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
+            let ready: Vec<u64> = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+                Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+                Err(rustix::io::Errno::INTR) => Vec::new(),
+                Err(errno) => return Err(errno.into()),
+            };
+            for token in ready {
+                if token == LISTENER {
+                    self.accept();
+                } else if token & PIDFD != 0 {
+                    self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
+                } else {
+                    self.client(token, &mut buffer);
+                }
+            }
+            self.forget_announced();
+            self.forget_programs();
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) =
+            rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC)
+        {
+            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else {
+                continue;
+            };
+            let number = self.next_client;
+            if epoll::add(
+                &self.epoll,
+                &socket,
+                epoll::EventData::new_u64(number),
+                epoll::EventFlags::IN,
+            )
+            .is_err()
+            {
+                continue;
+            }
+            self.next_client += 1;
+            let pid = credentials.pid.as_raw_nonzero().get() as u32;
+            self.clients.insert(
+                number,
+                Client {
+                    socket,
+                    pid,
+                    uid: credentials.uid.as_raw(),
+                    member: None,
+                    guards: None,
+                },
+            );
+        }
+    }
+
+    fn client(&mut self, number: u64, buffer: &mut [u8]) {
+        let Some(client) = self.clients.get(&number) else {
+            return;
+        };
+        match Request::receive(client.socket.as_fd(), buffer) {
+            Ok(Some((request, payload))) => {
+                let answer = self.answer(number, &request, payload);
+                if let (Some((answer, descriptors)), Some(client)) =
+                    (answer, self.clients.get(&number))
+                {
+                    let borrowed: Vec<BorrowedFd<'_>> = descriptors
+                        .iter()
+                        .map(|descriptor| descriptor.as_fd())
+                        .collect();
+                    // A client that does not take its answer has gone, which its descriptor will say.
+                    let _ = answer.send(client.socket.as_fd(), &borrowed);
+                }
+            }
+            Ok(None) | Err(_) => {
+                let guards = self
+                    .clients
+                    .remove(&number)
+                    .and_then(|client| client.guards);
+                if let Some(program) =
+                    guards.and_then(|index| self.programs[index as usize].as_mut())
+                {
+                    program.guarded = false;
+                }
+            }
+        }
+    }
+
+    /// What a request comes to; none when nobody waits for an answer.
+    fn answer(
+        &mut self,
+        number: u64,
+        request: &Request,
+        payload: &[u8],
+    ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
+        let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
+        if request.version != millrace_context::VERSION {
+            return error(libc::EPROTONOSUPPORT);
+        }
+        let kind = Kind::from_number(request.kind)?;
+        let client = &self.clients[&number];
+        let privileged = client.uid == 0 || client.uid == rustix::process::geteuid().as_raw();
+        let result = match kind {
+            Kind::Attach => self.attach(number, request),
+            Kind::Fork => self.fork(number),
+            Kind::Forked => {
+                self.forked(
+                    number,
+                    request.arguments[0] as Process,
+                    request.arguments[1] as u32,
+                );
+                return None;
+            }
+            Kind::Poller => self.poller(number),
+            Kind::PollerGone => {
+                self.poller_gone(number, request.arguments[0] as u32);
+                return None;
+            }
+            Kind::Holds => self.holds(number, payload),
+            Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down if !privileged => {
+                Err(libc::EACCES)
+            }
+            Kind::Program => self.program(number),
+            Kind::Sockets => self
+                .ask(|reply| Command::Sockets { reply })
+                .and_then(|text| document(&text)),
+            Kind::Describe => self.describe().and_then(|text| document(&text)),
+            Kind::Down => {
+                self.end(PATIENCE_DOWN);
+                Ok((words(&[u64::from(std::process::id())]), Vec::new()))
+            }
+        };
+        match result {
+            Ok((words, descriptors)) => Some((Answer::ok(words), descriptors)),
+            Err(errno) => error(errno),
+        }
+    }
+
+    fn send(&self, command: Command) {
+        // If the worker is gone the main loop sees it next.
+        let _ = self.commands.send(command);
+        ring(self.doorbell.as_fd());
+    }
+
+    /// Sends a command and waits for its answer.
+    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, i32> {
+        let (reply, receiver) = mpsc::channel();
+        self.send(command(reply));
+        receiver
+            .recv_timeout(Duration::from_secs(5))
+            .map_err(|_| libc::EIO)
+    }
+
+    fn program(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let limits = &self.limits;
+        let geometry = Geometry {
+            slots: limits.sockets,
+            contexts: limits.processes * CONTEXTS,
+            pollers: limits.pollers,
+            shards: 1,
+            arena: limits.memory,
+        };
+        let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        let file = region::create(&geometry).map_err(errno)?;
+        let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
+        // SAFETY: nobody else has the region yet.
+        unsafe { region.write_header(self.serving.header(geometry)) };
+        let region = Arc::new(region);
+        let index = self
+            .programs
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.programs.len());
+        let owner = Owner(index as u32);
+        let token = token().map_err(errno)?;
+        self.send(Command::AddProgram {
+            owner,
+            region: region.clone(),
+        });
+        let program = Program {
+            token,
+            file,
+            region,
+            members: BTreeMap::new(),
+            contexts: Numbers::new(limits.processes),
+            pollers: Numbers::new(limits.pollers),
+            processes: Numbers::new(limits.processes),
+            guarded: true,
+        };
+        if index == self.programs.len() {
+            self.programs.push(Some(program));
+        } else {
+            self.programs[index] = Some(program);
+        }
+        self.had_program = true;
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.guards = Some(index as u32);
+        }
+        let (high, low) = token.split_at(8);
+        let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
+        Ok((words(&[word(high), word(low)]), Vec::new()))
+    }
+
+    fn attach(
+        &mut self,
+        number: u64,
+        request: &Request,
+    ) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let pid = self.clients[&number].pid;
+        let found = self.programs.iter().position(|program| {
+            program
+                .as_ref()
+                .is_some_and(|program| program.token == request.token)
+        });
+        let index = found.ok_or(libc::EACCES)?;
+        let program = self.programs[index].as_mut().ok_or(libc::EACCES)?;
+        let announced = request.arguments[0]
+            .checked_sub(1)
+            .map(|process| process as Process);
+        let known = announced.filter(|process| {
+            program
+                .members
+                .get(process)
+                .is_some_and(|member| member.pid == 0 || member.pid == pid)
+        });
+        let known = known.or_else(|| {
+            program
+                .members
+                .iter()
+                .find(|(_, member)| member.pid == pid)
+                .map(|(process, _)| *process)
+        });
+        let process = match known {
+            Some(process) => process,
+            None => {
+                let process = program.processes.take().ok_or(libc::EAGAIN)? as Process;
+                program.members.insert(
+                    process,
+                    Member {
+                        pid,
+                        pidfd: None,
+                        contexts: Vec::new(),
+                        pollers: Vec::new(),
+                        announced: Instant::now(),
+                        parent: None,
+                    },
+                );
+                process
+            }
+        };
+        let member = program.members.get_mut(&process).ok_or(libc::EIO)?;
+        member.pid = pid;
+        if member.contexts.is_empty() {
+            let block = program.contexts.take().ok_or(libc::EAGAIN)?;
+            member.contexts = (block * CONTEXTS..(block + 1) * CONTEXTS).collect();
+        }
+        let contexts = member.contexts.clone();
+        let geometry = *program.region.geometry();
+        let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
+        self.watch_pid(index as u32, process, pid);
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.member = Some((index as u32, process));
+        }
+        let first = contexts[0];
+        self.ask(|done| Command::AddProcess {
+            owner: Owner(index as u32),
+            process,
+            pid,
+            contexts,
+            done,
+        })?;
+        let attached = Attached {
+            geometry,
+            process: u32::from(process),
+            context: first,
+            contexts: CONTEXTS,
+            engine_pid: std::process::id(),
+        };
+        Ok((attached.to_words(), vec![file, self.doorbell.clone()]))
+    }
+
+    /// Watches for a process's death.
+    fn watch_pid(&mut self, index: u32, process: Process, pid: u32) {
+        let Some(member) = self.programs[index as usize]
+            .as_mut()
+            .and_then(|program| program.members.get_mut(&process))
+        else {
+            return;
+        };
+        if member.pidfd.is_some() {
+            return;
+        }
+        let opened = rustix::process::Pid::from_raw(pid as i32)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
+        let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
+        match opened {
+            Ok(pidfd) if epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).is_ok() => {
+                member.pid = pid;
+                member.pidfd = Some(pidfd);
+            }
+            // It is dead already.
+            _ => self.process_gone(index, process),
+        }
+    }
+
+    fn member(&self, number: u64) -> Result<(u32, Process), i32> {
+        self.clients
+            .get(&number)
+            .and_then(|client| client.member)
+            .ok_or(libc::ENOTCONN)
+    }
+
+    fn fork(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let (index, parent) = self.member(number)?;
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let child = program.processes.take().ok_or(libc::EAGAIN)? as Process;
+        // An epoll set is one for both from now on, whoever of them ends first.
+        let pollers = program
+            .members
+            .get(&parent)
+            .map_or_else(Vec::new, |member| member.pollers.clone());
+        program.members.insert(
+            child,
+            Member {
+                pid: 0,
+                pidfd: None,
+                contexts: Vec::new(),
+                pollers,
+                announced: Instant::now(),
+                parent: Some(parent),
+            },
+        );
+        self.ask(|done| Command::Fork {
+            owner: Owner(index),
+            parent,
+            child,
+            done,
+        })?;
+        Ok((words(&[u64::from(child)]), Vec::new()))
+    }
+
+    fn forked(&mut self, number: u64, child: Process, pid: u32) {
+        let Ok((index, _)) = self.member(number) else {
+            return;
+        };
+        if pid == 0 {
+            self.process_gone(index, child);
+        } else {
+            self.watch_pid(index, child, pid);
+        }
+    }
+
+    fn poller(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let (index, process) = self.member(number)?;
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let poller = program.pollers.take().ok_or(libc::EMFILE)?;
+        if let Some((shared, _)) = program.region.poller(poller) {
+            shared.reset();
+        }
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| errno.raw_os_error())?;
+        let ours = doorbell.try_clone().map_err(|_| libc::EMFILE)?;
+        if let Some(member) = program.members.get_mut(&process) {
+            member.pollers.push(poller);
+        }
+        self.ask(|done| Command::AddPoller {
+            owner: Owner(index),
+            poller,
+            doorbell: ours,
+            done,
+        })?;
+        Ok((words(&[u64::from(poller)]), vec![Arc::new(doorbell)]))
+    }
+
+    fn poller_gone(&mut self, number: u64, poller: u32) {
+        let Ok((index, process)) = self.member(number) else {
+            return;
+        };
+        let Some(program) = self.programs[index as usize].as_mut() else {
+            return;
+        };
+        let Some(member) = program.members.get_mut(&process) else {
+            return;
+        };
+        let Some(at) = member.pollers.iter().position(|own| *own == poller) else {
+            return;
+        };
+        member.pollers.swap_remove(at);
+        self.forget_pollers(index, &[poller]);
+    }
+
+    /// A process does not need these pollers any more: those that no other has are free.
+    fn forget_pollers(&mut self, index: u32, pollers: &[u32]) {
+        for poller in pollers {
+            let Some(program) = self.programs[index as usize].as_mut() else {
+                return;
+            };
+            let mut members = program.members.values();
+            if members.any(|member| member.pollers.contains(poller)) {
+                continue;
+            }
+            program.pollers.give(*poller);
+            self.send(Command::RemovePoller {
+                owner: Owner(index),
+                poller: *poller,
+            });
+        }
+    }
+
+    fn holds(&mut self, number: u64, payload: &[u8]) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let (index, process) = self.member(number)?;
+        let sockets = payload
+            .chunks_exact(8)
+            .map(|word| SlotRef::from_bits(u64::from_ne_bytes(word.try_into().unwrap_or_default())))
+            .collect();
+        self.ask(|done| Command::Holds {
+            owner: Owner(index),
+            process,
+            sockets,
+            done,
+        })?;
+        Ok((words(&[]), Vec::new()))
+    }
+
+    fn process_gone(&mut self, index: u32, process: Process) {
+        let Some(program) = self
+            .programs
+            .get_mut(index as usize)
+            .and_then(Option::as_mut)
+        else {
+            return;
+        };
+        let Some(member) = program.members.remove(&process) else {
+            return;
+        };
+        let has_children = program
+            .members
+            .values()
+            .any(|other| other.parent == Some(process) && other.pid == 0);
+        if has_children {
+            for other in program
+                .members
+                .values_mut()
+                .filter(|other| other.parent == Some(process) && other.pid == 0)
+            {
+                other.announced = Instant::now();
+            }
+        }
+        if let Some(first) = member.contexts.first() {
+            program.contexts.give(first / CONTEXTS);
+        }
+        program.processes.give(u32::from(process));
+        self.send(Command::ProcessGone {
+            owner: Owner(index),
+            process,
+        });
+        self.forget_pollers(index, &member.pollers);
+    }
+
+    /// Whether a child has been announced whose parent is dead.
+    fn announced_alone(&self) -> bool {
+        self.programs.iter().flatten().any(|program| {
+            program
+                .members
+                .values()
+                .any(|member| Self::alone(program, member))
+        })
+    }
+
+    fn alone(program: &Program, member: &Member) -> bool {
+        member.pid == 0
+            && member
+                .parent
+                .is_some_and(|parent| !program.members.contains_key(&parent))
+    }
+
+    fn forget_announced(&mut self) {
+        for index in 0..self.programs.len() {
+            let Some(program) = self.programs[index].as_ref() else {
+                continue;
+            };
+            let late: Vec<Process> = program
+                .members
+                .iter()
+                .filter(|(_, member)| {
+                    Self::alone(program, member) && member.announced.elapsed() > ANNOUNCED
+                })
+                .map(|(process, _)| *process)
+                .collect();
+            for process in late {
+                self.process_gone(index as u32, process);
+            }
+        }
+    }
+
+    fn forget_programs(&mut self) {
+        for index in 0..self.programs.len() {
+            if self.programs[index]
+                .as_ref()
+                .is_some_and(|program| !program.guarded && program.members.is_empty())
+            {
+                self.programs[index] = None;
+                self.send(Command::RemoveProgram {
+                    owner: Owner(index as u32),
+                });
+            }
+        }
+        if self.ephemeral
+            && self.had_program
+            && !self.ending
+            && self.programs.iter().all(Option::is_none)
+        {
+            self.end(PATIENCE);
+        }
+    }
+
+    fn end(&mut self, patience: Duration) {
+        self.ending = true;
+        self.send(Command::Drain {
+            patience_ms: patience.as_millis() as u64,
+        });
+    }
+
+    fn describe(&self) -> Result<String, i32> {
+        let worker: String = self.ask(|reply| Command::Describe { reply })?;
+        let worker: serde_json::Value = serde_json::from_str(&worker).map_err(|_| libc::EIO)?;
+        let description = serde_json::json!({
+            "name": self.name,
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "address": std::net::Ipv4Addr::from(self.serving.own_ip).to_string(),
+            "loopback": self.loopback,
+            "shards": [worker],
+        });
+        Ok(description.to_string())
+    }
+}
+
+fn words(from: &[u64]) -> [u64; 8] {
+    let mut words = [0; 8];
+    words[..from.len()].copy_from_slice(from);
+    words
+}
+
+/// A text of any length, as a descriptor of a file in memory.
+fn document(text: &str) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    let errno = |errno: rustix::io::Errno| errno.raw_os_error();
+    let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(errno)?;
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let written = rustix::io::write(&file, rest).map_err(errno)?;
+        rest = &rest[written..];
+    }
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(errno)?;
+    Ok((words(&[text.len() as u64]), vec![Arc::new(file)]))
+}

@@ -1,0 +1,35 @@
+//! The engine: shards on threads, control socket, memory shared with programs, life cycle.
+//!
+//! Two kinds of thread. [`control`] accepts processes of programs and the command line; what it decides it sends to the workers as
+//! [`command::Command`]s. A [`worker`] owns one shard and one queue of the port, and is the only one that touches either: it
+//! receives frames, serves submissions, runs timers, transmits and publishes, then sleeps until a frame or a doorbell.
+//!
+//! - [`arena`], [`memory`]: receive rings inside the programs' regions.
+//! - [`program`], [`socket`]: what the engine believes of each program and each of its sockets, in private memory.
+//! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
+//! - [`config`], [`mod@start`]: from flags to a running engine.
+
+pub mod arena;
+mod calls;
+pub mod command;
+pub mod config;
+pub mod control;
+mod egress;
+mod follow;
+mod life;
+pub mod memory;
+mod numbers;
+mod options;
+pub mod process;
+pub mod program;
+mod publish;
+mod serve;
+mod serving;
+mod snapshot;
+pub mod socket;
+pub mod start;
+mod tcp_info;
+pub mod worker;
+
+pub use config::Config;
+pub use start::{StartError, start};

@@ -1,0 +1,315 @@
+//! Who holds what, and what is closed when a holder is gone.
+
+use std::sync::atomic::Ordering;
+
+use millrace_context::futex;
+use millrace_shard::Memory;
+
+use crate::command::Command;
+use crate::program::{ContextEntry, PollerEntry, ProcessEntry, Program};
+use crate::socket::Process;
+use crate::worker::{Place, Worker};
+
+impl Worker {
+    /// A process holds a socket no more. The last one closes it.
+    pub(crate) fn release(&mut self, place: Place, process: Process) {
+        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        let Some(at) = entry.holders.iter().position(|holder| *holder == process) else {
+            return;
+        };
+        entry.holders.swap_remove(at);
+        if entry.holders.is_empty() {
+            self.close(place);
+        }
+    }
+
+    /// Closes a slot's socket and frees the slot.
+    fn close(&mut self, place: Place) {
+        let program = self.program(place.program);
+        let owner = program.owner;
+        let entry = &mut program.entries[place.slot as usize];
+        entry.open = false;
+        let (socket, accepts) = (entry.socket.take(), entry.accepts.take());
+        entry.watches.clear();
+        program.vacant.push(place.slot);
+        let slot = program.slot(place.slot);
+        let consumed = slot.app.consumed.load(Ordering::Acquire);
+        slot.engine
+            .status
+            .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
+        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
+        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+        }
+        if let Some(id) = socket {
+            if accepts.is_none() {
+                // What was read last decides whether unread data makes this a reset.
+                let _ = self.shard.consumed(id, consumed, self.now);
+            }
+            let _ = self.shard.close(id, self.now);
+        }
+        if let Some(queue) = accepts {
+            self.shard.memory_mut().free(
+                owner,
+                millrace_shard::Block {
+                    at: queue.at,
+                    log2: queue.log2,
+                },
+            );
+            self.reset_waiting(place, u64::MAX);
+        }
+    }
+
+    /// Resets connections that wait in a listener's queue below `position`: nobody will take them. One that a living process has claimed is
+    /// its own: the submission that says so may be on its way.
+    fn reset_waiting(&mut self, listener: Place, position: u64) {
+        let program = self.program(listener.program);
+        let claimed = |slot: u32| {
+            let claim = program.slot(slot).app.context.load(Ordering::Acquire);
+            let mut contexts = program.contexts.iter();
+            contexts.any(|context| context.index + 1 == claim)
+        };
+        let lost: Vec<u32> = (0..program.entries.len() as u32)
+            .filter(|slot| {
+                let entry = &program.entries[*slot as usize];
+                entry.open
+                    && entry.waiting.is_some_and(|waiting| {
+                        waiting.listener == listener.slot && waiting.position < position
+                    })
+                    && !claimed(*slot)
+            })
+            .collect();
+        self.reset(listener.program, &lost);
+    }
+
+    /// Resets connections that nobody has taken.
+    fn reset(&mut self, program: u32, slots: &[u32]) {
+        for slot in slots {
+            let entry = &mut self.program(program).entries[*slot as usize];
+            entry.waiting = None;
+            if let Some(id) = entry.socket.take() {
+                let _ = self.shard.abort(id, self.now);
+            }
+            self.close(Place {
+                program,
+                slot: *slot,
+            });
+        }
+    }
+
+    /// A process is gone: what it alone held is closed, and what it took from a queue and did not own up to is reset.
+    pub(crate) fn process_gone(&mut self, program: u32, process: Process) {
+        let Some(this) = self
+            .programs
+            .get_mut(program as usize)
+            .and_then(Option::as_mut)
+        else {
+            return;
+        };
+        // What it had claimed from a queue, whether or not the listener is still there.
+        let claimed: Vec<u32> = (0..this.entries.len() as u32)
+            .filter(|slot| {
+                let entry = &this.entries[*slot as usize];
+                let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
+                let mut contexts = this.contexts.iter();
+                entry.open
+                    && entry.waiting.is_some()
+                    && contexts
+                        .any(|context| context.process == process && context.index + 1 == claim)
+            })
+            .collect();
+        this.contexts.retain(|context| context.process != process);
+        this.processes.retain(|entry| entry.process != process);
+        let held: Vec<u32> = (0..this.entries.len() as u32)
+            .filter(|slot| this.entries[*slot as usize].holders.contains(&process))
+            .collect();
+        let listeners: Vec<(u32, u64)> = held
+            .iter()
+            .filter(|slot| this.entries[**slot as usize].accepts.is_some())
+            .map(|slot| (*slot, this.slot(*slot).app.consumed.load(Ordering::Acquire)))
+            .collect();
+        self.reset(program, &claimed);
+        for (slot, consumed) in listeners {
+            self.reset_waiting(Place { program, slot }, consumed);
+        }
+        for slot in held {
+            self.release(Place { program, slot }, process);
+        }
+    }
+
+    /// Carries out a command of the control thread.
+    pub(crate) fn execute(&mut self, command: Command) {
+        match command {
+            Command::AddProgram { owner, region } => {
+                let index = owner.0 as usize;
+                if self.programs.len() <= index {
+                    self.programs.resize_with(index + 1, || None);
+                }
+                self.shard.memory_mut().insert(owner, region.clone());
+                self.programs[index] = Some(Program::new(owner, region));
+            }
+            Command::RemoveProgram { owner } => self.remove_program(owner.0),
+            Command::AddProcess {
+                owner,
+                process,
+                pid,
+                contexts,
+                done,
+            } => {
+                if let Some(program) = self
+                    .programs
+                    .get_mut(owner.0 as usize)
+                    .and_then(Option::as_mut)
+                {
+                    program
+                        .contexts
+                        .retain(|context| context.process != process);
+                    program.processes.retain(|entry| entry.process != process);
+                    program.processes.push(ProcessEntry { process, pid });
+                    for index in contexts {
+                        if let Some((shared, _)) = program.region.context(index) {
+                            shared.reset();
+                            program.contexts.push(ContextEntry {
+                                index,
+                                process,
+                                cursor: Default::default(),
+                            });
+                        }
+                    }
+                }
+                // Nobody waits any more if the process died meanwhile.
+                let _ = done.send(());
+            }
+            Command::Fork {
+                owner,
+                parent,
+                child,
+                done,
+            } => {
+                // What the parent submitted before it announced the fork comes first: it may close a socket, or open one that the child must hold.
+                self.serve();
+                if let Some(program) = self
+                    .programs
+                    .get_mut(owner.0 as usize)
+                    .and_then(Option::as_mut)
+                {
+                    for entry in program
+                        .entries
+                        .iter_mut()
+                        .filter(|entry| entry.open && entry.holders.contains(&parent))
+                    {
+                        entry.holders.push(child);
+                    }
+                    program.processes.push(ProcessEntry {
+                        process: child,
+                        pid: 0,
+                    });
+                }
+                let _ = done.send(());
+            }
+            Command::Holds {
+                owner,
+                process,
+                sockets,
+                done,
+            } => {
+                let lost: Vec<u32> = self
+                    .programs
+                    .get(owner.0 as usize)
+                    .and_then(Option::as_ref)
+                    .map_or_else(Vec::new, |program| {
+                        let kept = |slot: u32| {
+                            sockets
+                                .iter()
+                                .any(|held| held.index == slot && program.find(*held).is_some())
+                        };
+                        (0..program.entries.len() as u32)
+                            .filter(|slot| {
+                                program.entries[*slot as usize].holders.contains(&process)
+                                    && !kept(*slot)
+                            })
+                            .collect()
+                    });
+                for slot in lost {
+                    self.release(
+                        Place {
+                            program: owner.0,
+                            slot,
+                        },
+                        process,
+                    );
+                }
+                let _ = done.send(());
+            }
+            Command::ProcessGone { owner, process } => {
+                self.serve();
+                self.process_gone(owner.0, process);
+            }
+            Command::AddPoller {
+                owner,
+                poller,
+                doorbell,
+                done,
+            } => {
+                if let Some(program) = self
+                    .programs
+                    .get_mut(owner.0 as usize)
+                    .and_then(Option::as_mut)
+                {
+                    let index = poller as usize;
+                    if program.pollers.len() <= index {
+                        program.pollers.resize_with(index + 1, || None);
+                    }
+                    program.pollers[index] = Some(PollerEntry {
+                        doorbell,
+                        tail: 0,
+                        touched: false,
+                    });
+                }
+                let _ = done.send(());
+            }
+            Command::RemovePoller { owner, poller } => {
+                if let Some(program) = self
+                    .programs
+                    .get_mut(owner.0 as usize)
+                    .and_then(Option::as_mut)
+                {
+                    if let Some(entry) = program.pollers.get_mut(poller as usize) {
+                        *entry = None;
+                    }
+                    for entry in &mut program.entries {
+                        entry.watches.retain(|watch| watch.poller != poller);
+                    }
+                }
+            }
+            Command::Sockets { reply } => drop(reply.send(self.sockets_json())),
+            Command::Describe { reply } => drop(reply.send(self.describe_json())),
+            Command::Drain { .. } => {}
+        }
+    }
+
+    /// Closes what is left of a program, as the kernel closes what an exiting process leaves open.
+    fn remove_program(&mut self, program: u32) {
+        let Some(this) = self
+            .programs
+            .get_mut(program as usize)
+            .and_then(Option::as_mut)
+        else {
+            return;
+        };
+        this.contexts.clear();
+        let (waiting, open): (Vec<u32>, Vec<u32>) = (0..this.entries.len() as u32)
+            .filter(|slot| this.entries[*slot as usize].open)
+            .partition(|slot| this.entries[*slot as usize].waiting.is_some());
+        for slot in waiting.into_iter().chain(open) {
+            if self.program(program).entries[slot as usize].open {
+                self.close(Place { program, slot });
+            }
+        }
+        self.publish();
+        let owner = self.program(program).owner;
+        self.programs[program as usize] = None;
+        // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.
+        self.shard.memory_mut().remove(owner);
+    }
+}

@@ -1,0 +1,167 @@
+//! Socket options as the program names them, as the shard takes them.
+
+use libc::{EINVAL, ENOENT, ENOPROTOOPT};
+use millrace_context::submission::Name;
+use millrace_shard::{Opt, OptName, Options};
+use millrace_tcp::Algorithm;
+
+/// The option that a request names. Values out of range are `EINVAL`: the shim has checked them, but nobody believes the shim.
+pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
+    let value = arguments[0];
+    let flag = value != 0;
+    let narrow = |max: u64| if value <= max { Ok(value) } else { Err(EINVAL) };
+    Ok(match name {
+        Name::NoDelay => Opt::NoDelay(flag),
+        Name::Cork => Opt::Cork(flag),
+        Name::KeepAlive => Opt::KeepAlive(flag),
+        Name::KeepIdle => Opt::KeepIdle(narrow(32767)? as u16),
+        Name::KeepInterval => Opt::KeepInterval(narrow(32767)? as u16),
+        Name::KeepCount => Opt::KeepCount(narrow(127)? as u8),
+        Name::UserTimeout => Opt::UserTimeout(narrow(u64::from(u32::MAX))? as u32),
+        Name::MaxSegment => Opt::MaxSegment(narrow(32767)? as u16),
+        Name::SynCount => Opt::SynCount(narrow(127)? as u8),
+        Name::Linger2 => Opt::Linger2(narrow(60)? as u16),
+        Name::Linger => Opt::Linger(flag.then_some(arguments[1].min(u64::from(u16::MAX)) as u16)),
+        Name::ReceiveBuffer => Opt::ReceiveBuffer(narrow(u64::from(u32::MAX))? as u32),
+        Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
+        Name::Congestion => Opt::Congestion(algorithm(&arguments[..2])?),
+        Name::QuickAck
+        | Name::Info
+        | Name::OutQueue
+        | Name::OutQueueUnsent
+        | Name::NotSentLowWater => {
+            return Err(ENOPROTOOPT);
+        }
+    })
+}
+
+fn algorithm(words: &[u64]) -> Result<Algorithm, i32> {
+    let name: Vec<u8> = words
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .take_while(|byte| *byte != 0)
+        .collect();
+    match name.as_slice() {
+        b"cubic" => Ok(Algorithm::Cubic),
+        b"reno" => Ok(Algorithm::NewReno),
+        _ => Err(ENOENT),
+    }
+}
+
+/// The name that Linux gives an algorithm.
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Cubic => "cubic",
+        Algorithm::NewReno => "reno",
+    }
+}
+
+/// The option to read, for those that are the shard's.
+pub(crate) fn readable(name: Name) -> Option<OptName> {
+    Some(match name {
+        Name::NoDelay => OptName::NoDelay,
+        Name::Cork => OptName::Cork,
+        Name::KeepAlive => OptName::KeepAlive,
+        Name::KeepIdle => OptName::KeepIdle,
+        Name::KeepInterval => OptName::KeepInterval,
+        Name::KeepCount => OptName::KeepCount,
+        Name::UserTimeout => OptName::UserTimeout,
+        Name::MaxSegment => OptName::MaxSegment,
+        Name::SynCount => OptName::SynCount,
+        Name::Linger2 => OptName::Linger2,
+        Name::Linger => OptName::Linger,
+        Name::ReceiveBuffer => OptName::ReceiveBuffer,
+        Name::SendBuffer => OptName::SendBuffer,
+        Name::Congestion => OptName::Congestion,
+        Name::QuickAck
+        | Name::Info
+        | Name::OutQueue
+        | Name::OutQueueUnsent
+        | Name::NotSentLowWater => return None,
+    })
+}
+
+/// An option's value as getsockopt hands it over: an int, `struct linger`, or a name.
+pub(crate) fn encode(opt: Opt) -> Vec<u8> {
+    let int = |value: i64| (value as i32).to_ne_bytes().to_vec();
+    match opt {
+        Opt::NoDelay(on)
+        | Opt::Cork(on)
+        | Opt::KeepAlive(on)
+        | Opt::ReuseAddress(on)
+        | Opt::ReusePort(on) => int(i64::from(on)),
+        Opt::KeepIdle(value)
+        | Opt::KeepInterval(value)
+        | Opt::MaxSegment(value)
+        | Opt::Linger2(value) => int(i64::from(value)),
+        Opt::KeepCount(value) | Opt::SynCount(value) => int(i64::from(value)),
+        Opt::UserTimeout(value) | Opt::ReceiveBuffer(value) | Opt::SendBuffer(value) => {
+            int(i64::from(value))
+        }
+        Opt::Linger(linger) => [
+            int(i64::from(linger.is_some())),
+            int(i64::from(linger.unwrap_or(0))),
+        ]
+        .concat(),
+        Opt::Congestion(algorithm) => {
+            let mut name = algorithm_name(algorithm).as_bytes().to_vec();
+            name.resize(16, 0);
+            name
+        }
+    }
+}
+
+/// Options that were set before there was a socket to set them on.
+pub(crate) fn collect(set: &[Opt]) -> Options {
+    let mut options = Options::default();
+    for opt in set {
+        let tcp = &mut options.tcp;
+        match *opt {
+            Opt::NoDelay(on) => tcp.nodelay = on,
+            Opt::Cork(on) => tcp.cork = on,
+            Opt::KeepAlive(on) => tcp.keepalive = on.then_some(options.keepalive),
+            Opt::KeepIdle(idle_s) => options.keepalive.idle_s = idle_s,
+            Opt::KeepInterval(interval_s) => options.keepalive.interval_s = interval_s,
+            Opt::KeepCount(probes) => options.keepalive.probes = probes,
+            Opt::UserTimeout(ms) => tcp.user_timeout_ms = (ms != 0).then_some(ms),
+            Opt::MaxSegment(bytes) => tcp.max_segment = (bytes != 0).then_some(bytes),
+            Opt::SynCount(count) => tcp.syn_retries = Some(count),
+            Opt::Linger2(seconds) => tcp.fin_wait_s = (seconds != 0).then_some(seconds),
+            Opt::Linger(linger) => options.linger = linger,
+            Opt::ReceiveBuffer(bytes) => options.receive_buffer = Some(bytes),
+            Opt::SendBuffer(bytes) => options.send_buffer = Some(bytes),
+            Opt::Congestion(algorithm) => tcp.congestion = algorithm,
+            Opt::ReuseAddress(on) => options.reuse.address = on,
+            Opt::ReusePort(on) => options.reuse.port = on,
+        }
+    }
+    if options.tcp.keepalive.is_some() {
+        options.tcp.keepalive = Some(options.keepalive);
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keepalive_times_may_come_after_it_is_switched_on() {
+        let options = collect(&[Opt::KeepAlive(true), Opt::KeepIdle(7), Opt::KeepCount(3)]);
+        let keepalive = options.tcp.keepalive.unwrap();
+        assert_eq!((keepalive.idle_s, keepalive.probes), (7, 3));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        assert_eq!(parse(Name::KeepCount, &[128, 0, 0, 0, 0, 0]), Err(EINVAL));
+        assert_eq!(
+            parse(
+                Name::Congestion,
+                &[u64::from_ne_bytes(*b"vegas\0\0\0"), 0, 0, 0, 0, 0]
+            ),
+            Err(ENOENT)
+        );
+        assert_eq!(parse(Name::Info, &[0; 6]), Err(ENOPROTOOPT));
+    }
+}

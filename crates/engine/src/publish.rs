@@ -1,0 +1,372 @@
+//! From what changed in the shard to what programs see: slots, hints, wake-ups.
+//!
+//! In this order: all slots; a full fence; for each changed slot its blocked threads and its pollers' hints; a full fence; the doorbells of pollers
+//! whose program sleeps. A program does the reverse (says that it sleeps or wants room, a full fence, looks at the slot or the ring), so one of the two
+//! sees the other.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+
+use millrace_context::slot::pack_ring;
+use millrace_context::{Address, Status, futex};
+use millrace_shard::{Error, SocketId, View, ViewFlags};
+
+use crate::program::Program;
+use crate::socket::Waiting;
+use crate::worker::{Place, Worker, ring};
+
+/// epoll's EPOLLEXCLUSIVE.
+const EXCLUSIVE: u32 = 1 << 28;
+const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
+const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+
+/// The least that a window update should open before the program rings for it, in bytes.
+const WINDOW_STEP: u64 = 16 << 10;
+
+impl Worker {
+    /// Publishes everything that changed since the last call.
+    pub(crate) fn publish(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        self.shard.take_changed(&mut changed);
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in changed.drain(..) {
+            if let Some(place) = self.place(id) {
+                if self
+                    .shard
+                    .view(id)
+                    .is_some_and(|view| view.flags.contains(ViewFlags::LISTENING))
+                {
+                    self.hand_over(place, &mut touched);
+                } else {
+                    touched.push(place);
+                }
+            }
+        }
+        self.changed = changed;
+        if !touched.is_empty() {
+            for place in &touched {
+                self.publish_slot(*place);
+            }
+            self.shard.memory_mut().settle();
+            fence(Ordering::SeqCst);
+            for place in touched.drain(..) {
+                self.notify(place);
+            }
+            fence(Ordering::SeqCst);
+            self.ring_pollers();
+        }
+        self.touched = touched;
+    }
+
+    /// Where a socket is shown.
+    pub(crate) fn place(&self, id: SocketId) -> Option<Place> {
+        let place = self.places.get(id.index() as usize).copied().flatten()?;
+        let entry = self
+            .programs
+            .get(place.program as usize)?
+            .as_ref()?
+            .entries
+            .get(place.slot as usize)?;
+        (entry.socket == Some(id)).then_some(place)
+    }
+
+    /// Ties a socket to a slot.
+    pub(crate) fn tie(&mut self, id: SocketId, place: Place) {
+        let index = id.index() as usize;
+        if self.places.len() <= index {
+            self.places.resize(index + 1, None);
+        }
+        self.places[index] = Some(place);
+        if let Some(program) = self.programs[place.program as usize].as_mut() {
+            program.entries[place.slot as usize].socket = Some(id);
+        }
+    }
+
+    /// Moves established connections from a listener in the shard to its queue in the program's memory, as far as the backlog goes.
+    pub(crate) fn hand_over(&mut self, place: Place, touched: &mut Vec<Place>) {
+        let Some(program) = self.programs[place.program as usize].as_mut() else {
+            return;
+        };
+        let Some(listener) = program.entries[place.slot as usize].socket else {
+            return;
+        };
+        let mut moved = false;
+        loop {
+            let Some(mut queue) = program.entries[place.slot as usize].accepts else {
+                return;
+            };
+            let taken = program
+                .slot(place.slot)
+                .app
+                .consumed
+                .load(Ordering::Acquire)
+                .min(queue.pushed);
+            let waiting = queue.pushed - taken;
+            let room = queue.capacity().min(u64::from(queue.backlog.max(1)));
+            if waiting >= room {
+                break;
+            }
+            if self
+                .shard
+                .view(listener)
+                .is_none_or(|view| view.pending_accepts == 0)
+            {
+                break;
+            }
+            let Some(slot) = program.open_slot() else {
+                self.counters.slots_exhausted += 1;
+                break;
+            };
+            let Ok(id) = self.shard.accept(listener) else {
+                program.entries[slot as usize].open = false;
+                program.vacant.push(slot);
+                break;
+            };
+            program.entries[slot as usize].waiting = Some(Waiting {
+                listener: place.slot,
+                position: queue.pushed,
+            });
+            let reference = program.reference(slot);
+            let at = queue.at + ((queue.pushed * 8) & ((1 << queue.log2) - 1));
+            program
+                .region
+                .write_arena(at, &reference.to_bits().to_ne_bytes());
+            queue.pushed += 1;
+            program.entries[place.slot as usize].accepts = Some(queue);
+            program.entries[slot as usize].socket = Some(id);
+            let accepted = Place {
+                program: place.program,
+                slot,
+            };
+            let index = id.index() as usize;
+            if self.places.len() <= index {
+                self.places.resize(index + 1, None);
+            }
+            self.places[index] = Some(accepted);
+            touched.push(accepted);
+            moved = true;
+        }
+        if moved {
+            touched.push(place);
+        }
+    }
+
+    /// Writes a slot.
+    fn publish_slot(&mut self, place: Place) {
+        let Some(program) = self.programs[place.program as usize].as_mut() else {
+            return;
+        };
+        let index = place.slot;
+        let entry = &mut program.entries[index as usize];
+        if !entry.open {
+            return;
+        }
+        let slot = program
+            .region
+            .slot(index)
+            .expect("entries are made only for slots that exist");
+        let Some(view) = entry.socket.and_then(|id| self.shard.view(id)) else {
+            let status = if entry.socket.is_some() {
+                Status::OPEN | Status::DEAD
+            } else {
+                Status::OPEN
+            };
+            slot.engine.status.store(status.bits(), Ordering::Release);
+            return;
+        };
+        if view.error != 0 && entry.error & 0xffff != view.error as u32 {
+            entry.error = (entry.error >> 16).wrapping_add(1) << 16 | view.error as u32;
+        }
+        let status = status(&view);
+        if entry.seen.status != status.bits() {
+            slot.cold
+                .set_addresses(view.local.into_shared(), view.remote.into_shared());
+        }
+        slot.engine.error.store(entry.error, Ordering::Release);
+        slot.engine
+            .send_limit
+            .store(view.send_limit, Ordering::Relaxed);
+        if let Some(queue) = entry.accepts {
+            slot.engine
+                .ring
+                .store(pack_ring(queue.at, queue.log2), Ordering::Release);
+            slot.engine.received.store(queue.pushed, Ordering::Release);
+        } else {
+            let (ring, step) = view.ring.map_or((0, WINDOW_STEP), |block| {
+                (
+                    pack_ring(block.at, block.log2),
+                    (block.len() as u64 / 4).max(WINDOW_STEP),
+                )
+            });
+            slot.engine
+                .consume_wake
+                .store(view.consumed + step, Ordering::Relaxed);
+            slot.engine.ring.store(ring, Ordering::Release);
+            slot.engine.received.store(view.received, Ordering::Release);
+            slot.engine.acked.store(view.acked, Ordering::Release);
+        }
+        slot.engine.status.store(status.bits(), Ordering::Release);
+    }
+
+    /// Wakes threads blocked on a slot, and hints its pollers.
+    fn notify(&mut self, place: Place) {
+        let Some(program) = self.programs[place.program as usize].as_mut() else {
+            return;
+        };
+        let Program {
+            region,
+            entries,
+            pollers,
+            ..
+        } = program;
+        let entry = &mut entries[place.slot as usize];
+        let Some(slot) = region.slot(place.slot) else {
+            return;
+        };
+        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
+        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+            self.counters.wakeups += 1;
+        }
+        let mut seen = entry.seen;
+        seen.received = slot.engine.received.load(Ordering::Relaxed);
+        seen.acked = slot.engine.acked.load(Ordering::Relaxed);
+        seen.status = slot.engine.status.load(Ordering::Relaxed);
+        seen.error = entry.error;
+        let mut bits = 0;
+        if seen.status != entry.seen.status || seen.error != entry.seen.error {
+            bits |= IN | OUT | (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        }
+        if seen.received != entry.seen.received {
+            bits |= IN;
+        }
+        // Room to send is news only to who has asked for it, and worth it from a third of the buffer (Linux's sk_stream_is_writeable).
+        let wanted = slot.app.send_wanted.load(Ordering::Acquire);
+        if seen.acked != entry.seen.acked && wanted != entry.send_wanted {
+            let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
+            let used = slot
+                .app
+                .queued
+                .load(Ordering::Acquire)
+                .saturating_sub(seen.acked);
+            if used <= limit * 2 / 3 {
+                entry.send_wanted = wanted;
+                bits |= OUT;
+            }
+        }
+        entry.seen = seen;
+        if bits == 0 || entry.watches.is_empty() {
+            return;
+        }
+        // Of those who watch exclusively one that sleeps is enough; if none sleeps, all hear of it and the first to look has it.
+        let sleeping = |poller: u32| {
+            let idle = |index| {
+                region
+                    .poller(index)
+                    .is_some_and(|(shared, _)| shared.sleepers() > 0)
+            };
+            pollers
+                .get(poller as usize)
+                .and_then(Option::as_ref)
+                .is_some_and(|entry| !entry.touched)
+                && idle(poller)
+        };
+        let chosen = entry
+            .watches
+            .iter()
+            .position(|watch| watch.mask & EXCLUSIVE != 0 && sleeping(watch.poller));
+        for (index, watch) in entry.watches.iter_mut().enumerate() {
+            if watch.mask & bits == 0
+                || watch.mask & EXCLUSIVE != 0 && chosen.is_some_and(|chosen| chosen != index)
+            {
+                continue;
+            }
+            let Some(Some(poller)) = pollers.get_mut(watch.poller as usize) else {
+                continue;
+            };
+            let Some((shared, hints)) = region.poller(watch.poller) else {
+                continue;
+            };
+            poller.touched = true;
+            if watch
+                .hint
+                .is_some_and(|hint| shared.still_pending(poller.tail, hint))
+            {
+                continue;
+            }
+            watch.hint = Some(shared.push(hints, &mut poller.tail, place.slot));
+            self.counters.hints += 1;
+        }
+        if chosen.is_some() && entry.watches.len() > 1 {
+            entry.watches.rotate_left(1);
+        }
+    }
+
+    /// Rings the pollers that had hints and whose program sleeps.
+    fn ring_pollers(&mut self) {
+        for program in self.programs.iter_mut().flatten() {
+            for (index, poller) in program.pollers.iter_mut().enumerate() {
+                let Some(poller) = poller.as_mut().filter(|poller| poller.touched) else {
+                    continue;
+                };
+                poller.touched = false;
+                if program
+                    .region
+                    .poller(index as u32)
+                    .is_some_and(|(shared, _)| shared.sleepers() > 0)
+                {
+                    ring(poller.doorbell.as_fd());
+                    self.counters.wakeups += 1;
+                }
+            }
+        }
+    }
+
+    /// Marks a slot to be published in this round.
+    pub(crate) fn touch(&mut self, place: Place) {
+        self.touched.push(place);
+    }
+
+    /// Sets a slot's error word: a request failed that nobody waits for.
+    pub(crate) fn fail(&mut self, place: Place, error: Error) {
+        if let Some(program) = self.programs[place.program as usize].as_mut() {
+            let entry = &mut program.entries[place.slot as usize];
+            entry.error = (entry.error >> 16).wrapping_add(1) << 16 | error.errno() as u32;
+            let slot = program.slot(place.slot);
+            slot.engine.error.store(
+                program.entries[place.slot as usize].error,
+                Ordering::Release,
+            );
+            slot.engine
+                .status
+                .store(Status::OPEN.bits(), Ordering::Release);
+        }
+        self.touch(place);
+    }
+}
+
+fn status(view: &View) -> Status {
+    let mut status = Status::OPEN;
+    let has = |flag| view.flags.contains(flag);
+    status.set(Status::BOUND, view.local.port() != 0);
+    status.set(Status::LISTENING, has(ViewFlags::LISTENING));
+    status.set(Status::CONNECTING, has(ViewFlags::CONNECTING));
+    status.set(Status::CONNECTED, has(ViewFlags::CONNECTED));
+    status.set(Status::READ_CLOSED, has(ViewFlags::END_OF_STREAM));
+    status.set(Status::WRITE_CLOSED, has(ViewFlags::WRITE_SHUT));
+    status.set(
+        Status::DEAD,
+        matches!(view.state, Some(millrace_tcp::State::Closed)),
+    );
+    status
+}
+
+trait IntoShared {
+    fn into_shared(self) -> Address;
+}
+
+impl IntoShared for std::net::SocketAddrV4 {
+    fn into_shared(self) -> Address {
+        Address::v4(*self.ip(), self.port())
+    }
+}

@@ -1,0 +1,247 @@
+//! Submissions: what programs ask of their shard.
+//!
+//! Everything here is hostile input. A request that names a slot the program does not have, or has no more, is answered with an error or
+//! dropped; a ring that makes no sense cuts its process off.
+
+use std::sync::atomic::Ordering;
+
+use libc::{EBADF, EINVAL};
+use millrace_context::submission::Ask;
+use millrace_context::{Operation, SlotRef, Submission, futex};
+use millrace_shard::{Error, How};
+
+use crate::program::Program;
+use crate::socket::Process;
+use crate::worker::{Place, Worker};
+
+/// Submissions taken from one context in one round, so that one program cannot keep the others waiting.
+const SERVE_BURST: usize = 512;
+/// What a request comes to: its result, or an errno, and data.
+pub(crate) type Outcome = Result<(i64, Vec<u8>), i32>;
+
+pub(crate) fn done() -> Outcome {
+    Ok((0, Vec::new()))
+}
+
+pub(crate) fn plain(result: Result<(), Error>) -> Outcome {
+    result.map_or_else(|error| Err(error.errno()), |()| done())
+}
+
+impl Worker {
+    /// Serves every context. How many submissions there were.
+    pub(crate) fn serve(&mut self) -> usize {
+        let mut served = 0;
+        for program in 0..self.programs.len() {
+            let contexts = self.programs[program]
+                .as_ref()
+                .map_or(0, |program| program.contexts.len());
+            for context in 0..contexts {
+                served += self.serve_context(program as u32, context);
+            }
+        }
+        self.counters.submissions += served as u64;
+        served
+    }
+
+    fn serve_context(&mut self, program: u32, context: usize) -> usize {
+        let Some(this) = self.programs[program as usize].as_ref() else {
+            return 0;
+        };
+        // A command may have taken contexts away while this round ran.
+        let Some(entry) = this.contexts.get(context) else {
+            return 0;
+        };
+        let (index, process, mut cursor) = (entry.index, entry.process, entry.cursor);
+        let region = this.region.clone();
+        let Some((shared, ring)) = region.context(index) else {
+            return 0;
+        };
+        if !shared.pending(&cursor) {
+            return 0;
+        }
+        if let Some(core) = shared.core() {
+            self.follow.seen(core);
+        }
+        let mut served = 0;
+        while served < SERVE_BURST {
+            match shared.take(ring, &mut cursor) {
+                Ok(Some(submission)) => {
+                    served += 1;
+                    let outcome = if submission.operation == Operation::Send {
+                        let outcome = self.send(
+                            program,
+                            &submission,
+                            |at, to| region.unstage(index, at, to),
+                            &cursor,
+                        );
+                        cursor.unstage(u64::from(submission.parameter));
+                        outcome
+                    } else {
+                        self.submit(program, process, &submission)
+                    };
+                    if submission.ask.contains(Ask::REPLY) {
+                        // The slot must say what the reply says by the time the program reads it.
+                        self.publish();
+                        // What has been answered has been taken.
+                        shared.publish(&cursor);
+                        match outcome {
+                            Ok((result, data)) => shared.reply.answer(result, &data),
+                            Err(errno) => shared.reply.answer(-i64::from(errno), &[]),
+                        }
+                        futex::wake(&shared.reply.sequence, 1);
+                    }
+                }
+                Ok(None) => break,
+                Err(nonsense) => {
+                    eprintln!(
+                        "millrace: process {} of program {program} is cut off: {nonsense}",
+                        this_pid(self, program, process)
+                    );
+                    self.counters.nonsense += 1;
+                    self.process_gone(program, process);
+                    return served;
+                }
+            }
+        }
+        shared.publish(&cursor);
+        if let Some(entry) = self.programs[program as usize]
+            .as_mut()
+            .and_then(|this| this.contexts.get_mut(context))
+            && entry.index == index
+        {
+            entry.cursor = cursor;
+        }
+        served
+    }
+
+    /// The slot that a submission means.
+    fn find(&self, program: u32, slot: SlotRef) -> Result<Place, i32> {
+        let this = self.programs[program as usize].as_ref().ok_or(EBADF)?;
+        this.find(slot)
+            .map(|slot| Place { program, slot })
+            .ok_or(EBADF)
+    }
+
+    pub(crate) fn program(&mut self, program: u32) -> &mut Program {
+        self.programs[program as usize]
+            .as_mut()
+            .expect("a submission comes from a program that exists")
+    }
+
+    fn send(
+        &mut self,
+        program: u32,
+        submission: &Submission,
+        unstage: impl Fn(usize, &mut [u8]),
+        cursor: &millrace_context::submission::Cursor,
+    ) -> Outcome {
+        let place = self.find(program, submission.slot)?;
+        let entry = &self.program(program).entries[place.slot as usize];
+        let id = entry.socket.ok_or(EBADF)?;
+        let len = submission.parameter as usize;
+        let [(first_at, first_len), (second_at, _)] = cursor.staged(len as u64);
+        let mut filled = 0;
+        let fill = |to: &mut [u8]| {
+            // The staged bytes are in up to two pieces, and so is the send ring.
+            let from_first = to.len().min(first_len.saturating_sub(filled));
+            unstage(first_at + filled.min(first_len), &mut to[..from_first]);
+            if from_first < to.len() {
+                unstage(
+                    second_at + (filled + from_first - first_len),
+                    &mut to[from_first..],
+                );
+            }
+            filled += to.len();
+        };
+        match self
+            .shard
+            .send_with(id, len, !submission.ask.contains(Ask::MORE), fill)
+        {
+            Ok(sent) if sent == len => {}
+            Ok(_) => {
+                // More than its slot allowed, or than there is memory for: bytes are missing, so the stream must not go on.
+                self.counters.overruns += 1;
+                let _ = self.shard.abort(id, self.now);
+                self.touch(place);
+            }
+            Err(error) => return Err(error.errno()),
+        }
+        self.take_consumed(place);
+        done()
+    }
+
+    /// Tells the shard how far the program has read.
+    pub(crate) fn take_consumed(&mut self, place: Place) {
+        let Some(program) = self.programs[place.program as usize].as_ref() else {
+            return;
+        };
+        let entry = &program.entries[place.slot as usize];
+        let Some(id) = entry.socket.filter(|_| entry.accepts.is_none()) else {
+            return;
+        };
+        let consumed = program
+            .slot(place.slot)
+            .app
+            .consumed
+            .load(Ordering::Acquire);
+        if self.shard.consumed(id, consumed, self.now).is_err() {
+            // Beyond what was received: the program scribbles, and its stream cannot go on.
+            self.counters.nonsense += 1;
+            let _ = self.shard.abort(id, self.now);
+        }
+        self.touch(place);
+    }
+
+    fn submit(&mut self, program: u32, process: Process, submission: &Submission) -> Outcome {
+        match submission.operation {
+            Operation::Nop => return done(),
+            Operation::Socket => return self.socket(program, process),
+            _ => {}
+        }
+        let place = self.find(program, submission.slot)?;
+        match submission.operation {
+            Operation::Nop | Operation::Socket | Operation::Send => done(),
+            Operation::Bind => self.bind(place, submission),
+            Operation::Listen => self.listen(place, submission.parameter),
+            Operation::Connect => self.connect(place, submission),
+            Operation::Accepted => self.accepted(place, process),
+            Operation::Consumed => {
+                self.take_consumed(place);
+                done()
+            }
+            Operation::Shutdown => {
+                let how = match submission.parameter {
+                    0 => How::Read,
+                    1 => How::Write,
+                    2 => How::Both,
+                    _ => return Err(EINVAL),
+                };
+                let id = self.program(program).entries[place.slot as usize]
+                    .socket
+                    .ok_or(libc::ENOTCONN)?;
+                self.touch(place);
+                plain(self.shard.shutdown(id, how, self.now))
+            }
+            Operation::Close => {
+                self.release(place, process);
+                done()
+            }
+            Operation::Watch => self.watch(place, submission),
+            Operation::Unwatch => {
+                self.program(program).entries[place.slot as usize]
+                    .watches
+                    .retain(|watch| watch.poller != submission.parameter);
+                done()
+            }
+            Operation::SetOption => self.set_option(place, submission),
+            Operation::GetOption => self.get_option(place, submission),
+            Operation::Disconnect => self.disconnect(place),
+        }
+    }
+}
+
+fn this_pid(worker: &Worker, program: u32, process: Process) -> u32 {
+    worker.programs[program as usize]
+        .as_ref()
+        .map_or(0, |program| program.pid(process))
+}

@@ -1,0 +1,167 @@
+//! What `millrace ss` shows, as JSON.
+
+use millrace_shard::{SocketInfo, SocketState};
+use serde::Serialize;
+
+use crate::worker::Worker;
+
+#[derive(Serialize)]
+struct SocketRow {
+    state: &'static str,
+    local: String,
+    remote: String,
+    receive_queue: u64,
+    send_queue: u64,
+    pids: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcp: Option<TcpRow>,
+}
+
+#[derive(Serialize)]
+struct TcpRow {
+    cwnd: u32,
+    ssthresh: Option<u32>,
+    rtt_us: u32,
+    rttvar_us: u32,
+    rto_us: u32,
+    mss: u16,
+    in_flight: u32,
+    retransmits: u32,
+    bytes_acked: u64,
+    bytes_received: u64,
+    send_window: u32,
+    receive_window: u32,
+}
+
+#[derive(Serialize)]
+struct ProgramRow {
+    pids: Vec<u32>,
+    sockets: usize,
+    receive_memory: u64,
+    receive_memory_failures: u64,
+}
+
+#[derive(Serialize)]
+struct Description {
+    sockets: usize,
+    programs: Vec<ProgramRow>,
+    worker: crate::worker::WorkerCounters,
+    shard: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Worker {
+    /// What `ss` calls the state of a socket.
+    fn state_name(state: SocketState) -> &'static str {
+        use millrace_tcp::State;
+        match state {
+            SocketState::Unconnected => "UNCONN",
+            SocketState::Listen => "LISTEN",
+            SocketState::Tcp(state) => match state {
+                State::Closed => "CLOSED",
+                State::SynSent => "SYN-SENT",
+                State::SynReceived => "SYN-RECV",
+                State::Established => "ESTAB",
+                State::FinWait1 => "FIN-WAIT-1",
+                State::FinWait2 => "FIN-WAIT-2",
+                State::CloseWait => "CLOSE-WAIT",
+                State::Closing => "CLOSING",
+                State::LastAck => "LAST-ACK",
+                State::TimeWait => "TIME-WAIT",
+            },
+        }
+    }
+
+    fn pids(&self, socket: &SocketInfo) -> Vec<u32> {
+        let Some(place) = socket.id.and_then(|id| self.place(id)) else {
+            return Vec::new();
+        };
+        let Some(program) = self.programs[place.program as usize].as_ref() else {
+            return Vec::new();
+        };
+        program.entries[place.slot as usize]
+            .holders
+            .iter()
+            .map(|holder| program.pid(*holder))
+            .collect()
+    }
+
+    /// Every socket, listeners first.
+    pub(crate) fn sockets_json(&mut self) -> String {
+        let mut rows = Vec::new();
+        self.shard.for_each_socket(self.now, |socket| {
+            let mut row = SocketRow {
+                state: Worker::state_name(socket.state),
+                local: socket.local.to_string(),
+                remote: socket.remote.to_string(),
+                receive_queue: socket.receive_queue,
+                send_queue: socket.send_queue,
+                pids: self.pids(socket),
+                tcp: socket.tcp.as_ref().map(|tcp| TcpRow {
+                    cwnd: tcp.cwnd,
+                    ssthresh: (tcp.ssthresh != u32::MAX).then_some(tcp.ssthresh),
+                    rtt_us: tcp.srtt_us,
+                    rttvar_us: tcp.rttvar_us,
+                    rto_us: tcp.rto_us,
+                    mss: tcp.send_mss,
+                    in_flight: tcp.in_flight,
+                    retransmits: tcp.segments_retransmitted,
+                    bytes_acked: tcp.bytes_acked,
+                    bytes_received: tcp.bytes_received,
+                    send_window: tcp.send_window,
+                    receive_window: tcp.receive_window,
+                }),
+            };
+            // A listener's queue is partly with the program already.
+            if let (SocketState::Listen, Some(place)) =
+                (socket.state, socket.id.and_then(|id| self.place(id)))
+                && let Some(program) = self.programs[place.program as usize].as_ref()
+                && let Some(queue) = program.entries[place.slot as usize].accepts
+            {
+                let taken = program
+                    .slot(place.slot)
+                    .app
+                    .consumed
+                    .load(std::sync::atomic::Ordering::Acquire);
+                row.receive_queue += queue.pushed.saturating_sub(taken);
+                row.send_queue = u64::from(queue.backlog);
+            }
+            rows.push(row);
+        });
+        rows.sort_by_key(|row| (row.state != "LISTEN", row.local.clone(), row.remote.clone()));
+        serde_json::to_string(&rows).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+
+    /// Counters and usage.
+    pub(crate) fn describe_json(&mut self) -> String {
+        let programs = self.programs.iter().flatten().map(|program| {
+            let (receive_memory, receive_memory_failures) =
+                self.shard.memory().usage(program.owner);
+            ProgramRow {
+                pids: program
+                    .processes
+                    .iter()
+                    .map(|process| process.pid)
+                    .collect(),
+                sockets: program.open_slots(),
+                receive_memory,
+                receive_memory_failures,
+            }
+        });
+        let mut sockets = 0;
+        let programs = programs.collect();
+        self.shard.for_each_socket(self.now, |_| sockets += 1);
+        let description = Description {
+            sockets,
+            programs,
+            worker: self.counters,
+            shard: self
+                .shard
+                .counters()
+                .iter()
+                .map(|(name, count)| (name.to_owned(), count.into()))
+                .collect(),
+        };
+        serde_json::to_string(&description)
+            .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+}

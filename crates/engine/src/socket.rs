@@ -1,0 +1,103 @@
+//! What the engine believes of one slot, in private memory.
+
+use millrace_shard::{Opt, SocketId};
+
+/// A process slot of a program.
+pub type Process = u16;
+
+/// A poller that wants hints of a socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// Index of the poller.
+    pub poller: u32,
+    /// epoll bits that matter to it.
+    pub mask: u32,
+    /// Where its last hint for this socket stands in the poller's ring.
+    pub hint: Option<u32>,
+}
+
+/// Where an accepted socket waits for its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The listener's slot.
+    pub listener: u32,
+    /// Its place in the listener's queue.
+    pub position: u64,
+}
+
+/// A listener's queue in the program's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptQueue {
+    /// Offset of its ring in the arena.
+    pub at: u64,
+    /// The ring has 2^`log2` bytes.
+    pub log2: u8,
+    /// Connections put in so far.
+    pub pushed: u64,
+    /// As the program asked.
+    pub backlog: u32,
+}
+
+impl AcceptQueue {
+    /// Connections that the ring holds at most.
+    pub fn capacity(&self) -> u64 {
+        1 << (self.log2 - 3)
+    }
+}
+
+/// One slot.
+#[derive(Debug, Default)]
+pub struct Entry {
+    /// Goes up with each use.
+    pub generation: u32,
+    /// Whether it is in use.
+    pub open: bool,
+    /// The shard's socket, once there is one.
+    pub socket: Option<SocketId>,
+    /// Options set before there was one.
+    pub options: Vec<Opt>,
+    /// Processes that hold it. Empty while it waits to be accepted.
+    pub holders: Vec<Process>,
+    /// Pollers that want hints.
+    pub watches: Vec<Watch>,
+    /// Set while it waits to be accepted.
+    pub waiting: Option<Waiting>,
+    /// Set for a listener.
+    pub accepts: Option<AcceptQueue>,
+    /// The view's error has been published: the count and the errno.
+    pub error: u32,
+    /// `send_wanted` that has been answered.
+    pub send_wanted: u32,
+    /// What was published last, to tell what has changed.
+    pub seen: Seen,
+}
+
+/// The part of a slot's published state that decides which hints are due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes received.
+    pub received: u64,
+    /// Bytes acknowledged.
+    pub acked: u64,
+    /// Status bits.
+    pub status: u32,
+    /// Error word.
+    pub error: u32,
+}
+
+impl Entry {
+    /// Takes the slot into use, keeping the vectors' memory.
+    pub fn open(&mut self) {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        self.open = true;
+        self.socket = None;
+        self.options.clear();
+        self.holders.clear();
+        self.watches.clear();
+        self.waiting = None;
+        self.accepts = None;
+        self.error = 0;
+        self.send_wanted = 0;
+        self.seen = Seen::default();
+    }
+}

@@ -1,0 +1,385 @@
+//! A shard's thread.
+//!
+//! One round: frames in, submissions, timers, frames out, publish. When a round finds nothing to do the worker says that it sleeps, looks
+//! once more, and waits for its port, its doorbell or its next deadline.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use millrace_context::layout;
+use millrace_port::Port;
+use millrace_shard::{Shard, SocketId};
+use millrace_tcp::{Duration, Instant};
+use millrace_wire::offload::Frame;
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+use crate::command::Command;
+use crate::egress::PortEgress;
+use crate::follow::Follow;
+use crate::memory::Arenas;
+use crate::program::Program;
+
+/// Frames taken from the port in one round.
+const RECEIVE_BURST: usize = 64;
+/// The largest frame: 64 KB of IP and an Ethernet header, with room for a VLAN tag.
+const FRAME_MAX: usize = 65_536 + 64;
+/// How long a shard sleeps at most while a program is between two waits: its submissions are not rung for until it waits again.
+const NAP: Duration = Duration::from_micros(1000);
+/// How long it sleeps at most while receive rings are out: the program may have emptied one without ringing.
+const SWEEP: Duration = Duration::from_micros(1_000_000);
+
+/// How often an engine that is to end looks whether it can.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+const TOKEN_PORT: u64 = 1;
+const TOKEN_DOORBELL: u64 = 2;
+
+/// What a worker counts beside its shard.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct WorkerCounters {
+    /// Frames received.
+    pub frames_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Reads and writes that the device refused.
+    pub port_errors: u64,
+    /// Submissions served.
+    pub submissions: u64,
+    /// Rounds run.
+    pub rounds: u64,
+    /// Times slept.
+    pub sleeps: u64,
+    /// Doorbells and futexes rung for programs.
+    pub wakeups: u64,
+    /// Hints given.
+    pub hints: u64,
+    /// Requests that made no sense: the process was cut off.
+    pub nonsense: u64,
+    /// Connections that could not be handed to a program, for want of a slot.
+    pub slots_exhausted: u64,
+    /// Sends beyond what the socket was allowed.
+    pub overruns: u64,
+}
+
+/// Where a shard's socket is in a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) program: u32,
+    pub(crate) slot: u32,
+}
+
+/// A worker. Everything in it belongs to its thread.
+pub struct Worker {
+    pub(crate) shard: Shard<Arenas>,
+    pub(crate) programs: Vec<Option<Program>>,
+    /// By the shard's socket index.
+    pub(crate) places: Vec<Option<Place>>,
+    pub(crate) changed: Vec<SocketId>,
+    /// Slots whose program must be told although the shard did not change them.
+    pub(crate) touched: Vec<Place>,
+    pub(crate) counters: WorkerCounters,
+    pub(crate) now: Instant,
+    pub(crate) follow: Follow,
+    port: Option<Box<dyn Port + Send>>,
+    buffer: Box<[u8]>,
+    epoll: OwnedFd,
+    doorbell: Arc<OwnedFd>,
+    commands: Receiver<Command>,
+    start: std::time::Instant,
+    draining: Option<Instant>,
+    /// The port may have frames.
+    readable: bool,
+    /// `counters.wakeups` when it slept last.
+    wakeups_before: u64,
+}
+
+/// A doorbell that programs and the control thread ring.
+pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(eventfd(
+        0,
+        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+    )?))
+}
+
+/// Rings one.
+pub fn ring(doorbell: BorrowedFd<'_>) {
+    // It can only fail when the counter is full, and then it is rung already.
+    let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
+}
+
+impl Worker {
+    /// A worker for a shard and its port; `start` is the zero of the shard's time.
+    pub fn new(
+        shard: Shard<Arenas>,
+        port: Option<Box<dyn Port + Send>>,
+        doorbell: Arc<OwnedFd>,
+        commands: Receiver<Command>,
+        start: std::time::Instant,
+        follow: bool,
+    ) -> io::Result<Worker> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &doorbell,
+            epoll::EventData::new_u64(TOKEN_DOORBELL),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        if let Some(descriptor) = port.as_ref().and_then(|port| port.descriptor()) {
+            epoll::add(
+                &epoll,
+                descriptor,
+                epoll::EventData::new_u64(TOKEN_PORT),
+                epoll::EventFlags::IN,
+            )?;
+        }
+        Ok(Worker {
+            shard,
+            programs: Vec::new(),
+            places: Vec::new(),
+            changed: Vec::new(),
+            touched: Vec::new(),
+            counters: WorkerCounters::default(),
+            now: Instant::from_micros(0),
+            follow: Follow::new(follow),
+            port,
+            buffer: vec![0; FRAME_MAX].into_boxed_slice(),
+            epoll,
+            doorbell,
+            commands,
+            start,
+            draining: None,
+            readable: true,
+            wakeups_before: 0,
+        })
+    }
+
+    fn clock(&mut self) {
+        self.now = Instant::from_micros(self.start.elapsed().as_micros() as u64);
+    }
+
+    /// Runs until told to drain and drained.
+    pub fn run(&mut self) {
+        loop {
+            self.clock();
+            let received = self.receive();
+            let served = self.serve();
+            if self
+                .shard
+                .deadline()
+                .is_some_and(|deadline| deadline <= self.now)
+            {
+                self.shard.advance(self.now);
+            }
+            let sent = self.transmit();
+            self.publish();
+            self.counters.rounds += 1;
+            let commanded = self.command();
+            if commanded || received + served + sent > 0 {
+                continue;
+            }
+            if self.drained() {
+                return;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Takes a burst of frames.
+    fn receive(&mut self) -> usize {
+        let Some(port) = self.port.as_mut().filter(|_| self.readable) else {
+            return 0;
+        };
+        for count in 0..RECEIVE_BURST {
+            match port.receive(&mut self.buffer) {
+                Ok(Some(meta)) => {
+                    let frame = Frame {
+                        bytes: &self.buffer[..meta.len],
+                        checksum: meta.checksum,
+                        segment_size: meta.segment_size,
+                    };
+                    self.shard.input(&frame, self.now);
+                    self.counters.frames_in += 1;
+                }
+                Ok(None) => {
+                    self.readable = false;
+                    return count;
+                }
+                Err(_) => {
+                    self.readable = false;
+                    self.counters.port_errors += 1;
+                    return count;
+                }
+            }
+        }
+        RECEIVE_BURST
+    }
+
+    fn transmit(&mut self) -> usize {
+        let Some(port) = self.port.as_mut() else {
+            self.shard.transmit(&mut NoLink, self.now);
+            return 0;
+        };
+        let mut egress = PortEgress {
+            port: port.as_mut(),
+            errors: &mut self.counters.port_errors,
+            sent: 0,
+        };
+        self.shard.transmit(&mut egress, self.now);
+        self.counters.frames_out += egress.sent;
+        egress.sent as usize
+    }
+
+    /// Carries out one command. Whether there was one.
+    fn command(&mut self) -> bool {
+        match self.commands.try_recv() {
+            Ok(Command::Drain { patience_ms }) => {
+                self.draining = Some(self.now + Duration::from_micros(patience_ms * 1000));
+                true
+            }
+            Ok(command) => {
+                self.execute(command);
+                true
+            }
+            Err(TryRecvError::Empty) => false,
+            // The control thread is gone: nothing will come any more.
+            Err(TryRecvError::Disconnected) => {
+                self.draining.get_or_insert(self.now);
+                false
+            }
+        }
+    }
+
+    /// Whether it was told to end and nothing is left to say.
+    fn drained(&mut self) -> bool {
+        let Some(until) = self.draining else {
+            return false;
+        };
+        if self.now >= until {
+            return true;
+        }
+        let mut talking = false;
+        self.shard.for_each_socket(self.now, |socket| {
+            use millrace_shard::SocketState::Tcp;
+            use millrace_tcp::State::{Closed, FinWait2, TimeWait};
+            talking |= matches!(socket.state, Tcp(state) if !matches!(state, TimeWait | Closed | FinWait2));
+        });
+        !talking
+    }
+
+    /// The contexts that have something, seen from the flags alone.
+    fn pending(&self) -> bool {
+        self.programs.iter().flatten().any(|program| {
+            program.contexts.iter().any(|entry| {
+                program
+                    .region
+                    .context(entry.index)
+                    .is_some_and(|(context, _)| context.pending(&entry.cursor))
+            })
+        })
+    }
+
+    /// Tells the programs whether to ring ([`layout::AWAKE`] and its sisters).
+    fn announce(&mut self, wakefulness: u32) {
+        for program in self.programs.iter().flatten() {
+            let line = &program.region.header().sleeping[0].0;
+            line.store(wakefulness, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn sleep(&mut self) {
+        // A thread that has just been woken, or is between two waits, rings when it waits again: until then a nap will do.
+        let woken = self.counters.wakeups != self.wakeups_before;
+        self.wakeups_before = self.counters.wakeups;
+        let nap = woken || self.batching();
+        self.announce(if nap { layout::NAPPING } else { layout::ASLEEP });
+        if self.pending() {
+            self.announce(layout::AWAKE);
+            return;
+        }
+        let timeout = self.patience(nap).map(|patience| {
+            let micros = patience.as_micros();
+            Timespec {
+                tv_sec: (micros / 1_000_000) as i64,
+                tv_nsec: (micros % 1_000_000 * 1000) as i64,
+            }
+        });
+        self.counters.sleeps += 1;
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            for event in events {
+                self.readable |= event.data.u64() == TOKEN_PORT;
+            }
+        }
+        self.announce(layout::AWAKE);
+        self.clock();
+    }
+
+    /// Whether a thread of a program is between two waits.
+    fn batching(&self) -> bool {
+        self.programs.iter().flatten().any(|program| {
+            let contexts = program.contexts.iter();
+            contexts
+                .filter_map(|entry| program.region.context(entry.index))
+                .any(|(context, _)| context.batching())
+        })
+    }
+
+    /// How long it may sleep.
+    fn patience(&self, nap: bool) -> Option<Duration> {
+        let deadline = self.shard.deadline();
+        let mut patience = deadline.map(|deadline| deadline - self.now);
+        let mut at_most = |limit: Duration| {
+            patience = Some(patience.map_or(limit, |sooner| sooner.min(limit)));
+        };
+        if let Some(until) = self.draining {
+            at_most((until - self.now).min(DRAIN_LOOK));
+        }
+        let mut programs = self.programs.iter().flatten();
+        if nap {
+            at_most(NAP);
+        } else if programs.any(|program| self.shard.memory().usage(program.owner).0 > 0) {
+            at_most(SWEEP);
+        }
+        patience
+    }
+
+    /// The doorbell that wakes this worker.
+    pub fn doorbell(&self) -> &Arc<OwnedFd> {
+        &self.doorbell
+    }
+
+    /// The descriptor it waits on, for a loop that is not its own.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// The way out of an engine without a link: loopback traffic turns round in the shard, and nothing else is routed.
+struct NoLink;
+
+impl millrace_shard::Egress for NoLink {
+    fn send(
+        &mut self,
+        _head: &[u8],
+        _payload: [&[u8]; 2],
+        _offload: millrace_wire::offload::Offload,
+    ) -> bool {
+        true
+    }
+    fn capabilities(&self) -> millrace_wire::offload::Capabilities {
+        millrace_wire::offload::Capabilities {
+            mac: millrace_wire::ethernet::Mac([2, 0, 0, 0, 0, 1]),
+            mtu: 65_535,
+            tx_checksum: true,
+            tx_segmentation_max: 65_536,
+            rx_aggregated: true,
+            trusted_checksum: true,
+            queues: 1,
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A program in miniature: it speaks to an engine as the shim does, and can misbehave as no shim would.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use millrace_context::protocol::{self, Attached, Kind, Request};
+use millrace_context::slot::unpack_ring;
+use millrace_context::submission::Ask;
+use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, futex};
+use millrace_engine::Config;
+use millrace_engine::config::{Limits, Link};
+
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An engine in this process that serves loopback alone; [`end`] ends it, since its programs' process is this one, which lives on.
+pub fn engine(name: &str) -> std::thread::JoinHandle<()> {
+    engine_on(name, None)
+}
+
+/// An engine on a link, without loopback; or without one, with it.
+pub fn engine_on(name: &str, link: Option<Link>) -> std::thread::JoinHandle<()> {
+    let config = Config {
+        name: format!("{name}-{}", std::process::id()),
+        loopback: link.is_none(),
+        link,
+        ephemeral: false,
+        shards: 1,
+        follow: false,
+        limits: Limits {
+            sockets: 4096,
+            memory: 64 << 20,
+            pollers: 64,
+            processes: 16,
+        },
+    };
+    let (ready, wait) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        millrace_engine::start(&config, |_| ready.send(()).unwrap()).unwrap();
+    });
+    wait.recv_timeout(PATIENCE).expect("the engine starts");
+    thread
+}
+
+/// Ends an engine.
+pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
+    let socket = protocol::connect(&format!("{name}-{}", std::process::id())).unwrap();
+    Request::new(Kind::Down, [0; 16], [0; 4])
+        .call(&socket, &[])
+        .unwrap();
+    thread.join().unwrap();
+}
+
+/// A program with one process and one context in use.
+pub struct Program {
+    // Held open: the program lives as long.
+    _guard: OwnedFd,
+    _control: OwnedFd,
+    pub region: Region,
+    pub attached: Attached,
+    doorbell: OwnedFd,
+}
+
+impl Program {
+    pub fn attach(engine: &str) -> Program {
+        let name = format!("{engine}-{}", std::process::id());
+        let guard = protocol::connect(&name).unwrap();
+        let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
+            .call(&guard, &[])
+            .unwrap();
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
+        token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
+        let control = protocol::connect(&name).unwrap();
+        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [0; 4])
+            .call(&control, &[])
+            .unwrap();
+        let attached = Attached::from_words(answer.words);
+        let file = descriptors.take(0).unwrap();
+        let region = Region::map(file.as_fd(), attached.geometry).unwrap();
+        let doorbell = descriptors.take(1).unwrap();
+        Program {
+            _guard: guard,
+            _control: control,
+            region,
+            attached,
+            doorbell,
+        }
+    }
+
+    pub fn ring(&self) {
+        fence(Ordering::SeqCst);
+        rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Submits, and waits for the reply.
+    pub fn ask(&self, mut submission: Submission) -> (i64, [u8; 64]) {
+        submission.ask |= Ask::REPLY;
+        let (context, ring) = self.region.context(self.attached.context).unwrap();
+        let before = context.reply.sequence.load(Ordering::Acquire);
+        context.submit(ring, &submission);
+        self.ring();
+        let end = Instant::now() + PATIENCE;
+        while context.reply.sequence.load(Ordering::Acquire) == before {
+            assert!(Instant::now() < end, "no reply to {submission:?}");
+            let _ = futex::wait(
+                &context.reply.sequence,
+                before,
+                Some(Duration::from_millis(100)),
+            );
+        }
+        let mut data = [0; 64];
+        let (result, _) = context.reply.read(&mut data);
+        (result, data)
+    }
+
+    pub fn socket(&self) -> SlotRef {
+        let (result, data) = self.ask(Submission::new(
+            Operation::Socket,
+            SlotRef {
+                index: 0,
+                generation: 0,
+            },
+            0,
+        ));
+        assert_eq!(result, 0);
+        SlotRef::from_bits(u64::from_ne_bytes(data[..8].try_into().unwrap()))
+    }
+
+    fn with_address(operation: Operation, slot: SlotRef, port: u16) -> Submission {
+        let mut submission = Submission::new(operation, slot, 0);
+        let words = Address::v4(std::net::Ipv4Addr::LOCALHOST, port).to_words();
+        submission.arguments[..3].copy_from_slice(&words);
+        submission
+    }
+
+    /// A listener on every address.
+    pub fn listener(&self, port: u16) -> SlotRef {
+        let slot = self.socket();
+        let mut bind = Submission::new(Operation::Bind, slot, 0);
+        let any = Address::v4(std::net::Ipv4Addr::UNSPECIFIED, port);
+        bind.arguments[..3].copy_from_slice(&any.to_words());
+        assert_eq!(self.ask(bind).0, 0);
+        assert_eq!(self.ask(Submission::new(Operation::Listen, slot, 64)).0, 0);
+        slot
+    }
+
+    pub fn wait(&self, slot: SlotRef, what: impl Fn(&millrace_context::Slot) -> bool) {
+        let shared = self.region.slot(slot.index).unwrap();
+        let end = Instant::now() + PATIENCE;
+        while !what(shared) {
+            assert!(Instant::now() < end, "waited in vain: {shared:?}");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    pub fn connect(&self, port: u16) -> SlotRef {
+        let slot = self.socket();
+        assert_eq!(
+            self.ask(Self::with_address(Operation::Connect, slot, port))
+                .0,
+            0
+        );
+        self.wait(slot, |shared| {
+            shared.engine.status().contains(Status::CONNECTED)
+        });
+        slot
+    }
+
+    pub fn accept(&self, listener: SlotRef) -> SlotRef {
+        let shared = self.region.slot(listener.index).unwrap();
+        let taken = shared.app.consumed.load(Ordering::Relaxed);
+        self.wait(listener, |shared| {
+            shared.engine.received.load(Ordering::Acquire) > taken
+        });
+        let (at, len) = unpack_ring(shared.engine.ring.load(Ordering::Acquire)).unwrap();
+        let mut word = [0; 8];
+        self.region
+            .read_arena(at + ((taken * 8) & (len - 1)), &mut word);
+        shared.app.consumed.store(taken + 1, Ordering::Release);
+        let slot = SlotRef::from_bits(u64::from_ne_bytes(word));
+        assert_eq!(self.ask(Submission::new(Operation::Accepted, slot, 0)).0, 0);
+        slot
+    }
+
+    /// Sends what fits now; how much that was.
+    pub fn send(&self, slot: SlotRef, data: &[u8]) -> usize {
+        let shared = self.region.slot(slot.index).unwrap();
+        let (context, ring) = self.region.context(self.attached.context).unwrap();
+        let queued = shared.app.queued.load(Ordering::Relaxed);
+        let used = queued - shared.engine.acked.load(Ordering::Acquire);
+        let limit = u64::from(shared.engine.send_limit.load(Ordering::Acquire));
+        let len = (data.len() as u64)
+            .min(limit.saturating_sub(used))
+            .min(context.staging_room());
+        if len == 0 || context.room() == 0 {
+            self.ring();
+            return 0;
+        }
+        let mut done = 0;
+        for (at, piece) in context.staging_pieces(len) {
+            self.region
+                .stage(self.attached.context, at, &data[done..done + piece]);
+            done += piece;
+        }
+        shared.app.queued.store(queued + len, Ordering::Release);
+        context.submit(ring, &Submission::new(Operation::Send, slot, len as u32));
+        self.ring();
+        len as usize
+    }
+
+    /// Receives what is there.
+    pub fn receive(&self, slot: SlotRef) -> Vec<u8> {
+        let shared = self.region.slot(slot.index).unwrap();
+        let consumed = shared.app.consumed.load(Ordering::Relaxed);
+        loop {
+            let received = shared.engine.received.load(Ordering::Acquire);
+            let word = shared.engine.ring.load(Ordering::Acquire);
+            let Some((at, len)) = unpack_ring(word).filter(|_| received > consumed) else {
+                return Vec::new();
+            };
+            let mut out = vec![0; (received - consumed) as usize];
+            for (index, byte) in out.iter_mut().enumerate() {
+                self.region.read_arena(
+                    at + ((consumed + index as u64) & (len - 1)),
+                    std::slice::from_mut(byte),
+                );
+            }
+            if shared.engine.ring.load(Ordering::Acquire) == word {
+                shared.app.consumed.store(received, Ordering::Release);
+                assert_eq!(self.ask(Submission::new(Operation::Consumed, slot, 0)).0, 0);
+                return out;
+            }
+        }
+    }
+
+    pub fn close(&self, slot: SlotRef) {
+        self.ask(Submission::new(Operation::Close, slot, 0));
+    }
+}
+
+/// The byte at `offset` of a test stream.
+pub fn byte(offset: usize) -> u8 {
+    (offset.wrapping_mul(31) >> 3) as u8 ^ offset as u8
+}
+
+/// Sends `len` bytes from one socket to another of the same program, checking each.
+pub fn transfer(program: &Program, from: SlotRef, to: SlotRef, len: usize, mut step: impl FnMut()) {
+    let data: Vec<u8> = (0..len).map(byte).collect();
+    let (mut sent, mut got) = (0, 0);
+    let end = Instant::now() + PATIENCE;
+    while got < len {
+        assert!(Instant::now() < end, "stuck at {sent} sent, {got} received");
+        if sent < len {
+            let upto = len.min(sent + 50_000);
+            sent += program.send(from, &data[sent..upto]);
+        }
+        for byte in program.receive(to) {
+            assert_eq!(byte, data[got], "at {got}");
+            got += 1;
+        }
+        step();
+    }
+}

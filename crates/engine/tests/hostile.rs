@@ -1,0 +1,186 @@
+//! A program that misbehaves harms itself alone (rule 5 of the house).
+
+mod common;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+
+use common::{Program, end, engine, transfer};
+use millrace_context::layout::SUBMISSIONS;
+use millrace_context::{Operation, SlotRef, Status, Submission};
+
+/// Numbers without end from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[test]
+fn two_ends_in_one_program_talk() {
+    let thread = engine("talk");
+    let program = Program::attach("talk");
+    let listener = program.listener(8000);
+    let client = program.connect(8000);
+    let server = program.accept(listener);
+    transfer(&program, client, server, 3_000_000, || ());
+    transfer(&program, server, client, 3_000_000, || ());
+    program.close(client);
+    program.wait(server, |slot| {
+        slot.engine.status().contains(Status::READ_CLOSED)
+    });
+    program.close(server);
+    program.close(listener);
+    drop(program);
+    end("talk", thread);
+}
+
+/// One program fills all it can write with random bytes while another's checked transfer runs.
+#[test]
+fn a_program_that_scribbles_harms_itself_alone() {
+    let thread = engine("scribble");
+    let good = Program::attach("scribble");
+    let listener = good.listener(8000);
+    let client = good.connect(8000);
+    let server = good.accept(listener);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(7);
+            // A port each: what one leaves open stays open as long as this process lives.
+            for port in 9000.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                scribble(&mut random, port);
+            }
+        });
+        for _ in 0..4 {
+            transfer(&good, client, server, 1_000_000, || ());
+            transfer(&good, server, client, 1_000_000, || ());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    // The engine serves newcomers as before.
+    let again = Program::attach("scribble");
+    let listener = again.listener(8001);
+    let client = again.connect(8001);
+    let server = again.accept(listener);
+    transfer(&again, client, server, 100_000, || ());
+    drop((good, again));
+    end("scribble", thread);
+}
+
+/// Attaches, does a little, and then writes noise over everything the program may write: slots, contexts, pollers, arena.
+fn scribble(random: &mut Random, port: u16) {
+    let bad = Program::attach("scribble");
+    let listener = bad.listener(port);
+    let client = bad.connect(port);
+    let server = bad.accept(listener);
+    bad.send(client, &[1; 10_000]);
+    bad.send(server, &[2; 10_000]);
+    let header = bad.region.header().geometry;
+    let total = header.total();
+    for _ in 0..2_000 {
+        // Through the arena's end backwards: everything after the header is reachable as one mapping.
+        let at = header.slots_at() + (random.next() as usize % (total - header.slots_at() - 8));
+        let near = header.slots_at() + (random.next() as usize % (64 * 256));
+        let context = header.contexts_at() + (random.next() as usize % 8192);
+        for offset in [at, near, context] {
+            poke(&bad, offset, random.next());
+        }
+        bad.ring();
+    }
+}
+
+fn poke(program: &Program, offset: usize, value: u64) {
+    let base = std::ptr::from_ref(program.region.header())
+        .cast::<u8>()
+        .cast_mut();
+    // SAFETY: inside the mapping; racing with the engine is the point of it, and the engine reads atomics and raw bytes only.
+    unsafe { base.add(offset & !7).cast::<u64>().write_volatile(value) };
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let thread = engine("nonsense");
+    let program = Program::attach("nonsense");
+    let slot = program.socket();
+    let stale = SlotRef {
+        generation: slot.generation + 1,
+        ..slot
+    };
+    let nowhere = SlotRef {
+        index: u32::MAX,
+        generation: 1,
+    };
+    for wrong in [stale, nowhere] {
+        for operation in [
+            Operation::Bind,
+            Operation::Listen,
+            Operation::Connect,
+            Operation::Accepted,
+            Operation::Close,
+            Operation::Watch,
+        ] {
+            let (result, _) = program.ask(Submission::new(operation, wrong, 1));
+            assert_eq!(result, -i64::from(libc::EBADF), "{operation:?}");
+        }
+    }
+    let unwatched = program.ask(Submission::new(Operation::Watch, slot, 77)).0;
+    assert_eq!(unwatched, -i64::from(libc::EINVAL), "no such poller");
+    let option = program
+        .ask(Submission::new(Operation::SetOption, slot, 999))
+        .0;
+    assert_eq!(option, -i64::from(libc::ENOPROTOOPT));
+    let shutdown = program.ask(Submission::new(Operation::Shutdown, slot, 3)).0;
+    assert_eq!(shutdown, -i64::from(libc::EINVAL));
+    drop(program);
+    end("nonsense", thread);
+}
+
+/// What is read can only be what was received.
+#[test]
+fn reading_beyond_what_was_received_ends_the_connection() {
+    let thread = engine("beyond");
+    let program = Program::attach("beyond");
+    let listener = program.listener(8000);
+    let client = program.connect(8000);
+    let server = program.accept(listener);
+    let shared = program.region.slot(server.index).unwrap();
+    shared.app.consumed.store(1 << 40, Ordering::Release);
+    program.ask(Submission::new(Operation::Consumed, server, 0));
+    program.wait(client, |slot| {
+        slot.engine.status().contains(Status::READ_CLOSED)
+    });
+    drop(program);
+    end("beyond", thread);
+}
+
+/// A ring may be submitted to as fast as it has room, without waiting for replies.
+#[test]
+fn a_full_submission_ring_is_served_whole() {
+    let thread = engine("full");
+    let program = Program::attach("full");
+    let slot = program.socket();
+    let (context, ring) = program.region.context(program.attached.context).unwrap();
+    for round in 0..5 * SUBMISSIONS {
+        while context.room() == 0 {
+            program.ring();
+            std::thread::yield_now();
+        }
+        context.submit(ring, &Submission::new(Operation::Unwatch, slot, round));
+    }
+    program.ring();
+    let (result, _) = program.ask(Submission::new(Operation::Nop, slot, 0));
+    assert_eq!(result, 0);
+    assert!(context.drained());
+    drop(program);
+    end("full", thread);
+}

@@ -1,0 +1,87 @@
+//! The engine on a TAP device, with the kernel's stack at the other end. Needs the privilege to make a network namespace.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use common::{Program, byte, end, engine_on};
+use millrace_context::Status;
+use millrace_engine::config::Link;
+
+/// A namespace for the calling thread and all that it starts: devices made in it go with it.
+fn own_namespace() {
+    // SAFETY: it concerns this thread alone, and only its view of the network.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+        .expect("this test makes a network namespace of its own: run it as root");
+}
+
+fn link() -> Link {
+    Link {
+        device: Some("mr0".to_owned()),
+        address: "10.9.0.2".parse().unwrap(),
+        prefix_len: 24,
+        host: Some(("10.9.0.1".parse().unwrap(), 24)),
+        gateway: None,
+        mtu: 1500,
+    }
+}
+
+#[test]
+fn the_kernel_and_a_program_exchange_streams() {
+    own_namespace();
+    let thread = engine_on("link", Some(link()));
+    let program = Program::attach("link");
+    let listener = program.listener(8000);
+    let len = 20_000_000;
+    let kernel = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect("10.9.0.2:8000").unwrap();
+        let data: Vec<u8> = (0..len).map(byte).collect();
+        stream.write_all(&data).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        assert!(back == data, "what came back differs");
+    });
+    let server = program.accept(listener);
+    let mut data = Vec::new();
+    while data.len() < len {
+        data.extend(program.receive(server));
+        assert!(
+            data.len() == len
+                || !program
+                    .region
+                    .slot(server.index)
+                    .unwrap()
+                    .engine
+                    .status()
+                    .contains(Status::READ_CLOSED)
+                || {
+                    data.extend(program.receive(server));
+                    data.len() == len
+                },
+            "the stream ended at {}",
+            data.len()
+        );
+    }
+    assert!(data.iter().enumerate().all(|(at, seen)| *seen == byte(at)));
+    let mut sent = 0;
+    while sent < len {
+        sent += program.send(server, &data[sent..len.min(sent + 100_000)]);
+    }
+    program.close(server);
+    kernel.join().unwrap();
+    drop(program);
+    end("link", thread);
+}
+
+/// The device is the engine's: it goes with it.
+#[test]
+fn nothing_is_left_behind() {
+    own_namespace();
+    let thread = engine_on("gone", Some(link()));
+    let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    assert!(devices().contains("mr0:"));
+    end("gone", thread);
+    assert!(!devices().contains("mr0:"));
+}
