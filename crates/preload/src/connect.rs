@@ -1,0 +1,259 @@
+//! Making sockets and connections: bind, listen, connect, accept, on sockets that are ours.
+
+use std::ffi::c_int;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+
+use millrace_context::slot::unpack_ring;
+use millrace_context::{Address, Operation, SlotRef, Status};
+use rustix::io::Errno;
+
+use crate::engine::Engine;
+use crate::lane::Lane;
+use crate::lock::Rank;
+use crate::socket::{Socket, deadline, flag};
+use crate::sys::{self, Result};
+use crate::table::{self, Entry};
+use crate::{anchor, lane, lock, options, thread};
+
+/// A new socket, in no descriptor yet.
+pub fn open(engine: &'static Engine, family: c_int) -> Result<Socket> {
+    let shard = thread::number() % engine.region.geometry().shards;
+    let none = SlotRef {
+        index: 0,
+        generation: 0,
+    };
+    let request = millrace_context::Submission::new(Operation::Socket, none, 0);
+    let mut word = [0u8; 8];
+    let (_, len) = lane::ask(engine, shard, &request, &mut word)?;
+    if len < word.len() {
+        return Err(Errno::PROTO);
+    }
+    let socket = Socket::new(engine, SlotRef::from_bits(u64::from_ne_bytes(word)))?;
+    socket.slot.app_cold.family.store(family, Ordering::Relaxed);
+    Ok(socket)
+}
+
+/// Binds.
+pub fn bind(socket: &Socket, ip: Ipv4Addr, port: u16) -> Result<()> {
+    if socket.status().contains(Status::BOUND) {
+        return Err(Errno::INVAL);
+    }
+    let [a, b, c] = Address::v4(ip, port).to_words();
+    let mut submission = socket.submission(Operation::Bind, 0);
+    submission.arguments = [a, b, c, options::reuse_bits(socket), 0, 0];
+    socket.ask(&submission, &mut []).map(drop)
+}
+
+/// Listens. The backlog is cut as Linux does (net.core.somaxconn).
+pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
+    const SOMAXCONN: c_int = 4096;
+    let status = socket.status();
+    if !socket.is_fresh(status) && !status.contains(Status::LISTENING) {
+        return Err(Errno::INVAL);
+    }
+    // A negative backlog is a huge one.
+    let backlog = if backlog < 0 {
+        SOMAXCONN
+    } else {
+        backlog.min(SOMAXCONN)
+    };
+    let submission = socket.submission(Operation::Listen, backlog as u32);
+    socket.ask(&submission, &mut []).map(drop)
+}
+
+/// Connects.
+pub fn connect(socket: &Socket, ip: Ipv4Addr, port: u16) -> Result<()> {
+    // Linux connects 0.0.0.0 to the loopback address.
+    let ip = if ip.is_unspecified() {
+        Ipv4Addr::LOCALHOST
+    } else {
+        ip
+    };
+    let status = socket.status();
+    if status.contains(Status::LISTENING) || socket.has(flag::CONNECTED) {
+        return Err(Errno::ISCONN);
+    }
+    if !socket.has(flag::CONNECTING) {
+        if status.contains(Status::DEAD) {
+            // An earlier attempt has failed; Linux lets a socket try again.
+            disconnect(socket)?;
+        }
+        let [a, b, c] = Address::v4(ip, port).to_words();
+        let mut submission = socket.submission(Operation::Connect, 0);
+        submission.arguments = [a, b, c, 0, 0, 0];
+        socket.change_flags(flag::CONNECTING | flag::ATTEMPT, 0);
+        socket.submit(&submission)?;
+        if socket.is_nonblocking(0) {
+            return Err(Errno::INPROGRESS);
+        }
+    } else if socket.is_nonblocking(0) {
+        return match end(socket) {
+            Some(outcome) => outcome,
+            None => Err(Errno::ALREADY),
+        };
+    }
+    let until = deadline(socket.slot.app_cold.send_timeout.load(Ordering::Relaxed));
+    loop {
+        let sequence = socket.sequence();
+        if let Some(outcome) = end(socket) {
+            return outcome;
+        }
+        socket.wait(sequence, until).map_err(|errno| match errno {
+            Errno::AGAIN => Errno::INPROGRESS,
+            other => other,
+        })?;
+    }
+}
+
+/// How a connect ended; none while it is under way.
+fn end(socket: &Socket) -> Option<Result<()>> {
+    let status = socket.status();
+    if status.contains(Status::CONNECTED) && !status.contains(Status::DEAD) {
+        socket.change_flags(flag::CONNECTED, flag::CONNECTING);
+        return Some(Ok(()));
+    }
+    if let Some(errno) = socket.take_error() {
+        socket.change_flags(0, flag::CONNECTING);
+        return Some(Err(errno));
+    }
+    if status.contains(Status::DEAD) {
+        // The error has been reported otherwise (SO_ERROR).
+        socket.change_flags(0, flag::CONNECTING);
+        return Some(Err(Errno::CONNABORTED));
+    }
+    None
+}
+
+/// Takes a socket back to unconnected.
+pub fn disconnect(socket: &Socket) -> Result<()> {
+    let submission = socket.submission(Operation::Disconnect, 0);
+    socket.ask(&submission, &mut [])?;
+    let app = &socket.slot.app;
+    app.consumed.store(0, Ordering::Release);
+    app.queued.store(0, Ordering::Release);
+    socket.take_error();
+    socket.change_flags(
+        0,
+        flag::CONNECTING | flag::ATTEMPT | flag::CONNECTED | flag::SHUT_READ | flag::SHUT_WRITE,
+    );
+    Ok(())
+}
+
+/// Accepts: the new descriptor and its socket.
+pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut until = None;
+    loop {
+        let sequence = listener.sequence();
+        let status = listener.status();
+        if !status.contains(Status::LISTENING) {
+            return Err(Errno::INVAL);
+        }
+        if status.contains(Status::DEAD) {
+            // The engine is gone: nothing will come any more.
+            return Err(listener.take_error().unwrap_or(Errno::INVAL));
+        }
+        if let Some(accepted) = pop(listener, flags)? {
+            return Ok(accepted);
+        }
+        if listener.is_nonblocking(0) {
+            return Err(Errno::AGAIN);
+        }
+        if until.is_none() {
+            until = deadline(
+                listener
+                    .slot
+                    .app_cold
+                    .receive_timeout
+                    .load(Ordering::Relaxed),
+            );
+        }
+        listener.wait(sequence, until)?;
+    }
+}
+
+/// Takes the first connection of the queue. The descriptor comes first, so that a process without a free one leaves the queue as it is.
+fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
+    let slot = listener.slot;
+    let taken = || slot.app.consumed.load(Ordering::Relaxed);
+    let waiting = || slot.engine.received.load(Ordering::Acquire) > taken();
+    if !waiting() {
+        return Ok(None);
+    }
+    let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
+    let position = taken();
+    let ring = unpack_ring(slot.engine.ring.load(Ordering::Acquire));
+    let Some((at, size)) = ring.filter(|_| waiting()) else {
+        return Ok(None);
+    };
+    let fd = anchor::descriptor(flags & libc::SOCK_CLOEXEC != 0)?;
+    let take = || -> Result<Socket> {
+        let mut word = [0u8; 8];
+        let at = at + ((position * 8) & (size - 1));
+        listener.engine.region.read_arena(at, &mut word);
+        let reference = SlotRef::from_bits(u64::from_ne_bytes(word));
+        let accepted = listener.engine.region.slot(reference.index);
+        let accepted = accepted.ok_or(Errno::PROTO)?;
+        let shard = accepted.engine.shard.load(Ordering::Relaxed);
+        let lane = Lane::take(listener.engine, shard)?;
+        lane.claim(accepted);
+        slot.app.consumed.store(position + 1, Ordering::Release);
+        let socket = Socket::new(listener.engine, reference)?;
+        lane.submit(&socket.submission(Operation::Accepted, 0))?;
+        Ok(socket)
+    };
+    let socket = take().inspect_err(|_| sys::close(fd))?;
+    drop(guard);
+    inherit(listener, &socket);
+    socket.change_flags(flag::CONNECTED, 0);
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        socket.change_flags(flag::NONBLOCK, 0);
+    }
+    socket.count_descriptor();
+    table::set(fd, Entry::Socket(socket.reference));
+    Ok(Some((fd, socket)))
+}
+
+/// What an accepted socket has from its listener: as in Linux everything but the descriptor's own flags.
+fn inherit(from: &Socket, to: &Socket) {
+    let (from, to) = (&from.slot.app_cold, &to.slot.app_cold);
+    to.receive_timeout.store(
+        from.receive_timeout.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    to.send_timeout
+        .store(from.send_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.low_water
+        .store(from.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.family
+        .store(from.family.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in to.options.iter().zip(&from.options) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Shuts down.
+pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
+    let set = match how {
+        libc::SHUT_RD => flag::SHUT_READ,
+        libc::SHUT_WR => flag::SHUT_WRITE,
+        libc::SHUT_RDWR => flag::SHUT_READ | flag::SHUT_WRITE,
+        _ => return Err(Errno::INVAL),
+    };
+    let status = socket.status();
+    let submission = socket.submission(Operation::Shutdown, how as u32);
+    if status.contains(Status::LISTENING) {
+        return socket.ask(&submission, &mut []).map(drop);
+    }
+    if !status.intersects(Status::CONNECTED | Status::CONNECTING) || status.contains(Status::DEAD) {
+        return Err(Errno::NOTCONN);
+    }
+    // From now on the calls of this side go by it; the shard follows.
+    socket.change_flags(set, 0);
+    socket.submit(&submission)?;
+    millrace_context::futex::wake(&socket.slot.engine.sequence, i32::MAX as u32);
+    Ok(())
+}

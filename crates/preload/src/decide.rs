@@ -1,0 +1,158 @@
+//! Whose a socket is. `socket()` makes a kernel socket; the first address that a program names decides whether it stays one or
+//! becomes a millrace socket.
+
+use std::ffi::c_int;
+use std::net::Ipv4Addr;
+
+use rustix::io::Errno;
+
+use crate::address::Given;
+use crate::socket::{Socket, flag};
+use crate::sys::{self, Result};
+use crate::table::{self, Entry, Undecided};
+use crate::{anchor, connect, engine, environment, epoll, options};
+
+/// What an undecided socket is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// bind, or listen without one.
+    Bind,
+    /// connect.
+    Connect,
+}
+
+/// Whose a socket has become.
+pub enum Decision {
+    /// The kernel's.
+    Kernel,
+    /// Ours, for this IPv4 address and port.
+    Ours(Socket, Ipv4Addr, u16),
+}
+
+/// Decides. `NETDOWN` when the address may be the engine's and it cannot be reached: it never falls back to the kernel.
+pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result<Decision> {
+    if environment::get().is_none() {
+        return Ok(Decision::Kernel);
+    }
+    let undecided = match entry {
+        Entry::Undecided(undecided) => undecided,
+        _ => match examine(fd) {
+            Some(undecided) => undecided,
+            None => return Ok(Decision::Kernel),
+        },
+    };
+    let address = match given {
+        Given::V4(ip, port) => Some((ip, port)),
+        Given::AnyV6(port) if undecided.v6 && purpose == Purpose::Bind => {
+            // `::` means IPv4 too unless the program says otherwise.
+            let only = sys::getsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(1);
+            (only == 0).then_some((Ipv4Addr::UNSPECIFIED, port))
+        }
+        // Linux takes bind to AF_UNSPEC with an address of zeros for 0.0.0.0.
+        _ => None,
+    };
+    let Some((ip, port)) = address else {
+        return Ok(stay_kernel(fd, entry, given));
+    };
+    let header = engine::get()?.region.header();
+    let number = u32::from(ip);
+    let ours = match purpose {
+        Purpose::Bind => header.owns(number),
+        Purpose::Connect if number == 0 => header.serves(Ipv4Addr::LOCALHOST.into()),
+        Purpose::Connect => header.serves(number),
+    };
+    if !ours {
+        return Ok(stay_kernel(fd, entry, given));
+    }
+    convert(fd, undecided).map(|socket| Decision::Ours(socket, ip, port))
+}
+
+fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
+    // What the kernel will refuse decides nothing.
+    if matches!(entry, Entry::Undecided(_)) && !matches!(given, Given::Unspecified) {
+        table::exchange(fd, entry, Entry::Kernel);
+        epoll::forget_undecided(fd);
+    }
+    Decision::Kernel
+}
+
+/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP socket all the same.
+fn examine(fd: c_int) -> Option<Undecided> {
+    let option = |name| sys::getsockopt(fd, libc::SOL_SOCKET, name).ok();
+    let domain = option(libc::SO_DOMAIN)?;
+    let v6 = domain == libc::AF_INET6;
+    if !v6 && domain != libc::AF_INET
+        || option(libc::SO_TYPE)? != libc::SOCK_STREAM
+        || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP
+    {
+        return None;
+    }
+    let mut address = [0u8; 28];
+    sys::getsockname(fd, &mut address).ok()?;
+    let unbound = address[2..4] == [0, 0];
+    // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
+    let set = options::ALL
+        .iter()
+        .enumerate()
+        .filter(|(_, (level, name))| {
+            *level == libc::SOL_SOCKET
+                && !matches!(
+                    *name,
+                    libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_OOBINLINE
+                )
+                || *level == libc::IPPROTO_TCP && *name == libc::TCP_NODELAY
+        })
+        .fold(0, |set, (at, _)| set | 1 << at);
+    unbound.then_some(Undecided {
+        v6,
+        shared: true,
+        options: set,
+    })
+}
+
+/// Makes a millrace socket of it, in the same descriptor and every other that means the same kernel socket.
+fn convert(fd: c_int, undecided: Undecided) -> Result<Socket> {
+    let family = if undecided.v6 {
+        libc::AF_INET6
+    } else {
+        libc::AF_INET
+    };
+    // What the table says may be of a descriptor that was closed past us.
+    if sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE)? != libc::SOCK_STREAM {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let socket = connect::open(engine::get()?, family)?;
+    let file_flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    if file_flags & libc::O_NONBLOCK != 0 {
+        socket.change_flags(flag::NONBLOCK, 0);
+    }
+    options::repeat(fd, &socket, undecided.options)?;
+    let inode = inode(fd)?;
+    take_over(fd, &socket)?;
+    if undecided.shared {
+        for (other, entry) in table::all() {
+            if matches!(entry, Entry::Undecided(_)) && self::inode(other) == Ok(inode) {
+                take_over(other, &socket)?;
+            }
+        }
+    }
+    Ok(socket)
+}
+
+fn take_over(fd: c_int, socket: &Socket) -> Result<()> {
+    let close_on_exec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let registrations = epoll::Migration::begin(fd);
+    anchor::put_over(fd, close_on_exec)?;
+    socket.count_descriptor();
+    table::set(fd, Entry::Socket(socket.reference));
+    registrations.finish(socket);
+    Ok(())
+}
+
+fn inode(fd: c_int) -> Result<u64> {
+    // SAFETY: only for the call; a descriptor that is not open is an error.
+    let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(borrowed)
+        .map(|stat| stat.st_ino)
+        .map_err(|_| Errno::BADF)
+}

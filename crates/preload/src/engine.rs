@@ -1,0 +1,362 @@
+//! The engine, as this process knows it: the region they share, its doorbells, its control socket.
+//!
+//! Nothing happens before the first call that needs it. A process attaches once; a child of a fork, which has the mapping already, once more
+//! for contexts of its own.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use millrace_context::layout::{AWAKE, MAGIC, SHARDS_MAX};
+use millrace_context::protocol::{self, Attached, Descriptors, Kind, Request};
+use millrace_context::{Region, SlotRef};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::environment::{self, Environment};
+use crate::internal::{self, Handle};
+use crate::lock::Rank;
+use crate::scratch::Scratch;
+use crate::sys::{self, Result};
+use crate::table::{self, Entry};
+use crate::{lock, refs};
+
+/// How long an engine may take to answer before it counts as gone, in seconds.
+const PATIENCE_S: u64 = 10;
+
+/// The engine.
+pub struct Engine {
+    /// The memory shared with it.
+    pub region: Region,
+    doorbells: [AtomicU32; SHARDS_MAX],
+    /// Handle of the control socket plus 1; 0 for none.
+    control: AtomicU32,
+    /// First context of this process.
+    first_context: AtomicU32,
+    /// Contexts of this process for each shard.
+    contexts: AtomicU32,
+    lost: AtomicBool,
+}
+
+struct Place(UnsafeCell<MaybeUninit<Engine>>);
+// SAFETY: written once under LOCK before MAPPED is set; read only after that; an Engine is Sync.
+unsafe impl Sync for Place {}
+static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static MAPPED: AtomicBool = AtomicBool::new(false);
+static ATTACHED: AtomicBool = AtomicBool::new(false);
+/// Held while attaching, and for each request on the control socket. A fork holds it, so that the child finds a quiet state.
+pub static LOCK: AtomicU32 = AtomicU32::new(0);
+
+/// The engine, attached to if need be. `NETDOWN`: it cannot be reached.
+#[inline]
+pub fn get() -> Result<&'static Engine> {
+    if ATTACHED.load(Ordering::Acquire) {
+        return Ok(place());
+    }
+    attach()
+}
+
+/// The engine if this process has attached to it.
+pub fn attached() -> Option<&'static Engine> {
+    ATTACHED.load(Ordering::Acquire).then(place)
+}
+
+/// The engine if its memory is mapped, whether or not this process has attached again after a fork.
+pub fn mapped() -> Option<&'static Engine> {
+    MAPPED.load(Ordering::Acquire).then(place)
+}
+
+fn place() -> &'static Engine {
+    // SAFETY: callers have seen MAPPED, or ATTACHED which is set after it: it is written, and never dropped.
+    unsafe { (*PLACE.0.get()).assume_init_ref() }
+}
+
+#[cold]
+fn attach() -> Result<&'static Engine> {
+    let environment = environment::get().ok_or(Errno::NETDOWN)?;
+    // Held by the own thread: a signal handler, or the allocator, in the middle of attaching.
+    let _guard = lock::take(&LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
+    if ATTACHED.load(Ordering::Acquire) {
+        return Ok(place());
+    }
+    match attach_now(environment) {
+        Ok(engine) => {
+            ATTACHED.store(true, Ordering::Release);
+            refs::count_again(engine);
+            if table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
+                hold_exactly(engine)?;
+            }
+            Ok(engine)
+        }
+        Err(errno) => {
+            complain(environment.engine(), errno);
+            Err(Errno::NETDOWN)
+        }
+    }
+}
+
+fn attach_now(environment: &Environment) -> Result<&'static Engine> {
+    let control = protocol::connect(environment.engine()).map_err(|error| errno(&error))?;
+    for direction in [
+        rustix::net::sockopt::Timeout::Recv,
+        rustix::net::sockopt::Timeout::Send,
+    ] {
+        rustix::net::sockopt::set_socket_timeout(
+            &control,
+            direction,
+            Some(std::time::Duration::from_secs(PATIENCE_S)),
+        )?;
+    }
+    let announced = environment.announced.swap(0, Ordering::Relaxed);
+    let request = Request::new(
+        Kind::Attach,
+        environment.token,
+        [u64::from(announced), 0, 0, 0],
+    );
+    let (answer, mut descriptors) = request.call(&control, &[]).map_err(|error| errno(&error))?;
+    let attached = Attached::from_words(answer.words);
+    if !MAPPED.load(Ordering::Acquire) {
+        map(&attached, &mut descriptors)?;
+    }
+    let engine = place();
+    let handle = internal::adopt(control)?;
+    let before = engine.control.swap(handle.to_bits() + 1, Ordering::AcqRel);
+    if let Some(bits) = before.checked_sub(1) {
+        internal::release(Handle::from_bits(bits));
+    }
+    engine
+        .first_context
+        .store(attached.context, Ordering::Release);
+    engine
+        .contexts
+        .store(attached.contexts.max(1), Ordering::Release);
+    Ok(engine)
+}
+
+/// Maps the region, the first time. A child of a fork has it already, and the doorbells with it.
+fn map(attached: &Attached, descriptors: &mut Descriptors) -> Result<()> {
+    let geometry = attached.geometry;
+    let shards = geometry.shards as usize;
+    if shards == 0 || shards > SHARDS_MAX || !table::fits(geometry.slots) {
+        return Err(Errno::PROTO);
+    }
+    let file = descriptors.take(0).ok_or(Errno::PROTO)?;
+    let region = Region::map(file.as_fd(), geometry).map_err(|error| errno(&error))?;
+    let header = region.header();
+    if header.magic != MAGIC || header.version != millrace_context::VERSION {
+        return Err(Errno::PROTO);
+    }
+    let doorbells = [const { AtomicU32::new(0) }; SHARDS_MAX];
+    for (shard, doorbell) in doorbells.iter().enumerate().take(shards) {
+        let fd = descriptors.take(1 + shard).ok_or(Errno::PROTO)?;
+        doorbell.store(internal::adopt(fd)?.to_bits(), Ordering::Relaxed);
+    }
+    refs::make(geometry.slots)?;
+    let engine = Engine {
+        region,
+        doorbells,
+        control: AtomicU32::new(0),
+        first_context: AtomicU32::new(0),
+        contexts: AtomicU32::new(1),
+        lost: AtomicBool::new(false),
+    };
+    // SAFETY: under LOCK, and nobody reads before MAPPED is set.
+    unsafe { (*PLACE.0.get()).write(engine) };
+    MAPPED.store(true, Ordering::Release);
+    Ok(())
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error
+        .raw_os_error()
+        .map_or(Errno::PROTO, Errno::from_raw_os_error)
+}
+
+/// Says once why the program's sockets do not work. Straight to the standard error: the library must not go through what it stands in for.
+fn complain(name: &str, errno: Errno) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let reason = match errno {
+        Errno::CONNREFUSED => "there is no engine of this name (has it ended?)",
+        Errno::PROTONOSUPPORT => {
+            "it is of another version than this program's libmillrace_preload.so"
+        }
+        Errno::ACCESS => "it does not know this program (MILLRACE_TOKEN)",
+        Errno::AGAIN => "it does not answer, or has no room for another process",
+        _ => "it cannot be reached",
+    };
+    let mut line = [0u8; 256];
+    let mut len = 0;
+    for part in [
+        "millrace: engine ",
+        name,
+        ": ",
+        reason,
+        "; TCP sockets fail with ENETDOWN\n",
+    ] {
+        let part = &part.as_bytes()[..part.len().min(line.len() - len)];
+        line[len..len + part.len()].copy_from_slice(part);
+        len += part.len();
+    }
+    sys::write(2, &line[..len]);
+}
+
+/// Tells the engine what this process holds after an exec. The lock is held.
+fn hold_exactly(engine: &Engine) -> Result<()> {
+    let request = Request::new(Kind::Holds, [0; 16], [0; 4]);
+    let mut held = Held::new()?;
+    for (_, entry) in table::all() {
+        if let Entry::Socket(slot) = entry {
+            held.push(slot);
+        }
+    }
+    engine.call_locked(&request, held.bytes()).map(drop)
+}
+
+/// Sockets as the payload of [`Kind::Holds`], as many as fit in one packet; beyond that they are let go.
+pub struct Held {
+    words: Scratch<u64>,
+    len: usize,
+}
+
+impl Held {
+    /// None.
+    pub fn new() -> Result<Held> {
+        Ok(Held {
+            words: Scratch::new((protocol::PACKET_MAX - size_of::<Request>()) / 8)?,
+            len: 0,
+        })
+    }
+
+    /// One more.
+    pub fn push(&mut self, slot: SlotRef) {
+        if let Some(word) = self.words.get_mut(self.len) {
+            *word = slot.to_bits();
+            self.len += 1;
+        }
+    }
+
+    /// As they are sent.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: integers, read as the bytes they are.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len * 8) }
+    }
+}
+
+impl Engine {
+    /// The context that a thread of this number uses to speak to a shard.
+    pub fn context(&self, thread: u32, shard: u32) -> u32 {
+        let contexts = self.contexts.load(Ordering::Relaxed);
+        self.first_context.load(Ordering::Relaxed)
+            + thread % contexts * self.region.geometry().shards
+            + shard
+    }
+
+    /// Contexts of this process for each shard.
+    pub fn contexts(&self) -> u32 {
+        self.contexts.load(Ordering::Relaxed)
+    }
+
+    /// Wakes a shard.
+    pub fn ring(&self, shard: u32) {
+        if let Some(doorbell) = self.doorbells.get(shard as usize) {
+            sys::ring(Handle::from_bits(doorbell.load(Ordering::Relaxed)).fd());
+        }
+    }
+
+    /// Whether a shard sleeps: AWAKE, ASLEEP or NAPPING. Read after a full fence that follows the submission.
+    pub fn sleep_of(&self, shard: u32) -> u32 {
+        let lines = &self.region.header().sleeping;
+        lines
+            .get(shard as usize)
+            .map_or(AWAKE, |line| line.0.load(Ordering::Relaxed))
+    }
+
+    /// The control socket, for those who wait and want to know when the engine ends; -1 without one.
+    pub fn control_fd(&self) -> i32 {
+        self.control
+            .load(Ordering::Acquire)
+            .checked_sub(1)
+            .map_or(-1, |bits| Handle::from_bits(bits).fd())
+    }
+
+    /// Asks the engine for something on the control socket.
+    pub fn call(&self, request: &Request, payload: &[u8]) -> Result<([u64; 8], Descriptors)> {
+        let _guard = lock::take(&LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
+        self.call_locked(request, payload)
+    }
+
+    /// The same with [`LOCK`] held already.
+    pub fn call_locked(
+        &self,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<([u64; 8], Descriptors)> {
+        let fd = self.control_fd();
+        if fd < 0 {
+            return Err(Errno::NETDOWN);
+        }
+        // SAFETY: the handle's descriptor is open, and LOCK keeps it so.
+        let control = unsafe { BorrowedFd::borrow_raw(fd) };
+        match request.call(control, payload) {
+            Ok((answer, descriptors)) => Ok((answer.words, descriptors)),
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    /// Tells the engine something that has no answer.
+    pub fn tell(&self, request: &Request) {
+        let Some(_guard) = lock::take(&LOCK, Rank::Control) else {
+            return;
+        };
+        self.tell_locked(request);
+    }
+
+    /// The same with [`LOCK`] held already.
+    pub fn tell_locked(&self, request: &Request) {
+        let fd = self.control_fd();
+        if fd >= 0 {
+            // SAFETY: as in `call_locked`.
+            let control = unsafe { BorrowedFd::borrow_raw(fd) };
+            // An engine that is gone is noticed by whoever waits.
+            let _ = request.send(control, &[]);
+        }
+    }
+
+    /// Whether the engine is known to have ended.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the engine still is there.
+    pub fn check(&self) {
+        let fd = self.control_fd();
+        if fd < 0 {
+            return;
+        }
+        // SAFETY: open while this process is attached.
+        let control = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mut polled = [PollFd::from_borrowed_fd(control, PollFlags::RDHUP)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        if rustix::event::poll(&mut polled, Some(&at_once)).is_ok()
+            && polled[0].revents().intersects(gone)
+        {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// In the child of a fork: what the parent had is not ours to use. The mapping stays.
+    pub fn forked(&self) {
+        if let Some(bits) = self.control.swap(0, Ordering::AcqRel).checked_sub(1) {
+            internal::release(Handle::from_bits(bits));
+        }
+        ATTACHED.store(false, Ordering::Release);
+    }
+}

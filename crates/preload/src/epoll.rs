@@ -1,0 +1,451 @@
+//! epoll: what a program asks of a set that holds millrace sockets.
+
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
+use millrace_context::SlotRef;
+use rustix::io::Errno;
+
+use crate::engine::{self, Engine};
+use crate::epoll_set::{Memory, Set, state};
+use crate::lock::Rank;
+use crate::readiness::{self, bits};
+use crate::socket::Socket;
+use crate::sys::{self, Result};
+use crate::{lane, poller, refs, sets};
+
+/// Bits that go with EPOLLEXCLUSIVE.
+const WITH_EXCLUSIVE: u32 =
+    bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::EXCLUSIVE | bits::EDGE | 1 << 29;
+/// How long one sleep lasts at most, in microseconds, so that the loss of an engine is noticed without a set that says so.
+const SLEEP_MAX_US: u64 = 1_000_000;
+
+/// `epoll_ctl` for a millrace socket.
+pub fn control(
+    epoll: c_int,
+    index: u32,
+    operation: c_int,
+    fd: c_int,
+    slot: SlotRef,
+    event: Option<epoll_event>,
+) -> Result<()> {
+    let socket = Socket::get(fd, slot)?;
+    let memory = sets::memory_or_new(index, socket.engine)?;
+    // A signal handler in the middle of another call on the set.
+    let set = memory.lock().ok_or(Errno::NOMEM)?;
+    let found = set.find(fd, Some(slot));
+    match operation {
+        EPOLL_CTL_ADD => {
+            let event = event.ok_or(Errno::FAULT)?;
+            let (events, data) = (event.events, event.u64);
+            if events & bits::EXCLUSIVE != 0 && events & !WITH_EXCLUSIVE != 0 {
+                return Err(Errno::INVAL);
+            }
+            if found.is_some() {
+                return Err(Errno::EXIST);
+            }
+            forget_stale(&set, slot);
+            add_locked(&set, memory, (index, epoll), fd, &socket, events, data)
+        }
+        EPOLL_CTL_MOD => {
+            let event = event.ok_or(Errno::FAULT)?;
+            let (events, data) = (event.events, event.u64);
+            let found = found.ok_or(Errno::NOENT)?;
+            let item = set.item(found);
+            let exclusive = (events | item.events.load(Ordering::Relaxed)) & bits::EXCLUSIVE;
+            if exclusive != 0 {
+                return Err(Errno::INVAL);
+            }
+            item.events.store(events, Ordering::Relaxed);
+            item.data.store(data, Ordering::Relaxed);
+            set.refresh(found);
+            wake_sleepers(index, socket.engine);
+            Ok(())
+        }
+        EPOLL_CTL_DEL => {
+            set.remove(found.ok_or(Errno::NOENT)?);
+            let watched = set
+                .of_slot(slot.index)
+                .any(|item| set.slot_of(item) == Some(slot));
+            if let Some(own) = sets::poller(index).filter(|_| !watched) {
+                poller::unwatch(socket.engine, own.index, slot);
+            }
+            Ok(())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Adds a registration to a locked set; `place` is the set's in the process's list, and a descriptor of it.
+pub fn add_locked(
+    set: &Set<'_>,
+    memory: Memory,
+    place: (u32, c_int),
+    fd: c_int,
+    socket: &Socket,
+    events: u32,
+    data: u64,
+) -> Result<()> {
+    let (index, epoll) = place;
+    let own = sets::poller_or_new(index, epoll, socket.engine, memory, set)?;
+    let item = set.insert(fd, Some(socket.reference), events, data)?;
+    refs::note_in_sets(socket.reference.index);
+    let exclusive = events & bits::EXCLUSIVE != 0;
+    if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, exclusive) {
+        set.remove(item);
+        return Err(errno);
+    }
+    wake_sleepers(index, socket.engine);
+    Ok(())
+}
+
+/// Registrations of earlier uses of the slot, whose sockets are gone.
+fn forget_stale(set: &Set<'_>, slot: SlotRef) {
+    while let Some(stale) = set
+        .of_slot(slot.index)
+        .find(|item| set.slot_of(*item).is_some_and(|other| other != slot))
+    {
+        set.remove(stale);
+    }
+}
+
+/// Another thread may sleep in the set: it has something to look at.
+fn wake_sleepers(index: u32, engine: &'static Engine) {
+    fence(Ordering::SeqCst);
+    if let Some(own) = sets::poller(index)
+        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.sleepers() > 0)
+    {
+        sys::ring(own.eventfd.fd());
+    }
+}
+
+/// Notes what `epoll_ctl` did with a socket that is not decided, in case it becomes ours.
+pub fn note_undecided(index: u32, operation: c_int, fd: c_int, event: Option<epoll_event>) {
+    // Without an engine no socket becomes ours; attaching here would make every program with an epoll set pay for it.
+    let Ok(engine) = engine::get() else {
+        return;
+    };
+    let Ok(memory) = sets::memory_or_new(index, engine) else {
+        return;
+    };
+    let Some(set) = memory.lock() else {
+        return;
+    };
+    let (events, data) = event.map_or((0, 0), |event| (event.events, event.u64));
+    match (operation, set.find(fd, None)) {
+        (EPOLL_CTL_ADD, None) => drop(set.insert(fd, None, events, data)),
+        (EPOLL_CTL_MOD, Some(found)) => {
+            set.item(found).events.store(events, Ordering::Relaxed);
+            set.item(found).data.store(data, Ordering::Relaxed);
+        }
+        (EPOLL_CTL_DEL, Some(found)) => set.remove(found),
+        _ => {}
+    }
+}
+
+/// A wait on a set.
+pub struct Wait<'a> {
+    /// The set's descriptor.
+    pub epoll: c_int,
+    /// Its place in the process's list.
+    pub index: u32,
+    /// Where events go.
+    pub events: &'a mut [epoll_event],
+    /// How long in microseconds; none is for ever.
+    pub timeout_us: Option<u64>,
+    /// Signals blocked meanwhile, as the kernel wants it.
+    pub mask: *const libc::sigset_t,
+}
+
+/// `epoll_wait` on a set that has memory.
+pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
+    let engine = engine::get()?;
+    lane::end_batch(engine);
+    if wait.events.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    if !sets::watches_engine(wait.index) {
+        sets::watch_engine(wait.index, wait.epoll, engine);
+    }
+    let until = wait.timeout_us.map(|us| sys::now_us().saturating_add(us));
+    loop {
+        let mut count = collect(&mut wait, 0, memory, engine);
+        if count > 0 {
+            if count < wait.events.len() && (sets::is_mixed(wait.index) || memory.is_kernels_turn())
+            {
+                count = kernel(&mut wait, count, Some(0), engine).unwrap_or(count);
+            }
+            lane::begin_batch(engine);
+            return Ok(count);
+        }
+        let left = until.map(|until| until.saturating_sub(sys::now_us()));
+        let own = sets::poller(wait.index);
+        let shared = own.and_then(|own| poller::shared(engine, own.index));
+        if left == Some(0) {
+            return kernel(&mut wait, 0, Some(0), engine);
+        }
+        if let Some((shared, _)) = shared {
+            shared.sleep_begins();
+        }
+        // What came before we said that we sleep rings nobody.
+        let news = shared.is_some_and(|(shared, _)| shared.pending())
+            || memory.lock().is_some_and(|set| set.listed() > 0);
+        let result = if news {
+            Ok(0)
+        } else {
+            kernel(&mut wait, 0, left, engine)
+        };
+        if let Some((shared, _)) = shared {
+            shared.sleep_ends();
+        }
+        count = result?;
+        if count > 0 {
+            if count < wait.events.len() {
+                count = collect(&mut wait, count, memory, engine);
+            }
+            lane::begin_batch(engine);
+            return Ok(count);
+        }
+    }
+}
+
+/// Waits in the kernel, appending its events after the first `count`. Our own marks among them are taken out.
+fn kernel(
+    wait: &mut Wait<'_>,
+    count: usize,
+    timeout_us: Option<u64>,
+    engine: &Engine,
+) -> Result<usize> {
+    let room = &mut wait.events[count..];
+    let asked = timeout_us.unwrap_or(u64::MAX).min(SLEEP_MAX_US);
+    let time = sys::timespec(asked);
+    let got = sys::epoll_pwait2(wait.epoll, room, &time, wait.mask)?;
+    if got == 0 && asked == SLEEP_MAX_US {
+        engine.check();
+    }
+    let mut kept = 0;
+    for at in 0..got {
+        let event = room[at];
+        match event.u64 {
+            sets::HINTS => {}
+            sets::CONTROL => engine.check(),
+            _ => {
+                room[kept] = event;
+                kept += 1;
+            }
+        }
+    }
+    Ok(count + kept)
+}
+
+/// Appends the events of millrace sockets after the first `count`.
+fn collect(
+    wait: &mut Wait<'_>,
+    mut count: usize,
+    memory: Memory,
+    engine: &'static Engine,
+) -> usize {
+    // A signal handler in the middle of another call on the set finds nothing.
+    let Some(set) = memory.lock() else {
+        return count;
+    };
+    let Some(own) = sets::poller(wait.index) else {
+        return count;
+    };
+    take_hints(&set, own.index, engine);
+    for _ in 0..set.listed() {
+        if count == wait.events.len() {
+            break;
+        }
+        let Some(index) = set.next_listed() else {
+            break;
+        };
+        if let Some((events, data)) = report(&set, index, true) {
+            wait.events[count] = epoll_event { events, u64: data };
+            count += 1;
+        }
+    }
+    let Some((shared, _)) = poller::shared(engine, own.index) else {
+        return count;
+    };
+    if memory.is_waited_for() {
+        if set.listed() > 0 {
+            sys::ring(own.eventfd.fd());
+        } else {
+            sys::silence(own.eventfd.fd());
+            fence(Ordering::SeqCst);
+            if shared.pending() {
+                sys::ring(own.eventfd.fd());
+            }
+        }
+    } else if set.listed() > 0 && shared.sleepers() > 0 {
+        // As in the kernel: what is left is for the next thread.
+        sys::ring(own.eventfd.fd());
+    }
+    count
+}
+
+/// From hints to the list of items that may be ready.
+fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
+    let Some((shared, ring)) = poller::shared(engine, index) else {
+        return;
+    };
+    let Some(_turn) = crate::lock::take(shared.lock(), Rank::Leaf) else {
+        return;
+    };
+    while let Some(slot) = shared.take(ring) {
+        for item in set.of_slot(slot) {
+            set.list(item);
+        }
+    }
+    if shared.overflowed() || engine.is_lost() {
+        set.list_all();
+    }
+    // The engine gives no new hint while an old one stands: what it changed after we took them is seen from here on, or hinted anew.
+    fence(Ordering::SeqCst);
+}
+
+/// What is to be reported of an item that has been taken off the list. If `for_good`, it counts as reported.
+fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
+    let item = set.item(index);
+    let slot = set.slot_of(index)?;
+    let Some(socket) = peek(slot) else {
+        if !set.is_shared() {
+            set.remove(index);
+        }
+        return None;
+    };
+    let state = item.state.load(Ordering::Relaxed);
+    if state & state::SPENT != 0 {
+        return None;
+    }
+    let interest = item.events.load(Ordering::Relaxed);
+    let (ready, edge) = readiness::of(&socket, interest);
+    let events = ready & (interest | bits::ALWAYS);
+    let news = interest & bits::EDGE == 0
+        || state & state::FRESH != 0
+        || item.has_changed(&edge)
+        || state & state::OUT_OWED != 0 && ready & bits::OUT != 0;
+    if !for_good {
+        if events != 0 && news {
+            set.list(index);
+            return Some((events, 0));
+        }
+        // Edges stay to be found by the wait that reports them.
+        if interest & bits::EDGE != 0 {
+            set.list(index);
+        }
+        return None;
+    }
+    let owed = interest & bits::OUT != 0 && ready & bits::OUT == 0;
+    let kept = state & !(state::FRESH | state::OUT_OWED | state::LISTED);
+    item.state.store(
+        kept | if owed { state::OUT_OWED } else { 0 },
+        Ordering::Relaxed,
+    );
+    item.has_seen(&edge);
+    if events == 0 || !news {
+        return None;
+    }
+    if interest & bits::ONESHOT != 0 {
+        item.state.fetch_or(state::SPENT, Ordering::Relaxed);
+    } else if interest & bits::EDGE == 0 {
+        // Level-triggered: looked at again by the next wait.
+        set.list(index);
+    }
+    Some((events, item.data.load(Ordering::Relaxed)))
+}
+
+/// A socket to look at, if this process holds it and the slot still is its own.
+fn peek(slot: SlotRef) -> Option<ManuallyDrop<Socket>> {
+    let engine = engine::mapped()?;
+    let shared = engine.region.slot(slot.index)?;
+    let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
+    (current && refs::any(slot.index)).then(|| {
+        // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
+        ManuallyDrop::new(Socket {
+            engine,
+            slot: shared,
+            reference: slot,
+        })
+    })
+}
+
+/// Whether a set has a millrace socket to report, without reporting it: for a wait on the set itself.
+pub fn is_readable(index: u32) -> bool {
+    let (Some(engine), Some(memory)) = (engine::mapped(), sets::memory(index)) else {
+        return false;
+    };
+    let (Some(set), Some(own)) = (memory.lock(), sets::poller(index)) else {
+        return false;
+    };
+    take_hints(&set, own.index, engine);
+    for _ in 0..set.listed() {
+        let Some(item) = set.next_listed() else {
+            break;
+        };
+        if report(&set, item, false).is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Makes the kernel's set readable if there is something to report, for whoever waits for the set itself.
+pub fn show(index: u32, engine: &'static Engine) {
+    let Some(own) = sets::poller(index) else {
+        return;
+    };
+    if is_readable(index) {
+        sys::ring(own.eventfd.fd());
+        return;
+    }
+    sys::silence(own.eventfd.fd());
+    fence(Ordering::SeqCst);
+    if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.pending()) {
+        sys::ring(own.eventfd.fd());
+    }
+}
+
+/// Does so for every set that is waited for: what was ready may have been read since.
+pub fn show_inner() {
+    let Some(engine) = engine::mapped() else {
+        return;
+    };
+    if !sets::any_is_waited_for() {
+        return;
+    }
+    for (held, memory) in sets::all() {
+        if memory.is_waited_for() {
+            show(held.index(), engine);
+        }
+    }
+}
+
+/// Whether a descriptor is a set that holds, or may come to hold, millrace sockets.
+pub fn is_set_with_sockets(fd: c_int) -> bool {
+    sets::hold_descriptor(fd).is_some_and(|held| sets::memory(held.index()).is_some())
+}
+
+/// What the sets do when a kernel socket becomes a millrace socket in the same descriptor.
+pub struct Migration(c_int);
+
+impl Migration {
+    /// Before the kernel socket is replaced.
+    pub fn begin(fd: c_int) -> Migration {
+        sets::leave_kernel(fd);
+        Migration(fd)
+    }
+
+    /// After.
+    pub fn finish(self, socket: &Socket) {
+        sets::enter(self.0, socket);
+    }
+}
+
+/// A descriptor's kernel socket is the kernel's, or closed.
+pub fn forget_undecided(fd: c_int) {
+    sets::forget_undecided(fd);
+}

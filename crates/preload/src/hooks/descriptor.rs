@@ -1,0 +1,116 @@
+//! Descriptors: closing, duplicates, flags, streams.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+
+use libc::FILE;
+use rustix::io::Errno;
+
+use super::{fail, hooks, nothing, number};
+use crate::table::{self, Entry};
+use crate::{descriptors, real, stream};
+
+hooks! {
+    /// Closes.
+    fn close(fd: c_int) -> c_int {
+        if table::is_kernel(fd) {
+            return real::close(fd);
+        }
+        nothing(descriptors::close(fd))
+    }
+
+    /// The same under another name.
+    fn __close(fd: c_int) -> c_int {
+        close(fd)
+    }
+
+    /// Closes a range.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        nothing(descriptors::close_range(first, last, flags))
+    }
+
+    /// Closes everything from here on.
+    fn closefrom(first: c_int) -> () {
+        // It cannot fail for a range that is one.
+        let _ = descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+
+    /// Duplicates.
+    fn dup(fd: c_int) -> c_int {
+        if table::is_kernel(fd) {
+            return real::dup(fd);
+        }
+        descriptors::duplicate(fd, || real::dup(fd))
+    }
+
+    /// Duplicates to a number.
+    fn dup2(from: c_int, to: c_int) -> c_int {
+        if table::is_kernel(from) && table::is_kernel(to) {
+            return real::dup2(from, to);
+        }
+        descriptors::duplicate_to(from, to, || real::dup2(from, to))
+    }
+
+    /// The same under another name.
+    fn __dup2(from: c_int, to: c_int) -> c_int {
+        dup2(from, to)
+    }
+
+    /// Duplicates to a number, with flags.
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if table::is_kernel(from) && table::is_kernel(to) {
+            return real::dup3(from, to, flags);
+        }
+        descriptors::duplicate_to(from, to, || real::dup3(from, to, flags))
+    }
+
+    /// Many things. The argument is an integer or a pointer, which is passed in the same place.
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        let kernel = || real::fcntl64(fd, command, argument);
+        match table::get(fd) {
+            Entry::Kernel => kernel(),
+            Entry::Internal => fail(Errno::BADF),
+            _ if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+                descriptors::duplicate(fd, kernel)
+            }
+            Entry::Socket(slot) => {
+                match descriptors::control(fd, slot, command, argument as c_long) {
+                    Some(result) => number(result),
+                    None => kernel(),
+                }
+            }
+            _ => kernel(),
+        }
+    }
+
+    /// The same under its older name.
+    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        fcntl64(fd, command, argument)
+    }
+
+    /// The same under another name.
+    fn __fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        fcntl64(fd, command, argument)
+    }
+
+    /// Device control.
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => {
+                match descriptors::device_control(fd, slot, request, argument.cast()) {
+                    Some(result) => number(result),
+                    None => real::ioctl(fd, request, argument),
+                }
+            }
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::ioctl(fd, request, argument),
+        }
+    }
+
+    /// A stream.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        match table::get(fd) {
+            Entry::Socket(_) => stream::open(fd, mode),
+            _ => real::fdopen(fd, mode),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Reading and writing.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use millrace_context::SlotRef;
+use rustix::io::Errno;
+
+use super::{check_buffer, hooks, length};
+use crate::memory::{self, CALL_MAX, Pieces};
+use crate::send::File;
+use crate::socket::Socket;
+use crate::sys::Result;
+use crate::table::{self, Entry};
+use crate::{real, receive, send};
+
+/// Receives into pieces.
+fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
+    let socket = Socket::get(fd, slot)?;
+    receive::receive(&socket, &mut pieces?, flags)
+}
+
+/// Sends pieces.
+fn give(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
+    let socket = Socket::get(fd, slot)?;
+    send::send(&socket, &mut pieces?, flags)
+}
+
+hooks! {
+    /// Reads.
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        match table::get(fd) {
+            // Nothing asked for is nothing read, whatever the socket's state.
+            Entry::Socket(_) if len == 0 => 0,
+            Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), 0)),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::read(fd, buffer, len),
+        }
+    }
+
+    /// The same under another name.
+    fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        read(fd, buffer, len)
+    }
+
+    /// The same with the buffer's size.
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        check_buffer(len, room);
+        read(fd, buffer, len)
+    }
+
+    /// Reads into a vector.
+    fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length((|| {
+                let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL)?;
+                if pieces.left() == 0 {
+                    return Ok(0);
+                }
+                take(fd, slot, Ok(pieces), 0)
+            })()),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::readv(fd, vector, count),
+        }
+    }
+
+    /// Writes.
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), 0)),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::write(fd, buffer, len),
+        }
+    }
+
+    /// The same under another name.
+    fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        write(fd, buffer, len)
+    }
+
+    /// Writes a vector.
+    fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length((|| {
+                let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL);
+                give(fd, slot, pieces, 0)
+            })()),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::writev(fd, vector, count),
+        }
+    }
+
+    /// Sends.
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), flags)),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::send(fd, buffer, len, flags),
+        }
+    }
+
+    /// The same under another name.
+    fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        send(fd, buffer, len, flags)
+    }
+
+    /// Sends. A connection's peer is who it is: the address is not looked at, as on Linux.
+    fn sendto(
+        fd: c_int,
+        buffer: *const c_void,
+        len: size_t,
+        flags: c_int,
+        to: *const sockaddr,
+        to_len: socklen_t,
+    ) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) if flags & libc::MSG_FASTOPEN == 0 => {
+                length(give(fd, slot, Pieces::buffer(buffer, len), flags))
+            }
+            Entry::Socket(_) => length(Err(Errno::OPNOTSUPP)),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::sendto(fd, buffer, len, flags, to, to_len),
+        }
+    }
+
+    /// Receives.
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), flags)),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::recv(fd, buffer, len, flags),
+        }
+    }
+
+    /// The same with the buffer's size.
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+        check_buffer(len, room);
+        recv(fd, buffer, len, flags)
+    }
+
+    /// Receives. A connection's data comes with no address, as on Linux.
+    fn recvfrom(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        flags: c_int,
+        from: *mut sockaddr,
+        from_len: *mut socklen_t,
+    ) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => {
+                let result = take(fd, slot, Pieces::buffer(buffer, len), flags);
+                if result.is_ok() && !from.is_null() && memory::check(from_len.cast(), 4).is_ok() {
+                    *from_len = 0;
+                }
+                length(result)
+            }
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::recvfrom(fd, buffer, len, flags, from, from_len),
+        }
+    }
+
+    /// The same with the buffer's size.
+    fn __recvfrom_chk(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        room: size_t,
+        flags: c_int,
+        from: *mut sockaddr,
+        from_len: *mut socklen_t,
+    ) -> ssize_t {
+        check_buffer(len, room);
+        recvfrom(fd, buffer, len, flags, from, from_len)
+    }
+
+    /// Sends a file: read straight into the staging ring.
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        if table::is_kernel(out) && table::is_kernel(from) {
+            return real::sendfile(out, from, offset, count);
+        }
+        match (table::get(out), table::get(from)) {
+            // What it reads from must be a file.
+            (_, Entry::Socket(_) | Entry::Internal) => length(Err(Errno::INVAL)),
+            (Entry::Socket(slot), _) => length((|| {
+                let socket = Socket::get(out, slot)?;
+                if !offset.is_null() {
+                    memory::check(offset.cast(), size_of::<off_t>())?;
+                }
+                let start = (!offset.is_null()).then(|| *offset);
+                if start.is_some_and(|start| start < 0) {
+                    return Err(Errno::INVAL);
+                }
+                let mut file = File {
+                    fd: from,
+                    offset: start,
+                    left: count.min(CALL_MAX),
+                };
+                let sent = send::send(&socket, &mut file, 0)?;
+                if let Some(start) = start {
+                    *offset = start + sent as off_t;
+                }
+                Ok(sent)
+            })()),
+            (Entry::Internal, _) => length(Err(Errno::BADF)),
+            _ => real::sendfile(out, from, offset, count),
+        }
+    }
+
+    /// The same under its 64-bit name.
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        sendfile(out, from, offset, count)
+    }
+
+    /// Refused for our sockets with what Linux says of files it cannot splice, upon which programs copy.
+    fn splice(
+        from: c_int,
+        from_offset: *mut i64,
+        to: c_int,
+        to_offset: *mut i64,
+        len: size_t,
+        flags: c_uint,
+    ) -> ssize_t {
+        if matches!(table::get(from), Entry::Socket(_)) || matches!(table::get(to), Entry::Socket(_)) {
+            return length(Err(Errno::INVAL));
+        }
+        real::splice(from, from_offset, to, to_offset, len, flags)
+    }
+}
+
+/// A count of entries as readv has it.
+fn entries(count: c_int) -> Result<usize> {
+    usize::try_from(count).map_err(|_| Errno::INVAL)
+}

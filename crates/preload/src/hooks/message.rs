@@ -1,0 +1,145 @@
+//! Messages: sendmsg, recvmsg and their plural forms.
+
+use std::ffi::{c_int, c_uint};
+
+use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use rustix::io::Errno;
+
+use super::{hooks, length};
+use crate::memory::{self, Pieces};
+use crate::socket::{Socket, deadline};
+use crate::sys::{self, Result};
+use crate::table::{self, Entry};
+use crate::{real, receive, rights, send};
+
+hooks! {
+    /// Sends a message.
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
+                let message = read(message)?;
+                send_one(&socket, &message, flags)
+            })),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => {
+                if read(message).is_ok_and(|message| rights::carries_ours(&message)) {
+                    return length(Err(Errno::OPNOTSUPP));
+                }
+                real::sendmsg(fd, message, flags)
+            }
+        }
+    }
+
+    /// Sends messages.
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        let Entry::Socket(slot) = table::get(fd) else {
+            return real::sendmmsg(fd, messages, count, flags);
+        };
+        length(Socket::get(fd, slot).and_then(|socket| {
+            each(messages, count, |entry| {
+                entry.msg_len = send_one(&socket, &entry.msg_hdr, flags)? as c_uint;
+                Ok(true)
+            })
+        })) as c_int
+    }
+
+    /// Receives a message.
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        match table::get(fd) {
+            Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
+                memory::check(message.cast(), size_of::<msghdr>())?;
+                receive_one(&socket, &mut *message, flags)
+            })),
+            Entry::Internal => length(Err(Errno::BADF)),
+            _ => real::recvmsg(fd, message, flags),
+        }
+    }
+
+    /// Receives messages.
+    fn recvmmsg(
+        fd: c_int,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> c_int {
+        let Entry::Socket(slot) = table::get(fd) else {
+            return real::recvmmsg(fd, messages, count, flags, timeout);
+        };
+        length(Socket::get(fd, slot).and_then(|socket| {
+            let until = if timeout.is_null() {
+                None
+            } else {
+                memory::check(timeout.cast(), size_of::<timespec>())?;
+                deadline((*timeout).tv_sec as u64 * 1_000_000 + (*timeout).tv_nsec as u64 / 1000)
+            };
+            let mut flags = flags;
+            each(messages, count, |entry| {
+                let one = flags & !libc::MSG_WAITFORONE;
+                entry.msg_len = receive_one(&socket, &mut entry.msg_hdr, one)? as c_uint;
+                if flags & libc::MSG_WAITFORONE != 0 {
+                    flags |= libc::MSG_DONTWAIT;
+                }
+                // As on Linux the time is looked at after each message only.
+                Ok(until.is_none_or(|until| sys::now_us() < until))
+            })
+        })) as c_int
+    }
+}
+
+/// # Safety
+/// The message is good as sendmsg wants it.
+unsafe fn read(message: *const msghdr) -> Result<msghdr> {
+    memory::check(message.cast(), size_of::<msghdr>())?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { *message })
+}
+
+/// # Safety
+/// The message's vector is good.
+unsafe fn send_one(socket: &Socket, message: &msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    let mut pieces =
+        unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    send::send(socket, &mut pieces, flags)
+}
+
+/// # Safety
+/// The message's vector is good.
+unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    let mut pieces =
+        unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
+    let received = receive::receive(socket, &mut pieces, flags)?;
+    message.msg_namelen = 0;
+    message.msg_controllen = 0;
+    message.msg_flags = 0;
+    Ok(received)
+}
+
+/// Handles messages until one fails or `handle` says that it is enough; how many succeeded, or the first one's error.
+///
+/// # Safety
+/// There are `count` messages.
+unsafe fn each(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    mut handle: impl FnMut(&mut mmsghdr) -> Result<bool>,
+) -> Result<usize> {
+    const MESSAGES_MAX: usize = 1024;
+    let count = (count as usize).min(MESSAGES_MAX);
+    memory::check(messages.cast(), count * size_of::<mmsghdr>())?;
+    for done in 0..count {
+        // SAFETY: the caller's promise.
+        match handle(unsafe { &mut *messages.add(done) }) {
+            Ok(true) => {}
+            Ok(false) => return Ok(done + 1),
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => return Ok(done),
+        }
+    }
+    Ok(count)
+}

@@ -1,0 +1,191 @@
+//! poll and select.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use rustix::io::Errno;
+
+use super::epoll::{flush, ms};
+use super::{check_buffer, fail, hooks, length};
+use crate::select::{self, Bits, Sets};
+use crate::sys::{self, Result};
+use crate::{memory, poll as polling, real};
+
+hooks! {
+    /// Polls.
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        match ours(fds, count) {
+            Some(fds) => length(polling::poll(fds, ms(timeout), std::ptr::null())) as c_int,
+            None => real::poll(fds, count, timeout),
+        }
+    }
+
+    /// The same under another name.
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        poll(fds, count, timeout)
+    }
+
+    /// The same with the array's size.
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+        check_buffer(count as size_t, room / size_of::<pollfd>());
+        poll(fds, count, timeout)
+    }
+
+    /// Polls with a signal mask.
+    fn ppoll(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        match ours(fds, count) {
+            Some(fds) => {
+                let result = duration(timeout)
+                    .and_then(|timeout| polling::poll(fds, timeout, mask));
+                length(result) as c_int
+            }
+            None => real::ppoll(fds, count, timeout, mask),
+        }
+    }
+
+    /// The same with the array's size.
+    fn __ppoll_chk(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+        room: size_t,
+    ) -> c_int {
+        check_buffer(count as size_t, room / size_of::<pollfd>());
+        ppoll(fds, count, timeout, mask)
+    }
+
+    /// Selects. As on Linux the time-out becomes what is left of it.
+    fn select(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int {
+        let sets = match sets(count, read, write, except) {
+            Ok(Some(sets)) => sets,
+            Ok(None) => return real::select(count, read, write, except, timeout),
+            Err(errno) => return fail(errno),
+        };
+        if timeout.is_null() {
+            return length(sets.wait(None, std::ptr::null())) as c_int;
+        }
+        if memory::check(timeout.cast::<c_void>(), size_of::<timeval>()).is_err() {
+            return fail(Errno::FAULT);
+        }
+        let given = *timeout;
+        if given.tv_sec < 0 || given.tv_usec < 0 {
+            return fail(Errno::INVAL);
+        }
+        let us = (given.tv_sec as u64)
+            .saturating_mul(1_000_000)
+            .saturating_add(given.tv_usec as u64);
+        let start = sys::now_us();
+        let result = sets.wait(Some(us), std::ptr::null());
+        let left = us.saturating_sub(sys::now_us() - start);
+        (*timeout).tv_sec = (left / 1_000_000) as libc::time_t;
+        (*timeout).tv_usec = (left % 1_000_000) as libc::suseconds_t;
+        length(result) as c_int
+    }
+
+    /// The same under another name.
+    fn __select(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int {
+        select(count, read, write, except, timeout)
+    }
+
+    /// Selects with a signal mask.
+    fn pselect(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        match sets(count, read, write, except) {
+            Ok(Some(sets)) => {
+                let result = duration(timeout).and_then(|timeout| sets.wait(timeout, mask));
+                length(result) as c_int
+            }
+            Ok(None) => real::pselect(count, read, write, except, timeout, mask),
+            Err(errno) => fail(errno),
+        }
+    }
+}
+
+/// What is polled, if any of it is ours. For others what was left unrung is rung for before they wait in the kernel.
+///
+/// # Safety
+/// There are `count` entries, or the pointer is no good.
+unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    let count = count as usize;
+    let good = count > 0
+        && count <= crate::table::DESCRIPTORS_MAX
+        && memory::check(fds.cast(), count * size_of::<pollfd>()).is_ok();
+    if good {
+        // SAFETY: the caller's promise; the program does not look at them meanwhile.
+        let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
+        if polling::concerns_us(fds) {
+            return Some(fds);
+        }
+    }
+    flush();
+    None
+}
+
+/// # Safety
+/// The sets are good as select wants them.
+unsafe fn sets(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+) -> Result<Option<Sets>> {
+    let count = select::count(count)?;
+    // SAFETY: the caller's promise.
+    let sets = unsafe {
+        Sets {
+            count,
+            read: Bits::new(read, count)?,
+            write: Bits::new(write, count)?,
+            except: Bits::new(except, count)?,
+        }
+    };
+    if sets.concerns_us() {
+        return Ok(Some(sets));
+    }
+    flush();
+    Ok(None)
+}
+
+/// A time-out in microseconds, rounded up; none is for ever. `INVAL` for what is no time.
+///
+/// # Safety
+/// The pointer is null or good.
+pub unsafe fn duration(timeout: *const timespec) -> Result<Option<u64>> {
+    if timeout.is_null() {
+        return Ok(None);
+    }
+    memory::check(timeout.cast(), size_of::<timespec>())?;
+    // SAFETY: the caller's promise.
+    let time = unsafe { *timeout };
+    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+        return Err(Errno::INVAL);
+    }
+    let us = (time.tv_sec as u64).saturating_mul(1_000_000);
+    Ok(Some(
+        us.saturating_add((time.tv_nsec as u64).div_ceil(1000)),
+    ))
+}

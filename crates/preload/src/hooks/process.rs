@@ -1,0 +1,388 @@
+//! Processes: fork, exec, spawn.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use libc::{X_OK, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use rustix::io::Errno;
+
+use super::{fail, hooks};
+use crate::scratch::Scratch;
+use crate::{descriptors, exec, fork as forking, real, spawn};
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// Longest path that execvp puts together.
+const PATH_MAX: usize = 4096;
+
+hooks! {
+    /// Forks.
+    fn fork() -> pid_t {
+        forking::fork(|| real::fork())
+    }
+
+    /// The same under another name.
+    fn __fork() -> pid_t {
+        forking::fork(|| real::fork())
+    }
+
+    /// Forks without the handlers of pthread_atfork.
+    fn _Fork() -> pid_t {
+        forking::fork(|| real::_Fork())
+    }
+
+    /// Forks: a function cannot return twice into its caller's frame, so this one costs what fork costs.
+    fn vfork() -> pid_t {
+        forking::fork(|| real::fork())
+    }
+
+    /// The same under another name.
+    fn __vfork() -> pid_t {
+        forking::fork(|| real::fork())
+    }
+
+    /// Goes on in the background: the C library's own would fork past us.
+    fn daemon(stay: c_int, keep_streams: c_int) -> c_int {
+        match fork() {
+            -1 => return -1,
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        if libc::setsid() < 0 {
+            return -1;
+        }
+        if stay == 0 && libc::chdir(c"/".as_ptr()) < 0 {
+            return -1;
+        }
+        if keep_streams == 0 {
+            let null = real::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
+            if null < 0 {
+                return -1;
+            }
+            for fd in 0..3 {
+                super::descriptor::dup2(null, fd);
+            }
+            if null > 2 {
+                super::descriptor::close(null);
+            }
+        }
+        0
+    }
+
+    /// Executes.
+    fn execve(
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int {
+        exec::exec(
+            || looks_executable(path),
+            environment,
+            |environment| real::execve(path, arguments, environment),
+        )
+    }
+
+    /// Executes.
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+        execve(path, arguments, environ)
+    }
+
+    /// Executes what is found in PATH.
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+        execvpe(file, arguments, environ)
+    }
+
+    /// Executes what is found in PATH.
+    fn execvpe(
+        file: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int {
+        search(CStr::from_ptr(file), |path| {
+            let result = execve(path, arguments, environment);
+            if descriptors::last_errno() == Errno::NOEXEC {
+                return shell(path, arguments, environment);
+            }
+            result
+        })
+    }
+
+    /// Executes an open file.
+    fn fexecve(
+        fd: c_int,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int {
+        exec::exec(
+            || true,
+            environment,
+            |environment| real::fexecve(fd, arguments, environment),
+        )
+    }
+
+    /// Executes, relative to a directory.
+    fn execveat(
+        directory: c_int,
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+        flags: c_int,
+    ) -> c_int {
+        exec::exec(
+            || true,
+            environment,
+            |environment| real::execveat(directory, path, arguments, environment, flags),
+        )
+    }
+
+    /// Spawns.
+    fn posix_spawn(
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        spawn::spawn(pid, actions, environment, |pid, environment| {
+            real::posix_spawn(pid, path, actions, attributes, arguments, environment)
+        })
+    }
+
+    /// Spawns what is found in PATH.
+    fn posix_spawnp(
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        spawn::spawn(pid, actions, environment, |pid, environment| {
+            real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
+        })
+    }
+}
+
+/// Whether an exec of this file is likely to succeed.
+///
+/// # Safety
+/// The path is a string, or no good pointer.
+unsafe fn looks_executable(path: *const c_char) -> bool {
+    // SAFETY: the caller's promise; zeros are a stat.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        libc::access(path, X_OK) == 0
+            && libc::stat(path, &mut stat) == 0
+            && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// Calls `go` for the places where PATH has the file; it returns only if that failed.
+///
+/// # Safety
+/// As for execvp.
+unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_int {
+    let name = file.to_bytes();
+    if name.is_empty() {
+        return fail(Errno::NOENT);
+    }
+    if name.contains(&b'/') {
+        return go(file.as_ptr());
+    }
+    // SAFETY: a name that ends with 0; the value is used before the environment can change.
+    let path = unsafe {
+        let path = libc::getenv(c"PATH".as_ptr());
+        if path.is_null() {
+            &b"/bin:/usr/bin"[..]
+        } else {
+            CStr::from_ptr(path).to_bytes()
+        }
+    };
+    let Ok(mut room) = Scratch::<u8>::new(PATH_MAX) else {
+        return fail(Errno::NOMEM);
+    };
+    let mut denied = false;
+    for directory in path.split(|byte| *byte == b':') {
+        let directory = if directory.is_empty() {
+            b"."
+        } else {
+            directory
+        };
+        let len = directory.len() + 1 + name.len();
+        if len >= PATH_MAX {
+            continue;
+        }
+        room[..directory.len()].copy_from_slice(directory);
+        room[directory.len()] = b'/';
+        room[directory.len() + 1..len].copy_from_slice(name);
+        room[len] = 0;
+        go(room.as_ptr().cast());
+        match descriptors::last_errno() {
+            Errno::ACCESS => denied = true,
+            Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT => {}
+            errno => return fail(errno),
+        }
+    }
+    fail(if denied { Errno::ACCESS } else { Errno::NOENT })
+}
+
+/// A file without a `#!` line is the shell's, as for the C library's execvp.
+///
+/// # Safety
+/// As for execve.
+unsafe fn shell(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise: the array ends with a null pointer.
+    let count = unsafe {
+        (0..)
+            .take_while(|at| !(*arguments.add(*at)).is_null())
+            .count()
+    };
+    let Ok(mut all) = Scratch::<*const c_char>::new(count + 3) else {
+        return fail(Errno::NOMEM);
+    };
+    all[0] = c"/bin/sh".as_ptr();
+    all[1] = path;
+    for at in 1..count {
+        // SAFETY: below the count.
+        all[at + 1] = unsafe { *arguments.add(at) };
+    }
+    // SAFETY: the array ends with the null pointer that the room began with.
+    unsafe { execve(c"/bin/sh".as_ptr(), all.as_ptr(), environment) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod variadic {
+    //! execl, execlp and execle: their arguments are where the calling convention puts them, five in registers after the path, then on the stack.
+
+    use std::arch::naked_asm;
+    use std::ffi::{c_char, c_int};
+
+    use rustix::io::Errno;
+
+    use super::{environ, execve, execvpe, fail};
+    use crate::scratch::Scratch;
+
+    /// Arguments in registers.
+    const REGISTERS: usize = 5;
+
+    /// The arguments as an array, and where they end.
+    ///
+    /// # Safety
+    /// They end with a null pointer.
+    unsafe fn collect(
+        registers: *const *const c_char,
+        stack: *const *const c_char,
+    ) -> Option<(Scratch<*const c_char>, usize)> {
+        let get = |at: usize| {
+            // SAFETY: the caller's promise: nothing is read beyond the null pointer.
+            unsafe {
+                if at < REGISTERS {
+                    *registers.add(at)
+                } else {
+                    *stack.add(at - REGISTERS)
+                }
+            }
+        };
+        let count = (0..).take_while(|at| !get(*at).is_null()).count();
+        let mut all = Scratch::<*const c_char>::new(count + 2).ok()?;
+        for (at, to) in all.iter_mut().take(count).enumerate() {
+            *to = get(at);
+        }
+        Some((all, count))
+    }
+
+    macro_rules! variadic {
+        ($(#[$attribute:meta])* $name:ident, $inner:ident) => {
+            $(#[$attribute])*
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() -> c_int {
+                naked_asm!(
+                    "lea rax, [rsp + 8]",
+                    "sub rsp, 56",
+                    "mov [rsp], rsi",
+                    "mov [rsp + 8], rdx",
+                    "mov [rsp + 16], rcx",
+                    "mov [rsp + 24], r8",
+                    "mov [rsp + 32], r9",
+                    "mov rsi, rsp",
+                    "mov rdx, rax",
+                    "call {inner}",
+                    "add rsp, 56",
+                    "ret",
+                    inner = sym $inner,
+                )
+            }
+        };
+    }
+
+    variadic! {
+        /// Executes with a list of arguments.
+        execl, execl_with
+    }
+    variadic! {
+        /// Executes what is found in PATH with a list of arguments.
+        execlp, execlp_with
+    }
+    variadic! {
+        /// Executes with a list of arguments and an environment behind it.
+        execle, execle_with
+    }
+
+    unsafe extern "C" fn execl_with(
+        path: *const c_char,
+        registers: *const *const c_char,
+        stack: *const *const c_char,
+    ) -> c_int {
+        // SAFETY: the program's promise.
+        unsafe {
+            match collect(registers, stack) {
+                Some((all, _)) => execve(path, all.as_ptr(), environ),
+                None => fail(Errno::NOMEM),
+            }
+        }
+    }
+
+    unsafe extern "C" fn execlp_with(
+        file: *const c_char,
+        registers: *const *const c_char,
+        stack: *const *const c_char,
+    ) -> c_int {
+        // SAFETY: the program's promise.
+        unsafe {
+            match collect(registers, stack) {
+                Some((all, _)) => execvpe(file, all.as_ptr(), environ),
+                None => fail(Errno::NOMEM),
+            }
+        }
+    }
+
+    unsafe extern "C" fn execle_with(
+        path: *const c_char,
+        registers: *const *const c_char,
+        stack: *const *const c_char,
+    ) -> c_int {
+        // SAFETY: the program's promise: the environment stands behind the null pointer.
+        unsafe {
+            let Some((all, count)) = collect(registers, stack) else {
+                return fail(Errno::NOMEM);
+            };
+            let at = count + 1;
+            let environment = if at < REGISTERS {
+                *registers.add(at)
+            } else {
+                *stack.add(at - REGISTERS)
+            };
+            execve(path, all.as_ptr(), environment.cast())
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `syscall`: programs that call the kernel by number, through the C library, without its function of that name.
+//!
+//! libuv closes descriptors so, and would leave the table with sockets that are gone. Numbers of calls that can concern a socket
+//! go where the function of that name goes; all others go to the kernel as they are.
+
+use std::ffi::{c_int, c_long};
+
+use super::{descriptor, epoll, hooks, io, message, options, poll, socket};
+use crate::sys;
+
+hooks! {
+    /// Defined with all the arguments that any call has: for a variadic function those not given are words without meaning, which are
+    /// handed on as such.
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+        let fd = a as c_int;
+        match number {
+            libc::SYS_close => c_long::from(descriptor::close(fd)),
+            libc::SYS_close_range => c_long::from(descriptor::close_range(a as u32, b as u32, c as c_int)),
+            libc::SYS_dup => c_long::from(descriptor::dup(fd)),
+            libc::SYS_dup3 => c_long::from(descriptor::dup3(fd, b as c_int, c as c_int)),
+            libc::SYS_fcntl => c_long::from(descriptor::fcntl(fd, b as c_int, c as u64)),
+            libc::SYS_ioctl => c_long::from(descriptor::ioctl(fd, b as u64, c as *mut _)),
+            libc::SYS_read => io::read(fd, b as *mut _, c as usize) as c_long,
+            libc::SYS_write => io::write(fd, b as *const _, c as usize) as c_long,
+            libc::SYS_readv => io::readv(fd, b as *const _, c as c_int) as c_long,
+            libc::SYS_writev => io::writev(fd, b as *const _, c as c_int) as c_long,
+            libc::SYS_sendto => io::sendto(fd, b as *const _, c as usize, d as c_int, e as *const _, f as u32) as c_long,
+            libc::SYS_recvfrom => io::recvfrom(fd, b as *mut _, c as usize, d as c_int, e as *mut _, f as *mut _) as c_long,
+            libc::SYS_sendfile => io::sendfile64(fd, b as c_int, c as *mut _, d as usize) as c_long,
+            libc::SYS_sendmsg => message::sendmsg(fd, b as *const _, c as c_int) as c_long,
+            libc::SYS_recvmsg => message::recvmsg(fd, b as *mut _, c as c_int) as c_long,
+            libc::SYS_sendmmsg => c_long::from(message::sendmmsg(fd, b as *mut _, c as u32, d as c_int)),
+            libc::SYS_recvmmsg => c_long::from(message::recvmmsg(fd, b as *mut _, c as u32, d as c_int, e as *mut _)),
+            libc::SYS_socket => c_long::from(socket::socket(fd, b as c_int, c as c_int)),
+            libc::SYS_bind => c_long::from(socket::bind(fd, b as *const _, c as u32)),
+            libc::SYS_listen => c_long::from(socket::listen(fd, b as c_int)),
+            libc::SYS_connect => c_long::from(socket::connect(fd, b as *const _, c as u32)),
+            libc::SYS_accept => c_long::from(socket::accept(fd, b as *mut _, c as *mut _)),
+            libc::SYS_accept4 => c_long::from(socket::accept4(fd, b as *mut _, c as *mut _, d as c_int)),
+            libc::SYS_getsockname => c_long::from(socket::getsockname(fd, b as *mut _, c as *mut _)),
+            libc::SYS_getpeername => c_long::from(socket::getpeername(fd, b as *mut _, c as *mut _)),
+            libc::SYS_shutdown => c_long::from(socket::shutdown(fd, b as c_int)),
+            libc::SYS_setsockopt => c_long::from(options::setsockopt(fd, b as c_int, c as c_int, d as *const _, e as u32)),
+            libc::SYS_getsockopt => c_long::from(options::getsockopt(fd, b as c_int, c as c_int, d as *mut _, e as *mut _)),
+            libc::SYS_epoll_create1 => c_long::from(epoll::epoll_create1(fd)),
+            libc::SYS_epoll_ctl => c_long::from(epoll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut _)),
+            libc::SYS_epoll_pwait => c_long::from(epoll::epoll_pwait(fd, b as *mut _, c as c_int, d as c_int, e as *const _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => c_long::from(descriptor::dup2(fd, b as c_int)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => c_long::from(epoll::epoll_wait(fd, b as *mut _, c as c_int, d as c_int)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => c_long::from(poll::poll(a as *mut _, b as u64, c as c_int)),
+            _ => sys::raw([number, a, b, c, d, e, f]),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Making and naming sockets.
+
+use std::ffi::c_int;
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+
+use libc::{sockaddr, socklen_t};
+use millrace_context::Status;
+use rustix::io::Errno;
+
+use super::{fail, hooks, nothing, number};
+use crate::address::{self, Given};
+use crate::decide::{self, Decision, Purpose};
+use crate::socket::Socket;
+use crate::sys::Result;
+use crate::table::{self, Entry, Undecided};
+use crate::{connect, environment, real};
+
+hooks! {
+    /// Makes a kernel socket; a TCP one may become ours when an address is named.
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = real::socket(domain, kind, protocol);
+        let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        let tcp = plain == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+        let v6 = domain == libc::AF_INET6;
+        if fd >= 0 && tcp && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
+            table::set(fd, Entry::Undecided(Undecided { v6, ..Undecided::default() }));
+        }
+        fd
+    }
+
+    /// Binds.
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => nothing((|| {
+                let socket = Socket::get(fd, slot)?;
+                match address::read(address, len)? {
+                    Given::V4(ip, port) => connect::bind(&socket, ip, port),
+                    Given::AnyV6(port) => connect::bind(&socket, Ipv4Addr::UNSPECIFIED, port),
+                    Given::Unspecified => Err(Errno::AFNOSUPPORT),
+                    Given::Other => Err(Errno::ADDRNOTAVAIL),
+                }
+            })()),
+            Entry::Internal => fail(Errno::BADF),
+            entry => match decide_for(fd, entry, address, len, Purpose::Bind) {
+                Ok(Decision::Kernel) => real::bind(fd, address, len),
+                Ok(Decision::Ours(socket, ip, port)) => nothing(connect::bind(&socket, ip, port)),
+                Err(errno) => fail(errno),
+            },
+        }
+    }
+
+    /// Listens.
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let listen = |socket: Result<Socket>| {
+            nothing(socket.and_then(|socket| connect::listen(&socket, backlog)))
+        };
+        match table::get(fd) {
+            Entry::Socket(slot) => listen(Socket::get(fd, slot)),
+            Entry::Undecided(undecided) => {
+                // Listening on no address is listening on every one.
+                let any = if undecided.v6 {
+                    Given::AnyV6(0)
+                } else {
+                    Given::V4(Ipv4Addr::UNSPECIFIED, 0)
+                };
+                match decide::decide(fd, Entry::Undecided(undecided), any, Purpose::Bind) {
+                    Ok(Decision::Kernel) => real::listen(fd, backlog),
+                    Ok(Decision::Ours(socket, ..)) => listen(Ok(socket)),
+                    Err(errno) => fail(errno),
+                }
+            }
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::listen(fd, backlog),
+        }
+    }
+
+    /// Connects.
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => nothing((|| {
+                let socket = Socket::get(fd, slot)?;
+                match address::read(address, len)? {
+                    Given::V4(ip, port) => connect::connect(&socket, ip, port),
+                    Given::Unspecified => connect::disconnect(&socket),
+                    Given::AnyV6(_) | Given::Other => Err(Errno::NETUNREACH),
+                }
+            })()),
+            Entry::Internal => fail(Errno::BADF),
+            entry => match decide_for(fd, entry, address, len, Purpose::Connect) {
+                Ok(Decision::Kernel) => real::connect(fd, address, len),
+                Ok(Decision::Ours(socket, ip, port)) => {
+                    nothing(connect::connect(&socket, ip, port))
+                }
+                Err(errno) => fail(errno),
+            },
+        }
+    }
+
+    /// Accepts.
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        if table::is_kernel(fd) {
+            return real::accept(fd, address, len);
+        }
+        accept4(fd, address, len, 0)
+    }
+
+    /// Accepts.
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => number((|| {
+                let listener = Socket::get(fd, slot)?;
+                let (fd, accepted) = connect::accept(&listener, flags)?;
+                let family = accepted.slot.app_cold.family.load(Ordering::Relaxed);
+                // An address that cannot be stored does not undo the connection.
+                let _ = address::write(&accepted.slot.cold.remote(), family, address, len);
+                Ok(fd)
+            })()),
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::accept4(fd, address, len, flags),
+        }
+    }
+
+    /// The own address.
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
+                let family = socket.slot.app_cold.family.load(Ordering::Relaxed);
+                required(address)?;
+                address::write(&socket.slot.cold.local(), family, address, len)
+            })),
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::getsockname(fd, address, len),
+        }
+    }
+
+    /// The peer's address.
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
+                let status = socket.status();
+                if !status.contains(Status::CONNECTED) || status.contains(Status::DEAD) {
+                    return Err(Errno::NOTCONN);
+                }
+                let family = socket.slot.app_cold.family.load(Ordering::Relaxed);
+                required(address)?;
+                address::write(&socket.slot.cold.remote(), family, address, len)
+            })),
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::getpeername(fd, address, len),
+        }
+    }
+
+    /// Shuts down.
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        match table::get(fd) {
+            Entry::Socket(slot) => {
+                nothing(Socket::get(fd, slot).and_then(|socket| connect::shutdown(&socket, how)))
+            }
+            Entry::Internal => fail(Errno::BADF),
+            _ => real::shutdown(fd, how),
+        }
+    }
+}
+
+fn required(address: *mut sockaddr) -> Result<()> {
+    (!address.is_null()).then_some(()).ok_or(Errno::FAULT)
+}
+
+/// # Safety
+/// The address is good as bind wants it.
+unsafe fn decide_for(
+    fd: c_int,
+    entry: Entry,
+    address: *const sockaddr,
+    len: socklen_t,
+    purpose: Purpose,
+) -> Result<Decision> {
+    if matches!(entry, Entry::Epoll(_)) || environment::get().is_none() {
+        return Ok(Decision::Kernel);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { address::read(address, len) } {
+        // Linux takes bind to AF_UNSPEC with an address of zeros for AF_INET; what is not that the kernel refuses.
+        Ok(given) => decide::decide(fd, entry, given, purpose),
+        // The kernel says what is wrong.
+        Err(_) => Ok(Decision::Kernel),
+    }
+}

@@ -1,0 +1,471 @@
+//! Socket options: those that are implemented, and nothing else. What is not in this list is ENOPROTOOPT, as an unknown option is on Linux.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use millrace_context::submission::Name;
+use millrace_context::{Operation, Status};
+use rustix::io::Errno;
+
+use crate::socket::{RESET, Socket};
+use crate::sys::{self, Result};
+
+/// SO_RCVTIMEO and SO_SNDTIMEO as 64-bit time has them.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+/// Bits in the first word of [`millrace_context::slot::AppCold::options`]. The second is SO_LINGER's time.
+const REUSE_ADDRESS: u32 = 1;
+const REUSE_PORT: u32 = 2;
+const BROADCAST: u32 = 4;
+const V6_ONLY: u32 = 8;
+const OOB_INLINE: u32 = 16;
+/// Largest option value: a congestion control's name.
+pub const VALUE_MAX: usize = 256;
+
+/// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
+pub const ALL: [(c_int, c_int); 24] = [
+    (SOL_SOCKET, libc::SO_REUSEADDR),
+    (SOL_SOCKET, libc::SO_REUSEPORT),
+    (SOL_SOCKET, libc::SO_BROADCAST),
+    (SOL_SOCKET, libc::SO_KEEPALIVE),
+    (SOL_SOCKET, libc::SO_LINGER),
+    (SOL_SOCKET, libc::SO_RCVBUF),
+    (SOL_SOCKET, libc::SO_SNDBUF),
+    (SOL_SOCKET, libc::SO_RCVLOWAT),
+    (SOL_SOCKET, libc::SO_RCVTIMEO),
+    (SOL_SOCKET, libc::SO_SNDTIMEO),
+    (SOL_SOCKET, SO_RCVTIMEO_NEW),
+    (SOL_SOCKET, SO_SNDTIMEO_NEW),
+    (IPPROTO_TCP, libc::TCP_NODELAY),
+    (IPPROTO_TCP, libc::TCP_CORK),
+    (IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (IPPROTO_TCP, libc::TCP_MAXSEG),
+    (IPPROTO_TCP, libc::TCP_SYNCNT),
+    (IPPROTO_TCP, libc::TCP_LINGER2),
+    (IPPROTO_TCP, libc::TCP_CONGESTION),
+    (IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (SOL_SOCKET, libc::SO_OOBINLINE),
+];
+
+/// The congestion controls that there are (TCP_CONGESTION).
+const CONTROLS: [&[u8]; 2] = [b"cubic", b"reno"];
+
+/// Options that can only be read.
+const READ_ONLY: [(c_int, c_int); 6] = [
+    (SOL_SOCKET, libc::SO_TYPE),
+    (SOL_SOCKET, libc::SO_DOMAIN),
+    (SOL_SOCKET, libc::SO_PROTOCOL),
+    (SOL_SOCKET, libc::SO_ACCEPTCONN),
+    (SOL_SOCKET, libc::SO_ERROR),
+    (IPPROTO_TCP, libc::TCP_INFO),
+];
+
+/// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
+pub fn bit(level: c_int, name: c_int) -> Result<u32> {
+    ALL.iter()
+        .position(|option| *option == (level, name))
+        .map(|at| 1 << at)
+        .ok_or(Errno::NOPROTOOPT)
+}
+
+/// Whether an option can be read.
+pub fn is_readable(level: c_int, name: c_int) -> bool {
+    bit(level, name).is_ok() || READ_ONLY.contains(&(level, name))
+}
+
+/// An option with its value, checked as Linux checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// The shard's.
+    Shard(Name, [u64; 2]),
+    /// A bit kept in the slot.
+    Bit(u32, bool),
+    /// Microseconds, 0 for none.
+    ReceiveTimeout(u64),
+    /// Likewise.
+    SendTimeout(u64),
+    /// Bytes.
+    LowWater(u32),
+}
+
+/// Checks a value. `INVAL`, `DOM` and `NOENT` as Linux has them; `NOPROTOOPT` for options that are not implemented.
+pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
+    let int = || -> Result<c_int> {
+        let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
+        Ok(c_int::from_ne_bytes(*bytes))
+    };
+    let within = |low: c_int, high: c_int| {
+        int().and_then(|value| {
+            let good = (low..=high).contains(&value);
+            good.then_some(value as u64).ok_or(Errno::INVAL)
+        })
+    };
+    let shard = |name: Name, value: u64| Setting::Shard(name, [value, 0]);
+    let switch = |name: Name| int().map(|on| shard(name, u64::from(on != 0)));
+    let bit = |bit: u32| int().map(|on| Setting::Bit(bit, on != 0));
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_REUSEADDR) => bit(REUSE_ADDRESS),
+        (SOL_SOCKET, libc::SO_REUSEPORT) => bit(REUSE_PORT),
+        (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
+        // Urgent data is always in line; taking it out of the stream is not implemented.
+        (SOL_SOCKET, libc::SO_OOBINLINE) if int()? == 0 => Err(Errno::NOPROTOOPT),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
+        (SOL_SOCKET, libc::SO_KEEPALIVE) => switch(Name::KeepAlive),
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let on = int()?;
+            let seconds = value.get(4..8).ok_or(Errno::INVAL)?;
+            let seconds = u32::from_ne_bytes(seconds.try_into().unwrap_or_default());
+            Ok(Setting::Shard(
+                Name::Linger,
+                [
+                    u64::from(on != 0),
+                    u64::from(seconds.min(u32::from(u16::MAX))),
+                ],
+            ))
+        }
+        (SOL_SOCKET, libc::SO_RCVBUF) => buffer(int()?, Name::ReceiveBuffer),
+        (SOL_SOCKET, libc::SO_SNDBUF) => buffer(int()?, Name::SendBuffer),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            let bytes = int()?;
+            let bytes = if bytes < 0 { c_int::MAX } else { bytes.max(1) };
+            Ok(Setting::LowWater(bytes as u32))
+        }
+        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+            time(value).map(Setting::ReceiveTimeout)
+        }
+        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => time(value).map(Setting::SendTimeout),
+        (IPPROTO_TCP, libc::TCP_NODELAY) => switch(Name::NoDelay),
+        (IPPROTO_TCP, libc::TCP_CORK) => switch(Name::Cork),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => within(1, 32767).map(|s| shard(Name::KeepIdle, s)),
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
+            within(1, 32767).map(|s| shard(Name::KeepInterval, s))
+        }
+        (IPPROTO_TCP, libc::TCP_KEEPCNT) => within(1, 127).map(|n| shard(Name::KeepCount, n)),
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            within(0, c_int::MAX).map(|ms| shard(Name::UserTimeout, ms))
+        }
+        (IPPROTO_TCP, libc::TCP_MAXSEG) => match int()? {
+            0 => Ok(shard(Name::MaxSegment, 0)),
+            _ => within(88, 32767).map(|bytes| shard(Name::MaxSegment, bytes)),
+        },
+        (IPPROTO_TCP, libc::TCP_SYNCNT) => within(1, 127).map(|n| shard(Name::SynCount, n)),
+        // Linux takes a negative one for "not at all", which is not implemented.
+        (IPPROTO_TCP, libc::TCP_LINGER2) => {
+            within(0, c_int::MAX).map(|s| shard(Name::Linger2, s.min(60)))
+        }
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => congestion(value),
+        (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
+        _ => Err(Errno::NOPROTOOPT),
+    }
+}
+
+/// A buffer's size: a negative one is a huge one, as on Linux, and the shard has its own bounds.
+fn buffer(bytes: c_int, name: Name) -> Result<Setting> {
+    let bytes = if bytes < 0 { c_int::MAX } else { bytes };
+    Ok(Setting::Shard(name, [bytes.min(c_int::MAX / 2) as u64, 0]))
+}
+
+/// A `struct timeval` in microseconds; 0 is none.
+fn time(value: &[u8]) -> Result<u64> {
+    let field = |at: usize| {
+        let bytes = value.get(at..at + 8).ok_or(Errno::INVAL)?;
+        Ok(i64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
+    };
+    let (seconds, micros) = (field(0)?, field(8)?);
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno::DOM);
+    }
+    if seconds < 0 {
+        // Linux: do not wait at all.
+        return Ok(1);
+    }
+    Ok((seconds as u64).saturating_mul(1_000_000) + micros as u64)
+}
+
+fn congestion(value: &[u8]) -> Result<Setting> {
+    if value.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    let len = value
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(value.len());
+    let mut name = [0u8; 16];
+    // A name that long is none that exists.
+    let to = name.get_mut(..len.min(17)).ok_or(Errno::NOENT)?;
+    to.copy_from_slice(&value[..len]);
+    if !CONTROLS.contains(&&value[..len]) {
+        return Err(Errno::NOENT);
+    }
+    let word = |at: usize| u64::from_ne_bytes(name[at..at + 8].try_into().unwrap_or_default());
+    Ok(Setting::Shard(Name::Congestion, [word(0), word(8)]))
+}
+
+/// Applies a setting.
+pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
+    let cold = &socket.slot.app_cold;
+    match setting {
+        Setting::Shard(name, [a, b]) => {
+            if name == Name::Linger {
+                let seconds = match (a, b) {
+                    (0, _) => 0,
+                    (_, 0) => RESET,
+                    (_, seconds) => seconds as u32,
+                };
+                cold.options[1].store(seconds, Ordering::Relaxed);
+            }
+            let mut submission = socket.submission(Operation::SetOption, name as u32);
+            submission.arguments[..2].copy_from_slice(&[a, b]);
+            // Cheap ones that cannot fail go without an answer.
+            if matches!(
+                name,
+                Name::NoDelay | Name::Cork | Name::QuickAck | Name::KeepAlive
+            ) {
+                socket.submit(&submission)
+            } else {
+                socket.ask(&submission, &mut []).map(drop)
+            }
+        }
+        Setting::Bit(bit, on) => {
+            if on {
+                cold.options[0].fetch_or(bit, Ordering::Relaxed);
+            } else {
+                cold.options[0].fetch_and(!bit, Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        Setting::ReceiveTimeout(us) => {
+            cold.receive_timeout.store(us, Ordering::Relaxed);
+            Ok(())
+        }
+        Setting::SendTimeout(us) => {
+            cold.send_timeout.store(us, Ordering::Relaxed);
+            Ok(())
+        }
+        Setting::LowWater(bytes) => {
+            cold.low_water.store(bytes, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+}
+
+/// How many seconds a close lingers, if it does and has to wait at all.
+pub fn linger(socket: &Socket) -> u32 {
+    match socket.slot.app_cold.options[1].load(Ordering::Relaxed) {
+        RESET => 0,
+        seconds => seconds,
+    }
+}
+
+/// SO_REUSEADDR and SO_REUSEPORT as a bind carries them.
+pub fn reuse_bits(socket: &Socket) -> u64 {
+    let bits = socket.slot.app_cold.options[0].load(Ordering::Relaxed);
+    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT))
+}
+
+/// Gives a socket the options that were set on the kernel socket whose place it takes.
+pub fn repeat(from: c_int, to: &Socket, set: u32) -> Result<()> {
+    for (at, (level, name)) in ALL.into_iter().enumerate() {
+        if set & 1 << at == 0 {
+            continue;
+        }
+        let mut value = [0u8; 32];
+        let len = sys::getsockopt_bytes(from, level, name, &mut value)?;
+        if let (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) = (level, name) {
+            // The kernel shows twice what was asked for.
+            let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+            value[..4].copy_from_slice(&(shown / 2).to_ne_bytes());
+        }
+        apply(to, parse(level, name, &value[..len])?)?;
+    }
+    Ok(())
+}
+
+/// An option's value as getsockopt hands it out. `NOPROTOOPT` for those that are not implemented.
+pub fn read(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    out: &mut [u8; VALUE_MAX],
+) -> Result<usize> {
+    let cold = &socket.slot.app_cold;
+    let bit = |bit: u32| c_int::from(cold.options[0].load(Ordering::Relaxed) & bit != 0);
+    let int = match (level, name) {
+        (SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (SOL_SOCKET, libc::SO_DOMAIN) => cold.family.load(Ordering::Relaxed),
+        (SOL_SOCKET, libc::SO_PROTOCOL) => IPPROTO_TCP,
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+            c_int::from(socket.status().contains(Status::LISTENING))
+        }
+        (SOL_SOCKET, libc::SO_ERROR) => socket.take_error().map_or(0, Errno::raw_os_error),
+        (SOL_SOCKET, libc::SO_REUSEADDR) => bit(REUSE_ADDRESS),
+        (SOL_SOCKET, libc::SO_REUSEPORT) => bit(REUSE_PORT),
+        (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
+        (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
+        (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => cold.low_water.load(Ordering::Relaxed) as c_int,
+        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+            return Ok(write_time(
+                cold.receive_timeout.load(Ordering::Relaxed),
+                out,
+            ));
+        }
+        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
+            return Ok(write_time(cold.send_timeout.load(Ordering::Relaxed), out));
+        }
+        _ => return ask(socket, level, name, out),
+    };
+    out[..4].copy_from_slice(&int.to_ne_bytes());
+    Ok(4)
+}
+
+fn write_time(us: u64, out: &mut [u8; VALUE_MAX]) -> usize {
+    out[..8].copy_from_slice(&(us / 1_000_000).to_ne_bytes());
+    out[8..16].copy_from_slice(&(us % 1_000_000).to_ne_bytes());
+    16
+}
+
+/// The shard's options, and what they are before anyone has set them.
+fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    let (name, default) = match (level, name) {
+        (SOL_SOCKET, libc::SO_KEEPALIVE) => (Name::KeepAlive, 0),
+        (SOL_SOCKET, libc::SO_LINGER) => (Name::Linger, 0),
+        (SOL_SOCKET, libc::SO_RCVBUF) => (Name::ReceiveBuffer, 131_072),
+        (SOL_SOCKET, libc::SO_SNDBUF) => (Name::SendBuffer, 16_384),
+        (IPPROTO_TCP, libc::TCP_NODELAY) => (Name::NoDelay, 0),
+        (IPPROTO_TCP, libc::TCP_CORK) => (Name::Cork, 0),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => (Name::KeepIdle, 7200),
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL) => (Name::KeepInterval, 75),
+        (IPPROTO_TCP, libc::TCP_KEEPCNT) => (Name::KeepCount, 9),
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (Name::UserTimeout, 0),
+        (IPPROTO_TCP, libc::TCP_MAXSEG) => (Name::MaxSegment, 536),
+        (IPPROTO_TCP, libc::TCP_SYNCNT) => (Name::SynCount, 6),
+        (IPPROTO_TCP, libc::TCP_LINGER2) => (Name::Linger2, 60),
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
+        (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
+        _ => return Err(Errno::NOPROTOOPT),
+    };
+    let submission = socket.submission(Operation::GetOption, name as u32);
+    match socket.ask(&submission, out) {
+        Ok((_, len)) => Ok(len),
+        Err(Errno::NODATA | Errno::NOTCONN) => {
+            // Nobody has set it, and there is no connection to ask.
+            match name {
+                Name::Congestion => {
+                    out[..16].copy_from_slice(b"cubic\0\0\0\0\0\0\0\0\0\0\0");
+                    Ok(16)
+                }
+                Name::Info => {
+                    const TCP_CLOSE: u8 = 7;
+                    out[0] = TCP_CLOSE;
+                    Ok(size_of::<libc::tcp_info>())
+                }
+                Name::Linger => Ok(8),
+                _ => {
+                    let default: c_int = default;
+                    out[..4].copy_from_slice(&default.to_ne_bytes());
+                    Ok(4)
+                }
+            }
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A number that the shard knows of a socket.
+pub fn ask_number(socket: &Socket, name: Name) -> Result<c_int> {
+    let submission = socket.submission(Operation::GetOption, name as u32);
+    let mut value = [0u8; 4];
+    match socket.ask(&submission, &mut value) {
+        Ok(_) => Ok(c_int::from_ne_bytes(value)),
+        Err(Errno::NODATA | Errno::NOTCONN) => Ok(0),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn int(value: c_int) -> [u8; 4] {
+        value.to_ne_bytes()
+    }
+
+    #[test]
+    fn o1_what_is_not_implemented_is_refused() {
+        for (level, name) in [
+            (IPPROTO_TCP, libc::TCP_FASTOPEN),
+            (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+            (IPPROTO_TCP, libc::TCP_MD5SIG),
+            (SOL_SOCKET, libc::SO_MARK),
+            (SOL_SOCKET, libc::SO_PRIORITY),
+            (libc::IPPROTO_IP, libc::IP_TOS),
+            (12345, 1),
+        ] {
+            assert_eq!(parse(level, name, &int(1)), Err(Errno::NOPROTOOPT));
+            assert_eq!(bit(level, name), Err(Errno::NOPROTOOPT));
+            assert!(!is_readable(level, name));
+        }
+    }
+
+    #[test]
+    fn o1_every_option_in_the_list_has_a_meaning() {
+        for (level, name) in ALL {
+            let value = match name {
+                libc::TCP_CONGESTION if level == IPPROTO_TCP => *b"cubic\0\0\0\0\0\0\0\0\0\0\0",
+                _ => {
+                    let mut value = [0u8; 16];
+                    value[0] = 100;
+                    value
+                }
+            };
+            assert!(parse(level, name, &value).is_ok(), "{level} {name}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_as_linux_checks_them() {
+        assert_eq!(
+            parse(IPPROTO_TCP, libc::TCP_NODELAY, &[1]),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(
+            parse(IPPROTO_TCP, libc::TCP_KEEPCNT, &int(128)),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(
+            parse(IPPROTO_TCP, libc::TCP_KEEPIDLE, &int(0)),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(
+            parse(IPPROTO_TCP, libc::TCP_MAXSEG, &int(87)),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(
+            parse(IPPROTO_TCP, libc::TCP_CONGESTION, b"nonesuch"),
+            Err(Errno::NOENT)
+        );
+        let mut time = [0u8; 16];
+        time[8..16].copy_from_slice(&1_000_000i64.to_ne_bytes());
+        assert_eq!(parse(SOL_SOCKET, libc::SO_RCVTIMEO, &time), Err(Errno::DOM));
+        time[..8].copy_from_slice(&2i64.to_ne_bytes());
+        time[8..16].copy_from_slice(&3i64.to_ne_bytes());
+        assert_eq!(
+            parse(SOL_SOCKET, libc::SO_RCVTIMEO, &time),
+            Ok(Setting::ReceiveTimeout(2_000_003))
+        );
+    }
+
+    #[test]
+    fn o3_linger_keeps_its_time() {
+        let value = [1, 0, 0, 0, 9, 0, 0, 0];
+        assert_eq!(
+            parse(SOL_SOCKET, libc::SO_LINGER, &value),
+            Ok(Setting::Shard(Name::Linger, [1, 9]))
+        );
+    }
+}

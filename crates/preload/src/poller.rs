@@ -1,0 +1,87 @@
+//! Pollers: where the engine leaves hints, and the eventfd it rings when nobody looks.
+
+use std::sync::atomic::{AtomicU32, fence};
+
+use millrace_context::protocol::{Kind, Request};
+use millrace_context::{Operation, Poller, SlotRef, Submission};
+use rustix::io::Errno;
+
+use crate::engine::Engine;
+use crate::internal::{self, Handle};
+use crate::lane::Lane;
+use crate::readiness::bits;
+use crate::sys::Result;
+
+/// A poller of this process.
+#[derive(Clone, Copy)]
+pub struct Own {
+    /// Its index in the region.
+    pub index: u32,
+    /// Its eventfd.
+    pub eventfd: Handle,
+}
+
+/// Makes one.
+pub fn make(engine: &Engine) -> Result<Own> {
+    let request = Request::new(Kind::Poller, [0; 16], [0; 4]);
+    let (words, mut descriptors) = engine.call(&request, &[])?;
+    let eventfd = internal::adopt(descriptors.take(0).ok_or(Errno::PROTO)?)?;
+    Ok(Own {
+        index: words[0] as u32,
+        eventfd,
+    })
+}
+
+/// Gives one back.
+pub fn give_back(engine: &Engine, own: Own) {
+    internal::release(own.eventfd);
+    let arguments = [u64::from(own.index), 0, 0, 0];
+    engine.tell(&Request::new(Kind::PollerGone, [0; 16], arguments));
+}
+
+/// The shared part.
+pub fn shared(
+    engine: &'static Engine,
+    index: u32,
+) -> Option<(&'static Poller, &'static [AtomicU32])> {
+    engine.region.poller(index)
+}
+
+/// Asks for hints of a slot. Which bits is decided when the hints are looked at, so that a changed interest needs no request.
+pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: bool) -> Result<()> {
+    let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
+    let mut submission = Submission::new(Operation::Watch, slot, poller);
+    let mask = bits::IN | bits::OUT | bits::RDHUP | bits::ALWAYS;
+    submission.arguments[0] = u64::from(if exclusive {
+        mask | bits::EXCLUSIVE
+    } else {
+        mask
+    });
+    // Read before the caller's first look at the socket.
+    let sequence = shared
+        .engine
+        .sequence
+        .load(std::sync::atomic::Ordering::Acquire);
+    submission.arguments[1] = u64::from(sequence);
+    fence(std::sync::atomic::Ordering::SeqCst);
+    let shard = shared
+        .engine
+        .shard
+        .load(std::sync::atomic::Ordering::Relaxed);
+    Lane::take(engine, shard)?.submit(&submission)
+}
+
+/// Asks for none any more.
+pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
+    let Some(shared) = engine.region.slot(slot.index) else {
+        return;
+    };
+    let shard = shared
+        .engine
+        .shard
+        .load(std::sync::atomic::Ordering::Relaxed);
+    // Hints that come all the same are dropped when they are looked at.
+    if let Ok(lane) = Lane::take(engine, shard) {
+        let _ = lane.leave(&Submission::new(Operation::Unwatch, slot, poller));
+    }
+}

@@ -1,0 +1,118 @@
+//! What a socket is ready for: Linux's `tcp_poll`, from what the slot says.
+
+use std::sync::atomic::{Ordering, fence};
+
+use millrace_context::Status;
+
+use crate::socket::{Socket, flag};
+
+/// epoll's and poll's bits, which are the same numbers.
+pub mod bits {
+    /// EPOLLIN and EPOLLRDNORM.
+    pub const IN: u32 = 0x001 | 0x040;
+    /// EPOLLOUT and EPOLLWRNORM.
+    pub const OUT: u32 = 0x004 | 0x100;
+    /// EPOLLERR.
+    pub const ERR: u32 = 0x008;
+    /// EPOLLHUP.
+    pub const HUP: u32 = 0x010;
+    /// POLLNVAL.
+    pub const NVAL: u32 = 0x020;
+    /// EPOLLRDHUP.
+    pub const RDHUP: u32 = 0x2000;
+    /// EPOLLEXCLUSIVE.
+    pub const EXCLUSIVE: u32 = 1 << 28;
+    /// EPOLLONESHOT.
+    pub const ONESHOT: u32 = 1 << 30;
+    /// EPOLLET.
+    pub const EDGE: u32 = 1 << 31;
+    /// Reported whether asked for or not.
+    pub const ALWAYS: u32 = ERR | HUP;
+}
+
+/// What decides whether an edge-triggered report is due: it is when this differs from the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edge {
+    /// Bytes received, or connections that have come.
+    pub received: u64,
+    /// Status bits, and what this side has shut.
+    pub status: u32,
+    /// The error word.
+    pub error: u32,
+    /// Times that room to send was missed.
+    pub wanted: u32,
+}
+
+/// Bytes that can be queued now.
+pub fn room(socket: &Socket) -> u64 {
+    let slot = socket.slot;
+    let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
+    let acked = slot.engine.acked.load(Ordering::Acquire);
+    let used = slot
+        .app
+        .queued
+        .load(Ordering::Relaxed)
+        .saturating_sub(acked);
+    limit.saturating_sub(used)
+}
+
+/// Whether there is room worth a report: a third of the buffer (Linux's `sk_stream_is_writeable`).
+pub fn is_writable(socket: &Socket) -> bool {
+    let limit = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed));
+    room(socket) >= limit / 3 && (limit > 0)
+}
+
+/// Says that room to send is missed. Look once more after it: the engine may have made some before it could see this.
+pub fn want_room(socket: &Socket) {
+    socket.slot.app.send_wanted.fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// What the socket is ready for. `interest` decides whether missing room is worth hearing of.
+pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
+    let slot = socket.slot;
+    let status = socket.status();
+    let flags = socket.flags();
+    let mut edge = Edge {
+        received: slot.engine.received.load(Ordering::Acquire),
+        status: status.bits() | (flags & (flag::SHUT_READ | flag::SHUT_WRITE)) << 16,
+        error: slot.engine.error.load(Ordering::Acquire),
+        wanted: slot.app.send_wanted.load(Ordering::Relaxed),
+    };
+    let waiting = edge
+        .received
+        .saturating_sub(slot.app.consumed.load(Ordering::Acquire));
+    if status.contains(Status::LISTENING) {
+        let ready = if waiting > 0 { bits::IN } else { 0 };
+        return (ready, edge);
+    }
+    let mut ready = 0;
+    let fresh = socket.is_fresh(status);
+    let read_closed = !fresh && socket.read_closed(status);
+    let write_closed = !fresh && socket.write_closed(status);
+    if fresh || read_closed && write_closed {
+        ready |= bits::HUP;
+    }
+    if read_closed {
+        ready |= bits::IN | bits::RDHUP;
+    }
+    if !status.contains(Status::CONNECTING) {
+        let low_water = u64::from(slot.app_cold.low_water.load(Ordering::Relaxed));
+        if waiting >= low_water.max(1) {
+            ready |= bits::IN;
+        }
+        if fresh || write_closed || is_writable(socket) {
+            ready |= bits::OUT;
+        } else if interest & bits::OUT != 0 {
+            want_room(socket);
+            edge.wanted = slot.app.send_wanted.load(Ordering::Relaxed);
+            if is_writable(socket) {
+                ready |= bits::OUT;
+            }
+        }
+    }
+    if socket.error().is_some() {
+        ready |= bits::ERR;
+    }
+    (ready, edge)
+}

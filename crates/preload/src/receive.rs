@@ -1,0 +1,157 @@
+//! Receiving: bytes are copied once, out of the receive ring in shared memory.
+
+use std::ffi::c_int;
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use millrace_context::slot::unpack_ring;
+use millrace_context::{Operation, Status};
+use rustix::io::Errno;
+
+use crate::lane::Lane;
+use crate::lock;
+use crate::lock::Rank;
+use crate::memory::Pieces;
+use crate::socket::{Socket, deadline};
+use crate::sys::Result;
+
+/// Looks at a ring that changes all the time.
+const LOOKS: u32 = 1 << 20;
+
+/// Receives, as `recvmsg` does.
+pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize> {
+    if flags & MSG_ERRQUEUE != 0 {
+        return Err(Errno::AGAIN);
+    }
+    if flags & MSG_OOB != 0 {
+        // There is never urgent data: it is delivered in line.
+        return Err(Errno::INVAL);
+    }
+    let wanted = into.left();
+    let target = if flags & MSG_WAITALL != 0 {
+        wanted
+    } else {
+        let low_water = socket.slot.app_cold.low_water.load(Ordering::Relaxed) as usize;
+        wanted.min(low_water)
+    }
+    .max(1);
+    let timeout = socket.slot.app_cold.receive_timeout.load(Ordering::Relaxed);
+    let nonblocking = socket.is_nonblocking(flags);
+    let mut until = None;
+    let mut done = 0;
+    loop {
+        let sequence = socket.sequence();
+        let status = socket.status();
+        if status.contains(Status::LISTENING) {
+            return Err(Errno::NOTCONN);
+        }
+        // In this order: what is readable before why there will be no more.
+        let closed = socket.read_closed(status);
+        let fresh = socket.is_fresh(status);
+        let waiting = take(socket, into, flags, &mut done)?;
+        if done >= target || waiting && wanted == 0 || done > 0 && into.left() == 0 {
+            return Ok(done);
+        }
+        if done > 0 && (closed || nonblocking || socket.error().is_some()) {
+            return Ok(done);
+        }
+        if done == 0 {
+            if let Some(errno) = socket.take_error() {
+                return Err(errno);
+            }
+            if fresh {
+                return Err(Errno::NOTCONN);
+            }
+            if closed {
+                return Ok(0);
+            }
+            if nonblocking {
+                return Err(Errno::AGAIN);
+            }
+        }
+        if until.is_none() {
+            until = deadline(timeout);
+        }
+        match socket.wait(sequence, until) {
+            Ok(()) => {}
+            Err(_) if done > 0 => return Ok(done),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Copies what is there. Whether there was anything.
+fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> Result<bool> {
+    let slot = socket.slot;
+    let peek = flags & MSG_PEEK != 0;
+    // Held by the own thread: a signal handler in the middle of a receive on this very socket.
+    let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
+    let consumed = slot.app.consumed.load(Ordering::Relaxed);
+    let start = if peek {
+        consumed + *done as u64
+    } else {
+        consumed
+    };
+    for _ in 0..LOOKS {
+        let received = slot.engine.received.load(Ordering::Acquire);
+        let available = received.saturating_sub(start);
+        if available == 0 {
+            return Ok(false);
+        }
+        let len = into
+            .left()
+            .min(usize::try_from(available).unwrap_or(usize::MAX));
+        let word = slot.engine.ring.load(Ordering::Acquire);
+        let Some((at, size)) = unpack_ring(word) else {
+            // The ring is published before the bytes in it, so it is being changed: look again.
+            std::hint::spin_loop();
+            continue;
+        };
+        let mut target = *into;
+        if flags & MSG_TRUNC != 0 {
+            target.skip(len);
+        } else {
+            let offset = start & (size - 1);
+            let first = len.min((size - offset) as usize);
+            for (at, len) in [(at + offset, first), (at, len - first)] {
+                if let Some(from) = socket.engine.region.arena(at, len) {
+                    // SAFETY: inside the arena; the engine does not write these bytes while the ring word stays the same.
+                    unsafe { target.put(from, len) };
+                }
+            }
+        }
+        fence(Ordering::Acquire);
+        if slot.engine.ring.load(Ordering::Relaxed) != word {
+            // A larger ring came meanwhile, and the old one may have been given to another socket already.
+            continue;
+        }
+        *into = target;
+        *done += len;
+        if !peek && len > 0 {
+            let consumed = start + len as u64;
+            slot.app.consumed.store(consumed, Ordering::Release);
+            drop(guard);
+            tell_consumed(socket, consumed, received);
+        }
+        return Ok(true);
+    }
+    // Nothing but a program that writes into its shared memory leaves a ring like this.
+    Err(Errno::IO)
+}
+
+/// Lets the shard know how far the program has read, when that is worth it: when the ring can be used elsewhere, or the window opened.
+fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
+    let wake = consumed >= socket.slot.engine.consume_wake.load(Ordering::Relaxed);
+    if consumed != received && !wake {
+        return;
+    }
+    let submission = socket.submission(Operation::Consumed, 0);
+    // If no context is free the next read tells.
+    if let Ok(lane) = Lane::take(socket.engine, socket.shard()) {
+        let _ = if wake {
+            lane.submit(&submission)
+        } else {
+            lane.leave(&submission)
+        };
+    }
+}

@@ -1,0 +1,263 @@
+//! A millrace socket, held for the time of one call.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use millrace_context::{Operation, Slot, SlotRef, Status, Submission};
+use rustix::io::Errno;
+
+use crate::engine::{self, Engine};
+use crate::lane::{self, Lane};
+use crate::lock::Rank;
+use crate::sys::{self, Result};
+use crate::table::{self, Entry};
+use crate::{lock, refs};
+
+/// The shim's bits in [`millrace_context::slot::App::flags`].
+pub mod flag {
+    /// O_NONBLOCK.
+    pub const NONBLOCK: u32 = 1;
+    /// Shut for reading, by this side.
+    pub const SHUT_READ: u32 = 2;
+    /// Shut for writing, by this side.
+    pub const SHUT_WRITE: u32 = 4;
+    /// A connect has been asked for and its end not been reported by `connect` yet.
+    pub const CONNECTING: u32 = 8;
+    /// `connect` has reported success, or the connection was accepted.
+    pub const CONNECTED: u32 = 16;
+    /// The loss of the engine has been reported as an error.
+    pub const LOSS_SEEN: u32 = 32;
+    /// Processes other than this one may hold it too.
+    pub const SHARED: u32 = 64;
+    /// A connect has been asked for and no error been taken since: until the shard says otherwise it is under way.
+    pub const ATTEMPT: u32 = 128;
+}
+
+/// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.
+pub const RESET: u32 = u32::MAX;
+
+/// A socket that a call works on. The slot stays this socket's until it is dropped.
+pub struct Socket {
+    /// The engine.
+    pub engine: &'static Engine,
+    /// The shared state.
+    pub slot: &'static Slot,
+    /// The slot's name.
+    pub reference: SlotRef,
+}
+
+impl Socket {
+    /// The socket behind a descriptor, whose entry has been read. `BADF` if it has been closed meanwhile, `NETDOWN` without an engine.
+    pub fn get(fd: c_int, reference: SlotRef) -> Result<Socket> {
+        let socket = Socket::of(reference)?;
+        if table::get(fd) != Entry::Socket(reference) {
+            return Err(Errno::BADF);
+        }
+        Ok(socket)
+    }
+
+    /// The socket of a slot that this process holds.
+    pub fn of(reference: SlotRef) -> Result<Socket> {
+        let engine = engine::get()?;
+        let slot = engine.region.slot(reference.index).ok_or(Errno::BADF)?;
+        if !refs::more(reference.index) {
+            return Err(Errno::BADF);
+        }
+        Ok(Socket {
+            engine,
+            slot,
+            reference,
+        })
+    }
+
+    /// A socket that is new to this process. It has one reference, which a descriptor takes over; if none does, dropping it closes the socket.
+    pub fn new(engine: &'static Engine, reference: SlotRef) -> Result<Socket> {
+        let slot = engine.region.slot(reference.index).ok_or(Errno::PROTO)?;
+        refs::first(reference.index);
+        Ok(Socket {
+            engine,
+            slot,
+            reference,
+        })
+    }
+
+    /// One more descriptor means this socket.
+    pub fn count_descriptor(&self) {
+        refs::more(self.reference.index);
+    }
+
+    /// The shard that serves it.
+    pub fn shard(&self) -> u32 {
+        self.slot.engine.shard.load(Ordering::Relaxed)
+    }
+
+    /// What is true of it.
+    pub fn status(&self) -> Status {
+        let status = self.slot.engine.status();
+        if self.engine.is_lost() {
+            return status | Status::DEAD;
+        }
+        // The shard may not have come to the connect yet.
+        if self.has(flag::ATTEMPT) && self.is_fresh(status) && self.error().is_none() {
+            return status | Status::CONNECTING;
+        }
+        status
+    }
+
+    /// The shim's flags.
+    pub fn flags(&self) -> u32 {
+        self.slot.app.flags.load(Ordering::Acquire)
+    }
+
+    /// Sets and clears flags.
+    pub fn change_flags(&self, set: u32, clear: u32) {
+        let _ = self
+            .slot
+            .app
+            .flags
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |flags| {
+                Some(flags & !clear | set)
+            });
+    }
+
+    /// Whether a flag is set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags() & flag != 0
+    }
+
+    /// Whether calls do not block.
+    pub fn is_nonblocking(&self, message_flags: c_int) -> bool {
+        message_flags & libc::MSG_DONTWAIT != 0 || self.has(flag::NONBLOCK)
+    }
+
+    /// Whether it is neither listening nor connecting nor connected, nor ever was.
+    pub fn is_fresh(&self, status: Status) -> bool {
+        !status
+            .intersects(Status::LISTENING | Status::CONNECTING | Status::CONNECTED | Status::DEAD)
+    }
+
+    /// Whether nothing more will come after what has been received.
+    pub fn read_closed(&self, status: Status) -> bool {
+        status.intersects(Status::READ_CLOSED | Status::DEAD) || self.has(flag::SHUT_READ)
+    }
+
+    /// Whether nothing can be sent any more.
+    pub fn write_closed(&self, status: Status) -> bool {
+        status.intersects(Status::WRITE_CLOSED | Status::DEAD) || self.has(flag::SHUT_WRITE)
+    }
+
+    /// The pending error, left where it is.
+    pub fn error(&self) -> Option<Errno> {
+        let word = self.slot.engine.error.load(Ordering::Acquire);
+        let errno = (word & 0xffff) as i32;
+        if errno != 0 && self.slot.app.error_seen.load(Ordering::Relaxed) != word {
+            return Some(Errno::from_raw_os_error(errno));
+        }
+        let lost = self.engine.is_lost() && !self.has(flag::LOSS_SEEN);
+        lost.then_some(Errno::CONNRESET)
+    }
+
+    /// Takes the pending error: it is reported once.
+    pub fn take_error(&self) -> Option<Errno> {
+        let word = self.slot.engine.error.load(Ordering::Acquire);
+        let errno = (word & 0xffff) as i32;
+        if errno != 0 && self.slot.app.error_seen.swap(word, Ordering::AcqRel) != word {
+            self.change_flags(0, flag::ATTEMPT);
+            return Some(Errno::from_raw_os_error(errno));
+        }
+        let lost = self.engine.is_lost() && !self.has(flag::LOSS_SEEN);
+        if lost {
+            self.change_flags(flag::LOSS_SEEN, 0);
+        }
+        lost.then_some(Errno::CONNRESET)
+    }
+
+    /// A submission about this socket.
+    pub fn submission(&self, operation: Operation, parameter: u32) -> Submission {
+        Submission::new(operation, self.reference, parameter)
+    }
+
+    /// Submits behind everything that was submitted of this socket before.
+    pub fn submit(&self, submission: &Submission) -> Result<()> {
+        // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
+        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let lane = Lane::take(self.engine, self.shard())?;
+        lane.follow(self.slot)?;
+        lane.submit(submission)
+    }
+
+    /// Asks behind everything that was submitted of this socket before.
+    pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
+        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let lane = Lane::take(self.engine, self.shard())?;
+        lane.follow(self.slot)?;
+        lane.ask(submission, out)
+    }
+
+    /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has come: `AGAIN` then, `INTR` for a signal.
+    pub fn wait(&self, sequence: u32, deadline_us: Option<u64>) -> Result<()> {
+        let left = match deadline_us {
+            Some(deadline) => deadline.saturating_sub(sys::now_us()),
+            None => u64::MAX,
+        };
+        if left == 0 {
+            return Err(Errno::AGAIN);
+        }
+        if self.engine.is_lost() {
+            return Ok(());
+        }
+        let result = lane::sleep_on(
+            self.engine,
+            &self.slot.app.waiters,
+            &self.slot.engine.sequence,
+            sequence,
+            left,
+        );
+        match result {
+            // Awake for another look: at the socket, the clock, the engine.
+            Ok(()) | Err(Errno::TIMEDOUT) => Ok(()),
+            // As in the kernel: a call with a time-out is not restarted, one without is if the handler says so.
+            Err(Errno::INTR) if deadline_us.is_none() && !sys::a_handler_interrupts() => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The sequence to hand to [`Socket::wait`]: read it before looking at the socket.
+    pub fn sequence(&self) -> u32 {
+        self.slot.engine.sequence.load(Ordering::Acquire)
+    }
+}
+
+impl Socket {
+    /// Tells the engine that this process holds the socket no more.
+    fn let_go(&self) -> Result<()> {
+        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let lane = Lane::take(self.engine, self.shard())?;
+        lane.follow(self.slot)?;
+        let app = &self.slot.app;
+        let unread = self.slot.engine.received.load(Ordering::Acquire)
+            > app.consumed.load(Ordering::Relaxed);
+        let unsent =
+            app.queued.load(Ordering::Relaxed) > self.slot.engine.acked.load(Ordering::Acquire);
+        if unsent && (unread || self.slot.app_cold.options[1].load(Ordering::Relaxed) == RESET) {
+            // The close will reset the connection and drop what has not left. In the kernel a send has left by the time it returns,
+            // as far as the peer's window goes: so the close is for the shard's next round.
+            lane.wait_taken()?;
+        }
+        lane.submit(&self.submission(Operation::Close, 0))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if refs::fewer(self.reference.index) {
+            // Without an engine there is nobody to tell.
+            let _ = self.let_go();
+        }
+    }
+}
+
+/// The deadline of a time-out in microseconds; 0 is none.
+pub fn deadline(timeout_us: u64) -> Option<u64> {
+    (timeout_us != 0).then(|| sys::now_us().saturating_add(timeout_us))
+}

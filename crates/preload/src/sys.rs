@@ -1,0 +1,361 @@
+//! System calls as the shim makes them for itself: past its own hooks, without allocating, with errors as values.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::AtomicU32;
+
+use rustix::io::Errno;
+
+/// What a call comes to.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// Bytes of a signal set as the kernel has it.
+const SIGNAL_SET: c_long = 8;
+
+fn check(result: c_long) -> Result<usize> {
+    if (-4095..0).contains(&result) {
+        Err(Errno::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// A system call by its number and six arguments: what the kernel returns. Not by the C library's `syscall`, which we stand in for.
+///
+/// # Safety
+/// As the call's.
+#[inline]
+unsafe fn enter(words: [c_long; 7]) -> c_long {
+    let [number, a, b, c, d, e, f] = words;
+    let result: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel's convention: rcx and r11 are lost, everything else is kept.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the kernel's convention: every register but x0 is kept.
+    unsafe {
+        std::arch::asm!("svc 0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack));
+    }
+    result
+}
+
+/// A system call as the C library's `syscall` makes it: -1 and errno on failure.
+///
+/// # Safety
+/// As the call's.
+pub unsafe fn raw(words: [c_long; 7]) -> c_long {
+    // SAFETY: the caller's promise.
+    match check(unsafe { enter(words) }) {
+        Ok(result) => result as c_long,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+macro_rules! call {
+    ($number:expr $(, $argument:expr)*) => {{
+        let mut words: [c_long; 7] = [0; 7];
+        let given = [$number as c_long $(, $argument as c_long)*];
+        words[..given.len()].copy_from_slice(&given);
+        // SAFETY: each wrapper below passes what its system call asks for; pointers are from references or checked by the kernel.
+        check(unsafe { enter(words) })
+    }};
+}
+
+/// Sets the C library's errno.
+pub fn set_errno(errno: Errno) {
+    // SAFETY: the C library's errno is always there.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+}
+
+/// Closes a descriptor. Errors mean nothing to anyone here.
+pub fn close(fd: c_int) {
+    let _ = call!(libc::SYS_close, fd);
+}
+
+/// `fcntl` with a number.
+pub fn fcntl(fd: c_int, command: c_int, argument: c_long) -> Result<c_int> {
+    call!(libc::SYS_fcntl, fd, command, argument).map(|result| result as c_int)
+}
+
+/// `dup3`.
+pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Result<c_int> {
+    call!(libc::SYS_dup3, from, to, flags).map(|fd| fd as c_int)
+}
+
+/// Writes 1 to an eventfd. It can only fail when the counter is full, and then it is rung already.
+pub fn ring(eventfd: c_int) {
+    let one = 1u64;
+    let _ = call!(libc::SYS_write, eventfd, &raw const one, 8);
+}
+
+/// Takes an eventfd's count back to 0.
+pub fn silence(eventfd: c_int) {
+    let mut count = 0u64;
+    let _ = call!(libc::SYS_read, eventfd, &raw mut count, 8);
+}
+
+/// Writes to a descriptor, as far as it goes.
+pub fn write(fd: c_int, bytes: &[u8]) {
+    let _ = call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
+}
+
+/// The calling thread's id.
+pub fn gettid() -> u32 {
+    call!(libc::SYS_gettid).unwrap_or(0) as u32
+}
+
+/// The calling process's id.
+pub fn getpid() -> u32 {
+    call!(libc::SYS_getpid).unwrap_or(0) as u32
+}
+
+/// Whether a thread of this id lives.
+pub fn thread_lives(tid: u32) -> bool {
+    call!(libc::SYS_tkill, tid, 0) != Err(Errno::SRCH)
+}
+
+/// Sends a signal to the calling thread.
+pub fn raise(signal: c_int) {
+    let _ = call!(libc::SYS_tgkill, getpid(), gettid(), signal);
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    let _ = call!(libc::SYS_sched_yield);
+}
+
+/// Sleeps.
+pub fn sleep_us(us: u32) {
+    let time = timespec(u64::from(us));
+    let _ = call!(libc::SYS_nanosleep, &raw const time, 0);
+}
+
+/// Microseconds as the kernel takes them.
+pub fn timespec(us: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (us / 1_000_000) as libc::time_t,
+        tv_nsec: (us % 1_000_000 * 1000) as c_long,
+    }
+}
+
+/// Microseconds since any fixed time, never going back.
+pub fn now_us() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+/// The core that the thread runs on.
+pub fn core() -> u32 {
+    // SAFETY: no argument; it reads the thread's own area or asks the kernel.
+    unsafe { libc::sched_getcpu() }.max(0) as u32
+}
+
+/// Sleeps while `word` is `value`, at most `us`. `TIMEDOUT`, `INTR`; the word being different already is no error.
+pub fn futex_wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
+    let time = timespec(us);
+    match call!(
+        libc::SYS_futex,
+        word.as_ptr(),
+        libc::FUTEX_WAIT,
+        value,
+        &raw const time,
+        0,
+        0
+    ) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Memory that is zero, takes room only where it is touched, and is shared with children of a fork if `shared`.
+pub fn map(len: usize, shared: bool) -> Result<*mut c_void> {
+    let kind = if shared {
+        libc::MAP_SHARED
+    } else {
+        libc::MAP_PRIVATE
+    };
+    call!(
+        libc::SYS_mmap,
+        0,
+        len,
+        libc::PROT_READ | libc::PROT_WRITE,
+        kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        -1,
+        0
+    )
+    .map(|address| address as *mut c_void)
+}
+
+/// Unmaps.
+///
+/// # Safety
+/// Nothing refers to the range any more.
+pub unsafe fn unmap(at: *mut c_void, len: usize) {
+    let _ = call!(libc::SYS_munmap, at, len);
+}
+
+/// The soft limit of descriptor numbers.
+pub fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX)
+}
+
+/// `epoll_ctl`.
+pub fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: &mut libc::epoll_event,
+) -> Result<()> {
+    call!(
+        libc::SYS_epoll_ctl,
+        epoll,
+        operation,
+        fd,
+        std::ptr::from_mut(event)
+    )
+    .map(drop)
+}
+
+/// `epoll_pwait2`, or what comes nearest to it before Linux 5.11.
+pub fn epoll_pwait2(
+    epoll: c_int,
+    events: &mut [libc::epoll_event],
+    timeout: &libc::timespec,
+    mask: *const libc::sigset_t,
+) -> Result<usize> {
+    let (at, len) = (events.as_mut_ptr(), events.len().min(c_int::MAX as usize));
+    let result = call!(
+        libc::SYS_epoll_pwait2,
+        epoll,
+        at,
+        len,
+        std::ptr::from_ref(timeout),
+        mask,
+        SIGNAL_SET
+    );
+    if result != Err(Errno::NOSYS) {
+        return result;
+    }
+    let ms = timeout.tv_sec * 1000 + (timeout.tv_nsec + 999_999) / 1_000_000;
+    call!(libc::SYS_epoll_pwait, epoll, at, len, ms, mask, SIGNAL_SET)
+}
+
+/// `ppoll`. The kernel may change the time-out, so it has its own copy.
+pub fn ppoll(
+    fds: &mut [libc::pollfd],
+    mut timeout: libc::timespec,
+    mask: *const libc::sigset_t,
+) -> Result<usize> {
+    call!(
+        libc::SYS_ppoll,
+        fds.as_mut_ptr(),
+        fds.len(),
+        &raw mut timeout,
+        mask,
+        SIGNAL_SET
+    )
+}
+
+/// `getsockopt` of a number.
+pub fn getsockopt(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    call!(
+        libc::SYS_getsockopt,
+        fd,
+        level,
+        name,
+        &raw mut value,
+        &raw mut len
+    )
+    .map(|_| value)
+}
+
+/// `getsockopt` of bytes; how many there are.
+pub fn getsockopt_bytes(fd: c_int, level: c_int, name: c_int, out: &mut [u8]) -> Result<usize> {
+    let mut len = out.len() as libc::socklen_t;
+    call!(
+        libc::SYS_getsockopt,
+        fd,
+        level,
+        name,
+        out.as_mut_ptr(),
+        &raw mut len
+    )
+    .map(|_| len as usize)
+}
+
+/// `getsockname`: the address's bytes and how many there are.
+pub fn getsockname(fd: c_int, out: &mut [u8]) -> Result<usize> {
+    let mut len = out.len() as libc::socklen_t;
+    call!(libc::SYS_getsockname, fd, out.as_mut_ptr(), &raw mut len)
+        .map(|_| (len as usize).min(out.len()))
+}
+
+/// Reads a file from `offset` on, or from where it stands, to `to`.
+///
+/// # Safety
+/// `to` is good for `len` bytes.
+pub unsafe fn read_file(fd: c_int, to: *mut u8, len: usize, offset: Option<i64>) -> Result<usize> {
+    match offset {
+        Some(offset) => call!(libc::SYS_pread64, fd, to, len, offset),
+        None => call!(libc::SYS_read, fd, to, len),
+    }
+}
+
+/// Whether any of the program's signal handlers lets system calls end with EINTR (no SA_RESTART).
+pub fn a_handler_interrupts() -> bool {
+    #[repr(C)]
+    #[derive(Default)]
+    struct KernelAction {
+        handler: usize,
+        flags: usize,
+        restorer: usize,
+        mask: u64,
+    }
+    (1..=64).any(|signal| {
+        let mut action = KernelAction::default();
+        call!(libc::SYS_rt_sigaction, signal, 0, &raw mut action, 8).is_ok()
+            && action.handler != libc::SIG_DFL
+            && action.handler != libc::SIG_IGN
+            && action.flags & libc::SA_RESTART as usize == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero() {
+        let at = map(1 << 30, false).unwrap();
+        // SAFETY: mapped above, used by nobody else.
+        unsafe {
+            assert_eq!(*at.cast::<u64>().add(12345), 0);
+            unmap(at, 1 << 30);
+        }
+    }
+
+    #[test]
+    fn threads_live_and_die() {
+        assert!(thread_lives(gettid()));
+        let tid = std::thread::spawn(gettid).join().unwrap();
+        // The kernel lets go of a joined thread shortly after it woke the joiner.
+        while thread_lives(tid) {
+            sched_yield();
+        }
+    }
+
+    #[test]
+    fn errors_are_values() {
+        assert_eq!(fcntl(-1, libc::F_GETFD, 0), Err(Errno::BADF));
+    }
+}
