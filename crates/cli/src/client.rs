@@ -1,0 +1,90 @@
+//! Talking to an engine.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, bail};
+use millrace_context::protocol::{self, Kind, Request, Token};
+
+/// Connects to the engine named `name`.
+pub fn connect(name: &str) -> anyhow::Result<OwnedFd> {
+    match protocol::connect(name) {
+        Ok(socket) => Ok(socket),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let others = engines();
+            let hint = if others.is_empty() {
+                "none runs; start one with `millrace up`".to_owned()
+            } else {
+                format!("running: {}", others.join(", "))
+            };
+            bail!("no engine is named {name:?} ({hint})")
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot reach the engine {name:?}")),
+    }
+}
+
+/// The names of the engines in this network namespace.
+pub fn engines() -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| {
+            line.rsplit_once(" @millrace/")
+                .map(|(_, name)| name.trim_end_matches('@').to_owned())
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The engine meant when none is named: the only one.
+pub fn only_engine() -> anyhow::Result<String> {
+    let mut names = engines();
+    match names.len() {
+        0 => {
+            bail!("no engine runs here; start one with `millrace run -- PROGRAM` or `millrace up`")
+        }
+        1 => Ok(names.remove(0)),
+        _ => bail!(
+            "several engines run here; say which with --engine: {}",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Asks without a token.
+fn call(socket: &OwnedFd, kind: Kind) -> anyhow::Result<(protocol::Answer, protocol::Descriptors)> {
+    Request::new(kind, [0; 16], [0; 4]).call(socket, &[]).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPROTONOSUPPORT) => anyhow::anyhow!(
+            "the engine is of another version than this millrace ({}); end it with its own `millrace down` and start it anew",
+            env!("CARGO_PKG_VERSION")
+        ),
+        Some(libc::EACCES) => anyhow::anyhow!("the engine belongs to another user; ask as that user or as root"),
+        _ => anyhow::Error::from(error).context("the engine did not answer"),
+    })
+}
+
+/// A text that the engine hands over as a file.
+pub fn document(socket: &OwnedFd, kind: Kind) -> anyhow::Result<String> {
+    let (_, mut descriptors) = call(socket, kind)?;
+    let file = descriptors.take(0).context("the engine sent no document")?;
+    let mut text = String::new();
+    File::from(file).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Registers a program: its token. It lives while `socket` is open or any of its processes lives.
+pub fn new_program(socket: &OwnedFd) -> anyhow::Result<Token> {
+    let (answer, _) = call(socket, Kind::Program)?;
+    let mut token = [0; 16];
+    token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
+    token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
+    Ok(token)
+}
+
+/// Tells the engine to end; its pid.
+pub fn down(socket: &OwnedFd) -> anyhow::Result<u32> {
+    Ok(call(socket, Kind::Down)?.0.words[0] as u32)
+}

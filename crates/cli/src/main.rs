@@ -1,0 +1,39 @@
+//! millrace: run programs on a user-level TCP/IP stack, unmodified.
+
+mod arguments;
+mod client;
+mod engine_process;
+mod program;
+mod run;
+mod ss;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+/// Exit status when millrace itself fails, as `env` and `timeout` have it.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Up(arguments) => up::up(&arguments),
+        Command::Down(arguments) => up::down(&arguments),
+        Command::Ss(arguments) => ss::ss(&arguments),
+        Command::Engine(arguments) => engine_process::serve(&arguments),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("millrace: {error:#}");
+            ExitCode::from(
+                error
+                    .downcast_ref::<program::Refused>()
+                    .map_or(FAILED, program::Refused::exit_status),
+            )
+        }
+    }
+}

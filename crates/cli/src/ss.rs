@@ -1,0 +1,103 @@
+//! `millrace ss`: connections and listeners.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use millrace_context::protocol::Kind;
+use serde_json::Value;
+
+use crate::arguments::SsArguments;
+use crate::client;
+
+pub fn ss(arguments: &SsArguments) -> anyhow::Result<ExitCode> {
+    let name = arguments
+        .engine
+        .clone()
+        .map_or_else(client::only_engine, Ok)?;
+    let socket = client::connect(&name)?;
+    let text = client::document(
+        &socket,
+        if arguments.counters {
+            Kind::Describe
+        } else {
+            Kind::Sockets
+        },
+    )?;
+    let shown = if arguments.json || arguments.counters {
+        text + "\n"
+    } else {
+        table(&text)?
+    };
+    match std::io::stdout().write_all(shown.as_bytes()) {
+        // `millrace ss | head` is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        other => other.map(|()| ExitCode::SUCCESS).context("cannot write"),
+    }
+}
+
+fn table(json: &str) -> anyhow::Result<String> {
+    let sockets: Vec<Value> = serde_json::from_str(json).context("the engine's answer")?;
+    let mut rows = vec![
+        [
+            "State", "Recv-Q", "Send-Q", "Local", "Peer", "Process", "cwnd", "rtt", "retrans",
+        ]
+        .map(str::to_owned),
+    ];
+    for socket in &sockets {
+        let text = |key: &str| socket[key].as_str().unwrap_or("").to_owned();
+        let number = |value: &Value| {
+            value
+                .as_u64()
+                .map_or_else(String::new, |number| number.to_string())
+        };
+        let pids: Vec<String> = socket["pids"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(number)
+            .collect();
+        let tcp = &socket["tcp"];
+        let rtt = tcp["rtt_us"]
+            .as_u64()
+            .map_or_else(String::new, |us| format!("{:.3} ms", us as f64 / 1000.0));
+        rows.push([
+            text("state"),
+            number(&socket["receive_queue"]),
+            number(&socket["send_queue"]),
+            text("local"),
+            text("remote"),
+            pids.join(","),
+            number(&tcp["cwnd"]),
+            rtt,
+            number(&tcp["retransmits"]),
+        ]);
+    }
+    let widths: [usize; 9] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    let line = |row: &[String; 9]| {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    Ok(rows.iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_each_socket() {
+        let json = r#"[{"state":"LISTEN","local":"0.0.0.0:80","remote":"0.0.0.0:0","receive_queue":1,"send_queue":511,"pids":[7,8]},
+            {"state":"ESTAB","local":"10.9.0.2:80","remote":"10.9.0.1:999","receive_queue":0,"send_queue":5,"pids":[8],
+             "tcp":{"cwnd":14480,"rtt_us":1234,"retransmits":2}}]"#;
+        let table = table(json).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].contains("7,8") && lines[2].contains("1.234 ms"));
+    }
+}

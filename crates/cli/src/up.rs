@@ -1,0 +1,54 @@
+//! `millrace up` and `millrace down`: engines that stay.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::arguments::{DownArguments, UpArguments};
+use crate::{client, engine_process};
+
+/// How long an engine may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
+    let config = arguments.link.config(arguments.name.clone(), false)?;
+    if arguments.foreground {
+        return match millrace_engine::start(&config, |device| {
+            println!("ready {}", device.unwrap_or("-"));
+        }) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(error.into()),
+        };
+    }
+    let (engine, device) = engine_process::spawn(&config, true)?;
+    let what = match (&config.link, device) {
+        (Some(link), Some(device)) => format!("{}/{} on {device}", link.address, link.prefix_len),
+        _ => "loopback".to_owned(),
+    };
+    println!(
+        "engine {} runs (pid {}): {what}; attach with `millrace run --engine {} -- PROGRAM`",
+        config.name,
+        engine.id(),
+        config.name
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
+    let socket = client::connect(&arguments.name)?;
+    client::down(&socket)?;
+    drop(socket);
+    let end = Instant::now() + PATIENCE;
+    while client::engines().contains(&arguments.name) {
+        if Instant::now() > end {
+            bail!(
+                "the engine {:?} was told to end and has not ended after {} s",
+                arguments.name,
+                PATIENCE.as_secs()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(ExitCode::SUCCESS)
+}
