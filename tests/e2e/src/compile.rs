@@ -1,0 +1,105 @@
+//! C programs of `tests/programs`, compiled when first needed. They are what an application is: they know of sockets, not of us.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The path of a script among the sources.
+pub fn script(name: &str) -> String {
+    sources().join(name).to_string_lossy().into_owned()
+}
+
+/// The directory of the sources.
+pub fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("programs")
+}
+
+/// Compiles `NAME.c`, or every file of the directory `NAME`, unless that is done already. The path of the program.
+pub fn program(name: &str) -> Result<String> {
+    build(name, &["-O2", "-D_FORTIFY_SOURCE=2"], name)
+}
+
+/// As [`program`], linked statically: for what an `LD_PRELOAD` library cannot reach.
+pub fn static_program(name: &str) -> Result<String> {
+    build(name, &["-O2", "-static"], &format!("{name}-static"))
+}
+
+fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
+    let single = sources().join(name).with_extension("c");
+    let inputs = if single.exists() {
+        vec![single]
+    } else {
+        c_files(&sources().join(name))?
+    };
+    let directory = std::env::current_exe()?.with_file_name("programs");
+    fs::create_dir_all(&directory)?;
+    let output = directory.join(output_name);
+    if modified(&output) > newest(&sources().join(name), &inputs)? {
+        return Ok(output.to_string_lossy().into_owned());
+    }
+    // Under a name of its own first: another test process may be compiling the same.
+    let unfinished = directory.join(format!("{output_name}.{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args(flags)
+        .args([
+            "-std=gnu11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pthread",
+            "-o",
+        ])
+        .arg(&unfinished)
+        .args(&inputs);
+    if name == "libevent" {
+        cc.args(["-levent"]);
+    }
+    let run = cc
+        .output()
+        .context("running cc; scripts/install-deps installs it")?;
+    ensure!(
+        run.status.success(),
+        "compiling {name}:\n{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    fs::rename(&unfinished, &output)?;
+    Ok(output.to_string_lossy().into_owned())
+}
+
+/// The `.c` files of a directory.
+fn c_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("no program {}", directory.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "c"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// When the newest of the sources, headers included, was changed.
+fn newest(directory: &Path, inputs: &[PathBuf]) -> Result<SystemTime> {
+    let mut newest = inputs
+        .iter()
+        .map(|path| modified(path))
+        .max()
+        .context("a program has a source")?;
+    if let Ok(entries) = fs::read_dir(directory) {
+        for entry in entries.flatten() {
+            newest = newest.max(modified(&entry.path()));
+        }
+    }
+    Ok(newest)
+}
+
+/// When a file was changed; long ago if it is not there.
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path)
+        .and_then(|data| data.modified())
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}

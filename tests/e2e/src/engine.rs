@@ -1,0 +1,111 @@
+//! What can be known of an engine from outside: its process, what `millrace ss --json` says, engines that outlive a program.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::process::command;
+use crate::scenario::{seconds, wait_until};
+use crate::world::{DEVICE, PEER, SUBJECT, World, millrace};
+
+/// An engine of its own, started by `millrace up`; programs attach to it.
+#[derive(Debug)]
+pub struct Engine {
+    name: String,
+}
+
+impl Engine {
+    /// Starts one on the world's link.
+    pub fn up(world: &World) -> Result<Engine> {
+        let name = format!("e2e-{}", std::process::id());
+        let mut up = world.millrace(&["up", "--name", &name, "--link", &format!("tap:{DEVICE}")]);
+        up.args([
+            "--addr",
+            &format!("{SUBJECT}/24"),
+            "--host-addr",
+            &format!("{PEER}/24"),
+        ]);
+        world.start_on_subject(up)?.wait(seconds(10))?.success()?;
+        Ok(Engine { name })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The command that runs `words` on it.
+    pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        let mut run = command(&[millrace()]);
+        run.args(["run", "--engine", &self.name, "--"]).args(words);
+        run
+    }
+
+    /// Ends it with `millrace down`.
+    pub fn down(self, world: &World) -> Result<()> {
+        world
+            .start_on_subject(world.millrace(&["down", "--name", &self.name]))?
+            .wait(seconds(15))?
+            .success()
+            .map(|_| ())
+    }
+}
+
+/// The engine's process: the one in the subject's namespace that holds the TAP device.
+pub fn pid(world: &World) -> Result<Pid> {
+    let holds_device = |pid: &Pid| {
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
+            return false;
+        };
+        descriptors.flatten().any(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "/dev/net/tun")
+        })
+    };
+    world
+        .subject_namespace()
+        .processes()?
+        .into_iter()
+        .find(holds_device)
+        .context("no process holds a TAP device")
+}
+
+/// Kills the engine as a crash would.
+pub fn kill(world: &World) -> Result<()> {
+    rustix::process::kill_process(pid(world)?, Signal::KILL).context("killing the engine")
+}
+
+/// Sockets as `millrace ss --json` lists them.
+pub fn sockets(world: &World) -> Result<Vec<Value>> {
+    let ended = world
+        .start_on_subject(world.millrace(&["ss", "--json"]))?
+        .wait(seconds(10))?
+        .success()?;
+    serde_json::from_slice(&ended.stdout)
+        .with_context(|| format!("`millrace ss --json` wrote {:?}", ended.text()))
+}
+
+/// How many sockets are neither listeners nor in TIME-WAIT.
+pub fn connections(world: &World) -> Result<usize> {
+    let is_connection =
+        |socket: &&Value| !matches!(socket["state"].as_str(), Some("LISTEN" | "TIME-WAIT"));
+    Ok(sockets(world)?.iter().filter(is_connection).count())
+}
+
+/// Waits until there are `count` connections.
+pub fn wait_for_connections(world: &World, count: usize) -> Result<()> {
+    let waited = wait_until(
+        &format!("{count} connections in `millrace ss`"),
+        seconds(10),
+        || Ok(connections(world)? == count),
+    );
+    waited.with_context(|| {
+        format!(
+            "there are {:?}",
+            sockets(world).map(|sockets| sockets.len())
+        )
+    })
+}

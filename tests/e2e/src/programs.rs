@@ -1,0 +1,65 @@
+//! How the programs that several scenarios use are configured.
+
+use std::fs;
+
+use anyhow::Result;
+
+use crate::world::World;
+
+/// What to change in nginx's configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Nginx<'a> {
+    /// Port to listen on.
+    pub port: u16,
+    /// At the top.
+    pub main: &'a str,
+    /// In the `http` block.
+    pub http: &'a str,
+    /// In the `server` block.
+    pub server: &'a str,
+}
+
+impl Nginx<'_> {
+    /// In the foreground, with a master, two workers that are `www-data`, and the files of `www` in the world's directory. The words to
+    /// start it with.
+    pub fn configure(self, world: &World) -> Result<Vec<String>> {
+        let root = world.directory().display();
+        fs::create_dir_all(world.directory().join("www"))?;
+        let Nginx {
+            port,
+            main,
+            http,
+            server,
+        } = self;
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {root}/{name}; "))
+            .concat();
+        let text = format!(
+            "user www-data; worker_processes 2; pid {root}/nginx.pid; error_log stderr; {main}\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; tcp_nopush on; keepalive_requests 1000000; types {{ }} default_type application/octet-stream;\n\
+             {temporary}\n{http}\nserver {{ listen {port}; root {root}/www; {server} }} }}\n"
+        );
+        let path = world.directory().join("nginx.conf");
+        fs::write(&path, text)?;
+        // A binary upgrade needs the whole path.
+        Ok(vec![
+            "/usr/sbin/nginx".into(),
+            "-p".into(),
+            root.to_string(),
+            "-c".into(),
+            path.to_string_lossy().into_owned(),
+        ])
+    }
+}
+
+/// The words that start redis-server on `address`, without saving by itself.
+pub fn redis(world: &World, address: &str, port: u16, more: &str) -> Vec<String> {
+    let directory = world.directory().display();
+    let line = format!(
+        "redis-server --bind {address} --port {port} --protected-mode no --dir {directory} {more}"
+    );
+    let mut words: Vec<String> = line.split_whitespace().map(String::from).collect();
+    words.extend(["--save".into(), String::new()]);
+    words
+}

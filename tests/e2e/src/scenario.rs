@@ -1,0 +1,107 @@
+//! How a scenario becomes tests: one on the kernel, which shows that the scenario is right, one on millrace.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::world::{Stack, World};
+use crate::{directory, namespace};
+
+/// Makes of each named function `fn(&World) -> Result<()>` a module with one test for each stack.
+#[macro_export]
+macro_rules! on_both_stacks {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn kernel() {
+                $crate::scenario::run($crate::Stack::Kernel, super::$name);
+            }
+            #[test]
+            fn millrace() {
+                $crate::scenario::run($crate::Stack::Millrace, super::$name);
+            }
+        }
+    )* };
+}
+
+/// Makes of each named function a test on millrace alone: for what the kernel has no counterpart of.
+#[macro_export]
+macro_rules! on_millrace {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn millrace() {
+                $crate::scenario::run($crate::Stack::Millrace, super::$name);
+            }
+        }
+    )* };
+}
+
+/// Runs a scenario in a fresh world and checks that it left nothing behind.
+pub fn run(stack: Stack, scenario: impl FnOnce(&World) -> Result<()>) {
+    let result = prepare()
+        .and_then(|()| World::create(stack))
+        .and_then(|world| {
+            scenario(&world)?;
+            world.finish()
+        });
+    if let Err(error) = result {
+        panic!("on {stack:?}: {error:#}");
+    }
+}
+
+/// What every run needs: root, room for descriptors, and nothing of earlier runs.
+pub fn prepare() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("root is needed: network namespaces and TAP devices are created; run it with sudo");
+    }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?;
+    namespace::sweep()?;
+    directory::sweep()
+}
+
+/// A duration.
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Asks until `condition` holds; fails with `what` after `limit`, and at once if asking fails.
+pub fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut condition: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !condition()? {
+        if Instant::now() > deadline {
+            bail!("not within {limit:?}: {what}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Resident memory of a process, in bytes.
+pub fn resident(pid: rustix::process::Pid) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line
+        .and_then(|line| line.split_whitespace().next())
+        .and_then(|number| number.parse::<u64>().ok());
+    Ok(kilobytes.unwrap_or(0) * 1024)
+}
+
+/// How many descriptors a process has open.
+pub fn descriptors(pid: rustix::process::Pid) -> Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))?.count())
+}

@@ -1,0 +1,252 @@
+//! A place for a scenario: the program under test at one address, the kernel's own stack as its peer at another.
+//!
+//! On the kernel the two are namespaces joined by a veth pair; on millrace they are one namespace with a TAP device between the
+//! kernel in it and the engine. A scenario sees no difference.
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::directory::Directory;
+use crate::namespace::Namespace;
+use crate::process::{Ended, Process, command};
+use crate::scenario::{seconds, wait_until};
+
+/// Address of the program under test.
+pub const SUBJECT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+/// Address of its peer, always on the kernel.
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// Device of millrace's link.
+pub const DEVICE: &str = "mr0";
+
+/// The stack under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// The kernel's own, over veth.
+    Kernel,
+    /// Ours, over TAP.
+    Millrace,
+}
+
+/// Two hosts and a directory.
+#[derive(Debug)]
+pub struct World {
+    /// Which stack the subject runs on.
+    pub stack: Stack,
+    /// Namespace of the subject where that is not the peer's.
+    subject: Option<Namespace>,
+    peer: Namespace,
+    directory: Directory,
+}
+
+impl World {
+    /// Both hosts with their link. On millrace the link comes with the first program.
+    pub fn create(stack: Stack) -> Result<World> {
+        let peer = Namespace::create()?;
+        let subject = match stack {
+            Stack::Kernel => {
+                let subject = Namespace::create()?;
+                subject.link(&format!("{SUBJECT}/24"), &peer, &format!("{PEER}/24"))?;
+                Some(subject)
+            }
+            Stack::Millrace => {
+                ensure!(
+                    millrace().exists(),
+                    "{} is missing: run `make build`, or set MILLRACE_BIN",
+                    millrace().display()
+                );
+                None
+            }
+        };
+        for namespace in subject.iter().chain([&peer]) {
+            // A client that opens tens of thousands of connections in a row must not run out of ports.
+            namespace.set("ipv4.ip_local_port_range", "1024 65535")?;
+            namespace.set("ipv4.tcp_tw_reuse", "1")?;
+        }
+        Ok(World {
+            stack,
+            subject,
+            peer,
+            directory: Directory::create()?,
+        })
+    }
+
+    /// Files of this world; removed with it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The peer's namespace.
+    pub fn peer_namespace(&self) -> &Namespace {
+        &self.peer
+    }
+
+    /// The namespace in which the subject's program runs.
+    pub fn subject_namespace(&self) -> &Namespace {
+        self.subject.as_ref().unwrap_or(&self.peer)
+    }
+
+    /// The subject's address with a port.
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddrV4::new(SUBJECT, port).into()
+    }
+
+    /// The command that runs `words` on the stack under test, with an engine of its own.
+    pub fn on_subject<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        match self.stack {
+            Stack::Kernel => command(words),
+            Stack::Millrace => {
+                let mut command = self.millrace(&["run", "--link", &format!("tap:{DEVICE}")]);
+                command
+                    .args([
+                        "--addr",
+                        &format!("{SUBJECT}/24"),
+                        "--host-addr",
+                        &format!("{PEER}/24"),
+                        "--",
+                    ])
+                    .args(words);
+                command
+            }
+        }
+    }
+
+    /// The `millrace` command with these arguments.
+    pub fn millrace<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = command(&[millrace()]);
+        command.args(arguments);
+        command
+    }
+
+    /// Starts a program on the stack under test.
+    pub fn subject<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Process> {
+        self.start_on_subject(self.on_subject(words))
+    }
+
+    /// Starts a command beside the subject, as it is.
+    pub fn start_on_subject(&self, command: Command) -> Result<Process> {
+        Process::spawn(self.subject_namespace(), &self.directory, command)
+    }
+
+    /// Starts a program on the peer.
+    pub fn peer<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Process> {
+        self.start_on_peer(command(words))
+    }
+
+    /// Starts a command on the peer.
+    pub fn start_on_peer(&self, command: Command) -> Result<Process> {
+        Process::spawn(&self.peer, &self.directory, command)
+    }
+
+    /// Runs a program on the peer to a good end.
+    pub fn run_on_peer<S: AsRef<OsStr>>(&self, words: &[S], limit: Duration) -> Result<Ended> {
+        self.peer(words)?.wait(limit)?.success()
+    }
+
+    /// Runs a program on the stack under test to a good end.
+    pub fn run_on_subject<S: AsRef<OsStr>>(&self, words: &[S], limit: Duration) -> Result<Ended> {
+        self.subject(words)?.wait(limit)?.success()
+    }
+
+    /// Starts a server on the stack under test and waits until a connection from the peer is taken.
+    pub fn serve<S: AsRef<OsStr>>(&self, words: &[S], port: u16) -> Result<Process> {
+        let mut server = self.subject(words)?;
+        self.wait_for_port(&mut server, port)?;
+        Ok(server)
+    }
+
+    /// Waits until the subject takes connections on `port`.
+    pub fn wait_for_port(&self, server: &mut Process, port: u16) -> Result<()> {
+        let address = self.at(port);
+        wait_until(
+            &format!("{} listens on {address}", server.name()),
+            seconds(10),
+            || {
+                server.ensure_not_failed()?;
+                Ok(self
+                    .peer
+                    .enter(|| TcpStream::connect_timeout(&address, seconds(1)).is_ok()))
+            },
+        )
+    }
+
+    /// Starts a server on the peer and waits until it takes connections there.
+    pub fn serve_on_peer<S: AsRef<OsStr>>(&self, words: &[S], port: u16) -> Result<Process> {
+        let mut server = self.peer(words)?;
+        wait_until(&format!("{} listens", server.name()), seconds(10), || {
+            server.ensure_not_failed()?;
+            Ok(self
+                .peer
+                .enter(|| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()))
+        })?;
+        Ok(server)
+    }
+
+    /// Fails if a program has left a process, a device or a control socket behind.
+    pub fn finish(self) -> Result<()> {
+        let namespace = self.subject_namespace();
+        let left = || -> Result<String> {
+            let processes: Vec<String> = namespace
+                .processes()?
+                .into_iter()
+                .map(|pid| format!("process {pid} {}", name_of(pid)))
+                .collect();
+            let devices = namespace
+                .devices()?
+                .into_iter()
+                .filter(|name| name != "veth0");
+            let sockets = namespace
+                .enter(|| std::fs::read_to_string("/proc/thread-self/net/unix"))
+                .context("listing Unix sockets")?;
+            let sockets = sockets
+                .lines()
+                .filter_map(|line| line.split('@').nth(1))
+                .filter(|name| name.starts_with("millrace"))
+                .map(String::from);
+            Ok(processes
+                .into_iter()
+                .chain(devices)
+                .chain(sockets)
+                .collect::<Vec<_>>()
+                .join(", "))
+        };
+        wait_until("nothing is left", seconds(5), || Ok(left()?.is_empty()))
+            .with_context(|| format!("left behind: {}", left().unwrap_or_default()))
+    }
+}
+
+/// The name of a process, if it still has one.
+fn name_of(pid: rustix::process::Pid) -> String {
+    std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+/// The `millrace` binary: what `MILLRACE_BIN` names, or the one beside this program, or the release build of this checkout.
+pub fn millrace() -> PathBuf {
+    if let Some(path) = std::env::var_os("MILLRACE_BIN") {
+        return path.into();
+    }
+    let beside = std::env::current_exe().map(|path| path.with_file_name("millrace"));
+    if let Ok(path) = beside
+        && path.exists()
+    {
+        return path;
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| checkout().join("target"), PathBuf::from);
+    target.join("release/millrace")
+}
+
+/// The root of the checkout.
+pub fn checkout() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("tests/e2e lies two below the root")
+}

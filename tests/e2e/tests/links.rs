@@ -1,0 +1,201 @@
+//! Links and addresses: what is chosen when nothing is said, loopback beside a link, a gateway, more than one shard.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use millrace_e2e::content::{ensure_same, write_file};
+use millrace_e2e::programs::Nginx;
+use millrace_e2e::world::DEVICE;
+use millrace_e2e::{
+    PEER, Process, Result, SUBJECT, World, compile, ensure, http, on_millrace, seconds, wait_until,
+};
+use rustix::process::Signal;
+
+on_millrace!(
+    defaults_are_chosen_and_said,
+    loopback_stays_the_kernels_without_the_flag,
+    loopback_and_link_in_one_engine,
+    loopback_alone_makes_no_device,
+    a_gateway_leads_off_the_link,
+    ping_is_answered,
+);
+
+const PORT: u16 = 7002;
+const PYTHON: &str = "/usr/bin/python3";
+
+/// `both_ways.py` run by `millrace` with these arguments; ready when it has connected to each of `addresses`.
+fn both_ways(world: &World, arguments: &[&str], addresses: &[&str]) -> Result<Process> {
+    let (script, port) = (compile::script("both_ways.py"), PORT.to_string());
+    let mut command = world.millrace(arguments);
+    command
+        .arg("--")
+        .args([PYTHON, &script, &port])
+        .args(addresses)
+        .stdin(Stdio::piped());
+    let mut running = world.start_on_subject(command)?;
+    wait_until("it has connected to itself", seconds(20), || {
+        ensure!(
+            running.is_running()?,
+            "it has ended:\n{}{}",
+            running.stdout(),
+            running.stderr()
+        );
+        Ok(running.stdout().contains("ready"))
+    })?;
+    Ok(running)
+}
+
+/// One exchange with `both_ways.py` from the peer's kernel.
+fn ask(world: &World, address: &str) -> Result<String> {
+    world.peer_namespace().enter(|| -> Result<String> {
+        let mut stream: TcpStream = http::connect(format!("{address}:{PORT}").parse()?)?;
+        stream.write_all(b"from the peer")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    })
+}
+
+fn stop(mut running: Process) -> Result<()> {
+    drop(running.stdin());
+    running.wait(seconds(15))?.success().map(|_| ())
+}
+
+fn link() -> [String; 7] {
+    [
+        "run",
+        "--link",
+        &format!("tap:{DEVICE}"),
+        "--addr",
+        &format!("{SUBJECT}/24"),
+        "--host-addr",
+        &format!("{PEER}/24"),
+    ]
+    .map(String::from)
+}
+
+fn defaults_are_chosen_and_said(world: &World) -> Result<()> {
+    let running = world.start_on_subject(world.millrace(&["run", "--", "sleep", "5"]))?;
+    wait_until("a device is there", seconds(10), || {
+        Ok(!world.subject_namespace().devices()?.is_empty())
+    })?;
+    let devices = world.subject_namespace().devices()?;
+    wait_until("it says what it chose", seconds(10), || {
+        let said = running.stderr();
+        Ok(said.contains(&devices[0])
+            && said.contains("10.9.0.2/24")
+            && said.contains("10.9.0.1/24"))
+    })?;
+    running.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+fn loopback_stays_the_kernels_without_the_flag(world: &World) -> Result<()> {
+    let link = link();
+    let arguments: Vec<&str> = link.iter().map(String::as_str).collect();
+    // Who listens on every address is on millrace alone; the kernel knows nothing of it.
+    let script = format!(
+        "import socket\nlistener = socket.create_server(('0.0.0.0', {PORT}))\n\
+         kernel = socket.socket()\n\
+         try:\n    kernel.connect(('127.0.0.1', {PORT}))\nexcept ConnectionRefusedError:\n    print('refused')\n\
+         inner = socket.create_server(('127.0.0.1', 0))\nclient = socket.create_connection(inner.getsockname())\n\
+         inner.accept()[0].sendall(b'x')\nassert client.recv(1) == b'x'\nprint('inner')\n"
+    );
+    let mut command = world.millrace(&arguments);
+    command.args(["--", PYTHON, "-c", &script]);
+    let said = world
+        .start_on_subject(command)?
+        .wait(seconds(15))?
+        .success()?
+        .text();
+    ensure!(said == "refused\ninner\n", "{said:?}");
+    Ok(())
+}
+
+fn loopback_and_link_in_one_engine(world: &World) -> Result<()> {
+    let link = link();
+    let mut arguments: Vec<&str> = link.iter().map(String::as_str).collect();
+    arguments.push("--loopback");
+    let own = SUBJECT.to_string();
+    let running = both_ways(
+        world,
+        &arguments,
+        &["127.0.0.1", "127.0.0.2", "localhost", &own],
+    )?;
+    ensure!(
+        running.stdout().contains("127.0.0.1 127.0.0.1 127.0.0.1"),
+        "{}",
+        running.stdout()
+    );
+    ensure!(
+        running.stdout().contains(&format!("{own} {own} {own}")),
+        "{}",
+        running.stdout()
+    );
+    ensure!(ask(world, &own)? == "FROM THE PEER");
+    // And not to be reached at the kernel's loopback.
+    ensure!(ask(world, "127.0.0.1").is_err());
+    stop(running)
+}
+
+fn loopback_alone_makes_no_device(world: &World) -> Result<()> {
+    let running = both_ways(world, &["run", "--loopback"], &["127.0.0.1", "localhost"])?;
+    ensure!(world.subject_namespace().devices()?.is_empty());
+    stop(running)
+}
+
+fn a_gateway_leads_off_the_link(world: &World) -> Result<()> {
+    world.peer_namespace().ip("addr add 10.99.0.1/32 dev lo")?;
+    fs::create_dir_all(world.directory().join("www"))?;
+    let file = world.directory().join("www/file");
+    write_file(&file, 1, 1_000_000)?;
+    let words = Nginx {
+        port: 80,
+        main: "daemon off;",
+        http: "",
+        server: "",
+    }
+    .configure(world)?;
+    let server = world.serve_on_peer(&words, 80)?;
+    let link = link();
+    let got = world.directory().join("got");
+    let (gateway, got_name) = (PEER.to_string(), got.to_string_lossy().into_owned());
+    let curl = [
+        "curl",
+        "-sS",
+        "--fail",
+        "-w",
+        "%{local_ip}",
+        "-o",
+        &got_name,
+        "http://10.99.0.1/file",
+    ];
+    for (more, local) in [
+        (vec!["--gateway", &gateway[..]], SUBJECT.to_string()),
+        (vec![], "10.99.0.1".to_string()),
+    ] {
+        // With a gateway it is millrace that goes there, without one it is the kernel.
+        let mut command = world.millrace(&link);
+        command.args(more).arg("--").args(curl);
+        let said = world
+            .start_on_subject(command)?
+            .wait(seconds(20))?
+            .success()?
+            .text();
+        ensure!(said == local, "from {said}, not {local}");
+        ensure_same(&file, &got)?;
+    }
+    server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+fn ping_is_answered(world: &World) -> Result<()> {
+    let program = compile::program("server")?;
+    let server = world.serve(
+        &[&program, "echo", &SUBJECT.to_string(), &PORT.to_string()],
+        PORT,
+    )?;
+    let ping = compile::script("ping.py");
+    world.run_on_peer(&[PYTHON, &ping, &SUBJECT.to_string()], seconds(20))?;
+    server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}

@@ -1,0 +1,191 @@
+//! The statements of `tests/programs/sockets`, each on the kernel and on millrace: with both ends on the stack under test
+//! (`--loopback`), and with the kernel at the other end of the link, where the near end accepts or connects.
+
+use std::path::Path;
+
+use millrace_e2e::world::checkout;
+use millrace_e2e::{
+    PEER, Result, SUBJECT, Stack, World, command, compile, ensure, scenario, seconds,
+};
+
+/// Runs a statement in each of its settings.
+fn check(world: &World, statement: &str) -> Result<()> {
+    let program = compile::program("sockets")?;
+    let (subject, peer) = (SUBJECT.to_string(), PEER.to_string());
+    let loopback: [&[&str]; 2] = [&[], &["-c"]];
+    let linked: [&[&str]; 2] = [
+        &["-a", &subject, "-p", &peer],
+        &["-c", "-a", &subject, "-p", &peer],
+    ];
+    let on_loopback = |words: &[&str]| match world.stack {
+        Stack::Kernel => command(words),
+        Stack::Millrace => world.millrace(&[&["run", "--loopback", "--"], words].concat()),
+    };
+    let on_link = |words: &[&str]| match world.stack {
+        // The kernel talks to itself over loopback, whatever the addresses.
+        Stack::Kernel => command(words),
+        Stack::Millrace => world.on_subject(words),
+    };
+    if world.stack == Stack::Kernel {
+        world
+            .subject_namespace()
+            .ip(&format!("addr add {PEER}/32 dev lo"))?;
+    }
+    for arguments in loopback {
+        let words = [&[&program[..]], arguments, &[statement]].concat();
+        world
+            .start_on_subject(on_loopback(&words))?
+            .wait(seconds(45))?
+            .success()?;
+    }
+    for arguments in linked {
+        let words = [&[&program[..]], arguments, &[statement]].concat();
+        world
+            .start_on_subject(on_link(&words))?
+            .wait(seconds(45))?
+            .success()?;
+    }
+    Ok(())
+}
+
+/// Makes a module with a test for each stack of each statement.
+macro_rules! statements {
+    ($($name:ident)*) => {
+        const STATEMENTS: &[&str] = &[$(stringify!($name)),*];
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn kernel() {
+                scenario::run(Stack::Kernel, |world| check(world, stringify!($name)));
+            }
+            #[test]
+            fn millrace() {
+                scenario::run(Stack::Millrace, |world| check(world, stringify!($name)));
+            }
+        })*
+    };
+}
+
+statements! {
+    a_bound_client_keeps_its_port
+    a_close_by_syscall_is_seen
+    a_closed_descriptor_leaves_its_sets
+    a_cork_holds_back_and_lets_go
+    a_low_water_mark_holds_events_back
+    a_reset_ends_blocked_calls
+    a_socket_looks_like_one
+    an_unconnected_socket_moves_nothing
+    bind_gives_and_refuses_addresses
+    buffer_sizes_hold
+    closing_a_listener_resets_its_queue
+    closing_unread_data_resets
+    congestion_control_has_a_name
+    connect_is_refused
+    connect_without_blocking
+    descriptors_pass_over_unix_sockets_or_are_refused
+    descriptors_take_the_lowest_number
+    dup2_closes_what_it_replaces
+    duplicates_are_one_socket
+    e1_level_reports_until_read
+    e1_level_reports_writable_until_full
+    e2_no_event_is_ahead_of_its_data
+    e2_no_listener_event_is_ahead_of_its_connection
+    e3_edge_reports_on_add_if_ready
+    e3_edge_reports_once_per_arrival
+    e3_edge_reports_writable_after_full
+    e4_add_races_with_arrival
+    e4_add_wakes_a_sleeping_wait
+    e4_modify_races_with_arrival
+    e4_modify_wakes_a_sleeping_wait
+    e4_one_shot_reports_once_until_armed_again
+    e5_a_set_inside_poll_and_select_fires
+    e5_nested_sets_fire
+    e6_a_kernel_descriptor_wakes_a_sleeping_wait
+    e6_a_mask_holds_while_waiting_and_no_longer
+    e6_a_signal_interrupts_every_wait
+    e6_one_set_holds_descriptors_of_all_kinds
+    e8_timeouts_are_kept
+    end_of_stream_and_reset_are_events
+    epoll_ctl_refuses_what_it_should
+    exclusive_wakes_one_and_loses_none
+    fcntl_flags_hold
+    flags_peek_dontwait_waitall_trunc
+    half_closed_streams_flow_on
+    i1_bad_arguments_are_refused
+    i1_nothing_to_move_moves_nothing
+    i2_close_does_not_end_a_blocked_read
+    i2_shutdown_wakes_blocked_calls
+    i6_no_descriptor_left_keeps_the_queue
+    i7_restarting_signals_do_not
+    i7_signals_interrupt_blocked_calls
+    ioctls_tell_what_waits
+    listen_without_bind_takes_a_port
+    many_connections_in_a_row
+    many_ready_all_get_their_turn
+    many_threads_wait_in_one_set
+    names_of_both_ends
+    nothing_urgent_and_no_errors_wait
+    o1_options_are_implemented_or_refused
+    o1_unknown_options_are_refused
+    o2_datagram_spellings_work_on_streams
+    o2_fortified_names_work
+    o2_messages_move_bytes
+    o2_sendfile_sends_files
+    o2_sendfile_stops_when_full
+    o2_vectors_move_bytes
+    o3_linger_waits_until_all_has_arrived
+    o3_linger_zero_resets
+    o4_a_backlog_queues_connections
+    options_pass_from_listener_to_connection
+    p1_accept_read_and_close_in_three_threads
+    p1_many_threads_accept_from_one_listener
+    p1_many_threads_each_with_its_own
+    p1_one_thread_reads_while_another_writes
+    p5_a_child_keeps_what_its_parent_closes
+    p5_a_child_that_is_killed_takes_nothing_along
+    p5_a_grandchild_serves_on
+    p5_children_accept_from_one_listener
+    p5_children_wait_in_their_own_sets
+    p5_close_on_exec_is_honoured
+    p5_exec_inherits_listeners
+    p5_exec_inherits_sockets
+    p5_fork_shares_sockets
+    p5_spawned_programs_inherit_sockets
+    p6_a_malloc_hook_uses_a_socket_amid_calls
+    p6_a_signal_handler_uses_a_socket_amid_calls
+    poll_tells_of_bad_and_absent_descriptors
+    receive_and_send_timeouts_end_calls
+    reuseaddr_serves_a_restart
+    reuseport_lets_two_listen
+    select_reports_each_direction
+    shutdown_in_each_order
+    sigpipe_is_sent_unless_told_not_to
+    streams_of_the_c_library_work
+    t3_request_and_response_wait_for_nobody
+    t4_a_full_buffer_loses_nothing
+    t4_a_stopped_reader_resumes
+    t4_large_blocking_writes
+    t4_large_writes_without_blocking
+    t4_small_reads
+    t4_small_writes
+    tcp_info_tells_the_state
+    waitall_waits_over_many_arrivals
+    writing_to_who_has_gone_fails
+}
+
+#[test]
+fn every_statement_is_a_test() -> Result<()> {
+    let program = compile::program("sockets")?;
+    let listed = std::process::Command::new(Path::new(&program))
+        .arg("--list")
+        .current_dir(checkout())
+        .output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let listed: Vec<&str> = listed.lines().collect();
+    ensure!(
+        listed == STATEMENTS,
+        "`sockets --list` and this file differ:\n{listed:?}\n{STATEMENTS:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,256 @@
+/* Options: implemented or refused, never accepted and forgotten. */
+#include "harness.h"
+
+/* An option that holds one integer. */
+struct option {
+    const char *name;
+    int level, option, value;
+    /* What reading it back gives; -1: something else, but no error. */
+    int reads;
+};
+
+static const struct option options[] = {
+    { "TCP_NODELAY", IPPROTO_TCP, TCP_NODELAY, 1, 1 },
+    { "TCP_CORK", IPPROTO_TCP, TCP_CORK, 1, 1 },
+    { "TCP_MAXSEG", IPPROTO_TCP, TCP_MAXSEG, 500, -1 },
+    { "TCP_KEEPIDLE", IPPROTO_TCP, TCP_KEEPIDLE, 77, 77 },
+    { "TCP_KEEPINTVL", IPPROTO_TCP, TCP_KEEPINTVL, 33, 33 },
+    { "TCP_KEEPCNT", IPPROTO_TCP, TCP_KEEPCNT, 5, 5 },
+    { "TCP_SYNCNT", IPPROTO_TCP, TCP_SYNCNT, 4, 4 },
+    { "TCP_LINGER2", IPPROTO_TCP, TCP_LINGER2, 20, 20 },
+    { "TCP_DEFER_ACCEPT", IPPROTO_TCP, TCP_DEFER_ACCEPT, 1, 1 },
+    { "TCP_WINDOW_CLAMP", IPPROTO_TCP, TCP_WINDOW_CLAMP, 32768, 32768 },
+    { "TCP_QUICKACK", IPPROTO_TCP, TCP_QUICKACK, 1, -1 },
+    { "TCP_USER_TIMEOUT", IPPROTO_TCP, TCP_USER_TIMEOUT, 12345, 12345 },
+    { "TCP_NOTSENT_LOWAT", IPPROTO_TCP, TCP_NOTSENT_LOWAT, 16384, 16384 },
+    { "SO_KEEPALIVE", SOL_SOCKET, SO_KEEPALIVE, 1, 1 },
+    { "SO_REUSEADDR", SOL_SOCKET, SO_REUSEADDR, 1, 1 },
+    { "SO_REUSEPORT", SOL_SOCKET, SO_REUSEPORT, 1, 1 },
+    { "SO_OOBINLINE", SOL_SOCKET, SO_OOBINLINE, 1, 1 },
+    { "SO_RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, 10, 10 },
+    { "SO_PRIORITY", SOL_SOCKET, SO_PRIORITY, 3, 3 },
+    { "SO_DONTROUTE", SOL_SOCKET, SO_DONTROUTE, 1, 1 },
+    { "SO_MARK", SOL_SOCKET, SO_MARK, 9, 9 },
+    { "SO_INCOMING_CPU", SOL_SOCKET, SO_INCOMING_CPU, 1, 1 },
+    { "SO_BUSY_POLL", SOL_SOCKET, SO_BUSY_POLL, 50, 50 },
+    { "IP_TOS", IPPROTO_IP, IP_TOS, 0x10, 0x10 },
+    { "IP_TTL", IPPROTO_IP, IP_TTL, 33, 33 },
+    { "IP_MTU_DISCOVER", IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_PMTUDISC_DO },
+    { "IP_BIND_ADDRESS_NO_PORT", IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, 1 },
+    { "IP_FREEBIND", IPPROTO_IP, IP_FREEBIND, 1, 1 },
+};
+
+static void implemented_or_refused(int fd)
+{
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        const struct option *option = &options[i];
+        int value = option->value;
+        socklen_t length = sizeof value;
+        errno = 0;
+        if (setsockopt(fd, option->level, option->option, &value, sizeof value) < 0) {
+            if (errno != ENOPROTOOPT) {
+                fprintf(stderr, "%s is refused with %s, not ENOPROTOOPT\n", option->name, strerrorname_np(errno));
+                exit(1);
+            }
+            continue;
+        }
+        value = -1;
+        if (getsockopt(fd, option->level, option->option, &value, &length) < 0 || length != sizeof value ||
+            (option->reads >= 0 && value != option->reads)) {
+            fprintf(stderr, "%s was taken, but reads as %d (%s)\n", option->name, value, strerrorname_np(errno));
+            exit(1);
+        }
+    }
+}
+
+STATEMENT(o1_options_are_implemented_or_refused)
+{
+    int fresh = socket(AF_INET, SOCK_STREAM, 0);
+    implemented_or_refused(fresh);
+    close(fresh);
+    struct pair pair = make_pair();
+    implemented_or_refused(pair.near);
+    close_pair(&pair);
+}
+
+STATEMENT(o1_unknown_options_are_refused)
+{
+    struct pair pair = make_pair();
+    int value = 1;
+    socklen_t length = sizeof value;
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, 4711, &value, sizeof value), ENOPROTOOPT);
+    FAILS(getsockopt(pair.near, IPPROTO_TCP, 4711, &value, &length), ENOPROTOOPT);
+    FAILS(setsockopt(pair.near, SOL_SOCKET, 4711, &value, sizeof value), ENOPROTOOPT);
+    FAILS(getsockopt(pair.near, SOL_SOCKET, 4711, &value, &length), ENOPROTOOPT);
+    FAILS(setsockopt(pair.near, IPPROTO_IP, 4711, &value, sizeof value), ENOPROTOOPT);
+    FAILS(setsockopt(pair.near, 4711, 1, &value, sizeof value), ENOPROTOOPT);
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &value, 1), EINVAL);
+    FAILS(setsockopt(pair.near, SOL_SOCKET, SO_KEEPALIVE, &value, 1), EINVAL);
+    FAILS(setsockopt(pair.near, SOL_SOCKET, SO_TYPE, &value, sizeof value), ENOPROTOOPT);
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 0 }, sizeof value), EINVAL);
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 32768 }, sizeof value), EINVAL);
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_KEEPCNT, &(int){ 128 }, sizeof value), EINVAL);
+    /* Reading into less than an integer gives what fits. */
+    length = 1;
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value), 0);
+    unsigned char little[4] = { 9, 9, 9, 9 };
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, little, &length), 0);
+    EQUAL(length, 1);
+    CHECK(little[0] == 1 && little[1] == 9);
+    close_pair(&pair);
+}
+
+STATEMENT(options_pass_from_listener_to_connection)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address), value = 1;
+    socklen_t length = sizeof value;
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value), 0);
+    EQUAL(setsockopt(listener, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value), 0);
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 99 }, sizeof value), 0);
+    int far = connect_far(&address);
+    int near = accept(listener, NULL, NULL);
+    CHECK(near >= 0);
+    value = 0;
+    EQUAL(getsockopt(near, IPPROTO_TCP, TCP_NODELAY, &value, &length), 0);
+    EQUAL(value, 1);
+    EQUAL(getsockopt(near, SOL_SOCKET, SO_KEEPALIVE, &value, &length), 0);
+    EQUAL(value, 1);
+    EQUAL(getsockopt(near, IPPROTO_TCP, TCP_KEEPIDLE, &value, &length), 0);
+    EQUAL(value, 99);
+    close(near);
+    close(far);
+    close(listener);
+}
+
+STATEMENT(buffer_sizes_hold)
+{
+    struct pair pair = make_pair();
+    int value = 20000;
+    socklen_t length = sizeof value;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_SNDBUF, &value, sizeof value), 0);
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_SNDBUF, &value, &length), 0);
+    /* Linux doubles it, for its own use. */
+    EQUAL(value, 40000);
+    value = 30000;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_RCVBUF, &value, sizeof value), 0);
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_RCVBUF, &value, &length), 0);
+    EQUAL(value, 60000);
+    /* A small send buffer fills sooner than a large one would. */
+    set_blocking(pair.near, false);
+    static char block[4096];
+    size_t sent = 0;
+    ssize_t count;
+    while ((count = write(pair.near, block, sizeof block)) > 0)
+        sent += count;
+    EQUAL(errno, EAGAIN);
+    CHECK(sent < 10000000);
+    close_pair(&pair);
+}
+
+STATEMENT(receive_and_send_timeouts_end_calls)
+{
+    struct pair pair = make_pair();
+    struct timeval limit = { 0, 100000 }, got;
+    socklen_t length = sizeof got;
+    char byte;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_RCVTIMEO, &got, &length), 0);
+    CHECK(got.tv_sec == 0 && got.tv_usec >= 100000 && got.tv_usec < 110000);
+    long long start = now_ms();
+    FAILS(read(pair.near, &byte, 1), EAGAIN);
+    CHECK(now_ms() - start >= 100);
+    FAILS(recv(pair.near, &byte, 1, MSG_WAITALL), EAGAIN);
+    CHECK(now_ms() - start >= 200);
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+    static char block[1 << 16];
+    ssize_t count;
+    while ((count = write(pair.near, block, sizeof block)) > 0)
+        ;
+    EQUAL(errno, EAGAIN);
+    FAILS(setsockopt(pair.near, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ 0, 1000000 }, sizeof limit), EDOM);
+    close_pair(&pair);
+    struct sockaddr_in address;
+    int listener = listen_near(&address);
+    EQUAL(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    FAILS(accept(listener, NULL, NULL), EAGAIN);
+    close(listener);
+}
+
+STATEMENT(tcp_info_tells_the_state)
+{
+    struct pair pair = make_pair();
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof info;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EQUAL(info.tcpi_state, TCP_ESTABLISHED);
+    CHECK(info.tcpi_snd_mss > 0 && info.tcpi_snd_cwnd > 0 && info.tcpi_rto > 0);
+    EQUAL(shutdown(pair.far, SHUT_WR), 0);
+    expect_end(pair.near);
+    length = sizeof info;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EQUAL(info.tcpi_state, TCP_CLOSE_WAIT);
+    /* A short buffer gets the first part. */
+    length = 1;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EQUAL(length, 1);
+    close_pair(&pair);
+    struct sockaddr_in address;
+    int listener = listen_near(&address);
+    length = sizeof info;
+    EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EQUAL(info.tcpi_state, TCP_LISTEN);
+    close(listener);
+}
+
+STATEMENT(congestion_control_has_a_name)
+{
+    struct pair pair = make_pair();
+    char name[16] = { 0 };
+    socklen_t length = sizeof name;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+    CHECK(strlen(name) > 0);
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_CONGESTION, name, strlen(name)), 0);
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_CONGESTION, "no-such-control", 15), ENOENT);
+    close_pair(&pair);
+}
+
+STATEMENT(a_cork_holds_back_and_lets_go)
+{
+    struct pair pair = make_pair();
+    int on = 1, off = 0;
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
+    write_all(pair.near, "abc", 3);
+    struct pollfd watched = { .fd = pair.far, .events = POLLIN };
+    EQUAL(poll(&watched, 1, 50), 0);
+    write_all(pair.near, "def", 3);
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
+    char buffer[6];
+    EQUAL(recv(pair.far, buffer, 6, MSG_WAITALL), 6);
+    CHECK(memcmp(buffer, "abcdef", 6) == 0);
+    /* MSG_MORE does the same for one call. */
+    EQUAL(send(pair.near, "gh", 2, MSG_MORE), 2);
+    EQUAL(poll(&watched, 1, 50), 0);
+    EQUAL(send(pair.near, "ij", 2, 0), 2);
+    EQUAL(recv(pair.far, buffer, 4, MSG_WAITALL), 4);
+    CHECK(memcmp(buffer, "ghij", 4) == 0);
+    close_pair(&pair);
+}
+
+STATEMENT(a_low_water_mark_holds_events_back)
+{
+    struct pair pair = make_pair();
+    int mark = 10;
+    if (setsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) < 0) {
+        EQUAL(errno, ENOPROTOOPT);
+        close_pair(&pair);
+        return;
+    }
+    write_all(pair.far, "12345", 5);
+    struct pollfd watched = { .fd = pair.near, .events = POLLIN };
+    EQUAL(poll(&watched, 1, 50), 0);
+    write_all(pair.far, "67890", 5);
+    EQUAL(poll(&watched, 1, 5000), 1);
+    close_pair(&pair);
+}
