@@ -1,0 +1,226 @@
+//! Loads from the kernel's side: one thread, non-blocking sockets, epoll. It asks the kernel directly, so that no library comes between.
+
+mod bulk;
+mod idle;
+mod pingpong;
+mod short;
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{Interval, Sample};
+use crate::histogram::Histogram;
+
+pub use idle::hold;
+
+/// Bytes of a small message.
+pub const MESSAGE: usize = 64;
+/// How long a load runs before measuring begins.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Connects, writes 64 bytes, reads 64 bytes, and waits for the server to close.
+    Short,
+    /// Writes 64 bytes and waits for them to come back.
+    Pingpong,
+    /// Writes as much as the server takes.
+    In,
+    /// Reads as much as the server writes.
+    Out,
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Transactions or messages.
+    pub operations: u64,
+    /// Payload moved, in bulk loads.
+    pub bytes: u64,
+    /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest.
+    pub latency_us: [f64; 5],
+    /// What the machine did meanwhile.
+    pub machine: Interval,
+}
+
+impl Outcome {
+    /// Operations per second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.machine.seconds
+    }
+
+    /// Gbit/s of payload.
+    pub fn gigabits(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e9 / self.machine.seconds
+    }
+
+    /// Microseconds of CPU of the whole machine for one operation.
+    pub fn cpu_us(&self) -> f64 {
+        self.machine.busy() * 1e6 / self.operations as f64
+    }
+
+    /// Microseconds of CPU of the whole machine for one MB.
+    pub fn cpu_us_per_megabyte(&self) -> f64 {
+        self.machine.busy() * 1e12 / self.bytes as f64
+    }
+}
+
+/// Runs a load on `connections` at once for some time after a warm-up.
+pub fn run(
+    kind: Kind,
+    address: SocketAddr,
+    connections: usize,
+    duration: Duration,
+) -> Result<Outcome> {
+    match kind {
+        Kind::Short => short::run(address, connections, duration),
+        Kind::Pingpong => pingpong::run(address, connections, duration),
+        Kind::In => bulk::run(address, connections, duration, bulk::Direction::In),
+        Kind::Out => bulk::run(address, connections, duration, bulk::Direction::Out),
+    }
+}
+
+/// Counts what happens between the end of the warm-up and the end of a run.
+#[derive(Debug)]
+struct Meter {
+    start: Instant,
+    duration: Duration,
+    before: Option<Sample>,
+    operations: u64,
+    bytes: u64,
+    latency: Histogram,
+}
+
+impl Meter {
+    fn new(duration: Duration) -> Meter {
+        Meter {
+            start: Instant::now(),
+            duration,
+            before: None,
+            operations: 0,
+            bytes: 0,
+            latency: Histogram::default(),
+        }
+    }
+
+    /// One operation has ended that began at `begun`.
+    fn operation(&mut self, begun: Instant, now: Instant) {
+        if self.before.is_some() {
+            self.operations += 1;
+            self.latency
+                .record(u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Bytes have been moved.
+    fn moved(&mut self, count: usize) {
+        if self.before.is_some() {
+            self.bytes += count as u64;
+        }
+    }
+
+    /// To be asked often: what the run came to, once it is over.
+    fn over(&mut self, now: Instant) -> Result<Option<Outcome>> {
+        let elapsed = now - self.start;
+        match &self.before {
+            None if elapsed >= WARM_UP => self.before = Some(Sample::take()?),
+            Some(before) if elapsed >= WARM_UP + self.duration => {
+                let machine = before.until_now()?;
+                let quantile = |fraction| self.latency.quantile(fraction) as f64 / 1000.0;
+                let latency_us = [
+                    quantile(0.5),
+                    quantile(0.9),
+                    quantile(0.99),
+                    quantile(0.999),
+                    self.latency.largest() as f64 / 1000.0,
+                ];
+                return Ok(Some(Outcome {
+                    operations: self.operations,
+                    bytes: self.bytes,
+                    latency_us,
+                    machine,
+                }));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+/// A set of descriptors, each with its connection's number.
+struct Set {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Set {
+    fn create() -> Result<Set> {
+        Ok(Set {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(512),
+        })
+    }
+
+    fn add(&self, socket: &OwnedFd, number: usize, flags: epoll::EventFlags) -> Result<()> {
+        Ok(epoll::add(
+            &self.epoll,
+            socket,
+            epoll::EventData::new_u64(number as u64),
+            flags,
+        )?)
+    }
+
+    fn change(&self, socket: &OwnedFd, number: usize, flags: epoll::EventFlags) -> Result<()> {
+        Ok(epoll::modify(
+            &self.epoll,
+            socket,
+            epoll::EventData::new_u64(number as u64),
+            flags,
+        )?)
+    }
+
+    /// Waits at most a tenth of a second; the numbers of connections with events.
+    fn wait(&mut self) -> Result<impl Iterator<Item = usize> + '_> {
+        self.events.clear();
+        let limit = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.events.iter().map(|event| event.data.u64() as usize))
+    }
+}
+
+/// A socket that is connecting, without blocking.
+fn start_connecting(address: SocketAddr) -> Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error).with_context(|| format!("connecting to {address}")),
+    }
+}
+
+/// A connection, without blocking from here on.
+fn connected(address: SocketAddr) -> Result<OwnedFd> {
+    let stream = std::net::TcpStream::connect_timeout(&address, Duration::from_secs(10))
+        .with_context(|| format!("connecting to {address}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
