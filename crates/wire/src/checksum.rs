@@ -3,7 +3,7 @@
 //! Sums are kept in the machine's byte order: the ones' complement sum of byte-swapped words is the byte-swapped sum (RFC 1071 2B), so
 //! only the end result is turned round.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::{Add, AddAssign};
 
 /// A ones' complement sum of 16-bit words, not yet folded.
@@ -136,6 +136,22 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
 pub fn verify_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, segment: &[u8]) -> bool {
     u16::try_from(segment.len())
         .is_ok_and(|len| (pseudo_v4(src, dst, protocol, len) + Sum::of(segment)).is_valid())
+}
+
+/// The sum of the IPv6 pseudo-header of an upper-layer packet of `len` bytes (RFC 8200 8.1).
+pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Sum {
+    let [high, low] = [(len >> 16) as u16, len as u16];
+    Sum::of(&src.octets())
+        + Sum::of(&dst.octets())
+        + Sum::word(u16::from(protocol))
+        + Sum::word(high)
+        + Sum::word(low)
+}
+
+/// Whether the checksum of an upper-layer packet over IPv6 is right.
+pub fn verify_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, packet: &[u8]) -> bool {
+    u32::try_from(packet.len())
+        .is_ok_and(|len| (pseudo_v6(src, dst, protocol, len) + Sum::of(packet)).is_valid())
 }
 
 /// The checksum after bytes that summed to `old` were replaced by bytes that sum to `new` (RFC 1624, equation 3).

@@ -1,6 +1,7 @@
 //! Ethernet II frames.
 
 use core::fmt;
+use core::net::Ipv6Addr;
 
 use crate::Error;
 use crate::bytes::{get16, put16};
@@ -12,6 +13,12 @@ pub struct Mac(pub [u8; 6]);
 impl Mac {
     /// All stations.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
+
+    /// The stations that listen to an IPv6 multicast group (RFC 2464 7).
+    pub fn of_group(group: Ipv6Addr) -> Mac {
+        let [.., a, b, c, d] = group.octets();
+        Mac([0x33, 0x33, a, b, c, d])
+    }
 
     /// Whether this addresses a group of stations; broadcast is one.
     pub fn is_multicast(self) -> bool {

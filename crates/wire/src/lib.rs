@@ -8,9 +8,13 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
+pub mod ipv6;
+pub mod ndp;
 pub mod offload;
 pub mod tcp;
+pub mod udp;
 pub mod vnet;
 
 mod bytes;

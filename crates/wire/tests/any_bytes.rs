@@ -4,7 +4,7 @@ use millrace_wire::checksum::Sum;
 use millrace_wire::icmpv4::{Message, Quoted};
 use millrace_wire::tcp::Segment;
 use millrace_wire::vnet::VnetHeader;
-use millrace_wire::{arp, checksum, ethernet, icmpv4, ipv4, tcp};
+use millrace_wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, ndp, tcp, udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -77,6 +77,92 @@ proptest! {
             prop_assert!(quoted.payload.len() >= 8);
             prop_assert_eq!(quoted.tcp().is_some(), quoted.protocol == tcp::PROTOCOL);
         }
+    }
+
+    #[test]
+    fn ipv6_packet(mut bytes in bytes(), next in prop_oneof![Just(0u8), Just(43), Just(44), Just(59), Just(60), Just(6)]) {
+        if bytes.len() >= 41 {
+            let len = bytes.len() as u16 - 40;
+            bytes[0] = 0x60 | (bytes[0] & 0xf);
+            bytes[4..6].copy_from_slice(&(len - len / 8).to_be_bytes());
+            bytes[6] = next;
+            bytes[40] &= 63;
+        }
+        let _ = icmpv6::Quoted::parse(&bytes);
+        let Ok((header, payload)) = ipv6::Header::parse(&bytes) else { return Ok(()) };
+        prop_assert_eq!(payload.len(), usize::from(header.payload_len));
+        let mut again = vec![0; ipv6::HEADER_LEN];
+        header.emit(&mut again);
+        again.extend_from_slice(payload);
+        prop_assert_eq!(ipv6::Header::parse(&again), Ok((header, payload)));
+        match ipv6::walk(&header, payload) {
+            Ok(content) => {
+                prop_assert!(payload.ends_with(content.payload));
+                prop_assert_eq!(again[content.protocol_at as usize], content.protocol);
+            }
+            Err(ipv6::Problem::Parameter { pointer, .. }) => prop_assert!((pointer as usize) < again.len()),
+            Err(ipv6::Problem::Discard) => {}
+        }
+    }
+
+    #[test]
+    fn icmpv6_message(mut bytes in bytes(), kind in prop_oneof![0u8..6, 127u8..131, any::<u8>()], a: u128, b: u128) {
+        let (a, b) = (a.into(), b.into());
+        if let Some(first) = bytes.first_mut() {
+            *first = kind;
+        }
+        icmpv6::verify(a, b, &bytes);
+        let Ok(message) = icmpv6::Message::parse(&bytes) else { return Ok(()) };
+        let mut out = vec![0; message.encoded_len()];
+        prop_assert_eq!(message.emit(a, b, &mut out), out.len());
+        prop_assert!(icmpv6::verify(a, b, &out));
+        prop_assert_eq!(icmpv6::Message::parse(&out), Ok(message));
+    }
+
+    #[test]
+    fn ndp_message(mut bytes in bytes(), kind in 132u8..139, lengths in 0u8..4, local: bool) {
+        if bytes.len() > 26 {
+            bytes[0] = kind;
+            bytes[1] = 0;
+            bytes[25] = lengths;
+        }
+        let src = if local { "fe80::1" } else { "2001:db8::1" };
+        let header = ipv6::Header {
+            src: src.parse().unwrap(),
+            dst: "fe80::2".parse().unwrap(),
+            next_header: icmpv6::PROTOCOL,
+            hop_limit: ndp::HOP_LIMIT,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: bytes.len() as u16,
+        };
+        let Ok(message) = ndp::Message::parse(&header, &bytes) else { return Ok(()) };
+        if matches!(message, ndp::Message::RouterAdvertisement(_) | ndp::Message::Redirect) {
+            return Ok(());
+        }
+        let mut out = [0; ndp::LEN_MAX];
+        let len = message.emit(header.src, header.dst, &mut out);
+        prop_assert!(icmpv6::verify(header.src, header.dst, &out[..len]));
+        prop_assert_eq!(ndp::Message::parse(&header, &out[..len]), Ok(message));
+    }
+
+    #[test]
+    fn udp_datagram(mut bytes in bytes(), len in 0u16..130) {
+        if bytes.len() >= 6 {
+            bytes[4..6].copy_from_slice(&len.to_be_bytes());
+        }
+        let Ok(datagram) = udp::Datagram::parse(&bytes) else { return Ok(()) };
+        prop_assert_eq!(datagram.bytes.len(), usize::from(len));
+        let mut again = vec![0; udp::HEADER_LEN];
+        udp::Header {
+            src_port: datagram.src_port,
+            dst_port: datagram.dst_port,
+            payload_len: datagram.payload().len() as u16,
+        }
+        .emit(&mut again);
+        again.extend_from_slice(datagram.payload());
+        let parsed = udp::Datagram::parse(&again).unwrap();
+        prop_assert_eq!((parsed.src_port, parsed.dst_port, parsed.payload()), (datagram.src_port, datagram.dst_port, datagram.payload()));
     }
 
     #[test]
