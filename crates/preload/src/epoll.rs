@@ -225,19 +225,28 @@ fn kernel(
     if got == 0 && asked == SLEEP_MAX_US {
         engine.check();
     }
+    Ok(count + without_marks(&mut room[..got]))
+}
+
+/// Takes our own marks out of the kernel's events; how many are left, at the front.
+pub fn without_marks(events: &mut [epoll_event]) -> usize {
     let mut kept = 0;
-    for at in 0..got {
-        let event = room[at];
+    for at in 0..events.len() {
+        let event = events[at];
         match event.u64 {
             sets::HINTS => {}
-            sets::CONTROL => engine.check(),
+            sets::CONTROL => {
+                if let Some(engine) = engine::mapped() {
+                    engine.check();
+                }
+            }
             _ => {
-                room[kept] = event;
+                events[kept] = event;
                 kept += 1;
             }
         }
     }
-    Ok(count + kept)
+    kept
 }
 
 /// Appends the events of millrace sockets after the first `count`.

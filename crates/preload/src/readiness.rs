@@ -111,7 +111,10 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
             }
         }
     }
-    if socket.error().is_some() {
+    // The engine writes an error before the status that goes with it: with the status still that of a living connection the report is due
+    // when the status says so too, as a whole.
+    let ended = fresh || status.contains(Status::DEAD);
+    if ended && socket.error().is_some() {
         ready |= bits::ERR;
     }
     (ready, edge)

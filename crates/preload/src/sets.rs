@@ -228,6 +228,8 @@ pub fn poller_or_new(
             shared.sleep_begins();
         }
     }
+    // A thread may sleep in the kernel's wait since before the set had a poller.
+    sys::ring(own.eventfd.fd());
     Ok(own)
 }
 

@@ -11,7 +11,7 @@ use crate::epoll_set::Memory;
 use crate::sets::Hold;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{engine, environment, lane, memory, real, sets, thread};
+use crate::{engine, environment, lane, memory, real, sets, sys, thread};
 
 /// Events of one wait, at most (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
@@ -73,10 +73,8 @@ hooks! {
 
     /// Waits.
     fn epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
-        match ours(epoll) {
-            Some((held, memory)) => wait(epoll, &held, memory, events, count, ms(timeout), std::ptr::null()),
-            None => real::epoll_wait(epoll, events, count, timeout),
-        }
+        let asked = Asked { epoll, events, count, timeout_us: ms(timeout), mask: std::ptr::null() };
+        asked.wait(|| real::epoll_wait(epoll, events, count, timeout))
     }
 
     /// Waits with a signal mask.
@@ -87,10 +85,8 @@ hooks! {
         timeout: c_int,
         mask: *const sigset_t,
     ) -> c_int {
-        match ours(epoll) {
-            Some((held, memory)) => wait(epoll, &held, memory, events, count, ms(timeout), mask),
-            None => real::epoll_pwait(epoll, events, count, timeout, mask),
-        }
+        let asked = Asked { epoll, events, count, timeout_us: ms(timeout), mask };
+        asked.wait(|| real::epoll_pwait(epoll, events, count, timeout, mask))
     }
 
     /// Waits with a signal mask and a finer time-out.
@@ -101,11 +97,11 @@ hooks! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        let Some((held, memory)) = ours(epoll) else {
-            return real::epoll_pwait2(epoll, events, count, timeout, mask);
-        };
         match super::poll::duration(timeout) {
-            Ok(timeout) => wait(epoll, &held, memory, events, count, timeout, mask),
+            Ok(timeout_us) => {
+                let asked = Asked { epoll, events, count, timeout_us, mask };
+                asked.wait(|| real::epoll_pwait2(epoll, events, count, timeout, mask))
+            }
             Err(errno) => fail(errno),
         }
     }
@@ -144,37 +140,80 @@ pub fn ms(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1000)
 }
 
-/// # Safety
-/// `events` has room for `count`.
-unsafe fn wait(
+/// A wait as the program asks for it.
+struct Asked {
     epoll: c_int,
-    held: &Hold,
-    memory: Memory,
     events: *mut epoll_event,
     count: c_int,
     timeout_us: Option<u64>,
     mask: *const sigset_t,
-) -> c_int {
-    let room = || -> Result<usize> {
-        if count <= 0 || count > EVENTS_MAX {
-            return Err(Errno::INVAL);
+}
+
+impl Asked {
+    /// Waits: by `real` in the kernel if the set has no millrace sockets.
+    ///
+    /// # Safety
+    /// `events` has room for `count`.
+    unsafe fn wait(self, real: impl FnOnce() -> c_int) -> c_int {
+        if let Some((held, memory)) = ours(self.epoll) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.wait_here(&held, memory, self.timeout_us) };
         }
-        let count = count as c_uint as usize;
-        crate::memory::check(events.cast(), count * size_of::<epoll_event>())?;
-        Ok(count)
-    };
-    let count = match room() {
-        Ok(count) => count,
-        Err(errno) => return fail(errno),
-    };
-    // SAFETY: the caller's promise; the program does not look at them meanwhile.
-    let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
-    let wait = Wait {
-        epoll,
-        index: held.index(),
-        events,
-        timeout_us,
-        mask,
-    };
-    length(epoll::wait(wait, memory)) as c_int
+        if !matches!(table::get(self.epoll), Entry::Epoll(_)) {
+            return real();
+        }
+        let began = sys::now_us();
+        let got = real();
+        if got <= 0 {
+            return got;
+        }
+        // SAFETY: the kernel has just written this many.
+        let events = unsafe { std::slice::from_raw_parts_mut(self.events, got as usize) };
+        let kept = epoll::without_marks(events);
+        if kept == events.len() {
+            return got;
+        }
+        // Another thread has put the first millrace socket in while this one slept where nobody knows of it. There may be more like
+        // it: each passes the ring on, and from now on waits where it is known.
+        let Some((held, memory)) = ours(self.epoll) else {
+            return kept as c_int;
+        };
+        if let Some(own) = sets::poller(held.index()) {
+            sys::ring(own.eventfd.fd());
+        }
+        if kept > 0 {
+            return kept as c_int;
+        }
+        let spent = sys::now_us() - began;
+        let left = self.timeout_us.map(|us| us.saturating_sub(spent));
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_here(&held, memory, left) }
+    }
+
+    /// # Safety
+    /// `events` has room for `count`.
+    unsafe fn wait_here(&self, held: &Hold, memory: Memory, timeout_us: Option<u64>) -> c_int {
+        let room = || -> Result<usize> {
+            if self.count <= 0 || self.count > EVENTS_MAX {
+                return Err(Errno::INVAL);
+            }
+            let count = self.count as c_uint as usize;
+            crate::memory::check(self.events.cast(), count * size_of::<epoll_event>())?;
+            Ok(count)
+        };
+        let count = match room() {
+            Ok(count) => count,
+            Err(errno) => return fail(errno),
+        };
+        // SAFETY: the caller's promise; the program does not look at them meanwhile.
+        let events = unsafe { std::slice::from_raw_parts_mut(self.events, count) };
+        let wait = Wait {
+            epoll: self.epoll,
+            index: held.index(),
+            events,
+            timeout_us,
+            mask: self.mask,
+        };
+        length(epoll::wait(wait, memory)) as c_int
+    }
 }
