@@ -1,6 +1,6 @@
 //! What a segment acknowledges (RFC 9293 3.10.7.4, fifth; RFC 5681, RFC 2018, RFC 2883).
 
-use millrace_wire::tcp::{Flags, Segment};
+use millrace_wire::tcp::{Flags, Segment, Timestamps};
 
 use crate::config::Config;
 use crate::congestion::Acked;
@@ -73,6 +73,7 @@ impl Connection {
         let outstanding = self.send.in_flight() > 0;
 
         let mut delivered = Delivered::default();
+        let mut doubled = false;
         let highest = self
             .recovery
             .repair
@@ -80,7 +81,7 @@ impl Connection {
             .map_or(self.send.una, |repair| repair.board.highest_sacked());
         if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() && outstanding
         {
-            delivered = self.take_sack(config, segment, highest);
+            (delivered, doubled) = self.take_sack(config, segment, highest);
         }
         let duplicate = if self.features.contains(Features::SACK) {
             delivered.bytes > 0
@@ -93,7 +94,9 @@ impl Connection {
                 && !segment.flags.intersects(Flags::SYN | Flags::FIN)
         };
         if acked > 0 {
-            delivered.join(self.take_acked(config, acked, highest, segment, now));
+            // RFC 2883: an acknowledgement caused by a duplicate echoes the time of what came first, however long ago its own acknowledgement was lost.
+            let echo = segment.options.timestamps.filter(|_| !doubled);
+            delivered.join(self.take_acked(config, acked, highest, echo, now));
             self.after_progress(config, now);
         }
         if acked > 0 || duplicate {
@@ -109,13 +112,13 @@ impl Connection {
         }
     }
 
-    /// Moves SND.UNA, and samples the round trip (RFC 6298 3, RFC 7323 4.1).
+    /// Moves SND.UNA, and samples the round trip (RFC 6298 3, RFC 7323 4.1). `echo` comes with an acknowledgement that can be measured by it.
     fn take_acked(
         &mut self,
         config: &Config,
         acked: u32,
         highest: u64,
-        segment: &Segment<'_>,
+        echo: Option<Timestamps>,
         now: Instant,
     ) -> Delivered {
         self.send.una += u64::from(acked);
@@ -136,10 +139,7 @@ impl Connection {
                     .sample(config, (now.as_micros() as u32).wrapping_sub(sent), now);
             }
             Some(_) if self.features.contains(Features::TIMESTAMPS) => {
-                let echo = segment
-                    .options
-                    .timestamps
-                    .map_or(0, |timestamps| timestamps.echo);
+                let echo = echo.map_or(0, |timestamps| timestamps.echo);
                 let sample_ms = timestamp(now, self.recent.offset).wrapping_sub(echo);
                 // An echo from long before the time-out shows that an acknowledgement was lost, not how long the way is.
                 if echo != 0 && u64::from(sample_ms) <= 2 * self.rtt.rto().as_millis() {
@@ -152,8 +152,14 @@ impl Connection {
     }
 
     /// Marks what the SACK option reports. Blocks that cannot be are ignored (RFC 2018 4: start before end, within the flight),
-    /// among them the first if it reports a duplicate (RFC 2883 4: below the acknowledgement, or within the second).
-    fn take_sack(&mut self, config: &Config, segment: &Segment<'_>, highest: u64) -> Delivered {
+    /// among them the first if it reports a duplicate (RFC 2883 4: below the acknowledgement, or within the second). Returns what was delivered, and
+    /// whether a duplicate was reported.
+    fn take_sack(
+        &mut self,
+        config: &Config,
+        segment: &Segment<'_>,
+        highest: u64,
+    ) -> (Delivered, bool) {
         let mut delivered = Delivered::default();
         let ack = self.send.offset(segment.ack);
         let mut blocks = segment
@@ -183,7 +189,7 @@ impl Connection {
                 delivered.join(self.repair(config).board.sack(block, highest));
             }
         }
-        delivered
+        (delivered, is_duplicate)
     }
 
     /// Something new was acknowledged.

@@ -162,6 +162,36 @@ fn rfc7323_4_1_samples_continue_where_karn_forbids_others() {
 }
 
 #[test]
+fn rfc2883_4_an_acknowledgement_of_a_duplicate_measures_nothing() {
+    let mut script = Script::with_timestamps();
+    script.write(100);
+    let first = script.poll().expect("a segment");
+    let echo = first.options.timestamps.expect("stamped").value;
+    script.pass(Duration::from_millis(10));
+    let before = script.connection.info(script.now);
+    // It arrived, but its acknowledgement was lost: what is sent again comes twice, and the answer still echoes the first.
+    script.tick();
+    script.expect("P. 1:101(100) ack 1");
+    script.pass(Duration::from_millis(10));
+    script.inject(&format!(
+        ". 1:1(0) ack 101 ts {}:{echo} sack 1:101",
+        PEER_CLOCK + 100
+    ));
+    let after = script.connection.info(script.now);
+    assert_eq!(after.bytes_acked, 100);
+    assert_eq!(
+        (after.srtt_us, after.rto_us),
+        (before.srtt_us, before.rto_us)
+    );
+    // The next round trip counts again.
+    script.write(100);
+    script.drain();
+    script.pass(Duration::from_millis(30));
+    script.inject(". 1:1(0) ack 201");
+    assert!(script.connection.info(script.now).srtt_us > before.srtt_us);
+}
+
+#[test]
 fn rfc7323_4_2_segment_size_allows_for_the_option() {
     let mut script = Script::with_timestamps();
     script.write(5_000);
