@@ -90,7 +90,7 @@ pub enum Name {
     ReceiveBuffer = 10,
     /// SO_SNDBUF in bytes, likewise.
     SendBuffer = 11,
-    /// TCP_QUICKACK: 0 or 1.
+    /// TCP_QUICKACK: 0 or 1; a push, not a state: read as what holds now.
     QuickAck = 12,
     /// TCP_CONGESTION: up to 16 bytes of name in `arguments[0..2]`.
     Congestion = 13,
@@ -106,6 +106,8 @@ pub enum Name {
     SynCount = 18,
     /// TCP_NOTSENT_LOWAT in bytes.
     NotSentLowWater = 19,
+    /// TCP_DEFER_ACCEPT in seconds.
+    DeferAccept = 20,
 }
 
 impl Name {
@@ -132,6 +134,7 @@ impl Name {
             Linger2,
             SynCount,
             NotSentLowWater,
+            DeferAccept,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

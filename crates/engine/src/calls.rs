@@ -103,10 +103,11 @@ impl Worker {
         let address = Address::from_words([a, b, c]);
         let ip = address.as_v4().ok_or(EAFNOSUPPORT)?;
         let remote = SocketAddrV4::new(ip, address.port);
+        let buffers = self.shard.config().buffers;
         let program = self.program(place.program);
         let entry = &program.entries[place.slot as usize];
         let (owner, socket) = (program.owner, entry.socket);
-        let options = options::collect(&entry.options);
+        let options = options::collect(&entry.options, &buffers);
         let result = match socket {
             Some(id) => self.shard.connect_bound(id, remote, self.now),
             None => self
@@ -272,6 +273,8 @@ fn named(opt: millrace_shard::Opt) -> OptName {
         Opt::ReceiveBuffer(_) => OptName::ReceiveBuffer,
         Opt::SendBuffer(_) => OptName::SendBuffer,
         Opt::Congestion(_) => OptName::Congestion,
+        Opt::QuickAck(_) => OptName::QuickAck,
+        Opt::DeferAccept(_) => OptName::DeferAccept,
         Opt::ReuseAddress(_) => OptName::ReuseAddress,
         Opt::ReusePort(_) => OptName::ReusePort,
     }

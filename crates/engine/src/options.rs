@@ -2,7 +2,7 @@
 
 use libc::{EINVAL, ENOENT, ENOPROTOOPT};
 use millrace_context::submission::Name;
-use millrace_shard::{Opt, OptName, Options};
+use millrace_shard::{Buffers, Opt, OptName, Options};
 use millrace_tcp::Algorithm;
 
 /// The option that a request names. Values out of range are `EINVAL`: the shim has checked them, but nobody believes the shim.
@@ -25,11 +25,9 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::ReceiveBuffer => Opt::ReceiveBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::Congestion => Opt::Congestion(algorithm(&arguments[..2])?),
-        Name::QuickAck
-        | Name::Info
-        | Name::OutQueue
-        | Name::OutQueueUnsent
-        | Name::NotSentLowWater => {
+        Name::QuickAck => Opt::QuickAck(flag),
+        Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
+        Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => {
             return Err(ENOPROTOOPT);
         }
     })
@@ -73,11 +71,9 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::ReceiveBuffer => OptName::ReceiveBuffer,
         Name::SendBuffer => OptName::SendBuffer,
         Name::Congestion => OptName::Congestion,
-        Name::QuickAck
-        | Name::Info
-        | Name::OutQueue
-        | Name::OutQueueUnsent
-        | Name::NotSentLowWater => return None,
+        Name::QuickAck => OptName::QuickAck,
+        Name::DeferAccept => OptName::DeferAccept,
+        Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => return None,
     })
 }
 
@@ -88,6 +84,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         Opt::NoDelay(on)
         | Opt::Cork(on)
         | Opt::KeepAlive(on)
+        | Opt::QuickAck(on)
         | Opt::ReuseAddress(on)
         | Opt::ReusePort(on) => int(i64::from(on)),
         Opt::KeepIdle(value)
@@ -95,9 +92,10 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::MaxSegment(value)
         | Opt::Linger2(value) => int(i64::from(value)),
         Opt::KeepCount(value) | Opt::SynCount(value) => int(i64::from(value)),
-        Opt::UserTimeout(value) | Opt::ReceiveBuffer(value) | Opt::SendBuffer(value) => {
-            int(i64::from(value))
-        }
+        Opt::UserTimeout(value)
+        | Opt::ReceiveBuffer(value)
+        | Opt::SendBuffer(value)
+        | Opt::DeferAccept(value) => int(i64::from(value)),
         Opt::Linger(linger) => [
             int(i64::from(linger.is_some())),
             int(i64::from(linger.unwrap_or(0))),
@@ -112,31 +110,11 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
 }
 
 /// Options that were set before there was a socket to set them on.
-pub(crate) fn collect(set: &[Opt]) -> Options {
+pub(crate) fn collect(set: &[Opt], buffers: &Buffers) -> Options {
     let mut options = Options::default();
     for opt in set {
-        let tcp = &mut options.tcp;
-        match *opt {
-            Opt::NoDelay(on) => tcp.nodelay = on,
-            Opt::Cork(on) => tcp.cork = on,
-            Opt::KeepAlive(on) => tcp.keepalive = on.then_some(options.keepalive),
-            Opt::KeepIdle(idle_s) => options.keepalive.idle_s = idle_s,
-            Opt::KeepInterval(interval_s) => options.keepalive.interval_s = interval_s,
-            Opt::KeepCount(probes) => options.keepalive.probes = probes,
-            Opt::UserTimeout(ms) => tcp.user_timeout_ms = (ms != 0).then_some(ms),
-            Opt::MaxSegment(bytes) => tcp.max_segment = (bytes != 0).then_some(bytes),
-            Opt::SynCount(count) => tcp.syn_retries = Some(count),
-            Opt::Linger2(seconds) => tcp.fin_wait_s = (seconds != 0).then_some(seconds),
-            Opt::Linger(linger) => options.linger = linger,
-            Opt::ReceiveBuffer(bytes) => options.receive_buffer = Some(bytes),
-            Opt::SendBuffer(bytes) => options.send_buffer = Some(bytes),
-            Opt::Congestion(algorithm) => tcp.congestion = algorithm,
-            Opt::ReuseAddress(on) => options.reuse.address = on,
-            Opt::ReusePort(on) => options.reuse.port = on,
-        }
-    }
-    if options.tcp.keepalive.is_some() {
-        options.tcp.keepalive = Some(options.keepalive);
+        // A value that the shard refuses would have been refused by a socket too.
+        let _ = options.set(*opt, buffers.send_max, buffers.receive_max);
     }
     options
 }
@@ -147,7 +125,8 @@ mod tests {
 
     #[test]
     fn keepalive_times_may_come_after_it_is_switched_on() {
-        let options = collect(&[Opt::KeepAlive(true), Opt::KeepIdle(7), Opt::KeepCount(3)]);
+        let set = [Opt::KeepAlive(true), Opt::KeepIdle(7), Opt::KeepCount(3)];
+        let options = collect(&set, &Buffers::default());
         let keepalive = options.tcp.keepalive.unwrap();
         assert_eq!((keepalive.idle_s, keepalive.probes), (7, 3));
     }

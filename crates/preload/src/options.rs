@@ -24,7 +24,7 @@ const OOB_INLINE: u32 = 16;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 24] = [
+pub const ALL: [(c_int, c_int); 26] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -49,6 +49,8 @@ pub const ALL: [(c_int, c_int); 24] = [
     (IPPROTO_TCP, libc::TCP_CONGESTION),
     (IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (SOL_SOCKET, libc::SO_OOBINLINE),
+    (IPPROTO_TCP, libc::TCP_QUICKACK),
+    (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
 ];
 
 /// The congestion controls that there are (TCP_CONGESTION).
@@ -156,6 +158,13 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         // Linux takes a negative one for "not at all", which is not implemented.
         (IPPROTO_TCP, libc::TCP_LINGER2) => {
             within(0, c_int::MAX).map(|s| shard(Name::Linger2, s.min(60)))
+        }
+        // Linux looks at the lowest bit alone.
+        (IPPROTO_TCP, libc::TCP_QUICKACK) => {
+            int().map(|value| shard(Name::QuickAck, (value & 1) as u64))
+        }
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+            int().map(|s| shard(Name::DeferAccept, s.max(0) as u64))
         }
         (IPPROTO_TCP, libc::TCP_CONGESTION) => congestion(value),
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
@@ -345,6 +354,8 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_TCP, libc::TCP_MAXSEG) => (Name::MaxSegment, 536),
         (IPPROTO_TCP, libc::TCP_SYNCNT) => (Name::SynCount, 6),
         (IPPROTO_TCP, libc::TCP_LINGER2) => (Name::Linger2, 60),
+        (IPPROTO_TCP, libc::TCP_QUICKACK) => (Name::QuickAck, 1),
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (Name::DeferAccept, 0),
         (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
         (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
         _ => return Err(Errno::NOPROTOOPT),
@@ -399,7 +410,6 @@ mod tests {
     fn o1_what_is_not_implemented_is_refused() {
         for (level, name) in [
             (IPPROTO_TCP, libc::TCP_FASTOPEN),
-            (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
             (IPPROTO_TCP, libc::TCP_MD5SIG),
             (SOL_SOCKET, libc::SO_MARK),
             (SOL_SOCKET, libc::SO_PRIORITY),

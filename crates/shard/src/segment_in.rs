@@ -234,7 +234,9 @@ impl<M: Memory> Shard<M> {
             self.send_cookie(index, tuple, syn, open, now);
             return;
         }
-        let state = HalfOpen::new(&self.config.tcp, open, syn, now);
+        let defer = options.tcp.defer_accept;
+        let mut state = HalfOpen::new(&self.config.tcp, open, syn, now);
+        state.defer(defer);
         let reply = state.reply(now);
         let Some(half_open) = self.half_open.insert(Pending {
             tuple: *tuple,

@@ -4,7 +4,10 @@ use millrace_wire::tcp::Seq;
 
 use crate::config::Config;
 use crate::connection::{Connection, Pending};
-use crate::time::{Instant, Ticks};
+use crate::time::{Duration, Instant, Ticks};
+
+/// How long the acknowledgement of a SYN-ACK may wait for payload (Linux's `TCP_DELACK_MAX`).
+const HANDSHAKE_DELAY: Duration = Duration::from_millis(200);
 
 /// The policy's memory.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +27,10 @@ pub(crate) struct Acknowledge {
 }
 
 impl Acknowledge {
-    pub(crate) fn new(config: &Config, now: Instant) -> Acknowledge {
+    pub(crate) fn new(config: &Config, interactive: bool, now: Instant) -> Acknowledge {
         Acknowledge {
             quick: config.quick_ack_segments,
-            interactive: false,
+            interactive,
             duplicates: 0,
             challenged: Ticks::before(now, config.challenge_interval),
             data: now.ticks(),
@@ -37,6 +40,30 @@ impl Acknowledge {
 }
 
 impl Connection {
+    /// TCP_QUICKACK, as Linux has it: not a mode but a push. On: what waits to be acknowledged is, at once, and the program is taken for one
+    /// that does not answer until it does. Off: it is taken for one that answers.
+    pub fn set_quick_ack(&mut self, on: bool) {
+        self.acknowledge.interactive = !on;
+        if on && self.timers.acknowledge != Instant::NEVER {
+            self.timers.acknowledge = Instant::NEVER;
+            self.pending |= Pending::ACK;
+        }
+    }
+
+    /// What TCP_QUICKACK reads as: whether acknowledgements do not wait for the program's answers.
+    pub fn quick_ack(&self) -> bool {
+        !self.acknowledge.interactive
+    }
+
+    /// The peer's SYN-ACK has come. Its acknowledgement may wait for payload if the program has said that there will be some soon.
+    pub(crate) fn acknowledge_handshake(&mut self, now: Instant) {
+        if self.acknowledge.interactive || self.settings.defer_accept > 0 {
+            self.timers.acknowledge = now + HANDSHAKE_DELAY;
+        } else {
+            self.pending |= Pending::ACK;
+        }
+    }
+
     /// `len` bytes of payload arrived in order.
     #[inline]
     pub(crate) fn acknowledge_in_order(&mut self, config: &Config, len: usize, now: Instant) {

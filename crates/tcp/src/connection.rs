@@ -170,7 +170,7 @@ impl Connection {
             send: SendSpace::new(open.iss, mss),
             receive: ReceiveSpace::new(open.receive_limit, scale, mss),
             timers: Timers::default(),
-            acknowledge: Acknowledge::new(config, now),
+            acknowledge: Acknowledge::new(config, settings.interactive, now),
             rtt: Rtt::new(config),
             congestion: Congestion::new(settings.congestion),
             recovery: Recovery::default(),

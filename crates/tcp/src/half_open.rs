@@ -28,6 +28,12 @@ pub struct HalfOpen {
     pub(crate) scale: u8,
     pub(crate) features: Features,
     retries: u8,
+    /// For this many time-outs an acknowledgement without payload does not complete the handshake (TCP_DEFER_ACCEPT).
+    defer: u8,
+    /// One has come.
+    deferred: bool,
+    /// The round trip that it measured in microseconds; 0 if none.
+    measured_us: u32,
 }
 
 /// What becomes of a half-open connection when a segment or its timer comes.
@@ -70,7 +76,15 @@ impl HalfOpen {
             scale: options::scale_for(config.receive_limit_max.max(open.receive_limit)),
             features,
             retries: 0,
+            defer: 0,
+            deferred: false,
+            measured_us: 0,
         }
+    }
+
+    /// Waits for payload, for so many time-outs of the SYN-ACK (TCP_DEFER_ACCEPT, [`Settings::defer_accept`]).
+    pub fn defer(&mut self, timeouts: u8) {
+        self.defer = timeouts;
     }
 
     /// The SYN-ACK.
@@ -92,19 +106,25 @@ impl HalfOpen {
         self.deadline
     }
 
-    /// Repeats the SYN-ACK, or gives up after the configured number of times.
+    /// Repeats the SYN-ACK, or gives up after the configured number of times. While payload is waited for the handshake is not repeated; the last
+    /// time-out of the wait does it again, so that what the peer then answers completes it.
     pub fn on_timer(&mut self, config: &Config, now: Instant) -> HalfOpenVerdict {
         if now < self.deadline {
             return HalfOpenVerdict::Ignore;
         }
-        if self.retries >= config.syn_ack_retries {
+        let waits = self.deferred && self.retries < self.defer;
+        if self.retries >= config.syn_ack_retries && !waits {
             return HalfOpenVerdict::Drop;
         }
+        let quiet = waits && self.retries + 1 < self.defer;
         self.retries += 1;
         self.deadline = now
             + config
                 .rto_initial
                 .backed_off(u32::from(self.retries), config.rto_max);
+        if quiet {
+            return HalfOpenVerdict::Ignore;
+        }
         HalfOpenVerdict::Reply(self.reply(now))
     }
 
@@ -169,6 +189,13 @@ impl HalfOpen {
         if segment.ack != self.iss + 1 {
             return refuse(segment).map_or(Ignore, Reply);
         }
+        if self.retries < self.defer && segment.sequence_len() == 0 {
+            if let Some(sample) = self.round_trip(now).filter(|_| !self.deferred) {
+                self.measured_us = sample.as_micros() as u32;
+            }
+            self.deferred = true;
+            return Ignore;
+        }
         Establish
     }
 
@@ -179,7 +206,10 @@ impl HalfOpen {
 
     /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's rule).
     pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
-        (self.retries == 0).then(|| now - self.created)
+        if self.measured_us > 0 {
+            return Some(Duration::from_micros(u64::from(self.measured_us)));
+        }
+        (self.retries == 0 && !self.deferred).then(|| now - self.created)
     }
 
     /// The window of a SYN is never scaled (RFC 7323 2.2).

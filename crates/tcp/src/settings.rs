@@ -1,7 +1,7 @@
 //! What a program chooses for one connection: its socket options.
 
 /// Socket options of one connection. `Default` is a socket that no option was set on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// TCP_NODELAY: send short segments at once instead of one per round trip (Nagle, RFC 9293 3.7.4).
     pub nodelay: bool,
@@ -20,6 +20,33 @@ pub struct Settings {
     pub fin_wait_s: Option<u16>,
     /// TCP_CONGESTION.
     pub congestion: Algorithm,
+    /// TCP_QUICKACK switched off before there was a connection: acknowledgements wait for payload to carry them, that of the peer's SYN too.
+    pub interactive: bool,
+    /// TCP_DEFER_ACCEPT, in time-outs of the SYN-ACK: for so long a passive open waits for payload. An active one sends its first
+    /// acknowledgement with payload. 0: off.
+    pub defer_accept: u8,
+}
+
+impl Settings {
+    /// No option was set.
+    pub const UNSET: Settings = Settings {
+        nodelay: false,
+        cork: false,
+        keepalive: None,
+        user_timeout_ms: None,
+        max_segment: None,
+        syn_retries: None,
+        fin_wait_s: None,
+        congestion: Algorithm::Cubic,
+        interactive: false,
+        defer_accept: 0,
+    };
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::UNSET
+    }
 }
 
 /// When to ask a silent peer whether it is alive (RFC 9293 3.8.4).

@@ -83,6 +83,8 @@ statements! {
     congestion_control_has_a_name
     connect_is_refused
     connect_without_blocking
+    defer_accept_gives_up_waiting
+    defer_accept_waits_for_data
     descriptors_pass_over_unix_sockets_or_are_refused
     descriptors_take_the_lowest_number
     dup2_closes_what_it_replaces
@@ -155,6 +157,7 @@ statements! {
     p6_a_malloc_hook_uses_a_socket_amid_calls
     p6_a_signal_handler_uses_a_socket_amid_calls
     poll_tells_of_bad_and_absent_descriptors
+    quick_ack_is_a_push
     receive_and_send_timeouts_end_calls
     reuseaddr_serves_a_restart
     reuseport_lets_two_listen

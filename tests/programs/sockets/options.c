@@ -123,6 +123,94 @@ STATEMENT(options_pass_from_listener_to_connection)
     close(listener);
 }
 
+STATEMENT(quick_ack_is_a_push)
+{
+    int fresh = socket(AF_INET, SOCK_STREAM, 0), value = -1;
+    socklen_t length = sizeof value;
+    EQUAL(getsockopt(fresh, IPPROTO_TCP, TCP_QUICKACK, &value, &length), 0);
+    EQUAL(value, 1);
+    close(fresh);
+    struct pair pair = make_pair();
+    for (int i = 0; i < 3; i++) {
+        value = i & 1;
+        EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_QUICKACK, &value, sizeof value), 0);
+        value = -1;
+        EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_QUICKACK, &value, &length), 0);
+        EQUAL(value, i & 1);
+    }
+    FAILS(setsockopt(pair.near, IPPROTO_TCP, TCP_QUICKACK, &value, 1), EINVAL);
+    /* The peer hears of what it sent without waiting for an answer, whatever the delay would have been. */
+    int unacknowledged;
+    for (int i = 0; i < 20; i++) {
+        char byte = i;
+        write_all(pair.far, &byte, 1);
+        read_all(pair.near, &byte, 1);
+        EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_QUICKACK, &(int){ 1 }, sizeof value), 0);
+        do
+            EQUAL(ioctl(pair.far, TIOCOUTQ, &unacknowledged), 0);
+        while (unacknowledged > 0);
+    }
+    close_pair(&pair);
+}
+
+STATEMENT(defer_accept_waits_for_data)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address), value;
+    socklen_t length = sizeof value;
+    EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &value, &length), 0);
+    EQUAL(value, 0);
+    /* Seconds are rounded up to what repeated SYN-ACKs take: 1, 3, 7, 15, ... */
+    static const int rounded[][2] = { { 1, 1 }, { 2, 3 }, { 4, 7 }, { 60, 63 }, { 200, 247 }, { -5, 0 }, { 10, 15 } };
+    for (size_t i = 0; i < sizeof rounded / sizeof rounded[0]; i++) {
+        EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &rounded[i][0], sizeof value), 0);
+        EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &value, &length), 0);
+        EQUAL(value, rounded[i][1]);
+    }
+    int silent = connect_far(&address), talking = connect_far(&address);
+    struct pollfd watched = { .fd = listener, .events = POLLIN };
+    EQUAL(poll(&watched, 1, 100), 0);
+    set_blocking(listener, false);
+    FAILS(accept(listener, NULL, NULL), EAGAIN);
+    write_all(talking, "now", 3);
+    EQUAL(poll(&watched, 1, 10 * 1000), 1);
+    int near = accept(listener, NULL, NULL);
+    CHECK(near >= 0);
+    char buffer[3];
+    EQUAL(recv(near, buffer, 3, MSG_DONTWAIT), 3);
+    CHECK(memcmp(buffer, "now", 3) == 0);
+    FAILS(accept(listener, NULL, NULL), EAGAIN);
+    close(silent);
+    /* The end of the stream is something to tell. */
+    EQUAL(poll(&watched, 1, 10 * 1000), 1);
+    int ended = accept(listener, NULL, NULL);
+    CHECK(ended >= 0);
+    expect_end(ended);
+    close(ended);
+    close(near);
+    close(talking);
+    close(listener);
+}
+
+STATEMENT(defer_accept_gives_up_waiting)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address);
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &(int){ 1 }, sizeof(int)), 0);
+    int far = connect_far(&address);
+    struct pollfd watched = { .fd = listener, .events = POLLIN };
+    EQUAL(poll(&watched, 1, 100), 0);
+    EQUAL(poll(&watched, 1, 10 * 1000), 1);
+    int near = accept(listener, NULL, NULL);
+    CHECK(near >= 0);
+    write_all(far, "late", 4);
+    char buffer[4];
+    read_all(near, buffer, 4);
+    close(near);
+    close(far);
+    close(listener);
+}
+
 STATEMENT(buffer_sizes_hold)
 {
     struct pair pair = make_pair();

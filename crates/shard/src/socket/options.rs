@@ -33,6 +33,11 @@ pub enum Opt {
     SendBuffer(u32),
     /// `TCP_CONGESTION`.
     Congestion(Algorithm),
+    /// `TCP_QUICKACK`: on sends the acknowledgement that waits, off lets acknowledgements wait for payload. Reads as what holds now.
+    QuickAck(bool),
+    /// `TCP_DEFER_ACCEPT`, seconds: a connection reaches accept only with payload, or once they have passed. As on Linux the time is rounded
+    /// up to one at which the SYN-ACK is repeated: 1, 3, 7, 15, ...; 0 is off.
+    DeferAccept(u32),
     /// `SO_REUSEADDR`.
     ReuseAddress(bool),
     /// `SO_REUSEPORT`.
@@ -70,6 +75,10 @@ pub enum OptName {
     SendBuffer,
     /// `TCP_CONGESTION`.
     Congestion,
+    /// `TCP_QUICKACK`.
+    QuickAck,
+    /// `TCP_DEFER_ACCEPT`.
+    DeferAccept,
     /// `SO_REUSEADDR`.
     ReuseAddress,
     /// `SO_REUSEPORT`.

@@ -46,6 +46,9 @@ impl<M: Memory> Shard<M> {
                 if options.tcp != before.tcp {
                     stream.connection.configure(&options.tcp, now);
                 }
+                if let Opt::QuickAck(on) = option {
+                    stream.connection.set_quick_ack(on);
+                }
                 if options.reuse.address != owner_reuse.address
                     && !socket.marks.contains(Marks::DEAD)
                 {
@@ -104,10 +107,43 @@ impl<M: Memory> Shard<M> {
             }
             OptName::SendBuffer => Opt::SendBuffer(options.send_buffer.map_or(send, |set| set * 2)),
             OptName::Congestion => Opt::Congestion(options.tcp.congestion),
+            OptName::QuickAck => {
+                Opt::QuickAck(socket.stream().map_or(!options.tcp.interactive, |stream| {
+                    stream.connection.quick_ack()
+                }))
+            }
+            OptName::DeferAccept => Opt::DeferAccept(seconds_of(options.tcp.defer_accept)),
             OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
         })
     }
+}
+
+/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and `TCP_RTO_MAX`).
+const TIMEOUT_FIRST_S: u32 = 1;
+const TIMEOUT_MAX_S: u32 = 120;
+
+/// How long each of the time-outs of a SYN-ACK takes, in seconds.
+fn timeouts() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(TIMEOUT_FIRST_S), |last| {
+        Some((last * 2).min(TIMEOUT_MAX_S))
+    })
+}
+
+/// The time-outs that so many seconds take at least.
+fn timeouts_in(seconds: u32) -> u8 {
+    let mut passed = 0;
+    let within = timeouts().take(usize::from(u8::MAX)).take_while(|wait| {
+        let more = passed < seconds;
+        passed += wait;
+        more
+    });
+    within.count() as u8
+}
+
+/// The seconds that so many time-outs take.
+fn seconds_of(count: u8) -> u32 {
+    timeouts().take(usize::from(count)).sum()
 }
 
 /// What Linux says of the segment size of a socket that is not connected.
@@ -174,6 +210,8 @@ impl Options {
                 self.send_buffer = Some(bytes.clamp(SEND_BUFFER_MIN, send_max));
             }
             Opt::Congestion(algorithm) => self.tcp.congestion = algorithm,
+            Opt::QuickAck(on) => self.tcp.interactive = !on,
+            Opt::DeferAccept(seconds) => self.tcp.defer_accept = timeouts_in(seconds),
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,
         }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use millrace_shard::{Error, How, Options, Poll, Reuse, ViewFlags, errno};
+use millrace_shard::{Error, How, Opt, OptName, Options, Poll, Reuse, ViewFlags, errno};
 use millrace_tcp::State;
 use millrace_wire::tcp::Flags;
 
@@ -101,6 +101,35 @@ fn c17_data_before_accept_waits_with_the_connection() {
     let server = net.shards[B].accept(listener).unwrap();
     assert!(net.view(B, server).poll().contains(Poll::IN));
     assert_eq!(net.recv(B, server), b"early");
+}
+
+#[test]
+fn defer_accept_hands_over_with_data_or_after_its_time() {
+    let mut net = Net::new();
+    let listener = net.listen(80, 16);
+    let now = net.now();
+    net.shards[B]
+        .set_option(listener, Opt::DeferAccept(2), now)
+        .unwrap();
+    assert_eq!(
+        net.shards[B].option(listener, OptName::DeferAccept),
+        Ok(Opt::DeferAccept(3))
+    );
+    let (talks, waits) = (net.connect(80), net.connect(80));
+    net.run(500_000);
+    assert_eq!(net.view(A, talks).state, Some(State::Established));
+    assert_eq!(net.view(B, listener).pending_accepts, 0);
+    net.send(A, talks, b"early");
+    net.run(10_000);
+    let server = net.shards[B].accept(listener).unwrap();
+    assert_eq!(net.recv(B, server), b"early");
+    assert_eq!(net.view(B, listener).pending_accepts, 0);
+    net.run(3_000_000);
+    let server = net.shards[B].accept(listener).unwrap();
+    assert_eq!(net.view(B, server).remote, net.view(A, waits).local);
+    net.send(A, waits, b"late");
+    net.run(10_000);
+    assert_eq!(net.recv(B, server), b"late");
 }
 
 #[test]

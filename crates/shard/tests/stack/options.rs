@@ -22,6 +22,8 @@ fn options_read_back_and_buffers_double() {
         (Opt::Linger(Some(7)), OptName::Linger),
         (Opt::Linger2(30), OptName::Linger2),
         (Opt::SynCount(3), OptName::SynCount),
+        (Opt::QuickAck(false), OptName::QuickAck),
+        (Opt::DeferAccept(7), OptName::DeferAccept),
         (Opt::ReuseAddress(true), OptName::ReuseAddress),
         (Opt::ReusePort(true), OptName::ReusePort),
     ] {

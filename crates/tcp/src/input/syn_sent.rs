@@ -45,7 +45,7 @@ impl Connection {
             self.sample_handshake(config, segment, now);
             self.established(config, now);
             self.pending.remove(Pending::SYN);
-            self.pending |= Pending::ACK;
+            self.acknowledge_handshake(now);
             if !segment.payload.is_empty() {
                 self.on_payload(config, 0, segment.payload, false, buffer, now);
             }

@@ -46,6 +46,70 @@ fn rfc9293_3_8_6_3_delay_of_40_ms() {
 }
 
 #[test]
+fn quick_ack_sends_what_waits_and_ends_the_waiting_for_answers() {
+    let mut script = past_quick();
+    assert!(script.connection.quick_ack());
+    script.inject("P. 1:101(100) ack 1");
+    script.write(50);
+    script.expect("P. 1:51(50) ack 101");
+    assert!(!script.connection.quick_ack(), "the program answers");
+    script.inject("P. 101:201(100) ack 51");
+    script.silent();
+    script.connection.set_quick_ack(true);
+    assert!(script.connection.quick_ack());
+    script.expect(". 51:51(0) ack 201");
+    script.silent();
+    // Nothing waits: nothing is sent.
+    script.connection.set_quick_ack(true);
+    script.silent();
+    assert_eq!(script.connection.deadline(), None);
+    // It is a push, not a mode: the next waits again.
+    script.inject("P. 201:301(100) ack 51");
+    script.silent();
+    assert_eq!(script.tick(), Duration::from_millis(40));
+    script.expect(". 51:51(0) ack 301");
+}
+
+#[test]
+fn without_quick_ack_new_segments_wait_for_the_answer() {
+    let mut script = Script::established();
+    script.connection.set_quick_ack(false);
+    script.inject(". 1:1461(1460) ack 1");
+    script.silent();
+    assert_eq!(script.tick(), Duration::from_millis(40));
+    script.expect(". 1:1(0) ack 1461");
+}
+
+#[test]
+fn rfc9293_3_10_7_3_acknowledgement_of_the_syn_may_wait_for_payload() {
+    for settings in [
+        Settings {
+            interactive: true,
+            ..Settings::default()
+        },
+        Settings {
+            defer_accept: 1,
+            ..Settings::default()
+        },
+    ] {
+        let connect = || {
+            let mut script = Script::connecting(plain(), settings);
+            script.expect("S 0:0(0)");
+            script.inject("S. 0:0(0) ack 1 win 60000 mss 1000");
+            script.silent();
+            script
+        };
+        let mut script = connect();
+        script.write(100);
+        script.expect("P. 1:101(100) ack 1");
+        let mut script = connect();
+        assert_eq!(script.tick(), Duration::from_millis(200));
+        script.expect(". 1:1(0) ack 1");
+        script.silent();
+    }
+}
+
+#[test]
 fn an_answer_carries_the_acknowledgement() {
     let mut script = past_quick();
     script.inject("P. 1:101(100) ack 1");

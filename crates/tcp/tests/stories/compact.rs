@@ -110,6 +110,77 @@ fn rfc9293_3_10_7_4_segments_in_syn_received() {
     }
 }
 
+fn with_payload(flags: Flags) -> Segment<'static> {
+    Segment {
+        payload: b"GET",
+        ..segment(flags, IRS + 1, ISS + 1, None)
+    }
+}
+
+#[test]
+fn defer_accept_completes_with_payload() {
+    let config = plain();
+    let bare = segment(Flags::ACK, IRS + 1, ISS + 1, None);
+    for last in [
+        with_payload(Flags::ACK),
+        segment(Flags::ACK | Flags::FIN, IRS + 1, ISS + 1, None),
+    ] {
+        let mut half_open = half_open(&config);
+        half_open.defer(2);
+        let now = start() + Duration::from_millis(30);
+        for _ in 0..2 {
+            let answer = half_open.on_segment(&config, &bare, now);
+            assert_eq!(answer, HalfOpenVerdict::Ignore);
+        }
+        let now = now + Duration::from_millis(400);
+        let answer = half_open.on_segment(&config, &last, now);
+        assert_eq!(answer, HalfOpenVerdict::Establish);
+        // The round trip is the handshake's, not the peer's time to think.
+        let connection = half_open.establish(&config, &Settings::default(), now);
+        assert_eq!(connection.info(now).srtt_us, 30_000);
+    }
+}
+
+#[test]
+fn defer_accept_asks_once_more_when_the_time_is_over() {
+    let config = plain();
+    let bare = segment(Flags::ACK, IRS + 1, ISS + 1, None);
+    let mut half_open = half_open(&config);
+    half_open.defer(3);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let answer = half_open.on_segment(&config, &bare, start());
+        assert_eq!(answer, HalfOpenVerdict::Ignore);
+        let now = half_open.deadline();
+        let waited = (now - start()).as_secs();
+        answers.push((waited, verdict(&half_open.on_timer(&config, now))));
+    }
+    let again = "Flags(SYN | ACK) 0 1".to_string();
+    let silence = "Ignore".to_string();
+    assert_eq!(answers, [(1, silence.clone()), (3, silence), (7, again)]);
+    let now = start() + Duration::from_secs(7);
+    assert_eq!(
+        half_open.on_segment(&config, &bare, now),
+        HalfOpenVerdict::Establish
+    );
+}
+
+#[test]
+fn defer_accept_repeats_the_syn_ack_until_it_is_acknowledged() {
+    let config = plain();
+    let mut half_open = half_open(&config);
+    half_open.defer(200);
+    for _ in 0..config.syn_ack_retries {
+        let now = half_open.deadline();
+        assert_eq!(
+            verdict(&half_open.on_timer(&config, now)),
+            "Flags(SYN | ACK) 0 1"
+        );
+    }
+    let now = half_open.deadline();
+    assert_eq!(half_open.on_timer(&config, now), HalfOpenVerdict::Drop);
+}
+
 #[test]
 fn a11_all_flags_in_syn_received() {
     let config = plain();

@@ -6,17 +6,12 @@ use crate::support::Script;
 
 const ALIVE: Settings = Settings {
     nodelay: true,
-    cork: false,
     keepalive: Some(Keepalive {
         idle_s: 60,
         interval_s: 10,
         probes: 3,
     }),
-    user_timeout_ms: None,
-    max_segment: None,
-    syn_retries: None,
-    fin_wait_s: None,
-    congestion: millrace_tcp::Algorithm::Cubic,
+    ..Settings::UNSET
 };
 
 /// Timers look at the time in steps of a millisecond.

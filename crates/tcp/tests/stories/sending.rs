@@ -8,13 +8,7 @@ use crate::support::script::plain;
 
 const NODELAY: Settings = Settings {
     nodelay: true,
-    cork: false,
-    keepalive: None,
-    user_timeout_ms: None,
-    max_segment: None,
-    syn_retries: None,
-    fin_wait_s: None,
-    congestion: millrace_tcp::Algorithm::Cubic,
+    ..Settings::UNSET
 };
 
 #[test]
