@@ -100,9 +100,14 @@ impl Program {
         submission.ask |= Ask::REPLY;
         let (context, ring) = self.region.context(self.attached.context).unwrap();
         let before = context.reply.sequence.load(Ordering::Acquire);
+        let end = Instant::now() + PATIENCE;
+        while context.room() == 0 {
+            assert!(Instant::now() < end, "the ring stays full");
+            self.ring();
+            std::thread::yield_now();
+        }
         context.submit(ring, &submission);
         self.ring();
-        let end = Instant::now() + PATIENCE;
         while context.reply.sequence.load(Ordering::Acquire) == before {
             assert!(Instant::now() < end, "no reply to {submission:?}");
             let _ = futex::wait(
