@@ -29,6 +29,8 @@ bitflags! {
         const WRITE_CLOSED = 64;
         /// The connection is over (reset, timed out, refused, or closed both ways).
         const DEAD = 128;
+        /// The peer has announced a byte as urgent: [`EngineCold::urgent`] says which.
+        const URGENT = 256;
     }
 }
 
@@ -97,6 +99,8 @@ pub struct EngineCold {
     pub receive_limit: AtomicU32,
     /// Current maximum segment size.
     pub mss: AtomicU32,
+    /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written before `received` passes it.
+    pub urgent: AtomicU64,
 }
 
 /// Written by the program's threads; read, and never trusted, by the engine.
@@ -140,6 +144,8 @@ pub struct AppCold {
     pub family: AtomicI32,
     /// Options as they were set, for getsockopt without asking the engine: the shim's own numbering.
     pub options: [AtomicU32; 8],
+    /// Offset in the stream, plus 1, of the urgent byte that was last received out of line.
+    pub urgent_taken: AtomicU64,
 }
 
 /// One socket.
@@ -255,15 +261,18 @@ impl Slot {
             low_water,
             family,
             options,
+            urgent_taken,
         } = &self.app_cold;
         receive_timeout.store(0, Ordering::Relaxed);
         send_timeout.store(0, Ordering::Relaxed);
+        urgent_taken.store(0, Ordering::Relaxed);
         low_water.store(1, Ordering::Relaxed);
         family.store(libc::AF_INET, Ordering::Relaxed);
         for word in options {
             word.store(0, Ordering::Relaxed);
         }
         self.cold.set_addresses(Address::NONE, Address::NONE);
+        self.cold.urgent.store(0, Ordering::Relaxed);
         g.store(generation, Ordering::Relaxed);
         status.store(Status::OPEN.bits(), Ordering::Release);
     }

@@ -149,6 +149,8 @@ bitflags! {
         const REPLY = 1;
         /// On a send: more follows soon (MSG_MORE), so a short segment may wait.
         const MORE = 2;
+        /// On a send: its last byte is urgent (MSG_OOB).
+        const URGENT = 4;
     }
 }
 

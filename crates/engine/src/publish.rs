@@ -18,6 +18,7 @@ use crate::worker::{Place, Worker, ring};
 /// epoll's EPOLLEXCLUSIVE.
 const EXCLUSIVE: u32 = 1 << 28;
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
 const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 
 /// The least that a window update should open before the program rings for it, in bytes.
@@ -202,6 +203,12 @@ impl Worker {
                 .consume_wake
                 .store(view.consumed + step, Ordering::Relaxed);
             slot.engine.ring.store(ring, Ordering::Release);
+            if let Some(mark) = view.urgent {
+                slot.cold.urgent.store(mark, Ordering::Relaxed);
+                slot.engine
+                    .status
+                    .fetch_or(Status::URGENT.bits(), Ordering::Release);
+            }
             slot.engine.received.store(view.received, Ordering::Release);
             slot.engine.acked.store(view.acked, Ordering::Release);
         }
@@ -235,10 +242,10 @@ impl Worker {
         seen.error = entry.error;
         let mut bits = 0;
         if seen.status != entry.seen.status || seen.error != entry.seen.error {
-            bits |= IN | OUT | (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+            bits |= IN | OUT | PRI | (libc::EPOLLHUP | libc::EPOLLERR) as u32;
         }
         if seen.received != entry.seen.received {
-            bits |= IN;
+            bits |= IN | PRI;
         }
         // Room to send is news only to who has asked for it, and worth it from a third of the buffer (Linux's sk_stream_is_writeable).
         let wanted = slot.app.send_wanted.load(Ordering::Acquire);
@@ -353,6 +360,7 @@ fn status(view: &View) -> Status {
     status.set(Status::CONNECTING, has(ViewFlags::CONNECTING));
     status.set(Status::CONNECTED, has(ViewFlags::CONNECTED));
     status.set(Status::READ_CLOSED, has(ViewFlags::END_OF_STREAM));
+    status.set(Status::URGENT, view.urgent.is_some());
     status.set(Status::WRITE_CLOSED, has(ViewFlags::WRITE_SHUT));
     status.set(
         Status::DEAD,

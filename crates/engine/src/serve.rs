@@ -157,7 +157,11 @@ impl Worker {
             .shard
             .send_with(id, len, !submission.ask.contains(Ask::MORE), fill)
         {
-            Ok(sent) if sent == len => {}
+            Ok(sent) if sent == len => {
+                if submission.ask.contains(Ask::URGENT) {
+                    let _ = self.shard.send_urgent(id);
+                }
+            }
             Ok(_) => {
                 // More than its slot allowed, or than there is memory for: bytes are missing, so the stream must not go on.
                 self.counters.overruns += 1;

@@ -95,11 +95,7 @@ fn examine(fd: c_int) -> Option<Undecided> {
         .iter()
         .enumerate()
         .filter(|(_, (level, name))| {
-            *level == libc::SOL_SOCKET
-                && !matches!(
-                    *name,
-                    libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_OOBINLINE
-                )
+            *level == libc::SOL_SOCKET && !matches!(*name, libc::SO_RCVBUF | libc::SO_SNDBUF)
                 || *level == libc::IPPROTO_TCP && *name == libc::TCP_NODELAY
         })
         .fold(0, |set, (at, _)| set | 1 << at);

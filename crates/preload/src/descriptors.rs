@@ -11,7 +11,7 @@ use crate::sets::Hold;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{connect, epoll, internal, options, real, refs, sets};
+use crate::{connect, epoll, internal, options, real, refs, sets, urgent};
 
 /// What a descriptor means, held while the kernel duplicates it.
 enum Original {
@@ -277,7 +277,8 @@ pub unsafe fn device_control(
         let waiting = || {
             let received = socket.slot.engine.received.load(Ordering::Acquire);
             let consumed = socket.slot.app.consumed.load(Ordering::Acquire);
-            received.saturating_sub(consumed).min(c_int::MAX as u64) as c_int
+            let limit = urgent::limit(&socket, received);
+            limit.saturating_sub(consumed).min(c_int::MAX as u64) as c_int
         };
         let listening = socket.status().contains(Status::LISTENING);
         match request {
@@ -289,8 +290,12 @@ pub unsafe fn device_control(
                 Ok(queued.saturating_sub(acked).min(c_int::MAX as u64) as c_int)
             }
             SIOCOUTQNSD => options::ask_number(&socket, Name::OutQueueUnsent),
-            // There is no urgent mark ever.
-            _ => Ok(0),
+            _ => {
+                let received = socket.slot.engine.received.load(Ordering::Acquire);
+                Ok(urgent::look(&socket, received)
+                    .is_some_and(|urgent| urgent.here)
+                    .into())
+            }
         }
     };
     match request {

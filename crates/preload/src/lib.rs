@@ -55,3 +55,4 @@ mod stream;
 mod sys;
 mod table;
 mod thread;
+mod urgent;

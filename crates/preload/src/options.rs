@@ -19,7 +19,7 @@ const REUSE_ADDRESS: u32 = 1;
 const REUSE_PORT: u32 = 2;
 const BROADCAST: u32 = 4;
 const V6_ONLY: u32 = 8;
-const OOB_INLINE: u32 = 16;
+pub const OOB_INLINE: u32 = 16;
 /// Largest option value: a congestion control's name.
 pub const VALUE_MAX: usize = 256;
 
@@ -113,8 +113,6 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         (SOL_SOCKET, libc::SO_REUSEADDR) => bit(REUSE_ADDRESS),
         (SOL_SOCKET, libc::SO_REUSEPORT) => bit(REUSE_PORT),
         (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
-        // Urgent data is always in line; taking it out of the stream is not implemented.
-        (SOL_SOCKET, libc::SO_OOBINLINE) if int()? == 0 => Err(Errno::NOPROTOOPT),
         (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
         (SOL_SOCKET, libc::SO_KEEPALIVE) => switch(Name::KeepAlive),
         (SOL_SOCKET, libc::SO_LINGER) => {

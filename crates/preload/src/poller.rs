@@ -51,7 +51,7 @@ pub fn shared(
 pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: bool) -> Result<()> {
     let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
     let mut submission = Submission::new(Operation::Watch, slot, poller);
-    let mask = bits::IN | bits::OUT | bits::RDHUP | bits::ALWAYS;
+    let mask = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
     submission.arguments[0] = u64::from(if exclusive {
         mask | bits::EXCLUSIVE
     } else {

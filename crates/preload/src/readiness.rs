@@ -5,11 +5,14 @@ use std::sync::atomic::{Ordering, fence};
 use millrace_context::Status;
 
 use crate::socket::{Socket, flag};
+use crate::urgent;
 
 /// epoll's and poll's bits, which are the same numbers.
 pub mod bits {
     /// EPOLLIN and EPOLLRDNORM.
     pub const IN: u32 = 0x001 | 0x040;
+    /// EPOLLPRI.
+    pub const PRI: u32 = 0x002;
     /// EPOLLOUT and EPOLLWRNORM.
     pub const OUT: u32 = 0x004 | 0x100;
     /// EPOLLERR.
@@ -95,6 +98,13 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     }
     if read_closed {
         ready |= bits::IN | bits::RDHUP;
+    }
+    let mut waiting = waiting;
+    if let Some(urgent) = urgent::look(socket, edge.received) {
+        if urgent.waits {
+            ready |= bits::PRI;
+        }
+        waiting = waiting.saturating_sub(u64::from(urgent.hole));
     }
     if !status.contains(Status::CONNECTING) {
         let low_water = u64::from(slot.app_cold.low_water.load(Ordering::Relaxed));

@@ -14,6 +14,7 @@ use crate::lock::Rank;
 use crate::memory::Pieces;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
+use crate::urgent;
 
 /// Looks at a ring that changes all the time.
 const LOOKS: u32 = 1 << 20;
@@ -24,8 +25,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
         return Err(Errno::AGAIN);
     }
     if flags & MSG_OOB != 0 {
-        // There is never urgent data: it is delivered in line.
-        return Err(Errno::INVAL);
+        return receive_urgent(socket, into, flags);
     }
     let wanted = into.left();
     let target = if flags & MSG_WAITALL != 0 {
@@ -48,8 +48,9 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
         // In this order: what is readable before why there will be no more.
         let closed = socket.read_closed(status);
         let fresh = socket.is_fresh(status);
-        let waiting = take(socket, into, flags, &mut done)?;
-        if done >= target || waiting && wanted == 0 || done > 0 && into.left() == 0 {
+        let taken = take(socket, into, flags, &mut done)?;
+        let all = wanted == 0 && taken != Taken::Nothing || done > 0 && into.left() == 0;
+        if done >= target || all || taken == Taken::ToMark {
             return Ok(done);
         }
         if done > 0 && (closed || nonblocking || socket.error().is_some()) {
@@ -80,27 +81,58 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
     }
 }
 
-/// Copies what is there. Whether there was anything.
-fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> Result<bool> {
+/// What a look at the ring came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// There was nothing.
+    Nothing,
+    /// There was something.
+    Some,
+    /// There was something, and the urgent mark ends the call.
+    ToMark,
+}
+
+/// Copies what is there, up to the urgent mark. A byte that is delivered out of line is passed over.
+fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> Result<Taken> {
     let slot = socket.slot;
     let peek = flags & MSG_PEEK != 0;
     // Held by the own thread: a signal handler in the middle of a receive on this very socket.
     let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     let consumed = slot.app.consumed.load(Ordering::Relaxed);
-    let start = if peek {
-        consumed + *done as u64
-    } else {
-        consumed
-    };
     for _ in 0..LOOKS {
         let received = slot.engine.received.load(Ordering::Acquire);
-        let available = received.saturating_sub(start);
-        if available == 0 {
-            return Ok(false);
+        let mut start = if peek {
+            consumed + *done as u64
+        } else {
+            consumed
+        };
+        let mut end = received;
+        let mut to_mark = false;
+        if let Some(urgent) = urgent::look(socket, received) {
+            if start == urgent.mark && *done > 0 {
+                return Ok(Taken::ToMark);
+            }
+            if into.left() > 0 && start < received {
+                start += u64::from(urgent.hole);
+            }
+            if start < urgent.mark && urgent.mark < received {
+                end = urgent.mark;
+                to_mark = true;
+            }
         }
+        if end <= start {
+            if !peek && start > consumed {
+                slot.app.consumed.store(start, Ordering::Release);
+                drop(guard);
+                tell_consumed(socket, start, received);
+            }
+            return Ok(Taken::Nothing);
+        }
+        let available = end - start;
         let len = into
             .left()
             .min(usize::try_from(available).unwrap_or(usize::MAX));
+        to_mark &= len as u64 == available;
         let word = slot.engine.ring.load(Ordering::Acquire);
         let Some((at, size)) = unpack_ring(word) else {
             // The ring is published before the bytes in it, so it is being changed: look again.
@@ -133,9 +165,64 @@ fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> R
             drop(guard);
             tell_consumed(socket, consumed, received);
         }
-        return Ok(true);
+        return Ok(if to_mark { Taken::ToMark } else { Taken::Some });
     }
     // Nothing but a program that writes into its shared memory leaves a ring like this.
+    Err(Errno::IO)
+}
+
+/// Receives the urgent byte, which never blocks (`tcp_recv_urg`).
+fn receive_urgent(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize> {
+    let status = socket.status();
+    if status.contains(Status::LISTENING) {
+        return Err(Errno::NOTCONN);
+    }
+    let slot = socket.slot;
+    let _guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
+    for _ in 0..LOOKS {
+        let received = slot.engine.received.load(Ordering::Acquire);
+        let urgent = urgent::look(socket, received)
+            .filter(|urgent| urgent.is_ahead && !urgent.inline && !urgent.taken)
+            .ok_or(Errno::INVAL)?;
+        if !urgent.waits {
+            return if socket.read_closed(status) {
+                Ok(0)
+            } else {
+                Err(Errno::AGAIN)
+            };
+        }
+        let word = slot.engine.ring.load(Ordering::Acquire);
+        let Some((at, size)) = unpack_ring(word) else {
+            std::hint::spin_loop();
+            continue;
+        };
+        let mut target = *into;
+        let len = target.left().min(1);
+        if flags & MSG_TRUNC == 0
+            && let Some(from) = socket
+                .engine
+                .region
+                .arena(at + (urgent.mark & (size - 1)), len)
+        {
+            // SAFETY: inside the arena; the engine does not write this byte while the ring word stays the same.
+            unsafe { target.put(from, len) };
+        }
+        fence(Ordering::Acquire);
+        if slot.engine.ring.load(Ordering::Relaxed) != word {
+            continue;
+        }
+        *into = target;
+        if flags & MSG_PEEK == 0 {
+            if urgent.hole && !urgent.here {
+                // The reader stands at the one before, which is not remembered any longer.
+                slot.app.consumed.fetch_add(1, Ordering::Release);
+            }
+            slot.app_cold
+                .urgent_taken
+                .store(urgent.mark + 1, Ordering::Relaxed);
+        }
+        return Ok(len);
+    }
     Err(Errno::IO)
 }
 

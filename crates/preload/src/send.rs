@@ -88,9 +88,6 @@ enum Step {
 
 /// Sends, as `sendmsg` does. `PIPE` comes with SIGPIPE unless the flags say otherwise.
 pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<usize> {
-    if flags & MSG_OOB != 0 {
-        return Err(Errno::OPNOTSUPP);
-    }
     let timeout = socket.slot.app_cold.send_timeout.load(Ordering::Relaxed);
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
@@ -196,6 +193,11 @@ fn step(
     let cut = source.left() > 0 && filled < room;
     if cut || source.left() == 0 && flags & MSG_MORE != 0 {
         submission.ask |= Ask::MORE;
+    }
+    // The last byte of a call is urgent, also of one that sends less than it was given.
+    let ends = source.left() == 0 || nonblocking && filled == room;
+    if flags & MSG_OOB != 0 && ends {
+        submission.ask |= Ask::URGENT;
     }
     let queued = &socket.slot.app.queued;
     queued.store(

@@ -15,6 +15,7 @@ use crate::state::State;
 use crate::time::{Instant, Ticks};
 use crate::time_wait::TimeWait;
 use crate::timers::Timers;
+use crate::urgent::Urgent;
 use crate::window::{ReceiveSpace, SendSpace};
 
 /// Where received payload goes.
@@ -59,7 +60,7 @@ bitflags::bitflags! {
 
 impl Pending {
     /// What goes before the stream.
-    pub(crate) const URGENT: Pending = Pending::SYN
+    pub(crate) const CONTROL: Pending = Pending::SYN
         .union(Pending::RESET)
         .union(Pending::REFUSE)
         .union(Pending::PROBE);
@@ -100,6 +101,8 @@ pub struct Connection {
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
+    /// Marks of urgent data, if there ever were any.
+    pub(crate) urgent: Option<Box<Urgent>>,
     /// Sequence number of a RST with [`Pending::REFUSE`].
     pub(crate) refuse_seq: Seq,
     /// What we announced, or would.
@@ -181,6 +184,7 @@ impl Connection {
                 ..Counters::default()
             },
             settings: *settings,
+            urgent: None,
             refuse_seq: Seq(0),
             advertised_mss: mss,
         }
@@ -350,6 +354,11 @@ impl Connection {
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub fn round_trip_us(&self) -> u32 {
         self.rtt.srtt_us()
+    }
+
+    /// Whether both ends send timestamps.
+    pub fn timestamps(&self) -> bool {
+        self.features.contains(Features::TIMESTAMPS)
     }
 
     /// What ICMP reported without ending the connection, once (`SO_ERROR` of Linux with `IP_RECVERR`).

@@ -23,6 +23,8 @@ bitflags::bitflags! {
         const TIME_WAIT = 1 << 7;
         /// Transmit what there is (there may be a last RST), then forget the connection.
         const CLOSED = 1 << 8;
+        /// `urgent()` has changed.
+        const URGENT = 1 << 9;
     }
 }
 

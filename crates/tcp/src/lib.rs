@@ -32,6 +32,7 @@ mod state;
 mod time;
 mod time_wait;
 mod timers;
+mod urgent;
 mod window;
 
 pub use config::Config;

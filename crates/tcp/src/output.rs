@@ -29,8 +29,8 @@ impl Connection {
     }
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
-        if self.pending.intersects(Pending::URGENT) {
-            return Some(self.urgent(config, now));
+        if self.pending.intersects(Pending::CONTROL) {
+            return Some(self.control(config, now));
         }
         if self.state.can_send() {
             if self.pending.contains(Pending::LOSS_PROBE) {
@@ -59,7 +59,7 @@ impl Connection {
 
     /// Control segments, which go before the stream.
     #[inline(never)]
-    fn urgent(&mut self, config: &Config, now: Instant) -> Outgoing {
+    fn control(&mut self, config: &Config, now: Instant) -> Outgoing {
         if self.pending.contains(Pending::REFUSE) {
             self.pending.remove(Pending::REFUSE);
             return Outgoing::control(self.refuse_seq, Seq(0), Flags::RST, 0);
@@ -131,7 +131,12 @@ impl Connection {
         }
         let mss = u64::from(self.segment_size());
         let room = u64::from(self.congestion.window.cwnd.saturating_sub(self.pipe()));
-        let mut len = (lost.end - lost.start).min(u64::from(limits.max_payload).max(mss));
+        let most = if self.is_urgent() {
+            0
+        } else {
+            limits.max_payload
+        };
+        let mut len = (lost.end - lost.start).min(u64::from(most).max(mss));
         if len > room {
             len = room / mss * mss;
             if len == 0 {
@@ -215,7 +220,13 @@ impl Connection {
             .max(mss)
             .saturating_sub(self.pipe());
 
-        let wanted = unsent.min(usable).min(limits.max_payload.max(mss));
+        // The urgent pointer is each segment's own.
+        let most = if self.is_urgent() {
+            0
+        } else {
+            limits.max_payload
+        };
+        let wanted = unsent.min(usable).min(most.max(mss));
         let mut len = wanted.min(room);
         let short = if len < mss { len } else { len % mss };
         if short != 0 && !self.may_send_short(len, unsent, usable, wanted > room) {
@@ -236,7 +247,7 @@ impl Connection {
             // The last of what there is: Nagle's rule, which looks at short segments only (Minshall, as in Linux).
             let held = self.settings.cork || send.more;
             let quiet = self.settings.nodelay || send.small_end <= send.una;
-            return send.fin || send.forced || (!held && quiet);
+            return send.fin || send.forced || self.is_urgent() || (!held && quiet);
         }
         // The peer's window cuts it: not worth it unless it is half of what the peer ever had (RFC 9293 3.8.6.2.1).
         len == usable && !cwnd_limited && (send.forced || usable >= (send.max_window / 2).max(1))
@@ -374,12 +385,20 @@ impl Connection {
         self.timers.acknowledge = Instant::NEVER;
         let window = self.receive.announce(self.receive.scale);
         let ack = self.receive.seq(self.receive.nxt);
+        let mut flags = flags;
+        let mut urgent = 0;
+        if self.is_urgent()
+            && let Some(pointer) = self.urgent_pointer(seq)
+        {
+            flags |= Flags::URG;
+            urgent = pointer;
+        }
         Outgoing {
             seq,
             ack,
             flags,
             window,
-            urgent: 0,
+            urgent,
             options,
             payload,
             segment_size: self.send.mss,

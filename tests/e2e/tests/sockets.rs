@@ -173,6 +173,12 @@ statements! {
     t4_small_reads
     t4_small_writes
     tcp_info_tells_the_state
+    urgent_byte_alone_is_nothing_to_read
+    urgent_byte_comes_apart
+    urgent_byte_in_line
+    urgent_byte_is_the_last_of_a_send
+    urgent_byte_that_is_read_past_is_lost
+    urgent_byte_wakes_a_sleeping_select
     waitall_waits_over_many_arrivals
     writing_to_who_has_gone_fails
 }

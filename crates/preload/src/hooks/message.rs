@@ -116,7 +116,7 @@ unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Re
     let received = receive::receive(socket, &mut pieces, flags)?;
     message.msg_namelen = 0;
     message.msg_controllen = 0;
-    message.msg_flags = 0;
+    message.msg_flags = flags & libc::MSG_OOB;
     Ok(received)
 }
 

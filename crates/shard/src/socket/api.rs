@@ -85,6 +85,19 @@ impl<M: Memory> Shard<M> {
         Ok(room)
     }
 
+    /// The last byte sent is urgent (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub fn send_urgent(&mut self, id: SocketId) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let stream = socket.stream_mut().ok_or(Error::NotConnected)?;
+        stream.connection.send_urgent();
+        self.ready.add(index, socket);
+        Ok(())
+    }
+
     /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive memory that the program does not see itself.
     ///
     /// # Errors
@@ -171,7 +184,7 @@ impl<M: Memory> Shard<M> {
                     socket.marks.insert(Marks::WRITE_SHUT);
                     stream.connection.shutdown_write(now);
                 }
-                self.settle(index, now);
+                self.settle(index);
             }
         }
         self.mark_changed(index);
@@ -235,7 +248,7 @@ impl<M: Memory> Shard<M> {
                 marks.insert(Marks::ORPHAN);
                 self.orphans += 1;
                 stream.recv.free(&mut self.memory, owner);
-                self.settle(index, now);
+                self.settle(index);
             }
         }
     }
@@ -374,6 +387,7 @@ impl Stream {
             local: self.tuple.local(),
             remote: self.tuple.remote(),
             pending_accepts: 0,
+            urgent: self.connection.urgent(),
         }
     }
 }

@@ -57,6 +57,8 @@ pub struct View {
     pub remote: SocketAddrV4,
     /// Connections that wait for accept.
     pub pending_accepts: u32,
+    /// Stream offset of the latest byte that the peer has announced as urgent. It is in the ring like any other.
+    pub urgent: Option<u64>,
 }
 
 bitflags::bitflags! {
@@ -93,6 +95,7 @@ impl View {
             local: nowhere,
             remote: nowhere,
             pending_accepts: 0,
+            urgent: None,
         }
     }
 

@@ -84,6 +84,9 @@ impl Connection {
             return;
         }
 
+        // Sixth: URG.
+        self.take_urgent_pointer(segment);
+
         // Seventh and eighth: payload and FIN.
         if self.state.can_receive() {
             if self.brings_unwanted(segment) {

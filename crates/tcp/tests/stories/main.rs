@@ -16,3 +16,4 @@ mod reset;
 mod sending;
 mod soak;
 mod timestamps;
+mod urgent;

@@ -21,6 +21,8 @@ pub struct Line {
     pub timestamps: Option<(u32, u32)>,
     pub no_timestamps: bool,
     pub sack: Option<Vec<(i64, i64)>>,
+    /// The urgent pointer.
+    pub urgent: Option<u16>,
 }
 
 impl Line {
@@ -44,6 +46,7 @@ impl Line {
             match word {
                 "ack" => line.ack = Some(number(value())),
                 "win" => line.window = Some(value().parse().expect("a window")),
+                "urg" => line.urgent = Some(value().parse().expect("a pointer")),
                 "mss" => line.mss = Some(value().parse().expect("a size")),
                 "wscale" => line.scale = Some(value().parse().expect("a shift")),
                 "sackOK" => line.sack_permitted = true,
@@ -89,6 +92,7 @@ impl Line {
             sack_permitted: options.sack_permitted,
             timestamps: options.timestamps.map(|stamps| (stamps.value, stamps.echo)),
             no_timestamps: options.timestamps.is_none(),
+            urgent: Some(outgoing.urgent),
             sack: Some(
                 options
                     .sack
@@ -109,6 +113,7 @@ impl Line {
             && self.len == actual.len
             && agrees(&self.ack, &actual.ack)
             && agrees(&self.window, &actual.window)
+            && agrees(&self.urgent, &actual.urgent)
             && agrees(&self.mss, &actual.mss)
             && agrees(&self.scale, &actual.scale)
             && agrees(&self.timestamps, &actual.timestamps)

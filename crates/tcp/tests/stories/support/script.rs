@@ -326,7 +326,7 @@ fn segment<'a>(
         ack: line.ack.map_or(Seq(0), |ack| at(iss, ack)),
         flags: line.flags,
         window: line.window.unwrap_or(PEER_WINDOW),
-        urgent: 0,
+        urgent: line.urgent.unwrap_or(0),
         options,
         payload,
     }
