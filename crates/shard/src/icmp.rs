@@ -91,7 +91,7 @@ impl<M: Memory> Shard<M> {
                 {
                     stream.connection.on_icmp(&self.config.tcp, error, seq, now);
                 }
-                self.settle(index, now);
+                self.settle(index);
             }
             // A half-open connection waits for its timer; TIME-WAIT for the end of its time.
             _ => self.counters.icmp_errors_unmatched += 1,

@@ -326,7 +326,7 @@ impl<M: Memory> Shard<M> {
                     stream.error = errno::EHOSTUNREACH;
                     stream.connection.abort();
                     self.counters.failed_opens += 1;
-                    self.settle(index, now);
+                    self.settle(index);
                 }
                 Some(_) if settled.mac.is_none() => self.lose(index, now),
                 _ => self.mark_ready(index),

@@ -80,7 +80,7 @@ impl<M: Memory> Shard<M> {
         let events = stream.connection.take_events();
         if !events.is_empty() {
             self.counters.note(events, *marks);
-            socket.note(events, &self.config.buffers, &mut self.send_pool, now);
+            socket.note(events, &self.config.buffers, &mut self.send_pool);
         }
         if moved || !events.is_empty() {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
@@ -89,7 +89,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Takes note of what has happened to a connection, and puts it in line to be served.
-    pub(crate) fn settle(&mut self, index: u32, now: Instant) {
+    pub(crate) fn settle(&mut self, index: u32) {
         let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
             return;
         };
@@ -99,7 +99,7 @@ impl<M: Memory> Shard<M> {
         let events = stream.connection.take_events();
         if !events.is_empty() {
             self.counters.note(events, socket.marks);
-            socket.note(events, &self.config.buffers, &mut self.send_pool, now);
+            socket.note(events, &self.config.buffers, &mut self.send_pool);
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
         self.ready.add(index, socket);
@@ -383,7 +383,7 @@ impl<M: Memory> Shard<M> {
             stream.recv.free(&mut self.memory, owner);
         }
         let waiting = time_wait.and_then(|state| {
-            let timestamps = stream.connection.info(now).timestamps;
+            let timestamps = stream.connection.timestamps();
             let place = self.time_wait.insert(tuple, state, reuse, timestamps, now);
             if place.is_some() {
                 self.counters.time_waits += 1;
@@ -411,14 +411,14 @@ impl<M: Memory> Shard<M> {
 impl Socket {
     /// Takes note of what has happened to its connection.
     #[inline]
-    fn note(&mut self, events: Events, buffers: &Buffers, pool: &mut Pool, now: Instant) {
+    fn note(&mut self, events: Events, buffers: &Buffers, pool: &mut Pool) {
         let Kind::Stream(stream) = &mut self.kind else {
             return;
         };
         if stream.send.release(stream.connection.acked(), pool)
             && self.options.send_buffer.is_none()
         {
-            stream.tune_send(buffers, now);
+            stream.tune_send(buffers);
         }
         let milestones = Events::ESTABLISHED | Events::PEER_CLOSED | FAILURES | OVER;
         if !events.intersects(milestones) {

@@ -170,7 +170,7 @@ impl<M: Memory> Shard<M> {
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
-                    self.settle(index, now);
+                    self.settle(index);
                 }
                 // The deadline has moved since the timer was armed.
                 Some(deadline) => self.wheel.arm(index, deadline),

@@ -33,15 +33,14 @@ pub(crate) fn first_limits(options: &Options, buffers: &Buffers, mss: u16) -> (u
 impl Stream {
     /// Grows the send buffer to twice the congestion window, so that there is always a window's worth to send while another waits for its
     /// acknowledgements (as Linux's `tcp_sndbuf_expand`). Never shrinks it.
-    pub(crate) fn tune_send(&mut self, buffers: &Buffers, now: Instant) {
+    pub(crate) fn tune_send(&mut self, buffers: &Buffers) {
         // What is not filled need not grow.
         if self.send_limit >= buffers.send_max || self.send.len() * 2 < u64::from(self.send_limit) {
             return;
         }
         let wanted = self
             .connection
-            .info(now)
-            .cwnd
+            .congestion_window()
             .saturating_mul(2)
             .min(buffers.send_max);
         self.send_limit = self.send_limit.max(wanted);
@@ -78,6 +77,6 @@ impl Stream {
         }
         tuning.since = now;
         tuning.from = self.recv.consumed();
-        tuning.span_us = self.connection.info(now).srtt_us.max(SPAN_MIN_US);
+        tuning.span_us = self.connection.round_trip_us().max(SPAN_MIN_US);
     }
 }

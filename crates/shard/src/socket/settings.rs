@@ -62,7 +62,7 @@ impl<M: Memory> Shard<M> {
         if bound && let Some(registered) = self.ports.bound_mut(port, index) {
             registered.reuse = options.reuse;
         }
-        self.settle(index, now);
+        self.settle(index);
         Ok(())
     }
 
