@@ -87,6 +87,29 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
     }
 }
 
+/// What a descriptor means, held until [`Targets`] are dropped if it is ours; closed this moment, it is no descriptor of the program's.
+fn hold(fd: c_int) -> Entry {
+    match table::get(fd) {
+        Entry::Socket(slot) => match Socket::get(fd, slot) {
+            Ok(socket) => {
+                std::mem::forget(socket);
+                Entry::Socket(slot)
+            }
+            Err(_) => Entry::Internal,
+        },
+        // The number may mean another set by now: what counts is the one that is held.
+        Entry::Epoll(_) => match sets::hold_descriptor(fd) {
+            Some(held) => {
+                let index = held.index();
+                std::mem::forget(held);
+                Entry::Epoll(index)
+            }
+            None => Entry::Internal,
+        },
+        entry => entry,
+    }
+}
+
 /// What is polled, found once: a descriptor that another thread closes meanwhile goes on being polled, as in the kernel.
 struct Targets {
     /// Entries of the table, as words.
@@ -107,16 +130,8 @@ impl Targets {
         };
         let entries = targets.ours.iter_mut().zip(targets.kernel.iter_mut());
         for ((ours, kernel), polled) in entries.zip(from) {
-            let entry = table::get(polled.fd);
-            let held = match entry {
-                // Held until the call ends.
-                Entry::Socket(slot) => Socket::get(polled.fd, slot).map(std::mem::forget).is_ok(),
-                Entry::Epoll(_) => sets::hold_descriptor(polled.fd)
-                    .map(std::mem::forget)
-                    .is_some(),
-                _ => true,
-            };
-            *ours = if held { entry } else { Entry::Internal }.to_word();
+            let entry = hold(polled.fd);
+            *ours = entry.to_word();
             let is_ours = matches!(entry, Entry::Socket(_) | Entry::Internal);
             kernel.fd = if is_ours { -1 } else { polled.fd };
             kernel.events = polled.events;

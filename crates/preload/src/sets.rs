@@ -4,7 +4,7 @@
 //! eventfd is in the kernel's set; most sets of most programs never get there.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLRDHUP, epoll_event,
@@ -40,6 +40,8 @@ struct Place {
     controlled: AtomicU32,
     /// 1 once a descriptor of the kernel's has been put in, or one whose stack is not decided.
     mixed: AtomicU32,
+    /// Threads in the kernel's own wait since before the set had a millrace socket.
+    kernel_waits: AtomicU32,
 }
 
 static PLACES: [Place; SETS] = [const {
@@ -49,6 +51,7 @@ static PLACES: [Place; SETS] = [const {
         eventfd: AtomicU32::new(0),
         controlled: AtomicU32::new(0),
         mixed: AtomicU32::new(0),
+        kernel_waits: AtomicU32::new(0),
     }
 }; SETS];
 
@@ -122,7 +125,8 @@ pub fn hold(index: u32) -> Option<Hold> {
             (count != 0 && count != CLEARING).then_some(count + 1)
         })
         .is_ok()
-        .then_some(Hold(index))
+        // Not `then_some`: it would make the hold first, and drop it when there is none.
+        .then(|| Hold(index))
 }
 
 /// Holds the set that a descriptor means.
@@ -228,9 +232,36 @@ pub fn poller_or_new(
             shared.sleep_begins();
         }
     }
-    // A thread may sleep in the kernel's wait since before the set had a poller.
-    sys::ring(own.eventfd.fd());
+    fence(Ordering::SeqCst);
+    if place.kernel_waits.load(Ordering::Relaxed) > 0 {
+        sys::ring(own.eventfd.fd());
+    }
     Ok(own)
+}
+
+/// A thread is about to wait in the kernel for a set without millrace sockets, counted until this is dropped.
+pub struct KernelWait(u32);
+
+impl KernelWait {
+    /// None if the set has a poller by now.
+    pub fn begin(held: &Hold) -> Option<KernelWait> {
+        let wait = KernelWait(held.index());
+        PLACES[wait.0 as usize]
+            .kernel_waits
+            .fetch_add(1, Ordering::SeqCst);
+        match poller(wait.0) {
+            None => Some(wait),
+            Some(_) => None,
+        }
+    }
+}
+
+impl Drop for KernelWait {
+    fn drop(&mut self) {
+        PLACES[self.0 as usize]
+            .kernel_waits
+            .fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Lets the kernel's set wake its waiters when the engine ends; once for each process.
@@ -312,6 +343,9 @@ pub fn forked() {
         let descriptors = table::all()
             .filter(|(_, entry)| *entry == Entry::Epoll(index))
             .count() as u32;
+        PLACES[index as usize]
+            .kernel_waits
+            .store(0, Ordering::Relaxed);
         // One more while it is looked at, so that a set without descriptors is cleared.
         PLACES[index as usize]
             .users

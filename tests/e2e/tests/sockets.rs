@@ -148,6 +148,7 @@ statements! {
     p5_a_child_that_is_killed_takes_nothing_along
     p5_a_grandchild_serves_on
     p5_children_accept_from_one_listener
+    p5_children_do_anything_while_threads_do
     p5_children_wait_in_their_own_sets
     p5_close_on_exec_is_honoured
     p5_exec_inherits_listeners
@@ -156,6 +157,8 @@ statements! {
     p5_spawned_programs_inherit_sockets
     p6_a_malloc_hook_uses_a_socket_amid_calls
     p6_a_signal_handler_uses_a_socket_amid_calls
+    p6_signal_handlers_do_anything_in_the_middle_of_calls
+    p6_threads_do_anything_to_each_others_descriptors
     poll_tells_of_bad_and_absent_descriptors
     quick_ack_is_a_push
     receive_and_send_timeouts_end_calls

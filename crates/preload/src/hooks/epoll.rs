@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{fail, hooks, length, nothing};
 use crate::epoll::{self, Wait};
 use crate::epoll_set::Memory;
-use crate::sets::Hold;
+use crate::sets::{Hold, KernelWait};
 use crate::sys::Result;
 use crate::table::{self, Entry};
 use crate::{engine, environment, lane, memory, real, sets, sys, thread};
@@ -114,18 +114,6 @@ fn registered(fd: c_int) -> c_int {
     fd
 }
 
-/// A set with memory. For the others what was left unrung is rung for before they wait in the kernel.
-fn ours(epoll: c_int) -> Option<(Hold, Memory)> {
-    epoll::show_inner();
-    if let Some(held) = sets::hold_descriptor(epoll)
-        && let Some(memory) = sets::memory(held.index())
-    {
-        return Some((held, memory));
-    }
-    flush();
-    None
-}
-
 /// The thread is about to wait for something that is not ours.
 pub fn flush() {
     if thread::with(|thread| thread.batch.get())
@@ -155,35 +143,42 @@ impl Asked {
     /// # Safety
     /// `events` has room for `count`.
     unsafe fn wait(self, real: impl FnOnce() -> c_int) -> c_int {
-        if let Some((held, memory)) = ours(self.epoll) {
+        epoll::show_inner();
+        let Some(held) = sets::hold_descriptor(self.epoll) else {
+            flush();
+            return real();
+        };
+        let index = held.index();
+        if let Some(memory) = sets::memory(index) {
             // SAFETY: the caller's promise.
             return unsafe { self.wait_here(&held, memory, self.timeout_us) };
         }
-        if !matches!(table::get(self.epoll), Entry::Epoll(_)) {
-            return real();
-        }
+        flush();
         let began = sys::now_us();
-        let got = real();
-        if got <= 0 {
-            return got;
-        }
-        // SAFETY: the kernel has just written this many.
-        let events = unsafe { std::slice::from_raw_parts_mut(self.events, got as usize) };
-        let kept = epoll::without_marks(events);
-        if kept == events.len() {
-            return got;
-        }
+        let kept = match KernelWait::begin(&held) {
+            None => 0,
+            Some(_counted) => {
+                let got = real();
+                if got <= 0 {
+                    return got;
+                }
+                // SAFETY: the kernel has just written this many.
+                let events = unsafe { std::slice::from_raw_parts_mut(self.events, got as usize) };
+                let kept = epoll::without_marks(events);
+                if kept == events.len() {
+                    return got;
+                }
+                kept
+            }
+        };
         // Another thread has put the first millrace socket in while this one slept where nobody knows of it. There may be more like
         // it: each passes the ring on, and from now on waits where it is known.
-        let Some((held, memory)) = ours(self.epoll) else {
-            return kept as c_int;
-        };
-        if let Some(own) = sets::poller(held.index()) {
+        if let Some(own) = sets::poller(index) {
             sys::ring(own.eventfd.fd());
         }
-        if kept > 0 {
+        let (0, Some(memory)) = (kept, sets::memory(index)) else {
             return kept as c_int;
-        }
+        };
         let spent = sys::now_us() - began;
         let left = self.timeout_us.map(|us| us.saturating_sub(spent));
         // SAFETY: the caller's promise.
