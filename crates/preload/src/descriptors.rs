@@ -11,7 +11,7 @@ use crate::sets::Hold;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{connect, epoll, internal, options, real, refs, sets, urgent};
+use crate::{connect, epoll, internal, options, real, refs, sets, stream, urgent};
 
 /// What a descriptor means, held while the kernel duplicates it.
 enum Original {
@@ -216,6 +216,10 @@ pub fn duplicate_to(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_i
     // Taken out before the kernel replaces it; a failure (`from` is not open) leaves everything as it was.
     if sys::fcntl(from, libc::F_GETFD, 0).is_err() {
         return make();
+    }
+    if matches!(original, Original::Socket(_)) {
+        // While what is buffered still can go where it was meant to.
+        stream::stand_in(to);
     }
     let before = table::replace(to, Entry::Kernel);
     let result = make();

@@ -10,7 +10,7 @@ use millrace_context::protocol::{
 };
 
 use crate::table::{self, Entry};
-use crate::{anchor, engine};
+use crate::{anchor, engine, stream};
 
 /// Room for the value of LD_PRELOAD.
 const PRELOAD_MAX: usize = 4096;
@@ -184,6 +184,7 @@ fn inherit(item: &[u8]) {
         );
         if table::holds(fd) && anchor::is_one(fd) {
             table::set(fd, Entry::Socket(slot));
+            stream::stand_in(fd);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! fdopen on a millrace socket: the C library's streams call the kernel themselves, so such a stream is made of our calls.
+//! Streams on millrace sockets: the C library's own call the kernel themselves, so these are made of our calls.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{FILE, size_t, ssize_t};
 use rustix::io::Errno;
@@ -61,4 +62,50 @@ pub unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
         stream.cast::<u8>().add(FILENO_AT).cast::<c_int>().write(fd);
     }
     stream
+}
+
+unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+    fn __flbf(stream: *mut FILE) -> c_int;
+}
+
+/// Size of a standard stream's buffer (glibc's for a descriptor).
+const BUFFER: size_t = 4096;
+
+/// Standard descriptors whose stream has been replaced, a bit each.
+static REPLACED: AtomicU32 = AtomicU32::new(0);
+
+/// A standard descriptor has come to mean a millrace socket, as under inetd: the standard stream is one of ours from now on, which goes
+/// by what the descriptor means at each call. Programs in C see it; the C++ library has taken the old ones by the time we are loaded.
+pub fn stand_in(fd: c_int) {
+    if !(0..=2).contains(&fd) || REPLACED.fetch_or(1 << fd, Ordering::Relaxed) & 1 << fd != 0 {
+        return;
+    }
+    let mode = if fd == 0 { c"r" } else { c"w" };
+    // SAFETY: the C library's variables, which a program may assign to as well; the old stream stays for whoever has kept it.
+    unsafe {
+        let stream = open(fd, mode.as_ptr());
+        if stream.is_null() {
+            return;
+        }
+        let standard = match fd {
+            0 => &raw mut stdin,
+            1 => &raw mut stdout,
+            _ => &raw mut stderr,
+        };
+        if fd != 0 {
+            libc::fflush(*standard);
+            let buffering = if fd == 2 {
+                libc::_IONBF
+            } else if __flbf(*standard) != 0 {
+                libc::_IOLBF
+            } else {
+                libc::_IOFBF
+            };
+            libc::setvbuf(stream, std::ptr::null_mut(), buffering, BUFFER);
+        }
+        *standard = stream;
+    }
 }

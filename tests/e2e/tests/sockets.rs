@@ -155,6 +155,7 @@ statements! {
     p5_exec_inherits_sockets
     p5_fork_shares_sockets
     p5_spawned_programs_inherit_sockets
+    p5_standard_streams_can_be_sockets
     p6_a_malloc_hook_uses_a_socket_amid_calls
     p6_a_signal_handler_uses_a_socket_amid_calls
     p6_signal_handlers_do_anything_in_the_middle_of_calls

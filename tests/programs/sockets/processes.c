@@ -276,11 +276,23 @@ static int accept_echo(const char *argument)
     return fd < 0 ? 1 : echo_one(number);
 }
 
+/* A line from standard input, and an answer, by the C library's streams. */
+static int greet(const char *greeting)
+{
+    char name[32];
+    if (scanf("%31s", name) != 1)
+        return 1;
+    printf("%s ", greeting);
+    puts(name);
+    return fprintf(stderr, ".") != 1;
+}
+
 __attribute__((constructor)) static void add_commands(void)
 {
     add_command("echo-one", echo_one);
     add_command("expect-closed", expect_closed);
     add_command("accept-echo", accept_echo);
+    add_command("greet", greet);
 }
 
 /* Runs a command of this program by fork and exec, with a descriptor's number. */
@@ -318,6 +330,31 @@ STATEMENT(p5_exec_inherits_sockets)
     read_all(pair.far, &byte, 1);
     EQUAL(byte, 'y');
     close_pair(&pair);
+}
+
+STATEMENT(p5_standard_streams_can_be_sockets)
+{
+    /* After an exec, as under inetd, and without one. */
+    for (int exec = 0; exec < 2; exec++) {
+        struct pair pair = make_pair();
+        write_all(pair.far, "world\n", 6);
+        pid_t child = fork_child();
+        if (child == 0) {
+            for (int fd = 0; fd < 3; fd++)
+                dup2(pair.near, fd);
+            if (exec)
+                execl(own_path, own_path, "--command", "greet", "hello", NULL);
+            else if (greet("hello") == 0)
+                exit(0);
+            _exit(127);
+        }
+        char answer[13];
+        /* Standard output is buffered by lines here, standard error is not. */
+        read_all(pair.far, answer, 13);
+        CHECK(memcmp(answer, "hello world\n.", 13) == 0);
+        expect_good_end(child);
+        close_pair(&pair);
+    }
 }
 
 STATEMENT(p5_exec_inherits_listeners)
