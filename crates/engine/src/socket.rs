@@ -1,6 +1,7 @@
 //! What the engine believes of one slot, in private memory.
 
 use millrace_shard::{Opt, SocketId};
+use smallvec::SmallVec;
 
 /// A process slot of a program.
 pub type Process = u16;
@@ -57,9 +58,9 @@ pub struct Entry {
     /// Options set before there was one.
     pub options: Vec<Opt>,
     /// Processes that hold it. Empty while it waits to be accepted.
-    pub holders: Vec<Process>,
-    /// Pollers that want hints.
-    pub watches: Vec<Watch>,
+    pub holders: SmallVec<[Process; 4]>,
+    /// Pollers that want hints: one as a rule, which needs no memory of its own.
+    pub watches: SmallVec<[Watch; 1]>,
     /// Set while it waits to be accepted.
     pub waiting: Option<Waiting>,
     /// Set for a listener.
