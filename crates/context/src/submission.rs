@@ -108,6 +108,14 @@ pub enum Name {
     NotSentLowWater = 19,
     /// TCP_DEFER_ACCEPT in seconds.
     DeferAccept = 20,
+    /// IP_TTL, 1 to 255.
+    Ttl = 21,
+    /// IP_TOS, 0 to 255.
+    Tos = 22,
+    /// IPV6_UNICAST_HOPS plus one, 1 to 256; 0 is the default.
+    HopLimit = 23,
+    /// IPV6_TCLASS, 0 to 255.
+    TrafficClass = 24,
 }
 
 impl Name {
@@ -135,6 +143,10 @@ impl Name {
             SynCount,
             NotSentLowWater,
             DeferAccept,
+            Ttl,
+            Tos,
+            HopLimit,
+            TrafficClass,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

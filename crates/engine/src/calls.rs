@@ -1,12 +1,12 @@
 //! The socket calls, one submission each: from what a program asks to what its shard does.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use libc::{EAFNOSUPPORT, EINVAL, ENFILE, ENOPROTOOPT};
+use libc::{EINVAL, ENFILE, ENOPROTOOPT};
 use millrace_context::submission::{Ask, Name};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Memory, OptName, Reuse};
+use millrace_shard::{Memory, OptName, Options, Reuse};
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
@@ -29,20 +29,23 @@ impl Worker {
     pub(crate) fn bind(&mut self, place: Place, submission: &Submission) -> Outcome {
         let [a, b, c, flags, ..] = submission.arguments;
         let address = Address::from_words([a, b, c]);
-        let ip = address.as_v4().ok_or(EAFNOSUPPORT)?;
-        let reuse = Reuse {
-            address: flags & 1 != 0,
-            port: flags & 2 != 0,
-        };
         let program = self.program(place.program);
         let entry = &program.entries[place.slot as usize];
         if entry.socket.is_some() {
             return Err(EINVAL);
         }
         let (owner, options) = (program.owner, entry.options.clone());
+        let bound = Options {
+            reuse: Reuse {
+                address: flags & 1 != 0,
+                port: flags & 2 != 0,
+            },
+            v6_only: flags & 4 != 0,
+            ..Options::default()
+        };
         let id = self
             .shard
-            .bind(owner, SocketAddrV4::new(ip, address.port), reuse)
+            .bind_with(owner, SocketAddr::from(address), &bound)
             .map_err(|error| error.errno())?;
         for opt in options {
             // Each was accepted before; what a bound socket refuses concerns nothing that exists yet.
@@ -68,7 +71,7 @@ impl Worker {
             Some(id) => id,
             // Listening without a bind takes any port, as on Linux.
             None => {
-                let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
                 let id = self
                     .shard
                     .bind(owner, any, Reuse::default())
@@ -100,9 +103,7 @@ impl Worker {
 
     pub(crate) fn connect(&mut self, place: Place, submission: &Submission) -> Outcome {
         let [a, b, c, ..] = submission.arguments;
-        let address = Address::from_words([a, b, c]);
-        let ip = address.as_v4().ok_or(EAFNOSUPPORT)?;
-        let remote = SocketAddrV4::new(ip, address.port);
+        let remote = SocketAddr::from(Address::from_words([a, b, c]));
         let buffers = self.shard.config().buffers;
         let program = self.program(place.program);
         let entry = &program.entries[place.slot as usize];
@@ -277,5 +278,10 @@ fn named(opt: millrace_shard::Opt) -> OptName {
         Opt::DeferAccept(_) => OptName::DeferAccept,
         Opt::ReuseAddress(_) => OptName::ReuseAddress,
         Opt::ReusePort(_) => OptName::ReusePort,
+        Opt::V6Only(_) => OptName::V6Only,
+        Opt::Ttl(_) => OptName::Ttl,
+        Opt::Tos(_) => OptName::Tos,
+        Opt::HopLimit(_) => OptName::HopLimit,
+        Opt::TrafficClass(_) => OptName::TrafficClass,
     }
 }

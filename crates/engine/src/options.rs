@@ -25,6 +25,13 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::ReceiveBuffer => Opt::ReceiveBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::Congestion => Opt::Congestion(algorithm(&arguments[..2])?),
+        Name::Ttl => Opt::Ttl(narrow(255)? as u8),
+        Name::Tos => Opt::Tos(narrow(255)? as u8),
+        // One more than the value, so that 0 is the default.
+        Name::HopLimit => {
+            Opt::HopLimit((narrow(256)? as u16).checked_sub(1).map(|hops| hops as u8))
+        }
+        Name::TrafficClass => Opt::TrafficClass(narrow(255)? as u8),
         Name::QuickAck => Opt::QuickAck(flag),
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => {
@@ -72,6 +79,10 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::SendBuffer => OptName::SendBuffer,
         Name::Congestion => OptName::Congestion,
         Name::QuickAck => OptName::QuickAck,
+        Name::Ttl => OptName::Ttl,
+        Name::Tos => OptName::Tos,
+        Name::HopLimit => OptName::HopLimit,
+        Name::TrafficClass => OptName::TrafficClass,
         Name::DeferAccept => OptName::DeferAccept,
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => return None,
     })
@@ -86,12 +97,18 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::KeepAlive(on)
         | Opt::QuickAck(on)
         | Opt::ReuseAddress(on)
+        | Opt::V6Only(on)
         | Opt::ReusePort(on) => int(i64::from(on)),
         Opt::KeepIdle(value)
         | Opt::KeepInterval(value)
         | Opt::MaxSegment(value)
         | Opt::Linger2(value) => int(i64::from(value)),
-        Opt::KeepCount(value) | Opt::SynCount(value) => int(i64::from(value)),
+        Opt::KeepCount(value)
+        | Opt::SynCount(value)
+        | Opt::Ttl(value)
+        | Opt::Tos(value)
+        | Opt::TrafficClass(value) => int(i64::from(value)),
+        Opt::HopLimit(value) => int(value.map_or(-1, i64::from)),
         Opt::UserTimeout(value)
         | Opt::ReceiveBuffer(value)
         | Opt::SendBuffer(value)

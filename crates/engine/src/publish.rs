@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::slot::pack_ring;
-use millrace_context::{Address, Status, futex};
+use millrace_context::{Status, futex};
 use millrace_shard::{Error, SocketId, View, ViewFlags};
 
 use crate::program::Program;
@@ -181,7 +181,7 @@ impl Worker {
         let status = status(&view);
         if entry.seen.status != status.bits() {
             slot.cold
-                .set_addresses(view.local.into_shared(), view.remote.into_shared());
+                .set_addresses(view.local.into(), view.remote.into());
         }
         slot.engine.error.store(entry.error, Ordering::Release);
         slot.engine
@@ -367,14 +367,4 @@ fn status(view: &View) -> Status {
         matches!(view.state, Some(millrace_tcp::State::Closed)),
     );
     status
-}
-
-trait IntoShared {
-    fn into_shared(self) -> Address;
-}
-
-impl IntoShared for std::net::SocketAddrV4 {
-    fn into_shared(self) -> Address {
-        Address::v4(*self.ip(), self.port())
-    }
 }

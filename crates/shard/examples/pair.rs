@@ -11,7 +11,7 @@
 //! For instructions per operation subtract the counts of two runs of different length. For bytes under valgrind set
 //! `GLIBC_TUNABLES=glibc.cpu.x86_rep_movsb_threshold=1000000000`, or `rep movsb` counts one instruction a byte.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant as Clock;
 
 use millrace_shard::{
@@ -22,7 +22,7 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 
 const MESSAGE: [u8; 64] = [0x5a; 64];
-const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80);
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 80);
 /// Virtual time that one exchange takes.
 const ROUND_US: u64 = 10;
 
@@ -342,7 +342,7 @@ fn idle(count: u64) -> u64 {
     // The ports of one destination do not suffice.
     let listeners: Vec<SocketId> = (1..=count / 20_000)
         .map(|i| {
-            let local = SocketAddrV4::new(*SERVER.ip(), 80 + i as u16);
+            let local = SocketAddr::new(SERVER.ip(), 80 + i as u16);
             world
                 .server
                 .listen(Owner(1), local, 4096, Reuse::default())
@@ -351,7 +351,7 @@ fn idle(count: u64) -> u64 {
         .collect();
     let before = resident();
     for i in 0..count {
-        let remote = SocketAddrV4::new(*SERVER.ip(), 80 + (i / 20_000) as u16);
+        let remote = SocketAddr::new(SERVER.ip(), 80 + (i / 20_000) as u16);
         let now = world.now();
         world
             .client

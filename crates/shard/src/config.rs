@@ -1,6 +1,6 @@
 //! What a shard is told at start.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use millrace_wire::ethernet::Mac;
 
@@ -17,7 +17,9 @@ pub struct Config {
     pub gateway: Option<Ipv4Addr>,
     /// Largest IP packet on the link in bytes, 576..=65535.
     pub mtu: u16,
-    /// Whether 127.0.0.0/8 and the own address are served, inside the shard. Without it they are unreachable.
+    /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
+    pub ipv6: Option<Ipv6>,
+    /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it they are unreachable.
     pub loopback: bool,
     /// The limits of every table and pool.
     pub limits: Limits,
@@ -37,12 +39,34 @@ impl Config {
             prefix_len,
             mac,
             gateway: None,
+            ipv6: None,
             mtu: 1500,
             loopback: false,
             limits: Limits::default(),
             buffers: Buffers::default(),
             tcp: millrace_tcp::Config::default(),
             secret,
+        }
+    }
+}
+
+/// IPv6 on the link. The link needs an MTU of at least 1280 bytes for it (RFC 8200 5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// The host's addresses and the lengths of their prefixes, 0..=128, beside the link-local address that it always has.
+    pub addresses: Vec<(Ipv6Addr, u8)>,
+    /// The next hop for destinations off the link. Without it, what routers advertise counts.
+    pub gateway: Option<Ipv6Addr>,
+    /// How often each address is asked for before it is used (RFC 4862 5.1: `DupAddrDetectTransmits`); 0 uses it at once.
+    pub probes: u8,
+}
+
+impl Default for Ipv6 {
+    fn default() -> Ipv6 {
+        Ipv6 {
+            addresses: Vec::new(),
+            gateway: None,
+            probes: 1,
         }
     }
 }
@@ -59,7 +83,7 @@ pub struct Limits {
     pub time_wait: u32,
     /// Connections that are closing and belong to no socket any more; beyond it a close resets the connection.
     pub orphans: u32,
-    /// Neighbours in the ARP cache; the one used least recently gives way.
+    /// Neighbours of both families in the cache; one that was never used gives way, then the one used least recently.
     pub neighbours: u32,
     /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
     pub replies: u32,

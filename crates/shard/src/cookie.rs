@@ -106,15 +106,19 @@ fn hash(secrets: &Secrets, tuple: &Tuple, seq: Seq, span: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::Ipv4Addr;
 
-    const TUPLE: Tuple = Tuple {
-        local: Ipv4Addr::new(10, 0, 0, 1),
-        remote: Ipv4Addr::new(10, 0, 0, 2),
-        local_port: 80,
-        remote_port: 40_000,
-    };
+    use super::*;
+    use crate::table::Pair;
+
+    fn tuple(remote_port: u16) -> Tuple {
+        Tuple::V4(Pair {
+            local: Ipv4Addr::new(10, 0, 0, 1),
+            remote: Ipv4Addr::new(10, 0, 0, 2),
+            local_port: 80,
+            remote_port,
+        })
+    }
 
     fn segment(flags: Flags, seq: u32, ack: u32, options: Options) -> Segment<'static> {
         Segment {
@@ -145,7 +149,7 @@ mod tests {
             ..Options::default()
         };
         let syn = segment(Flags::SYN, 1000, 0, offered);
-        let cookie = sequence(&secrets, &TUPLE, &syn, at(100));
+        let cookie = sequence(&secrets, &tuple(40_000), &syn, at(100));
         let stamp = timestamp(123_456, &offered);
         assert!(stamp <= 123_456 && 123_456 - stamp < 32);
         let stamps = Timestamps {
@@ -161,7 +165,7 @@ mod tests {
                 ..Options::default()
             },
         );
-        let recalled = recall(&secrets, &TUPLE, &ack, at(101)).expect("a good cookie");
+        let recalled = recall(&secrets, &tuple(40_000), &ack, at(101)).expect("a good cookie");
         assert_eq!(
             (recalled.seq, recalled.options.mss),
             (Seq(1000), Some(1440))
@@ -179,23 +183,14 @@ mod tests {
     fn b6_old_cookies_and_those_of_other_connections_are_refused() {
         let secrets = Secrets::new(&[5; 32]);
         let syn = segment(Flags::SYN, 1000, 0, Options::default());
-        let cookie = sequence(&secrets, &TUPLE, &syn, at(100)).0.wrapping_add(1);
+        let cookie = sequence(&secrets, &tuple(40_000), &syn, at(100))
+            .0
+            .wrapping_add(1);
         let ack = |seq| segment(Flags::ACK, seq, cookie, Options::default());
-        assert!(recall(&secrets, &TUPLE, &ack(1001), at(130)).is_some());
-        assert!(recall(&secrets, &TUPLE, &ack(1001), at(100 + 120)).is_none());
-        assert!(recall(&secrets, &TUPLE, &ack(1002), at(130)).is_none());
-        assert!(
-            recall(
-                &secrets,
-                &Tuple {
-                    remote_port: 40_001,
-                    ..TUPLE
-                },
-                &ack(1001),
-                at(130)
-            )
-            .is_none()
-        );
+        assert!(recall(&secrets, &tuple(40_000), &ack(1001), at(130)).is_some());
+        assert!(recall(&secrets, &tuple(40_000), &ack(1001), at(100 + 120)).is_none());
+        assert!(recall(&secrets, &tuple(40_000), &ack(1002), at(130)).is_none());
+        assert!(recall(&secrets, &tuple(40_001), &ack(1001), at(130)).is_none());
     }
 
     #[test]
@@ -205,7 +200,7 @@ mod tests {
         let good = guesses.filter(|&guess| {
             recall(
                 &secrets,
-                &TUPLE,
+                &tuple(40_000),
                 &segment(Flags::ACK, 1, guess, Options::default()),
                 at(50),
             )

@@ -45,6 +45,18 @@ counters! {
     arp_replies_out,
     /// Another host claims our address.
     arp_conflicts,
+    /// Messages of neighbour discovery that fail a check of RFC 4861, or make no sense.
+    nd_dropped,
+    /// Neighbour solicitations sent, probes for duplicates among them.
+    nd_solicitations_out,
+    /// Neighbour advertisements sent.
+    nd_advertisements_out,
+    /// Another host claims an IPv6 address of ours that is in use.
+    nd_conflicts,
+    /// IPv6 addresses that are not used because another host has them.
+    duplicate_addresses,
+    /// Routers that were not remembered because there were enough.
+    routers_refused,
     /// Neighbours that did not answer.
     neighbours_failed,
     /// Neighbours evicted because the cache was full.
@@ -53,17 +65,17 @@ counters! {
     neighbours_refused,
     /// Packets dropped while they waited for a neighbour's hardware address.
     neighbour_queue_dropped,
-    /// IPv4 packets with a malformed header.
+    /// IP packets with malformed headers.
     ip_malformed,
     /// IPv4 packets with a wrong header checksum.
     ip_checksum,
-    /// IPv4 packets to an address that is not ours, broadcast and multicast included.
+    /// IP packets to an address that is not ours, broadcast and multicast included.
     ip_not_ours,
-    /// IPv4 packets from an address that cannot be a source.
+    /// IP packets from an address that cannot be a source.
     ip_bad_source,
-    /// IPv4 fragments: there is no reassembly.
+    /// IP fragments: there is no reassembly.
     ip_fragments,
-    /// IPv4 packets of a protocol not served.
+    /// IP packets of a protocol not served.
     ip_unknown_protocol,
     /// Packets without a route.
     ip_no_route,

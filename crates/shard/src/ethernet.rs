@@ -1,5 +1,7 @@
 //! Frames in: which are for us, and ARP.
 
+use std::net::Ipv4Addr;
+
 use millrace_tcp::Instant;
 use millrace_wire::arp::{self, Operation};
 use millrace_wire::ethernet::{self, EtherType, HEADER_LEN, Mac};
@@ -29,6 +31,7 @@ impl<M: Memory> Shard<M> {
         match header.ethertype {
             EtherType::IPV4 => self.ipv4_input(&header, payload, frame, now),
             EtherType::ARP => self.arp_input(payload, now),
+            EtherType::IPV6 if self.v6.is_on() => self.ipv6_input(&header, payload, frame, now),
             _ => self.counters.ethernet_dropped += 1,
         }
     }
@@ -64,7 +67,7 @@ impl<M: Memory> Shard<M> {
             // One that asks for us will be answered: it is worth an entry. Others, gratuitous ones among them, only change what is known.
             let create = for_us && packet.operation == Operation::REQUEST;
             self.neighbours.learn(
-                packet.sender_ip,
+                packet.sender_ip.into(),
                 packet.sender_mac,
                 create,
                 now,
@@ -86,8 +89,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Sends the ARP packets that wait; false when the port is full.
-    pub(crate) fn send_arp(&mut self, egress: &mut impl Egress) -> bool {
+    /// Sends the ARP answers that wait; false when the port is full.
+    pub(crate) fn send_arp_replies(&mut self, egress: &mut impl Egress) -> bool {
         while let Some(packet) = self.arp_replies.front().copied() {
             if !self.send_arp_packet(egress, packet.target_mac, &packet) {
                 return false;
@@ -95,21 +98,27 @@ impl<M: Memory> Shard<M> {
             self.arp_replies.pop_front();
             self.counters.arp_replies_out += 1;
         }
-        while let Some(request) = self.neighbours.take_request() {
-            let Request { target, to } = request;
-            let packet = arp::Packet {
-                operation: Operation::REQUEST,
-                sender_mac: self.config.mac,
-                sender_ip: self.config.address,
-                target_mac: Mac([0; 6]),
-                target_ip: target,
-            };
-            if !self.send_arp_packet(egress, to, &packet) {
-                self.neighbours.return_request(request);
-                return false;
-            }
-            self.counters.arp_requests_out += 1;
+        true
+    }
+
+    /// Asks for a neighbour; false when the port is full.
+    pub(crate) fn send_arp_request(
+        &mut self,
+        egress: &mut impl Egress,
+        request: &Request,
+        target: Ipv4Addr,
+    ) -> bool {
+        let packet = arp::Packet {
+            operation: Operation::REQUEST,
+            sender_mac: self.config.mac,
+            sender_ip: self.config.address,
+            target_mac: Mac([0; 6]),
+            target_ip: target,
+        };
+        if !self.send_arp_packet(egress, request.to, &packet) {
+            return false;
         }
+        self.counters.arp_requests_out += 1;
         true
     }
 

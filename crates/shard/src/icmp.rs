@@ -1,13 +1,14 @@
-//! ICMP: echo, errors out under a rate limit, errors in to the connection that they quote.
+//! ICMP for IPv4: echo, errors out under a rate limit, errors in to the connection that they quote.
 
 use millrace_tcp::{Error, IcmpError, Instant};
 use millrace_wire::icmpv4::{self, Message, Quoted, unreachable};
 use millrace_wire::ipv4;
+use millrace_wire::tcp::Seq;
 
 use crate::memory::Memory;
 use crate::reply::Reply;
 use crate::shard::Shard;
-use crate::table::{Place, Tuple};
+use crate::table::{Pair, Place, Tuple};
 
 /// How much of a packet an error quotes: the error fits into 576 bytes (RFC 1812 4.3.2.3).
 const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;
@@ -72,16 +73,27 @@ impl<M: Memory> Shard<M> {
             self.counters.icmp_dropped += 1;
             return;
         };
-        let place = quoted.tcp().and_then(|tcp| {
-            let tuple = Tuple {
+        let place = quoted.tcp().map(|tcp| {
+            let tuple = Tuple::V4(Pair {
                 local: quoted.src,
                 remote: quoted.dst,
                 local_port: tcp.src_port,
                 remote_port: tcp.dst_port,
-            };
-            self.table.get(&tuple).map(|place| (place, tcp.seq))
+            });
+            (tuple, tcp.seq)
         });
-        match place {
+        self.connection_error(place, error, now);
+    }
+
+    /// Gives an error to the connection at `place`, if there is one: ends and sequence number of the segment that the error is about.
+    pub(crate) fn connection_error(
+        &mut self,
+        place: Option<(Tuple, Seq)>,
+        error: IcmpError,
+        now: Instant,
+    ) {
+        let found = place.and_then(|(tuple, seq)| Some((self.table.get(&tuple)?, seq)));
+        match found {
             Some((Place::Stream(index), seq)) => {
                 self.counters.icmp_errors_in += 1;
                 if let Some(stream) = self

@@ -1,20 +1,17 @@
 //! IPv4 in: the checks of RFC 1122 3.2.1 and the way up. There is no reassembly: fragments are dropped and counted.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::{EtherType, Mac};
 use millrace_wire::offload::{ChecksumState, Frame};
 use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, Segment};
-use millrace_wire::{checksum, ethernet, icmpv4, ipv4};
+use millrace_wire::{checksum, ethernet, icmpv4, ipv4, udp};
 
 use crate::memory::Memory;
 use crate::segment::fold;
 use crate::shard::Shard;
-use crate::table::Tuple;
-
-/// UDP's number among IP protocols: it has ports, so what is unreachable is a port.
-const PROTOCOL_UDP: u8 = 17;
+use crate::table::{Pair, Tuple};
 
 /// Where TCP begins in a frame whose IPv4 header has no options.
 const HEADS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
@@ -53,9 +50,9 @@ impl<M: Memory> Shard<M> {
             return false;
         }
         let from = Mac([s0, s1, s2, s3, s4, s5]);
-        self.tcp_input(
-            src.into(),
+        self.tcp_input::<Ipv4Addr>(
             dst.into(),
+            src.into(),
             &rest[..total_len - ipv4::HEADER_LEN],
             frame.checksum,
             from,
@@ -97,18 +94,14 @@ impl<M: Memory> Shard<M> {
             return;
         }
         match header.protocol {
-            PROTOCOL_TCP => self.tcp_input(
-                header.src,
-                header.dst,
-                payload,
-                frame.checksum,
-                link.src,
-                now,
-            ),
+            PROTOCOL_TCP => {
+                let (local, remote) = (header.dst, header.src);
+                self.tcp_input(local, remote, payload, frame.checksum, link.src, now);
+            }
             ipv4::PROTOCOL_ICMP => self.icmp_input(&header, payload, now),
             other => {
                 self.counters.ip_unknown_protocol += 1;
-                let code = if other == PROTOCOL_UDP {
+                let code = if other == udp::PROTOCOL {
                     icmpv4::unreachable::PORT
                 } else {
                     icmpv4::unreachable::PROTOCOL
@@ -119,19 +112,17 @@ impl<M: Memory> Shard<M> {
     }
 
     #[inline]
-    fn tcp_input(
+    pub(crate) fn tcp_input<A: Family>(
         &mut self,
-        src: Ipv4Addr,
-        dst: Ipv4Addr,
+        local: A,
+        remote: A,
         bytes: &[u8],
         checksum: ChecksumState,
         from: Mac,
         now: Instant,
     ) {
         self.counters.segments_in += 1;
-        if checksum == ChecksumState::Unchecked
-            && !checksum::verify_v4(src, dst, PROTOCOL_TCP, bytes)
-        {
+        if checksum == ChecksumState::Unchecked && !A::verify(remote, local, PROTOCOL_TCP, bytes) {
             self.counters.tcp_checksum += 1;
             return;
         }
@@ -139,12 +130,44 @@ impl<M: Memory> Shard<M> {
             self.counters.tcp_malformed += 1;
             return;
         };
-        let tuple = Tuple {
-            local: dst,
-            remote: src,
+        let tuple = A::tuple(Pair {
+            local,
+            remote,
             local_port: segment.dst_port,
             remote_port: segment.src_port,
-        };
+        });
         self.segment_input(&tuple, &segment, Some(from), now);
+    }
+}
+
+/// The two families of addresses, as far as transport protocols tell them apart.
+pub(crate) trait Family: Copy {
+    /// Whether the checksum of a transport packet is right.
+    fn verify(src: Self, dst: Self, protocol: u8, packet: &[u8]) -> bool;
+    /// A pair as a tuple.
+    fn tuple(pair: Pair<Self>) -> Tuple;
+}
+
+impl Family for Ipv4Addr {
+    #[inline]
+    fn verify(src: Self, dst: Self, protocol: u8, packet: &[u8]) -> bool {
+        checksum::verify_v4(src, dst, protocol, packet)
+    }
+
+    #[inline]
+    fn tuple(pair: Pair<Self>) -> Tuple {
+        Tuple::V4(pair)
+    }
+}
+
+impl Family for Ipv6Addr {
+    #[inline]
+    fn verify(src: Self, dst: Self, protocol: u8, packet: &[u8]) -> bool {
+        checksum::verify_v6(src, dst, protocol, packet)
+    }
+
+    #[inline]
+    fn tuple(pair: Pair<Self>) -> Tuple {
+        Tuple::V6(pair)
     }
 }

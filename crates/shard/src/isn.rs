@@ -15,6 +15,7 @@ pub struct Secrets {
     /// Keys of the connection table's hash.
     pub table: [u64; 3],
     cookie: [u8; 16],
+    flow: [u8; 16],
     counter: u64,
 }
 
@@ -49,6 +50,7 @@ impl Secrets {
         Secrets {
             numbers: derive(1),
             random: derive(2),
+            flow: derive(6),
             table: [word(table, 0), word(table, 1), word(derive(4), 0) | 1],
             cookie: derive(5),
             counter: 0,
@@ -58,7 +60,7 @@ impl Secrets {
     /// RFC 6528: ISN = M + F(tuple, secret), M a timer of 4 us; and RFC 7323 5.4: a timestamp offset for each tuple.
     pub fn numbers(&self, tuple: &Tuple, now: Instant) -> Numbers {
         let mut hasher = SipHasher13Wide::new_with_key(&self.numbers);
-        hasher.write(&tuple.to_bytes());
+        tuple.feed(&mut hasher);
         let hash = hasher.finish128();
         Numbers {
             sequence: (hash.h1 as u32).wrapping_add((now.as_micros() / 4) as u32),
@@ -66,10 +68,17 @@ impl Secrets {
         }
     }
 
+    /// The flow label of a connection's packets (RFC 6437 3): the same for all of them, never 0, and not to be guessed.
+    pub fn flow_label(&self, tuple: &Tuple) -> u32 {
+        let mut hasher = SipHasher13::new_with_key(&self.flow);
+        tuple.feed(&mut hasher);
+        (hasher.finish() as u32 & 0xf_ffff).max(1)
+    }
+
     /// A keyed hash for SYN cookies.
     pub fn cookie(&self, tuple: &Tuple, salt: u64) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.cookie);
-        hasher.write(&tuple.to_bytes());
+        tuple.feed(&mut hasher);
         hasher.write_u64(salt);
         hasher.finish()
     }
@@ -85,16 +94,32 @@ impl Secrets {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::Ipv4Addr;
 
+    use super::*;
+    use crate::table::Pair;
+
     fn tuple(port: u16) -> Tuple {
-        Tuple {
+        Tuple::V4(Pair {
             local: Ipv4Addr::new(10, 0, 0, 1),
             remote: Ipv4Addr::new(10, 0, 0, 2),
             local_port: port,
             remote_port: 80,
-        }
+        })
+    }
+
+    #[test]
+    fn rfc6437_3_a_flow_label_is_its_connections_own() {
+        let secrets = Secrets::new(&[7; 32]);
+        let labels: std::collections::HashSet<u32> = (0..1000)
+            .map(|port| secrets.flow_label(&tuple(port)))
+            .collect();
+        assert!(labels.len() > 990 && labels.iter().all(|label| (1..1 << 20).contains(label)));
+        assert_eq!(secrets.flow_label(&tuple(5)), secrets.flow_label(&tuple(5)));
+        assert_ne!(
+            Secrets::new(&[8; 32]).flow_label(&tuple(5)),
+            secrets.flow_label(&tuple(5))
+        );
     }
 
     #[test]

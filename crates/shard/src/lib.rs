@@ -1,4 +1,4 @@
-//! One core's stack, sans-IO: neighbours, IPv4, ICMP, connection table, sockets, timers, memory.
+//! One core's stack, sans-IO: neighbours, IPv4 and IPv6, ICMP, connection table, sockets, timers, memory.
 //!
 //! A [`Shard`] is given frames ([`Shard::input`]), requests (the socket calls) and the time, and gives frames back
 //! ([`Shard::transmit`]), the list of sockets that changed ([`Shard::take_changed`]) and the time of its next timer
@@ -34,9 +34,10 @@ mod socket;
 mod table;
 mod time_wait;
 mod tuning;
+mod v6;
 mod wheel;
 
-pub use config::{Buffers, Config, Limits};
+pub use config::{Buffers, Config, Ipv6, Limits};
 pub use counters::Counters;
 pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Memory, Owner};

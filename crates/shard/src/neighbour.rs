@@ -1,11 +1,15 @@
-//! The hosts on the link: from an IPv4 address to a hardware address (ARP, RFC 826), with reachability as in RFC 4861 7.3.
+//! The hosts on the link: from an IP address to a hardware address (ARP, RFC 826; neighbour discovery, RFC 4861), with reachability as
+//! in RFC 4861 7.3.
 //!
 //! An entry is created when a packet wants to go there, or when the neighbour asks for us. Until the answer comes, sockets wait
 //! (nothing of theirs is copied), and a few answers that belong to no socket wait too. An entry that was not confirmed for a while is
 //! asked again, first directly, while it goes on being used. Forward progress of TCP confirms it without asking.
+//!
+//! Anybody on the link can make us want to answer hosts that do not exist, or introduce hosts that we have no use for. Such entries give way
+//! first, the oldest before the others, so that they never displace a neighbour that was found and used.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use hashbrown::HashTable;
 use millrace_tcp::{Duration, Instant};
@@ -18,6 +22,10 @@ use crate::wheel::Wheel;
 
 /// Time without confirmation after which an address is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
+/// The same for IPv6 (RFC 4861 10: `REACHABLE_TIME`).
+const REACHABLE_V6: Duration = Duration::from_secs(30);
+/// How long an IPv6 neighbour that may have gone is used before it is asked (RFC 4861 10: `DELAY_FIRST_PROBE_TIME`): until then TCP may confirm it.
+const DELAY: Duration = Duration::from_secs(5);
 /// Time between two requests for one neighbour.
 const RETRY: Duration = Duration::from_secs(1);
 /// Requests before a neighbour has failed: this many to the known hardware address, this many to all.
@@ -59,12 +67,12 @@ pub enum Lookup {
     Gone,
 }
 
-/// An ARP request that is to be sent.
+/// An ARP request or a neighbour solicitation that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Who is asked for.
-    pub target: Ipv4Addr,
-    /// Where to: the known address that is to be confirmed, or everybody.
+    pub target: IpAddr,
+    /// Where to: the known address that is to be confirmed, or [`Mac::BROADCAST`] for everybody who may have it.
     pub to: Mac,
 }
 
@@ -85,18 +93,25 @@ pub struct Neighbours {
     wheel: Wheel,
     requests: VecDeque<Request>,
     settled: Vec<Settled>,
+    /// Those that were not known or not used when last looked at, oldest first: the first to give way.
+    doubtful: VecDeque<Handle>,
+    limit: usize,
     hand: u32,
     key: u64,
 }
 
 struct Neighbour {
-    address: Ipv4Addr,
+    address: IpAddr,
     mac: Mac,
     state: State,
     /// Requests sent since the last answer.
     tries: u8,
     confirmed: Instant,
     used: Instant,
+    /// Whether a connection ever sent there, or wanted to.
+    wanted: bool,
+    /// When the delay is over, in that state.
+    due: Instant,
     /// When the last request was sent.
     asked: Option<Instant>,
     sockets: Vec<u32>,
@@ -109,10 +124,21 @@ enum State {
     Incomplete,
     /// Known.
     Reachable,
+    /// IPv6: known, but perhaps no longer there; to be asked for when used.
+    Stale,
+    /// IPv6: as stale, and used; to be asked for soon.
+    Delay,
     /// Known, and being asked for again.
     Probe,
     /// Did not answer; asked again when somebody wants it.
     Failed,
+}
+
+impl State {
+    /// Whether the hardware address is known.
+    fn is_known(self) -> bool {
+        !matches!(self, State::Incomplete | State::Failed)
+    }
 }
 
 impl Neighbours {
@@ -124,6 +150,8 @@ impl Neighbours {
             wheel: Wheel::new(now),
             requests: VecDeque::new(),
             settled: Vec::new(),
+            doubtful: VecDeque::new(),
+            limit: limit as usize,
             hand: 0,
             key: key | 1,
         }
@@ -135,7 +163,7 @@ impl Neighbours {
     }
 
     /// The hardware address behind a handle, as the next packet needs it.
-    #[inline]
+    #[inline(always)]
     pub fn resolve(&mut self, handle: Handle, now: Instant) -> Lookup {
         let Some(entry) = self
             .entries
@@ -144,30 +172,64 @@ impl Neighbours {
             return Lookup::Gone;
         };
         entry.used = now;
+        entry.wanted = true;
         match entry.state {
-            State::Reachable if now - entry.confirmed < REACHABLE => Lookup::Known(entry.mac),
-            State::Reachable => {
-                entry.state = State::Probe;
-                entry.tries = 0;
-                let mac = entry.mac;
-                self.ask(handle.index, now);
+            State::Reachable if now - entry.confirmed < REACHABLE_V6 => Lookup::Known(entry.mac),
+            _ => self.resolve_doubtful(handle.index, now),
+        }
+    }
+
+    /// As [`Neighbours::resolve`], for an answer: that somebody made us answer is no reason to keep the entry.
+    pub fn resolve_for_answer(&mut self, handle: Handle, now: Instant) -> Lookup {
+        if self
+            .entries
+            .get_of_generation_mut(handle.index, handle.generation)
+            .is_none()
+        {
+            return Lookup::Gone;
+        }
+        self.resolve_doubtful(handle.index, now)
+    }
+
+    /// As [`Neighbours::resolve`], for a neighbour that is not, or perhaps no longer, known.
+    fn resolve_doubtful(&mut self, index: u32, now: Instant) -> Lookup {
+        let Some(entry) = self.entries.get_mut(index) else {
+            return Lookup::Gone;
+        };
+        let mac = entry.mac;
+        match entry.state {
+            State::Reachable if now - entry.confirmed < REACHABLE_V6 => Lookup::Known(mac),
+            State::Reachable | State::Stale if entry.address.is_ipv6() => {
+                entry.state = State::Delay;
+                entry.due = now + DELAY;
+                self.wheel.arm(index, now + DELAY);
                 Lookup::Known(mac)
             }
-            State::Probe => Lookup::Known(entry.mac),
+            State::Reachable | State::Stale if now - entry.confirmed < REACHABLE => {
+                Lookup::Known(mac)
+            }
+            State::Reachable | State::Stale => {
+                entry.state = State::Probe;
+                entry.tries = 0;
+                self.ask(index, now);
+                Lookup::Known(mac)
+            }
+            State::Delay | State::Probe => Lookup::Known(mac),
             State::Incomplete => Lookup::Wait,
             State::Failed => {
                 entry.state = State::Incomplete;
                 entry.tries = 0;
-                self.ask(handle.index, now);
+                self.ask(index, now);
                 Lookup::Wait
             }
         }
     }
 
     /// Finds the entry for `address`, or makes one and asks for it; `None` when the cache is full of those in use.
+    #[inline]
     pub fn find(
         &mut self,
-        address: Ipv4Addr,
+        address: IpAddr,
         now: Instant,
         counters: &mut Counters,
     ) -> Option<Handle> {
@@ -189,7 +251,7 @@ impl Neighbours {
             .entries
             .get_of_generation_mut(handle.index, handle.generation)
             && entry.mac == mac
-            && matches!(entry.state, State::Reachable | State::Probe)
+            && entry.state.is_known()
         {
             entry.confirmed = now;
             entry.state = State::Reachable;
@@ -217,10 +279,10 @@ impl Neighbours {
         oldest
     }
 
-    /// A neighbour said who it is. `create`: it asked for us, so that it is worth remembering (RFC 826: "merge flag" or target).
+    /// A neighbour said over ARP who it is. `create`: it asked for us, so that it is worth remembering (RFC 826: "merge flag" or target).
     pub fn learn(
         &mut self,
-        address: Ipv4Addr,
+        address: IpAddr,
         mac: Mac,
         create: bool,
         now: Instant,
@@ -237,14 +299,82 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(index) else {
             return;
         };
-        let known = matches!(entry.state, State::Reachable | State::Probe);
-        if known && entry.mac != mac && now - entry.confirmed < LOCK {
+        if entry.state.is_known() && entry.mac != mac && now - entry.confirmed < LOCK {
             return;
         }
         entry.mac = mac;
         entry.state = State::Reachable;
         entry.confirmed = now;
         entry.tries = 0;
+        self.settle(index, Some(mac));
+    }
+
+    /// A message came from `address` with its link-layer address in an option (RFC 4861 6.2.6, 6.3.4, 7.2.3): so it is there, but whether we reach it is not
+    /// known. `create`: it will be answered, so that it is worth remembering.
+    pub fn hear(
+        &mut self,
+        address: Ipv6Addr,
+        mac: Mac,
+        create: bool,
+        now: Instant,
+        counters: &mut Counters,
+    ) {
+        let address = IpAddr::V6(address);
+        let index = match self.index_of(address) {
+            Some(index) => index,
+            None if create => match self.insert(address, now, counters) {
+                Some(handle) => handle.index,
+                None => return,
+            },
+            None => return,
+        };
+        if let Some(entry) = self.entries.get_mut(index)
+            && !(entry.state.is_known() && entry.mac == mac)
+        {
+            entry.mac = mac;
+            entry.state = State::Stale;
+            entry.tries = 0;
+            self.settle(index, Some(mac));
+        }
+    }
+
+    /// A neighbour advertisement (RFC 4861 7.2.5): `link` is the address that it tells, `solicited` that it answers, `replaces` that it is to be believed
+    /// rather than what is known.
+    pub fn advertised(
+        &mut self,
+        address: Ipv6Addr,
+        link: Option<Mac>,
+        solicited: bool,
+        replaces: bool,
+        now: Instant,
+    ) {
+        let Some(index) = self.index_of(address.into()) else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(index) else {
+            return;
+        };
+        let known = entry.state.is_known();
+        let mac = match link {
+            Some(mac) => mac,
+            None if known => entry.mac,
+            None => return,
+        };
+        let differs = !known || mac != entry.mac;
+        if known && differs && !replaces {
+            if entry.state == State::Reachable {
+                entry.state = State::Stale;
+            }
+            return;
+        }
+        entry.mac = mac;
+        if solicited {
+            entry.state = State::Reachable;
+            entry.confirmed = now;
+            entry.tries = 0;
+        } else if differs {
+            entry.state = State::Stale;
+        }
         self.settle(index, Some(mac));
     }
 
@@ -255,9 +385,18 @@ impl Neighbours {
                 continue;
             };
             match entry.state {
+                State::Delay if now < entry.due => {
+                    let due = entry.due;
+                    self.wheel.arm(index, due);
+                }
+                State::Delay => {
+                    entry.state = State::Probe;
+                    entry.tries = 0;
+                    self.ask(index, now);
+                }
                 State::Incomplete | State::Probe => {
-                    // A probe goes to the known address first, then to everybody.
-                    let tries = if entry.state == State::Probe {
+                    // Over ARP a probe goes to the known address first, then to everybody.
+                    let tries = if entry.state == State::Probe && entry.address.is_ipv4() {
                         2 * TRIES
                     } else {
                         TRIES
@@ -271,10 +410,10 @@ impl Neighbours {
                     self.settle(index, None);
                     self.wheel.arm(index, now + UNUSED);
                 }
-                State::Reachable | State::Failed if now - entry.used >= UNUSED => {
+                State::Reachable | State::Stale | State::Failed if now - entry.used >= UNUSED => {
                     self.forget(index);
                 }
-                State::Reachable | State::Failed => {
+                State::Reachable | State::Stale | State::Failed => {
                     let at = entry.used + UNUSED;
                     self.wheel.arm(index, at);
                 }
@@ -348,12 +487,7 @@ impl Neighbours {
         }
     }
 
-    fn insert(
-        &mut self,
-        address: Ipv4Addr,
-        now: Instant,
-        counters: &mut Counters,
-    ) -> Option<Handle> {
+    fn insert(&mut self, address: IpAddr, now: Instant, counters: &mut Counters) -> Option<Handle> {
         let entry = Neighbour {
             address,
             mac: Mac([0; 6]),
@@ -361,6 +495,8 @@ impl Neighbours {
             tries: 0,
             confirmed: now,
             used: now,
+            wanted: false,
+            due: now,
             asked: None,
             sockets: Vec::new(),
             replies: VecDeque::new(),
@@ -383,19 +519,39 @@ impl Neighbours {
                 key,
                 entries
                     .get(other)
-                    .map_or(Ipv4Addr::UNSPECIFIED, |entry| entry.address),
+                    .map_or(Ipv6Addr::UNSPECIFIED.into(), |entry| entry.address),
             )
         };
         self.index.insert_unique(hash(key, address), index, rehash);
         self.wheel.arm(index, now + UNUSED);
-        Some(Handle {
+        let handle = Handle {
             index,
             generation: self.entries.generation(index),
-        })
+        };
+        if self.doubtful.len() >= 2 * self.limit {
+            let entries = &self.entries;
+            self.doubtful.retain(|handle| {
+                entries.get(handle.index).is_some_and(is_doubtful)
+                    && entries.generation(handle.index) == handle.generation
+            });
+        }
+        self.doubtful.push_back(handle);
+        Some(handle)
     }
 
-    /// Forgets one entry of a sample: one that no socket waits for, unanswered ones first, then the one used longest ago.
+    /// Forgets an entry that no socket waits for: the oldest that is not known or that no connection ever used, else of a sample the one used longest ago.
     fn evict(&mut self) -> bool {
+        while let Some(handle) = self.doubtful.pop_front() {
+            if let Some(entry) = self
+                .entries
+                .get_of_generation_mut(handle.index, handle.generation)
+                && is_doubtful(entry)
+            {
+                self.settle(handle.index, None);
+                self.forget(handle.index);
+                return true;
+            }
+        }
         let len = self.entries.len() as u32;
         let mut victim: Option<(bool, Instant, u32)> = None;
         for _ in 0..EVICT_SAMPLE.min(len) {
@@ -403,8 +559,7 @@ impl Neighbours {
             if let Some(entry) = self.entries.get(self.hand)
                 && entry.sockets.is_empty()
             {
-                let known = matches!(entry.state, State::Reachable | State::Probe);
-                let rank = (known, entry.used, self.hand);
+                let rank = (entry.state.is_known(), entry.used, self.hand);
                 if victim.is_none_or(|best| rank < best) {
                     victim = Some(rank);
                 }
@@ -433,7 +588,8 @@ impl Neighbours {
         }
     }
 
-    fn index_of(&self, address: Ipv4Addr) -> Option<u32> {
+    #[inline(always)]
+    fn index_of(&self, address: IpAddr) -> Option<u32> {
         let matches = |&index: &u32| {
             self.entries
                 .get(index)
@@ -443,8 +599,21 @@ impl Neighbours {
     }
 }
 
+/// Whether an entry is one that anybody on the link could have caused, and no socket waits for it.
+fn is_doubtful(entry: &Neighbour) -> bool {
+    entry.sockets.is_empty() && !(entry.wanted && entry.state.is_known())
+}
+
 /// Neighbours are few and bounded; an odd secret multiplier is enough to spread them.
-fn hash(key: u64, address: Ipv4Addr) -> u64 {
-    let product = u128::from(u64::from(address.to_bits()) ^ key.rotate_left(32)) * u128::from(key);
+fn hash(key: u64, address: IpAddr) -> u64 {
+    let bits = match address {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => {
+            let bits = address.to_bits();
+            let product = u128::from((bits >> 64) as u64 ^ key) * u128::from(key);
+            (product >> 64) as u64 ^ product as u64 ^ bits as u64
+        }
+    };
+    let product = u128::from(bits ^ key.rotate_left(32)) * u128::from(key);
     (product >> 64) as u64 ^ product as u64
 }

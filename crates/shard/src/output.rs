@@ -1,4 +1,6 @@
-//! Everything that leaves: ARP, answers, and what connections have to send, in turn.
+//! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send, in turn.
+
+use std::net::IpAddr;
 
 use millrace_tcp::{Instant, Limits, Outgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
@@ -14,6 +16,7 @@ use crate::send_ring::SendRing;
 use crate::shard::{Egress, Shard};
 use crate::socket::{Marks, Socket};
 use crate::table::Tuple;
+use crate::v6::group_station;
 
 /// Segments (or segmentation units) that a connection sends before it is another's turn.
 const TURN: usize = 2;
@@ -78,7 +81,7 @@ impl<M: Memory> Shard<M> {
                     return false;
                 }
             }
-            if !self.send_arp(egress) {
+            if !self.send_arp_replies(egress) || !self.send_requests(egress) {
                 return false;
             }
             if *local_budget == 0 {
@@ -163,6 +166,7 @@ impl<M: Memory> Shard<M> {
                 to,
                 from: self.config.mac,
                 tuple: &stream.tuple,
+                fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
             };
@@ -258,6 +262,7 @@ impl<M: Memory> Shard<M> {
             to,
             from: self.config.mac,
             tuple: &stream.tuple,
+            fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
         };
@@ -282,10 +287,10 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream_mut() else {
             return Lookup::Gone;
         };
-        let (mut hop, remote) = (stream.hop, stream.tuple.remote);
+        let (mut hop, remote) = (stream.hop, stream.tuple.remote_ip());
         let mut lookup = self.neighbours.resolve(hop, now);
         if lookup == Lookup::Gone {
-            let Some(Route::Link(next)) = self.routes.find(remote) else {
+            let Some(Route::Link(next)) = self.route(remote) else {
                 return Lookup::Gone;
             };
             let Some(found) = self.neighbours.find(next, now, &mut self.counters) else {
@@ -352,10 +357,17 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> bool {
         let destination = match &reply {
-            Reply::Segment(tuple, _) => tuple.remote,
+            Reply::Segment(tuple, _) => tuple.remote_ip(),
             Reply::Packet(packet) => destination(packet),
         };
-        let next = match self.routes.find(destination) {
+        if let IpAddr::V6(destination) = destination
+            && let Some(to) = group_station(destination)
+        {
+            let sent = self.send_reply_to(to, &reply, egress, capabilities);
+            self.put_away(reply, sent);
+            return sent;
+        }
+        let next = match self.route(destination) {
             Some(Route::Link(next)) => next,
             Some(Route::Local) => {
                 if let Reply::Segment(tuple, outgoing) = &reply {
@@ -381,19 +393,44 @@ impl<M: Memory> Shard<M> {
             self.replies.recycle(reply);
             return true;
         };
-        let Lookup::Known(to) = self.neighbours.resolve(hop, now) else {
+        let Lookup::Known(to) = self.neighbours.resolve_for_answer(hop, now) else {
             if let Some(oldest) = self.neighbours.wait_reply(hop, reply) {
                 self.counters.neighbour_queue_dropped += 1;
                 self.replies.recycle(oldest);
             }
             return true;
         };
-        let sent = match &reply {
+        let sent = self.send_reply_to(to, &reply, egress, capabilities);
+        self.put_away(reply, sent);
+        sent
+    }
+
+    /// An answer is out, or has to wait until the port is no longer full.
+    #[inline]
+    fn put_away(&mut self, reply: Reply, sent: bool) {
+        if sent {
+            self.replies.recycle(reply);
+        } else {
+            self.replies.unpop(reply);
+        }
+    }
+
+    /// Sends an answer to a station; false when the port is full.
+    #[inline]
+    fn send_reply_to(
+        &mut self,
+        to: Mac,
+        reply: &Reply,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+    ) -> bool {
+        match reply {
             Reply::Segment(tuple, outgoing) => {
                 let job = Job {
                     to,
                     from: self.config.mac,
                     tuple,
+                    fields: self.default_fields(tuple),
                     outgoing,
                     payload: [&[], &[]],
                 };
@@ -408,18 +445,16 @@ impl<M: Memory> Shard<M> {
                 ethernet::Header {
                     dst: to,
                     src: self.config.mac,
-                    ethertype: EtherType::IPV4,
+                    ethertype: if packet[0] >> 4 == 6 {
+                        EtherType::IPV6
+                    } else {
+                        EtherType::IPV4
+                    },
                 }
                 .emit(&mut head);
                 self.send_frame(egress, &head, [packet, &[]], Offload::None)
             }
-        };
-        if sent {
-            self.replies.recycle(reply);
-        } else {
-            self.replies.unpop(reply);
         }
-        sent
     }
 
     /// Delivers the next segment of a connection whose peer is on this host; false when it has none.
@@ -488,8 +523,13 @@ fn send(
     true
 }
 
-/// Where an IPv4 packet of ours goes.
-fn destination(packet: &[u8]) -> std::net::Ipv4Addr {
-    let octets: [u8; 4] = packet[16..20].try_into().expect("four bytes");
-    octets.into()
+/// Where an IP packet of ours goes.
+fn destination(packet: &[u8]) -> IpAddr {
+    if packet[0] >> 4 == 6 {
+        let octets: [u8; 16] = packet[24..40].try_into().expect("sixteen bytes");
+        octets.into()
+    } else {
+        let octets: [u8; 4] = packet[16..20].try_into().expect("four bytes");
+        octets.into()
+    }
 }

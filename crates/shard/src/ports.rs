@@ -1,6 +1,6 @@
 //! Who has which local port: bound and listening sockets, connections, and the choice of ephemeral ports.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hashbrown::HashTable;
 
@@ -25,10 +25,13 @@ pub struct Ports {
 struct Port {
     number: u16,
     bound: Vec<Bound>,
-    connections: [Connections; 2],
+    connections: [Connections; CLASSES],
 }
 
-/// Connections (TIME-WAIT included) with a local port, counted apart for the link's address and for loopback.
+/// Connections are counted apart for each family, and in each for the link's addresses and for loopback.
+const CLASSES: usize = 4;
+
+/// Connections (TIME-WAIT included) with a local port.
 #[derive(Clone, Copy, Default)]
 struct Connections {
     all: u32,
@@ -43,8 +46,10 @@ pub struct Bound {
     pub socket: u32,
     /// Whose it is.
     pub owner: Owner,
-    /// Address, unspecified for all.
-    pub address: Ipv4Addr,
+    /// Address, unspecified for all of its family.
+    pub address: IpAddr,
+    /// Of `::`, that it does not mean IPv4, too (`IPV6_V6ONLY`).
+    pub v6_only: bool,
     /// What it shares.
     pub reuse: Reuse,
     /// Whether it listens.
@@ -64,18 +69,21 @@ impl Ports {
         };
         let beside_sockets = entry.bound.iter().all(|other| {
             other.socket == bound.socket
-                || !overlap(other.address, bound.address)
+                || !overlap(other, bound)
                 || (bound.reuse.address && other.reuse.address && !other.listening)
                 || (bound.reuse.port && other.reuse.port && bound.owner == other.owner)
         });
-        let beside_connections = (0..2).all(|class| {
-            let relevant = bound.address.is_unspecified() || class_of(bound.address) == class;
-            let connections = entry.connections[class];
-            !relevant
-                || connections.all == 0
-                || (bound.reuse.address && connections.exclusive == 0)
-                || bound.reuse.port
-        });
+        let beside_connections =
+            entry
+                .connections
+                .iter()
+                .enumerate()
+                .all(|(class, connections)| {
+                    !bound.includes_class(class)
+                        || connections.all == 0
+                        || (bound.reuse.address && connections.exclusive == 0)
+                        || bound.reuse.port
+                });
         beside_sockets && beside_connections
     }
 
@@ -100,15 +108,17 @@ impl Ports {
     }
 
     /// The listener for a connection to `local`: one bound to the address before one bound to all; several of one address
-    /// (`SO_REUSEPORT`) share by `hash`.
-    pub fn listener(&self, local: SocketAddrV4, hash: u64) -> Option<u32> {
+    /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last.
+    pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
         let entry = self.find(local.port())?;
-        let pick = |address: Ipv4Addr| {
+        if let [only] = &entry.bound[..] {
+            return (only.listening && only.includes(local.ip())).then_some(only.socket);
+        }
+        let pick = |address: IpAddr, of_v4: bool| {
             let listening = || {
-                entry
-                    .bound
-                    .iter()
-                    .filter(|bound| bound.listening && bound.address == address)
+                entry.bound.iter().filter(|bound| {
+                    bound.listening && bound.address == address && !(of_v4 && bound.v6_only)
+                })
             };
             match listening().count() {
                 0 => None,
@@ -117,20 +127,25 @@ impl Ports {
                     .map(|bound| bound.socket),
             }
         };
-        pick(*local.ip()).or_else(|| pick(Ipv4Addr::UNSPECIFIED))
+        // As Linux's `compute_score`: an IPv4 socket before one of IPv6 that takes IPv4, too.
+        let of_v4 = local.is_ipv4();
+        let any = of_v4.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        pick(local.ip(), false)
+            .or_else(|| pick(any?, false))
+            .or_else(|| pick(Ipv6Addr::UNSPECIFIED.into(), of_v4))
     }
 
     /// Counts a connection with this local end.
-    pub fn add_connection(&mut self, local: SocketAddrV4, reuse: bool) {
-        let connections = &mut self.entry(local.port()).connections[class_of(*local.ip())];
+    pub fn add_connection(&mut self, local: SocketAddr, reuse: bool) {
+        let connections = &mut self.entry(local.port()).connections[class_of(local.ip())];
         connections.all += 1;
         connections.exclusive += u32::from(!reuse);
     }
 
     /// Counts a connection out.
-    pub fn remove_connection(&mut self, local: SocketAddrV4, reuse: bool) {
+    pub fn remove_connection(&mut self, local: SocketAddr, reuse: bool) {
         self.change(local.port(), |entry| {
-            let connections = &mut entry.connections[class_of(*local.ip())];
+            let connections = &mut entry.connections[class_of(local.ip())];
             connections.all -= 1;
             connections.exclusive -= u32::from(!reuse);
         });
@@ -170,13 +185,9 @@ impl Ports {
     }
 
     /// Whether any socket is bound to `port` with an address that includes `address`.
-    pub fn is_bound(&self, port: u16, address: Ipv4Addr) -> bool {
-        self.find(port).is_some_and(|entry| {
-            entry
-                .bound
-                .iter()
-                .any(|bound| overlap(bound.address, address))
-        })
+    pub fn is_bound(&self, port: u16, address: IpAddr) -> bool {
+        self.find(port)
+            .is_some_and(|entry| entry.bound.iter().any(|bound| bound.includes(address)))
     }
 
     fn find(&self, port: u16) -> Option<&Port> {
@@ -231,12 +242,44 @@ fn shuffled(secrets: &mut Secrets) -> Box<[u16]> {
     ports
 }
 
-fn overlap(a: Ipv4Addr, b: Ipv4Addr) -> bool {
-    a == b || a.is_unspecified() || b.is_unspecified()
+impl Bound {
+    /// Whether packets to `address` are for this socket.
+    #[inline]
+    fn includes(&self, address: IpAddr) -> bool {
+        self.address == address
+            || (self.address.is_unspecified() && self.includes_family(address.is_ipv4()))
+    }
+
+    /// Whether it may take packets of a family.
+    fn includes_family(&self, v4: bool) -> bool {
+        match self.address {
+            IpAddr::V4(_) => v4,
+            IpAddr::V6(address) => !v4 || (address.is_unspecified() && !self.v6_only),
+        }
+    }
+
+    /// Whether connections of a class may be those of a socket like this.
+    fn includes_class(&self, class: usize) -> bool {
+        if self.address.is_unspecified() {
+            self.includes_family(class < 2)
+        } else {
+            class_of(self.address) == class
+        }
+    }
 }
 
-fn class_of(address: Ipv4Addr) -> usize {
-    usize::from(address.is_loopback())
+/// Whether there is an address that both include.
+fn overlap(a: &Bound, b: &Bound) -> bool {
+    let both_any = a.address.is_unspecified() && b.address.is_unspecified();
+    if both_any {
+        return a.address == b.address || (!a.v6_only && !b.v6_only);
+    }
+    a.includes(b.address) || b.includes(a.address)
+}
+
+fn class_of(address: IpAddr) -> usize {
+    let first = if address.is_ipv4() { 0 } else { 2 };
+    first + usize::from(address.is_loopback())
 }
 
 /// Ports are numbers below 65,536: there is nothing to defend against.
@@ -248,11 +291,17 @@ fn hash(port: u16) -> u64 {
 mod tests {
     use super::*;
 
-    fn bound(socket: u32, address: Ipv4Addr, reuse_address: bool, listening: bool) -> Bound {
+    fn bound(
+        socket: u32,
+        address: impl Into<IpAddr>,
+        reuse_address: bool,
+        listening: bool,
+    ) -> Bound {
         Bound {
             socket,
             owner: Owner(0),
-            address,
+            address: address.into(),
+            v6_only: false,
             reuse: Reuse {
                 address: reuse_address,
                 port: false,
@@ -279,7 +328,7 @@ mod tests {
     #[test]
     fn connections_left_over_need_reuse_on_both_sides() {
         let mut ports = Ports::default();
-        let local = SocketAddrV4::new(ONE, 80);
+        let local = SocketAddr::new(ONE.into(), 80);
         ports.add_connection(local, true);
         assert!(!ports.is_free(80, &bound(1, ANY, false, true)));
         assert!(ports.is_free(80, &bound(1, ANY, true, true)));
@@ -310,7 +359,7 @@ mod tests {
             }
         ));
         ports.bind(80, shared(2));
-        let local = SocketAddrV4::new(ONE, 80);
+        let local = SocketAddr::new(ONE.into(), 80);
         assert_eq!(
             (ports.listener(local, 0), ports.listener(local, 1)),
             (Some(1), Some(2))
@@ -318,11 +367,37 @@ mod tests {
         ports.bind(
             80,
             Bound {
-                address: ONE,
+                address: ONE.into(),
                 ..shared(3)
             },
         );
         assert_eq!(ports.listener(local, 1), Some(3));
+    }
+
+    #[test]
+    fn rfc3493_5_3_the_unspecified_v6_address_takes_v4_unless_told_not_to() {
+        const ANY6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
+        let mut ports = Ports::default();
+        let v4 = SocketAddr::new(ONE.into(), 80);
+        let v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 80);
+        let only = |socket| Bound {
+            v6_only: true,
+            ..bound(socket, ANY6, false, true)
+        };
+        ports.bind(80, bound(1, ANY6, false, true));
+        assert!(!ports.is_free(80, &bound(2, ANY, false, true)));
+        assert!(!ports.is_free(80, &bound(2, ONE, false, true)));
+        assert!(!ports.is_free(80, &only(2)));
+        assert_eq!(ports.listener(v4, 0), Some(1));
+        assert_eq!(ports.listener(v6, 0), Some(1));
+        ports.unbind(80, 1);
+        ports.bind(80, only(2));
+        assert!(ports.is_free(80, &bound(3, ANY, false, true)));
+        assert!(!ports.is_free(80, &bound(3, ANY6, false, true)));
+        assert_eq!(ports.listener(v4, 0), None);
+        ports.bind(80, bound(3, ANY, false, true));
+        assert_eq!(ports.listener(v4, 0), Some(3));
+        assert_eq!(ports.listener(v6, 0), Some(2));
     }
 
     #[test]

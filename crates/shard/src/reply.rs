@@ -12,7 +12,7 @@ use crate::table::Tuple;
 pub enum Reply {
     /// A TCP segment without payload.
     Segment(Tuple, Outgoing),
-    /// A whole IPv4 packet, in a buffer of [`Replies`].
+    /// A whole IP packet, in a buffer of [`Replies`].
     Packet(Vec<u8>),
 }
 

@@ -1,10 +1,10 @@
 //! Where a destination is: here, on the link, behind the gateway, or nowhere.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::config::Config;
 
-/// The routes of a host with one link: its own prefix and perhaps a gateway.
+/// The IPv4 routes of a host with one link: its own prefix and perhaps a gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Routes {
     address: Ipv4Addr,
@@ -19,7 +19,7 @@ pub enum Route {
     /// It turns round inside the shard.
     Local,
     /// To this neighbour on the link.
-    Link(Ipv4Addr),
+    Link(IpAddr),
 }
 
 impl Routes {
@@ -37,6 +37,7 @@ impl Routes {
     }
 
     /// Where `destination` is, if it can be reached at all. Groups cannot: TCP knows none.
+    #[inline]
     pub fn find(&self, destination: Ipv4Addr) -> Option<Route> {
         if self.is_local(destination) {
             return self.loopback.then_some(Route::Local);
@@ -45,9 +46,9 @@ impl Routes {
             return None;
         }
         if self.on_link(destination) {
-            return Some(Route::Link(destination));
+            return Some(Route::Link(destination.into()));
         }
-        self.gateway.map(Route::Link)
+        self.gateway.map(|gateway| Route::Link(gateway.into()))
     }
 
     /// Whether `address` is this host: its own address or 127.0.0.0/8.
@@ -97,11 +98,11 @@ mod tests {
         let routes = routes(24, Some(gateway));
         assert_eq!(
             routes.find(Ipv4Addr::new(10, 1, 2, 9)),
-            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 9)))
+            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 9).into()))
         );
         assert_eq!(
             routes.find(Ipv4Addr::new(8, 8, 8, 8)),
-            Some(Route::Link(gateway))
+            Some(Route::Link(gateway.into()))
         );
         assert_eq!(routes.find(Ipv4Addr::new(10, 1, 2, 3)), Some(Route::Local));
         assert_eq!(routes.find(Ipv4Addr::new(127, 9, 9, 9)), Some(Route::Local));
@@ -127,7 +128,7 @@ mod tests {
         let routes = routes(31, None);
         assert_eq!(
             routes.find(Ipv4Addr::new(10, 1, 2, 2)),
-            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 2)))
+            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 2).into()))
         );
     }
 }

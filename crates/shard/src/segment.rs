@@ -1,26 +1,53 @@
 //! TCP segments out: headers in a stack buffer, checksums, and cutting into segments what the port does not cut itself.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use millrace_tcp::Outgoing;
 use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
 use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL};
-use millrace_wire::{ipv4, tcp};
+use millrace_wire::{ipv4, ipv6, tcp};
 
-use crate::table::Tuple;
+use crate::socket::Options;
+use crate::table::{Pair, Tuple};
 
-/// Where the IPv4 header is in a frame.
+/// Where the IP header is in a frame.
 const IP_START: usize = ethernet::HEADER_LEN;
-/// Where the TCP header is in a frame.
-const TCP_START: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 /// All headers, at most.
-const HEAD_MAX: usize = TCP_START + MAX_HEADER_LEN;
-/// The most payload that one IPv4 packet can carry, whatever the options.
+const HEAD_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + MAX_HEADER_LEN;
+/// The most payload that one packet of either family can carry, whatever the options.
 pub const PAYLOAD_MAX: u32 = 65_535 - (ipv4::HEADER_LEN + MAX_HEADER_LEN) as u32;
 /// Two NOPs, kind and length of a timestamps option (RFC 7323, appendix A).
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
-/// Hops that our packets may take.
-const TTL: u8 = 64;
+/// Hops that our packets may take, unless the program says otherwise.
+pub const HOPS: u8 = 64;
+
+/// What a connection's IP headers say beside the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// Time to live, or hop limit.
+    pub hops: u8,
+    /// Type of service, or traffic class.
+    pub class: u8,
+    /// The flow label of IPv6.
+    pub flow_label: u32,
+}
+
+impl Fields {
+    /// The fields of a connection with these options.
+    pub fn new(tuple: &Tuple, options: &Options, flow_label: u32) -> Fields {
+        let (hops, class) = match tuple {
+            Tuple::V4(_) => (options.ttl, options.tos),
+            Tuple::V6(_) => (options.hop_limit, options.traffic_class),
+        };
+        Fields {
+            hops: hops.unwrap_or(HOPS),
+            class,
+            flow_label,
+        }
+    }
+}
 
 /// A segment, or a run of them, on its way out.
 pub struct Job<'a> {
@@ -30,6 +57,8 @@ pub struct Job<'a> {
     pub from: Mac,
     /// The connection.
     pub tuple: &'a Tuple,
+    /// The rest of its IP header.
+    pub fields: Fields,
     /// What the connection wants sent.
     pub outgoing: &'a Outgoing,
     /// The payload, all of it.
@@ -44,19 +73,34 @@ impl Job<'_> {
         &self,
         skip: usize,
         capabilities: &Capabilities,
+        send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+    ) -> Option<usize> {
+        match self.tuple {
+            Tuple::V4(pair) => self.run_over(pair, skip, capabilities, send),
+            Tuple::V6(pair) => self.run_over(pair, skip, capabilities, send),
+        }
+    }
+
+    #[inline]
+    fn run_over<I: Ip>(
+        &self,
+        pair: &Pair<I>,
+        skip: usize,
+        capabilities: &Capabilities,
         mut send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
     ) -> Option<usize> {
         let total = self.payload[0].len() + self.payload[1].len();
         if total <= usize::from(self.outgoing.segment_size) {
-            let sent = self.send_unit(self.payload, 0, true, false, capabilities, &mut send);
+            let sent = self.send_unit(pair, self.payload, 0, true, false, capabilities, &mut send);
             return sent.then_some(total);
         }
-        self.run_cut(skip, total, capabilities, send)
+        self.run_cut(pair, skip, total, capabilities, send)
     }
 
     /// As [`Job::run`], for more than one segment.
-    fn run_cut(
+    fn run_cut<I: Ip>(
         &self,
+        pair: &Pair<I>,
         skip: usize,
         total: usize,
         capabilities: &Capabilities,
@@ -64,23 +108,24 @@ impl Job<'_> {
     ) -> Option<usize> {
         let size = usize::from(self.outgoing.segment_size).max(1);
         let header_len = self.outgoing.header(0, 0).header_len();
-        let unit =
-            match (capabilities.tx_segmentation_max as usize).checked_sub(TCP_START + header_len) {
-                // Whole segments only, but for the last unit.
-                Some(most) if most >= size => most.min(PAYLOAD_MAX as usize) / size * size,
-                _ => size,
-            };
+        let unit = match (capabilities.tx_segmentation_max as usize)
+            .checked_sub(I::TCP_START + header_len)
+        {
+            // Whole segments only, but for the last unit.
+            Some(most) if most >= size => most.min(PAYLOAD_MAX as usize) / size * size,
+            _ => size,
+        };
         let mut at = skip;
         if unit == size && !capabilities.tx_checksum {
             // All but the last are alike but for sequence number and checksum.
             let mut head = [0; HEAD_MAX];
-            let (head_len, sums) = self.write_head(&mut head, 0, false, size);
+            let (head_len, sums) = self.write_head(pair, &mut head, 0, false, size);
             let without_seq = sums.header - u64::from(self.outgoing.seq.0);
             while at + size < total {
                 let payload = cut(self.payload, at, at + size);
                 let seq = (self.outgoing.seq + at as u32).0;
-                put(&mut head, TCP_START + 4, seq);
-                finish_checksum(&mut head, without_seq + u64::from(seq), payload);
+                put(&mut head, I::TCP_START + 4, seq);
+                finish_checksum::<I>(&mut head, without_seq + u64::from(seq), payload);
                 if !send(&head[..head_len], payload, Offload::None) {
                     return (at > skip).then_some(at);
                 }
@@ -91,6 +136,7 @@ impl Job<'_> {
             let end = (at + unit).min(total);
             let payload = cut(self.payload, at, end);
             if !self.send_unit(
+                pair,
                 payload,
                 at,
                 end == total,
@@ -107,8 +153,13 @@ impl Job<'_> {
 
     /// Sends one frame with `payload`, which begins `at` bytes into the whole. `several`: the port is to cut it.
     #[inline]
-    fn send_unit(
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of it differs from unit to unit"
+    )]
+    fn send_unit<I: Ip>(
         &self,
+        pair: &Pair<I>,
         payload: [&[u8]; 2],
         at: usize,
         last: bool,
@@ -118,8 +169,8 @@ impl Job<'_> {
     ) -> bool {
         let mut head = [0; HEAD_MAX];
         let payload_len = payload[0].len() + payload[1].len();
-        let (head_len, sum) = self.write_head(&mut head, at, last, payload_len);
-        let (start, offset) = (TCP_START as u16, CHECKSUM_OFFSET as u16);
+        let (head_len, sum) = self.write_head(pair, &mut head, at, last, payload_len);
+        let (start, offset) = (I::TCP_START as u16, CHECKSUM_OFFSET as u16);
         let offload = if several {
             let (header_len, segment_size) = (head_len as u16, self.outgoing.segment_size);
             Offload::Segment {
@@ -131,17 +182,18 @@ impl Job<'_> {
         } else if capabilities.tx_checksum {
             Offload::Checksum { start, offset }
         } else {
-            finish_checksum(&mut head, sum.header, payload);
+            finish_checksum::<I>(&mut head, sum.header, payload);
             return send(&head[..head_len], payload, Offload::None);
         };
-        put_checksum(&mut head, fold(sum.pseudo));
+        put_checksum::<I>(&mut head, fold(sum.pseudo));
         send(&head[..head_len], payload, offload)
     }
 
     /// Writes all headers, with a TCP checksum of 0; returns their length and what the checksum is made of.
     #[inline]
-    fn write_head(
+    fn write_head<I: Ip>(
         &self,
+        pair: &Pair<I>,
         head: &mut [u8; HEAD_MAX],
         at: usize,
         last: bool,
@@ -152,13 +204,11 @@ impl Job<'_> {
         if !last {
             flags.remove(Flags::FIN | Flags::PSH);
         }
-        let Tuple {
-            local,
-            remote,
+        let Pair {
             local_port,
             remote_port,
-        } = *self.tuple;
-        let (local, remote) = (local.to_bits(), remote.to_bits());
+            ..
+        } = *pair;
 
         // TCP first: its length depends on the options, which nearly always are timestamps alone.
         let options = &outgoing.options;
@@ -168,9 +218,9 @@ impl Job<'_> {
             && options.sack.is_empty();
         let (header_len, option_sum) = match options.timestamps {
             Some(stamps) if plain => {
-                put(head, TCP_START + 20, ALIGNED_TIMESTAMPS);
-                put(head, TCP_START + 24, stamps.value);
-                put(head, TCP_START + 28, stamps.echo);
+                put(head, I::TCP_START + 20, ALIGNED_TIMESTAMPS);
+                put(head, I::TCP_START + 24, stamps.value);
+                put(head, I::TCP_START + 28, stamps.echo);
                 (
                     32,
                     u64::from(ALIGNED_TIMESTAMPS)
@@ -181,7 +231,7 @@ impl Job<'_> {
             None if plain => (20, 0),
             _ => {
                 let len = options.encoded_len();
-                let bytes = &mut head[TCP_START + 20..TCP_START + 20 + len];
+                let bytes = &mut head[I::TCP_START + 20..I::TCP_START + 20 + len];
                 options.emit(bytes);
                 (20 + len, u64::from(Sum::of(bytes).fold()))
             }
@@ -191,28 +241,17 @@ impl Job<'_> {
         let control = (header_len as u32 / 4) << 28
             | u32::from(flags.bits()) << 16
             | u32::from(outgoing.window);
-        put(head, TCP_START, ports);
-        put(head, TCP_START + 4, seq);
-        put(head, TCP_START + 8, outgoing.ack.0);
-        put(head, TCP_START + 12, control);
-        put(head, TCP_START + 16, u32::from(outgoing.urgent));
+        put(head, I::TCP_START, ports);
+        put(head, I::TCP_START + 4, seq);
+        put(head, I::TCP_START + 8, outgoing.ack.0);
+        put(head, I::TCP_START + 12, control);
+        put(head, I::TCP_START + 16, u32::from(outgoing.urgent));
 
         let segment_len = (header_len + payload_len) as u32;
-        let addresses = u64::from(local) + u64::from(remote);
-        let total_len = segment_len + ipv4::HEADER_LEN as u32;
-        // Version and header length; don't fragment; and an identification of 0, since it identifies nothing (RFC 6864 4.1).
-        let first = 0x4500_0000 | total_len;
-        let second = 0x0000_4000;
-        let third = u32::from(TTL) << 24 | u32::from(PROTOCOL) << 16;
-        let ip_sum = fold(u64::from(first) + u64::from(second) + u64::from(third) + addresses);
         head[..6].copy_from_slice(&self.to.0);
         head[6..12].copy_from_slice(&self.from.0);
-        head[12..14].copy_from_slice(&EtherType::IPV4.0.to_be_bytes());
-        put(head, IP_START, first);
-        put(head, IP_START + 4, second);
-        put(head, IP_START + 8, third | u32::from(!ip_sum));
-        put(head, IP_START + 12, local);
-        put(head, IP_START + 16, remote);
+        head[12..14].copy_from_slice(&I::ETHERTYPE.0.to_be_bytes());
+        let addresses = I::write(pair, head, &self.fields, segment_len);
 
         let pseudo = addresses + u64::from(PROTOCOL) + u64::from(segment_len);
         let header = pseudo
@@ -222,7 +261,82 @@ impl Job<'_> {
             + u64::from(control)
             + u64::from(outgoing.urgent)
             + option_sum;
-        (TCP_START + header_len, Sums { pseudo, header })
+        (I::TCP_START + header_len, Sums { pseudo, header })
+    }
+}
+
+/// One of the two families, to write its header in front of TCP's.
+trait Ip: Copy {
+    const ETHERTYPE: EtherType;
+    /// Where the TCP header is in a frame.
+    const TCP_START: usize;
+
+    /// Writes the header for a segment of `segment_len` bytes, TCP header included. Returns the sum of the addresses, in words of 32 bits.
+    fn write(
+        pair: &Pair<Self>,
+        head: &mut [u8; HEAD_MAX],
+        fields: &Fields,
+        segment_len: u32,
+    ) -> u64;
+}
+
+impl Ip for Ipv4Addr {
+    const ETHERTYPE: EtherType = EtherType::IPV4;
+    const TCP_START: usize = IP_START + ipv4::HEADER_LEN;
+
+    #[inline]
+    fn write(
+        pair: &Pair<Self>,
+        head: &mut [u8; HEAD_MAX],
+        fields: &Fields,
+        segment_len: u32,
+    ) -> u64 {
+        let (local, remote) = (pair.local.to_bits(), pair.remote.to_bits());
+        let addresses = u64::from(local) + u64::from(remote);
+        let total_len = segment_len + ipv4::HEADER_LEN as u32;
+        // Version and header length; don't fragment; and an identification of 0, since it identifies nothing (RFC 6864 4.1).
+        let first = 0x4500_0000 | u32::from(fields.class) << 16 | total_len;
+        let second = 0x0000_4000;
+        let third = u32::from(fields.hops) << 24 | u32::from(PROTOCOL) << 16;
+        let ip_sum = fold(u64::from(first) + u64::from(second) + u64::from(third) + addresses);
+        put(head, IP_START, first);
+        put(head, IP_START + 4, second);
+        put(head, IP_START + 8, third | u32::from(!ip_sum));
+        put(head, IP_START + 12, local);
+        put(head, IP_START + 16, remote);
+        addresses
+    }
+}
+
+impl Ip for Ipv6Addr {
+    const ETHERTYPE: EtherType = EtherType::IPV6;
+    const TCP_START: usize = IP_START + ipv6::HEADER_LEN;
+
+    #[inline]
+    fn write(
+        pair: &Pair<Self>,
+        head: &mut [u8; HEAD_MAX],
+        fields: &Fields,
+        segment_len: u32,
+    ) -> u64 {
+        ipv6::Header {
+            src: pair.local,
+            dst: pair.remote,
+            next_header: PROTOCOL,
+            hop_limit: fields.hops,
+            traffic_class: fields.class,
+            flow_label: fields.flow_label,
+            payload_len: segment_len as u16,
+        }
+        .emit(&mut head[IP_START..]);
+        [pair.local, pair.remote]
+            .into_iter()
+            .map(|address| {
+                let bits = address.to_bits();
+                let word = |shift: u32| u64::from((bits >> shift) as u32);
+                word(96) + word(64) + word(32) + word(0)
+            })
+            .sum()
     }
 }
 
@@ -236,18 +350,18 @@ struct Sums {
 
 /// Completes the TCP checksum of a header that sums to `header`.
 #[inline]
-fn finish_checksum(head: &mut [u8; HEAD_MAX], header: u64, payload: [&[u8]; 2]) {
+fn finish_checksum<I: Ip>(head: &mut [u8; HEAD_MAX], header: u64, payload: [&[u8]; 2]) {
     let mut sum = Sum::of(payload[0]);
     if !payload[1].is_empty() {
         sum = sum.add_at(payload[0].len(), Sum::of(payload[1]));
     }
     let total = header + u64::from(sum.fold());
-    put_checksum(head, !fold(total));
+    put_checksum::<I>(head, !fold(total));
 }
 
 #[inline]
-fn put_checksum(head: &mut [u8; HEAD_MAX], checksum: u16) {
-    head[TCP_START + CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());
+fn put_checksum<I: Ip>(head: &mut [u8; HEAD_MAX], checksum: u16) {
+    head[I::TCP_START + CHECKSUM_OFFSET..][..2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// Writes a word in network order.
@@ -287,9 +401,10 @@ pub fn as_received<'a>(
     if !last {
         flags.remove(Flags::FIN | Flags::PSH);
     }
+    let (src_port, dst_port) = tuple.ports();
     tcp::Segment {
-        src_port: tuple.local_port,
-        dst_port: tuple.remote_port,
+        src_port,
+        dst_port,
         seq: outgoing.seq + at as u32,
         ack: outgoing.ack,
         flags,

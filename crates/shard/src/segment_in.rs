@@ -1,6 +1,6 @@
 //! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for, or back with a reset.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use millrace_tcp::{
     Error, Events, HalfOpen, HalfOpenVerdict, Instant, Open, State, TimeWaitVerdict, refuse,
@@ -18,13 +18,15 @@ use crate::pool::Pool;
 use crate::recv_ring::Sink;
 use crate::reply::Reply;
 use crate::route::Route;
+use crate::segment::Fields;
 use crate::shard::{Shard, note_changed};
 use crate::socket::{Kind, Marks, Options, Socket, SocketId};
 use crate::table::{Place, Tuple};
 use crate::tuning;
 
-/// What IPv4 and TCP headers take of an MTU.
-const HEADERS_LEN: u16 = 40;
+/// What IP and TCP headers take of an MTU.
+const HEADERS_LEN_V4: u16 = 40;
+const HEADERS_LEN_V6: u16 = 60;
 /// MTU inside the shard: the largest IPv4 packet.
 const LOOPBACK_MTU: u16 = 65_535;
 
@@ -322,7 +324,7 @@ impl<M: Memory> Shard<M> {
         options: &Options,
         now: Instant,
     ) -> Option<Open> {
-        let mss = self.segment_size(tuple.remote, options)?;
+        let mss = self.segment_size(tuple.remote_ip(), options)?;
         let numbers = self.secrets.numbers(tuple, now);
         Some(Open {
             iss: Seq(numbers.sequence),
@@ -333,13 +335,31 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The largest segment that we announce to `remote`; `None` when there is no route.
-    pub(crate) fn segment_size(&self, remote: Ipv4Addr, options: &Options) -> Option<u16> {
-        let mtu = match self.routes.find(remote)? {
-            Route::Local => LOOPBACK_MTU,
-            Route::Link(_) => self.config.mtu,
+    pub(crate) fn segment_size(&self, remote: IpAddr, options: &Options) -> Option<u16> {
+        let (link_mtu, headers_len) = match remote {
+            IpAddr::V4(_) => (self.config.mtu, HEADERS_LEN_V4),
+            IpAddr::V6(_) => (self.v6.mtu(), HEADERS_LEN_V6),
         };
-        let mss = mtu - HEADERS_LEN;
+        let mtu = match self.route(remote)? {
+            Route::Local => LOOPBACK_MTU,
+            Route::Link(_) => link_mtu,
+        };
+        let mss = mtu - headers_len;
         Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
+    }
+
+    /// What the IP headers of a connection say that belongs to no socket.
+    pub(crate) fn default_fields(&self, tuple: &Tuple) -> Fields {
+        self.fields(tuple, &Options::default())
+    }
+
+    /// What the IP headers of a connection with these options say.
+    pub(crate) fn fields(&self, tuple: &Tuple, options: &Options) -> Fields {
+        let flow_label = match tuple {
+            Tuple::V4(_) => 0,
+            Tuple::V6(_) => self.secrets.flow_label(tuple),
+        };
+        Fields::new(tuple, options, flow_label)
     }
 
     /// Says that there is no connection here, within limits.

@@ -1,6 +1,7 @@
 //! The shard: its parts, and the passing of time.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use millrace_tcp::{HalfOpenVerdict, Instant};
 use millrace_wire::arp;
@@ -16,11 +17,12 @@ use crate::output::Stalled;
 use crate::pool::Pool;
 use crate::ports::Ports;
 use crate::reply::{RateLimit, Replies, Reply};
-use crate::route::Routes;
+use crate::route::{Route, Routes};
 use crate::slab::Slab;
 use crate::socket::{Marks, Socket, SocketId};
 use crate::table::Table;
 use crate::time_wait::TimeWaitTable;
+use crate::v6::Ipv6;
 use crate::wheel::Wheel;
 
 /// Where frames go: a port's transmit queue.
@@ -39,6 +41,7 @@ pub struct Shard<M: Memory> {
     pub(crate) counters: Counters,
     pub(crate) secrets: Secrets,
     pub(crate) routes: Routes,
+    pub(crate) v6: Ipv6,
     pub(crate) neighbours: Neighbours,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
@@ -97,6 +100,7 @@ impl<M: Memory> Shard<M> {
         let limits = &config.limits;
         Shard {
             routes: Routes::new(&config),
+            v6: Ipv6::new(&config, now),
             neighbours: Neighbours::new(
                 limits.neighbours,
                 secrets.table[0] ^ secrets.table[1],
@@ -200,6 +204,9 @@ impl<M: Memory> Shard<M> {
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
         self.neighbours.advance(now, &mut self.counters);
+        if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
+            self.advance_v6(now);
+        }
     }
 
     /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`] has: work that it left because it does only
@@ -213,6 +220,7 @@ impl<M: Memory> Shard<M> {
             self.half_open.deadline(),
             self.time_wait.deadline(),
             self.neighbours.deadline(),
+            self.v6.deadline(),
         ];
         timers.into_iter().flatten().min()
     }
@@ -233,6 +241,23 @@ impl<M: Memory> Shard<M> {
             }
         }
         out.append(&mut self.changed);
+    }
+
+    /// Where `destination` is, if it can be reached at all.
+    #[inline]
+    pub(crate) fn route(&self, destination: IpAddr) -> Option<Route> {
+        match destination {
+            IpAddr::V4(destination) => self.routes.find(destination),
+            IpAddr::V6(destination) => self.v6.find(destination),
+        }
+    }
+
+    /// Whether `address` is this host.
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.routes.is_local(address),
+            IpAddr::V6(address) => self.v6.is_local(address),
+        }
     }
 
     /// Queues an answer for the next transmit.

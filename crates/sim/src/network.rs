@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_shard::{Config, HeapMemory, Shard, Usage};
 use millrace_tcp::{Duration, Instant};
@@ -113,8 +113,18 @@ impl Network {
     }
 
     /// The address of a port on a host.
-    pub fn address_of(&self, host: HostId, port: u16) -> SocketAddrV4 {
-        SocketAddrV4::new(self.hosts[host.0].stack.config().address, port)
+    pub fn address_of(&self, host: HostId, port: u16) -> SocketAddr {
+        SocketAddr::new(self.hosts[host.0].stack.config().address.into(), port)
+    }
+
+    /// The same with the host's first address of IPv6.
+    ///
+    /// # Panics
+    /// When its configuration has none.
+    pub fn address_v6_of(&self, host: HostId, port: u16) -> SocketAddr {
+        let config = self.hosts[host.0].stack.config();
+        let ipv6 = config.ipv6.as_ref().expect("a host with IPv6");
+        SocketAddr::new(ipv6.addresses[0].0.into(), port)
     }
 
     /// Starts a program.

@@ -1,10 +1,10 @@
 //! A network interface: finishes what the stack left to it, and refuses what no interface would take.
 
-use millrace_wire::checksum::{Sum, pseudo_v4};
+use millrace_wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 use millrace_wire::ethernet::{EtherType, HEADER_LEN as ETHERNET_LEN, Header as Ethernet, Mac};
 use millrace_wire::offload::{Capabilities, ChecksumState, Offload};
 use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, PROTOCOL, Segment};
-use millrace_wire::{ipv4, tcp};
+use millrace_wire::{ipv4, ipv6};
 
 /// What the interface of a host can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,25 +134,21 @@ impl Nic {
 fn check_frame(bytes: &[u8], offload: Offload) {
     let (link, rest) = Ethernet::parse(bytes).expect("a frame");
     assert!(link.src.is_unicast(), "from {}", link.src);
-    if link.ethertype != EtherType::IPV4 {
+    let Some(ip) = Ip::parse(&link, rest) else {
         assert_eq!(offload, Offload::None);
         return;
-    }
-    let (ip, options, payload) = ipv4::Header::parse(rest).expect("a datagram");
-    assert!(
-        ipv4::verify(rest) && options.is_empty() && payload.len() + ipv4::HEADER_LEN == rest.len(),
-        "{ip:?}"
-    );
-    if ip.protocol != PROTOCOL {
+    };
+    let payload = ip.payload(rest);
+    if ip.protocol() != PROTOCOL {
         assert_eq!(offload, Offload::None);
         return;
     }
     let segment = Segment::parse(payload).expect("a segment");
     let headers = bytes.len() - segment.payload.len();
     let field = u16::from_be_bytes([payload[CHECKSUM_OFFSET], payload[CHECKSUM_OFFSET + 1]]);
-    let pseudo = pseudo_v4(ip.src, ip.dst, PROTOCOL, ip.payload_len);
+    let pseudo = ip.pseudo(payload.len());
     let place = (
-        (ETHERNET_LEN + ipv4::HEADER_LEN) as u16,
+        (ETHERNET_LEN + ip.header_len()) as u16,
         CHECKSUM_OFFSET as u16,
     );
     match offload {
@@ -189,10 +185,10 @@ fn check_frame(bytes: &[u8], offload: Offload) {
 
 /// Cuts a frame into segments and finishes each.
 fn cut(bytes: &[u8], header_len: usize, segment_size: usize, frame_max: usize) -> Vec<OnWire> {
-    const TCP_AT: usize = ETHERNET_LEN + ipv4::HEADER_LEN;
     let (head, payload) = bytes.split_at(header_len);
-    let (ip, _, _) = ipv4::Header::parse(&bytes[ETHERNET_LEN..]).expect("was checked");
-    let first = Segment::parse(&bytes[TCP_AT..]).expect("was checked");
+    let ip = Ip::of_frame(bytes);
+    let tcp_at = ETHERNET_LEN + ip.header_len();
+    let first = Segment::parse(&bytes[tcp_at..]).expect("was checked");
     let last = payload.len().div_ceil(segment_size) - 1;
     let one = |(index, part): (usize, &[u8])| {
         let mut bytes = head.to_vec();
@@ -202,13 +198,9 @@ fn cut(bytes: &[u8], header_len: usize, segment_size: usize, frame_max: usize) -
             "segments of {segment_size} bytes make frames of {}",
             bytes.len()
         );
-        let payload_len = (bytes.len() - TCP_AT) as u16;
-        ipv4::Header {
-            id: ip.id.wrapping_add(index as u16),
-            payload_len,
-            ..ip
-        }
-        .emit(&mut bytes[ETHERNET_LEN..]);
+        let payload_len = (bytes.len() - tcp_at) as u16;
+        ip.part(index as u16, payload_len)
+            .emit(&mut bytes[ETHERNET_LEN..]);
         let mut flags = first.flags;
         if index != 0 {
             flags.remove(Flags::CWR);
@@ -217,8 +209,8 @@ fn cut(bytes: &[u8], header_len: usize, segment_size: usize, frame_max: usize) -
             flags.remove(Flags::FIN | Flags::PSH);
         }
         let seq = first.seq + (index * segment_size) as u32;
-        bytes[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&seq.0.to_be_bytes());
-        bytes[TCP_AT + 13] = flags.bits();
+        bytes[tcp_at + 4..tcp_at + 8].copy_from_slice(&seq.0.to_be_bytes());
+        bytes[tcp_at + 13] = flags.bits();
         finish_checksum(&mut bytes);
         OnWire {
             bytes,
@@ -230,11 +222,96 @@ fn cut(bytes: &[u8], header_len: usize, segment_size: usize, frame_max: usize) -
 }
 
 fn finish_checksum(bytes: &mut [u8]) {
-    let (ip, _, _) = ipv4::Header::parse(&bytes[ETHERNET_LEN..]).expect("was checked");
-    let segment = &mut bytes[ETHERNET_LEN + ipv4::HEADER_LEN..];
+    let ip = Ip::of_frame(bytes);
+    let segment = &mut bytes[ETHERNET_LEN + ip.header_len()..];
     segment[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].fill(0);
-    let sum = pseudo_v4(ip.src, ip.dst, tcp::PROTOCOL, ip.payload_len) + Sum::of(segment);
+    let sum = ip.pseudo(segment.len()) + Sum::of(segment);
     segment[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// The IP header of a frame, of either family. The stack sends neither options nor extension headers.
+#[derive(Debug)]
+enum Ip {
+    V4(ipv4::Header),
+    V6(ipv6::Header),
+}
+
+impl Ip {
+    /// The header of a packet; `None` when it is something else.
+    ///
+    /// # Panics
+    /// When the packet contradicts itself or its frame.
+    fn parse(link: &Ethernet, packet: &[u8]) -> Option<Ip> {
+        match link.ethertype {
+            EtherType::IPV4 => {
+                let (ip, options, payload) = ipv4::Header::parse(packet).expect("a datagram");
+                let whole = payload.len() + ipv4::HEADER_LEN == packet.len();
+                assert!(
+                    ipv4::verify(packet) && options.is_empty() && whole,
+                    "{ip:?}"
+                );
+                Some(Ip::V4(ip))
+            }
+            EtherType::IPV6 => {
+                let (ip, payload) = ipv6::Header::parse(packet).expect("a packet");
+                assert!(payload.len() + ipv6::HEADER_LEN == packet.len(), "{ip:?}");
+                Some(Ip::V6(ip))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_frame(bytes: &[u8]) -> Ip {
+        let (link, packet) = Ethernet::parse(bytes).expect("was checked");
+        match link.ethertype {
+            EtherType::IPV6 => Ip::V6(ipv6::Header::parse(packet).expect("was checked").0),
+            _ => Ip::V4(ipv4::Header::parse(packet).expect("was checked").0),
+        }
+    }
+
+    fn header_len(&self) -> usize {
+        match self {
+            Ip::V4(_) => ipv4::HEADER_LEN,
+            Ip::V6(_) => ipv6::HEADER_LEN,
+        }
+    }
+
+    fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.header_len()..]
+    }
+
+    fn protocol(&self) -> u8 {
+        match self {
+            Ip::V4(ip) => ip.protocol,
+            Ip::V6(ip) => ip.next_header,
+        }
+    }
+
+    fn pseudo(&self, len: usize) -> Sum {
+        match self {
+            Ip::V4(ip) => pseudo_v4(ip.src, ip.dst, PROTOCOL, len as u16),
+            Ip::V6(ip) => pseudo_v6(ip.src, ip.dst, PROTOCOL, len as u32),
+        }
+    }
+
+    /// The header of segment `index` of those that the frame is cut into.
+    fn part(&self, index: u16, payload_len: u16) -> Ip {
+        match self {
+            Ip::V4(ip) => Ip::V4(ipv4::Header {
+                id: ip.id.wrapping_add(index),
+                payload_len,
+                ..*ip
+            }),
+            Ip::V6(ip) => Ip::V6(ipv6::Header { payload_len, ..*ip }),
+        }
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        match self {
+            Ip::V4(ip) => ip.emit(out),
+            Ip::V6(ip) => ip.emit(out),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Streams of bytes of which each says where it belongs: no two streams are alike, and no two places of one.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::rng::mix;
@@ -11,8 +11,14 @@ pub(crate) struct Pattern(u64);
 
 impl Pattern {
     /// The stream from `source` to `target`.
-    pub fn between(source: SocketAddrV4, target: SocketAddrV4) -> Pattern {
-        let end = |end: SocketAddrV4| u64::from(end.ip().to_bits()) << 16 | u64::from(end.port());
+    pub fn between(source: SocketAddr, target: SocketAddr) -> Pattern {
+        let end = |end: SocketAddr| {
+            let address = match end.ip() {
+                IpAddr::V4(ip) => u64::from(ip.to_bits()),
+                IpAddr::V6(ip) => mix((ip.to_bits() >> 64) as u64) ^ ip.to_bits() as u64,
+            };
+            address << 16 | u64::from(end.port())
+        };
         Pattern(mix(end(source)).wrapping_sub(mix(!end(target))))
     }
 

@@ -1,7 +1,7 @@
 //! Programs: what runs on the hosts.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 use millrace_tcp::Duration;
@@ -65,7 +65,7 @@ impl Talks {
 
 /// Accepts connections and converses over each.
 pub struct Server {
-    local: SocketAddrV4,
+    local: SocketAddr,
     plan: Plan,
     total: usize,
     backlog: u32,
@@ -78,7 +78,7 @@ pub struct Server {
 
 impl Server {
     /// A server for `total` connections, after which it closes its listener.
-    pub fn new(local: SocketAddrV4, plan: Plan, total: usize) -> Server {
+    pub fn new(local: SocketAddr, plan: Plan, total: usize) -> Server {
         Server {
             local,
             plan,
@@ -161,7 +161,7 @@ impl Program for Server {
 
 /// Connects, some at a time, and converses over each connection.
 pub struct Client {
-    remote: SocketAddrV4,
+    remote: SocketAddr,
     plan: Plan,
     total: usize,
     parallel: usize,
@@ -172,7 +172,7 @@ pub struct Client {
 
 impl Client {
     /// A client that makes `total` connections, at most `parallel` at a time.
-    pub fn new(remote: SocketAddrV4, plan: Plan, total: usize, parallel: usize) -> Client {
+    pub fn new(remote: SocketAddr, plan: Plan, total: usize, parallel: usize) -> Client {
         Client {
             remote,
             plan,
@@ -225,8 +225,8 @@ impl Program for Client {
 
 /// Connects from a port of its own to a peer that does the same: a simultaneous open, if both do it soon enough one after the other.
 pub struct Peer {
-    local: SocketAddrV4,
-    remote: SocketAddrV4,
+    local: SocketAddr,
+    remote: SocketAddr,
     plan: Plan,
     wait: Duration,
     started: bool,
@@ -235,7 +235,7 @@ pub struct Peer {
 
 impl Peer {
     /// A peer that connects after `wait`. Of two, the one with the lower address says what the plan's client says.
-    pub fn new(local: SocketAddrV4, remote: SocketAddrV4, plan: Plan, wait: Duration) -> Peer {
+    pub fn new(local: SocketAddr, remote: SocketAddr, plan: Plan, wait: Duration) -> Peer {
         Peer {
             local,
             remote,

@@ -1,6 +1,6 @@
 //! One end of a conversation over a connection: what it sends, what it expects, and that nothing else happens.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use millrace_shard::{Error, How, Memory, Owner, SocketId, View, ViewFlags};
 use millrace_tcp::{Duration, Instant};
@@ -421,7 +421,7 @@ impl Talk {
 }
 
 /// Which of two ends that are alike is the client.
-pub(crate) fn role_of(local: SocketAddrV4, remote: SocketAddrV4) -> Role {
+pub(crate) fn role_of(local: SocketAddr, remote: SocketAddr) -> Role {
     if local < remote {
         Role::Client
     } else {

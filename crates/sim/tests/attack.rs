@@ -3,7 +3,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use common::for_seeds;
 use millrace_shard::{How, Options, Owner, Reuse, SocketId};
@@ -25,7 +25,7 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 
 /// A program that does anything to its sockets, until a time comes at which it closes them all.
 struct Fickle {
-    local: SocketAddrV4,
+    local: SocketAddr,
     target: Ipv4Addr,
     end: Instant,
     listener: Option<SocketId>,
@@ -103,7 +103,7 @@ impl Program for Fickle {
             self.tend(context, id);
         }
         if context.rng.chance(0.3) {
-            let remote = SocketAddrV4::new(self.target, context.rng.between(1, 5) as u16);
+            let remote = SocketAddr::new(self.target.into(), context.rng.between(1, 5) as u16);
             if let Ok(id) =
                 context
                     .stack
@@ -460,7 +460,7 @@ fn a2_a5_f3_a_blind_attacker_disturbs_nothing() {
             network
                 .stack(client)
                 .for_each_socket(network.now(), |socket| port = socket.local.port());
-            attacker.source.1 = *network.address_of(client, 0).ip();
+            attacker.source.1 = network.stack(client).config().address;
             let rng = network.rng().fork();
             let mut guesses = rng;
             while !network.is_done() {

@@ -292,7 +292,7 @@ fn within_one_host() {
         let host =
             network.add_host_with(Nic::Plain, Link::default(), |config| config.loopback = true);
         let own = network.address_of(host, 80);
-        let loopback = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80);
+        let loopback = std::net::SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 80);
         for address in [own, loopback] {
             let plan = Plan {
                 ending: Ending::BothClose,
@@ -333,7 +333,7 @@ fn several_hosts_at_once() {
 
 /// Connects, and wants to fail with this error.
 struct Failing {
-    remote: std::net::SocketAddrV4,
+    remote: std::net::SocketAddr,
     error: i32,
     write: bool,
     id: Option<SocketId>,

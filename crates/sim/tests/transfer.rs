@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::net::Ipv6Addr;
+
 use common::for_seeds;
+use millrace_shard::Ipv6;
 use millrace_sim::{Client, Ending, Link, Network, Nic, Pace, Plan, Read, Rng, Server, Tuning};
 use millrace_tcp::Duration;
 
@@ -44,7 +47,13 @@ fn plan(rng: &mut Rng) -> Plan {
 /// Some connections between two hosts of which nothing is certain but what `impair` has done to the links.
 fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
     let mut rng = network.rng().fork();
-    let mtu = pick(&mut rng, &[1500, 1500, 576, 9000]);
+    let v6 = rng.chance(0.3);
+    let mtu = if v6 {
+        pick(&mut rng, &[1500, 1500, 1280, 9000])
+    } else {
+        pick(&mut rng, &[1500, 1500, 576, 9000])
+    };
+    let mut number = 0;
     let interfaces = [Nic::Plain, Nic::Checksum, Nic::Segment, Nic::HandOver];
     let hosts = [(); 2].map(|()| {
         let delay = Duration::from_micros(rng.between(10, 20_000));
@@ -60,6 +69,12 @@ fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
         ];
         let host = network.add_host_with(pick(&mut rng, &interfaces), link, |config| {
             config.mtu = mtu;
+            number += 1;
+            config.ipv6 = v6.then(|| Ipv6 {
+                addresses: vec![(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number), 64)],
+                gateway: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 99)),
+                probes: 0,
+            });
             config.buffers.receive_default = buffers[0];
             config.buffers.receive_max = buffers[1];
             config.buffers.send_default = buffers[0];
@@ -82,7 +97,10 @@ fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
     });
     let plan = plan(&mut rng);
     let connections = rng.between(1, 4) as usize;
-    let address = network.address_of(hosts[1], 80);
+    let address = match v6 {
+        true => network.address_v6_of(hosts[1], 80),
+        false => network.address_of(hosts[1], 80),
+    };
     network.run_program(hosts[1], Server::new(address, plan, connections));
     network.run_program(hosts[0], Client::new(address, plan, connections, 2));
     network.run_until_done();

@@ -263,7 +263,7 @@ impl<M: Memory> Shard<M> {
             && marks.contains(Marks::BOUND)
         {
             marks.remove(Marks::BOUND);
-            self.ports.unbind(stream.tuple.local_port, index);
+            self.ports.unbind(stream.tuple.ports().0, index);
         }
     }
 

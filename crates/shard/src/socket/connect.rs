@@ -1,6 +1,6 @@
 //! Active opens.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_tcp::{Connection, Duration, Instant};
 
@@ -11,6 +11,7 @@ use crate::neighbour::Handle;
 use crate::ports::Ports;
 use crate::recv_ring::RecvRing;
 use crate::route::Route;
+use crate::segment::Fields;
 use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::table::{Place, Tuple};
@@ -18,6 +19,8 @@ use crate::tuning;
 
 /// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
+/// Where a socket is that is not bound.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl<M: Memory> Shard<M> {
     /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the port 0; without it both are chosen. The result shows in
@@ -28,19 +31,16 @@ impl<M: Memory> Shard<M> {
     pub fn connect(
         &mut self,
         owner: Owner,
-        local: Option<SocketAddrV4>,
-        remote: SocketAddrV4,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
         options: &Options,
         now: Instant,
     ) -> Result<SocketId, Error> {
         let wanted = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
         let id = match wanted {
-            Some(local) => self.bind(owner, local, options.reuse)?,
+            Some(local) => self.bind_with(owner, local, options)?,
             None => self.socket(owner, options)?,
         };
-        if let Some(socket) = self.sockets.get_mut(id.index()) {
-            socket.options = *options;
-        }
         self.connect_bound(id, remote, now)
             .inspect_err(|_| self.release_bound(id.index()))?;
         Ok(id)
@@ -51,7 +51,7 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::TooManySockets`].
     pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
-        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let local = NOWHERE;
         let index = self.insert_socket(Socket {
             owner,
             marks: Marks::empty(),
@@ -70,15 +70,17 @@ impl<M: Memory> Shard<M> {
     pub fn connect_bound(
         &mut self,
         id: SocketId,
-        remote: SocketAddrV4,
+        remote: SocketAddr,
         now: Instant,
     ) -> Result<(), Error> {
         let index = self.check(id)?;
         // Linux: the unspecified address is this host.
-        let remote = match remote.ip().is_unspecified() {
-            true => SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote.port()),
-            false => remote,
+        let address = match remote.ip().to_canonical() {
+            IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            address => address,
         };
+        let remote = SocketAddr::new(address, remote.port());
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         let bound = match &socket.kind {
             Kind::Bound { local } => *local,
@@ -90,7 +92,7 @@ impl<M: Memory> Shard<M> {
                 // The last attempt failed. A port that was chosen for it is chosen anew.
                 match socket.marks.contains(Marks::BOUND) {
                     true => stream.tuple.local(),
-                    false => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+                    false => NOWHERE,
                 }
             }
             Kind::Stream(_) if socket.marks.contains(Marks::ESTABLISHED) => {
@@ -100,14 +102,21 @@ impl<M: Memory> Shard<M> {
         };
         let options = socket.options;
         let route = self
-            .routes
-            .find(*remote.ip())
-            .filter(|_| remote.port() != 0);
-        let address = match route.ok_or(Error::NetworkUnreachable)? {
-            _ if !bound.ip().is_unspecified() => *bound.ip(),
-            Route::Local => *remote.ip(),
-            Route::Link(_) => self.config.address,
+            .route(remote.ip())
+            .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
+        let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
+            _ if !bound.ip().is_unspecified() => bound.ip(),
+            (Route::Local, address) => address,
+            (Route::Link(_), IpAddr::V4(_)) => self.config.address.into(),
+            (Route::Link(_), IpAddr::V6(address)) => self
+                .v6
+                .source_for(address)
+                .ok_or(Error::AddressNotAvailable)?
+                .into(),
         };
+        if address.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::NetworkUnreachable);
+        }
         // From loopback only to this host (RFC 1122 3.2.1.3 (g)).
         if address.is_loopback() && route != Some(Route::Local) {
             return Err(Error::Invalid);
@@ -118,7 +127,8 @@ impl<M: Memory> Shard<M> {
             .ok_or(Error::NetworkUnreachable)?;
         let connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
         let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
-        let stream = Stream::new(connection, tuple, limits, now);
+        let fields = self.fields(&tuple, &options);
+        let stream = Stream::new(connection, tuple, fields, limits, now);
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks.set(Marks::LOCAL, route == Some(Route::Local));
@@ -137,12 +147,14 @@ impl<M: Memory> Shard<M> {
     fn choose_tuple(
         &mut self,
         port: u16,
-        address: Ipv4Addr,
-        remote: SocketAddrV4,
+        address: IpAddr,
+        remote: SocketAddr,
         now: Instant,
     ) -> Result<Tuple, Error> {
         let (table, time_wait) = (&self.table, &self.time_wait);
-        let with_port = |port| Tuple::new(SocketAddrV4::new(address, port), remote);
+        let ends =
+            Tuple::new(SocketAddr::new(address, 0), remote).ok_or(Error::NetworkUnreachable)?;
+        let with_port = |port| ends.with_local_port(port);
         let free = |port| table.get(&with_port(port)).is_none();
         let reusable = |port| match table.get(&with_port(port)) {
             Some(Place::TimeWait(at)) => time_wait
@@ -176,12 +188,14 @@ impl Stream {
     pub fn new(
         connection: Connection,
         tuple: Tuple,
+        fields: Fields,
         (send_limit, receive_limit): (u32, u32),
         now: Instant,
     ) -> Stream {
         Stream {
             connection,
             tuple,
+            fields,
             hop: Handle::NONE,
             send: SendRing::default(),
             recv: RecvRing::default(),

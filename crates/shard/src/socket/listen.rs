@@ -1,7 +1,7 @@
 //! Binding, listening and accepting.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use millrace_tcp::{HalfOpen, Instant};
 
@@ -17,17 +17,35 @@ use crate::tuning;
 const BACKLOG_MAX: u32 = 4096;
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket that holds a local address and port. An unspecified address means all; port 0 picks a free one.
+    /// Makes a socket that holds a local address and port. An unspecified address means all of its family, `::` all of both unless
+    /// `IPV6_V6ONLY` is set; port 0 picks a free one.
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this shard, [`Error::TooManySockets`].
     pub fn bind(
         &mut self,
         owner: Owner,
-        local: SocketAddrV4,
+        local: SocketAddr,
         reuse: Reuse,
     ) -> Result<SocketId, Error> {
-        let address = *local.ip();
+        let options = Options {
+            reuse,
+            ..Options::default()
+        };
+        self.bind_with(owner, local, &options)
+    }
+
+    /// As [`Shard::bind`], with options that were set before.
+    ///
+    /// # Errors
+    /// As [`Shard::bind`].
+    pub fn bind_with(
+        &mut self,
+        owner: Owner,
+        local: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let address = local.ip().to_canonical();
         if !address.is_unspecified() && !self.is_own(address) {
             return Err(Error::AddressNotAvailable);
         }
@@ -36,7 +54,8 @@ impl<M: Memory> Shard<M> {
             socket: u32::MAX,
             owner,
             address,
-            reuse,
+            v6_only: options.v6_only,
+            reuse: options.reuse,
             listening: false,
         };
         let port = if local.port() != 0 {
@@ -50,15 +69,11 @@ impl<M: Memory> Shard<M> {
                 .choose(&mut self.secrets, free, free)
                 .ok_or(Error::AddressInUse)?
         };
-        let local = SocketAddrV4::new(address, port);
-        let options = Options {
-            reuse,
-            ..Options::default()
-        };
+        let local = SocketAddr::new(address, port);
         let index = self.insert_socket(Socket {
             owner,
             marks: Marks::BOUND,
-            options,
+            options: *options,
             kind: Kind::Bound { local },
         })?;
         bound.socket = index;
@@ -73,7 +88,7 @@ impl<M: Memory> Shard<M> {
     pub fn listen(
         &mut self,
         owner: Owner,
-        local: SocketAddrV4,
+        local: SocketAddr,
         backlog: u32,
         reuse: Reuse,
     ) -> Result<SocketId, Error> {
@@ -102,7 +117,8 @@ impl<M: Memory> Shard<M> {
         let bound = Bound {
             socket: index,
             owner: socket.owner,
-            address: *local.ip(),
+            address: local.ip(),
+            v6_only: socket.options.v6_only,
             reuse: socket.options.reuse,
             listening: true,
         };
@@ -158,12 +174,13 @@ impl<M: Memory> Shard<M> {
             return None;
         }
         let connection = state.establish(&self.config.tcp, &options.tcp, now);
-        let mss = self.segment_size(tuple.remote, &options)?;
+        let mss = self.segment_size(tuple.remote_ip(), &options)?;
         let limits = tuning::first_limits(&options, &self.config.buffers, mss);
-        let mut stream = Stream::new(connection, tuple, limits, now);
+        let fields = self.fields(&tuple, &options);
+        let mut stream = Stream::new(connection, tuple, fields, limits, now);
         stream.listener = listener;
         let mut marks = Marks::UNACCEPTED;
-        marks.set(Marks::LOCAL, self.routes.is_local(tuple.remote));
+        marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
         let index = self
             .insert_socket(Socket {
                 owner,
@@ -228,8 +245,13 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Whether `address` can be a local end.
-    pub(crate) fn is_own(&self, address: Ipv4Addr) -> bool {
-        address == self.config.address || (self.config.loopback && address.is_loopback())
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                address == self.config.address || (self.config.loopback && address.is_loopback())
+            }
+            IpAddr::V6(address) => self.v6.is_bindable(address),
+        }
     }
 
     pub(crate) fn insert_socket(&mut self, socket: Socket) -> Result<u32, Error> {

@@ -8,7 +8,7 @@ mod settings;
 mod view;
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use millrace_tcp::{Connection, Instant};
 
@@ -19,6 +19,7 @@ pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 use crate::memory::Owner;
 use crate::neighbour::Handle;
 use crate::recv_ring::RecvRing;
+use crate::segment::Fields;
 use crate::send_ring::SendRing;
 use crate::table::Tuple;
 
@@ -105,7 +106,7 @@ pub(crate) struct Socket {
 )]
 pub(crate) enum Kind {
     /// Neither listening nor connected; bound to an address, or not (port 0).
-    Bound { local: SocketAddrV4 },
+    Bound { local: SocketAddr },
     /// Waiting for connections.
     Listener(Listener),
     /// A connection.
@@ -114,7 +115,7 @@ pub(crate) enum Kind {
 
 /// A listening socket.
 pub(crate) struct Listener {
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// Connections (socket indices) that wait for accept, oldest first.
     pub queue: VecDeque<u32>,
     /// Of `queue`, at most this many and one more, as on Linux.
@@ -136,6 +137,8 @@ impl Listener {
 pub(crate) struct Stream {
     pub connection: Connection,
     pub tuple: Tuple,
+    /// The rest of its IP headers.
+    pub fields: Fields,
     /// The neighbour that leads to the peer.
     pub hop: Handle,
     pub send: SendRing,

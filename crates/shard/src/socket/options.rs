@@ -42,6 +42,16 @@ pub enum Opt {
     ReuseAddress(bool),
     /// `SO_REUSEPORT`.
     ReusePort(bool),
+    /// `IPV6_V6ONLY`, before the socket is bound: `::` does not mean IPv4, too.
+    V6Only(bool),
+    /// `IP_TTL`, 1..=255.
+    Ttl(u8),
+    /// `IP_TOS`.
+    Tos(u8),
+    /// `IPV6_UNICAST_HOPS`: `None` is the default.
+    HopLimit(Option<u8>),
+    /// `IPV6_TCLASS`.
+    TrafficClass(u8),
 }
 
 /// Names an option, to read it.
@@ -83,6 +93,16 @@ pub enum OptName {
     ReuseAddress,
     /// `SO_REUSEPORT`.
     ReusePort,
+    /// `IPV6_V6ONLY`.
+    V6Only,
+    /// `IP_TTL`.
+    Ttl,
+    /// `IP_TOS`.
+    Tos,
+    /// `IPV6_UNICAST_HOPS`.
+    HopLimit,
+    /// `IPV6_TCLASS`.
+    TrafficClass,
 }
 
 /// Everything that can be set on a socket, also before it is connected; accepted sockets inherit their listener's.
@@ -100,6 +120,16 @@ pub struct Options {
     pub send_buffer: Option<u32>,
     /// `SO_REUSEADDR` and `SO_REUSEPORT`.
     pub reuse: Reuse,
+    /// `IPV6_V6ONLY`.
+    pub v6_only: bool,
+    /// `IP_TTL`; `None` is the default.
+    pub ttl: Option<u8>,
+    /// `IP_TOS`.
+    pub tos: u8,
+    /// `IPV6_UNICAST_HOPS`; `None` is the default.
+    pub hop_limit: Option<u8>,
+    /// `IPV6_TCLASS`.
+    pub traffic_class: u8,
 }
 
 /// Sharing of a local address.

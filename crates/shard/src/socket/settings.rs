@@ -5,11 +5,14 @@ use millrace_tcp::{Instant, Keepalive};
 use super::{Kind, Marks, Opt, OptName, Options, SocketId};
 use crate::error::Error;
 use crate::memory::Memory;
+use crate::segment::{Fields, HOPS};
 use crate::shard::Shard;
 
 /// Least buffers that can be set, in bytes (Linux: 4608 and 2304 with their overhead).
 const SEND_BUFFER_MIN: u32 = 2304;
 const RECEIVE_BUFFER_MIN: u32 = 1152;
+/// The bits of type of service and traffic class that are ECN's.
+const ECN: u8 = 3;
 
 impl<M: Memory> Shard<M> {
     /// Sets an option.
@@ -21,6 +24,10 @@ impl<M: Memory> Shard<M> {
         let buffers = self.config.buffers;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let before = socket.options;
+        let is_bound = socket.marks.contains(Marks::BOUND) || socket.stream().is_some();
+        if matches!(option, Opt::V6Only(_)) && is_bound {
+            return Err(Error::Invalid);
+        }
         socket
             .options
             .set(option, buffers.send_max, buffers.receive_max)?;
@@ -43,6 +50,7 @@ impl<M: Memory> Shard<M> {
                 if let Some(limit) = options.send_buffer {
                     stream.send_limit = limit;
                 }
+                stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label);
                 if options.tcp != before.tcp {
                     stream.connection.configure(&options.tcp, now);
                 }
@@ -56,7 +64,7 @@ impl<M: Memory> Shard<M> {
                     self.ports.remove_connection(local, owner_reuse.address);
                     self.ports.add_connection(local, options.reuse.address);
                 }
-                stream.tuple.local_port
+                stream.tuple.ports().0
             }
         };
         if bound && let Some(registered) = self.ports.bound_mut(port, index) {
@@ -115,6 +123,11 @@ impl<M: Memory> Shard<M> {
             OptName::DeferAccept => Opt::DeferAccept(seconds_of(options.tcp.defer_accept)),
             OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
+            OptName::V6Only => Opt::V6Only(options.v6_only),
+            OptName::Ttl => Opt::Ttl(options.ttl.unwrap_or(HOPS)),
+            OptName::Tos => Opt::Tos(options.tos),
+            OptName::HopLimit => Opt::HopLimit(Some(options.hop_limit.unwrap_or(HOPS))),
+            OptName::TrafficClass => Opt::TrafficClass(options.traffic_class),
         })
     }
 }
@@ -214,6 +227,13 @@ impl Options {
             Opt::DeferAccept(seconds) => self.tcp.defer_accept = timeouts_in(seconds),
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,
+            Opt::V6Only(on) => self.v6_only = on,
+            Opt::Ttl(0) | Opt::HopLimit(Some(0)) => return Err(Error::Invalid),
+            Opt::Ttl(hops) => self.ttl = Some(hops),
+            // TCP speaks of congestion in the last two bits, not the program (RFC 3168 23.2).
+            Opt::Tos(tos) => self.tos = tos & !ECN,
+            Opt::HopLimit(hops) => self.hop_limit = hops,
+            Opt::TrafficClass(class) => self.traffic_class = class & !ECN,
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What a program may know of its socket at any time: readiness is state, not events.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_tcp::State;
 
@@ -52,9 +52,9 @@ pub struct View {
     /// The pending error as errno, 0 when none. [`crate::Shard::take_error`] takes it.
     pub error: i32,
     /// Our end; port 0 when not bound.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// The peer's end; 0.0.0.0:0 when there is none.
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
     /// Connections that wait for accept.
     pub pending_accepts: u32,
     /// Stream offset of the latest byte that the peer has announced as urgent. It is in the ring like any other.
@@ -81,7 +81,7 @@ bitflags::bitflags! {
 impl View {
     /// A view of a socket without a connection.
     pub(crate) fn empty(flags: ViewFlags) -> View {
-        let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         View {
             state: None,
             flags,
@@ -134,9 +134,9 @@ pub struct SocketInfo {
     /// Where it is in its life.
     pub state: SocketState,
     /// Our end.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// The peer's end.
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
     /// Bytes received and not read; of a listener, connections that wait for accept.
     pub receive_queue: u64,
     /// Bytes written and not acknowledged; of a listener, its backlog.

@@ -1,6 +1,6 @@
 //! Listeners: backlog, wildcard and specific addresses, sharing, and what becomes of those that wait.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_shard::{Error, How, Opt, OptName, Options, Poll, Reuse, ViewFlags, errno};
 use millrace_tcp::State;
@@ -17,8 +17,8 @@ const NO_REUSE: Reuse = Reuse {
     port: false,
 };
 
-fn any(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)
+fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_specific_address_wins_over_the_wildcard() {
     };
     let wildcard = net.shards[B].listen(OWNER, any(80), 5, shared).unwrap();
     let specific = net.shards[B]
-        .listen(OWNER, SocketAddrV4::new(ADDRESSES[B], 80), 5, shared)
+        .listen(OWNER, SocketAddr::new(ADDRESSES[B].into(), 80), 5, shared)
         .unwrap();
     net.connect(80);
     net.run(10_000);
@@ -216,11 +216,11 @@ fn an_address_is_taken_once() {
         Err(Error::AddressInUse)
     );
     assert_eq!(
-        shard.bind(OWNER, SocketAddrV4::new(ADDRESSES[B], 80), REUSE),
+        shard.bind(OWNER, SocketAddr::new(ADDRESSES[B].into(), 80), REUSE),
         Err(Error::AddressInUse)
     );
     assert_eq!(
-        shard.bind(OWNER, SocketAddrV4::new(ADDRESSES[A], 81), REUSE),
+        shard.bind(OWNER, SocketAddr::new(ADDRESSES[A].into(), 81), REUSE),
         Err(Error::AddressNotAvailable)
     );
     let now = net.now();
@@ -273,19 +273,22 @@ fn a_bound_socket_connects_from_its_port() {
     let now = net.now();
     let id = net.shards[A].bind(OWNER, any(4444), REUSE).unwrap();
     net.shards[A]
-        .connect_bound(id, SocketAddrV4::new(ADDRESSES[B], 80), now)
+        .connect_bound(id, SocketAddr::new(ADDRESSES[B].into(), 80), now)
         .unwrap();
     assert_eq!(
-        net.shards[A].connect_bound(id, SocketAddrV4::new(ADDRESSES[B], 80), now),
+        net.shards[A].connect_bound(id, SocketAddr::new(ADDRESSES[B].into(), 80), now),
         Err(Error::InProgress)
     );
     net.run(10_000);
     assert_eq!(
-        net.shards[A].connect_bound(id, SocketAddrV4::new(ADDRESSES[B], 80), now),
+        net.shards[A].connect_bound(id, SocketAddr::new(ADDRESSES[B].into(), 80), now),
         Err(Error::AlreadyConnected)
     );
-    assert_eq!(net.view(A, id).local, SocketAddrV4::new(ADDRESSES[A], 4444));
-    let local = Some(SocketAddrV4::new(ADDRESSES[A], 4444));
+    assert_eq!(
+        net.view(A, id).local,
+        SocketAddr::new(ADDRESSES[A].into(), 4444)
+    );
+    let local = Some(SocketAddr::new(ADDRESSES[A].into(), 4444));
     let options = Options {
         reuse: REUSE,
         ..Options::default()
@@ -293,7 +296,7 @@ fn a_bound_socket_connects_from_its_port() {
     let again = net.shards[A].connect(
         OWNER,
         local,
-        SocketAddrV4::new(ADDRESSES[B], 80),
+        SocketAddr::new(ADDRESSES[B].into(), 80),
         &options,
         now,
     );

@@ -1,6 +1,6 @@
 //! Neighbours: asking, answering, believing, forgetting.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_shard::{Error, Options, errno};
 use millrace_wire::arp::{self, Operation};
@@ -67,7 +67,7 @@ fn many_sockets_wait_for_one_request() {
 fn a_silent_neighbour_is_asked_once_a_second_three_times() {
     let mut net = Net::new();
     let now = net.now();
-    let remote = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 80);
+    let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 99).into(), 80);
     let ids: Vec<_> = (0..10)
         .map(|_| {
             net.shards[A]
@@ -116,7 +116,7 @@ fn t14_a_thousand_neighbours_at_once() {
     let now = net.now();
     let host = |i: u32| Ipv4Addr::new(10, 0, (1 + i / 250) as u8, (1 + i % 250) as u8);
     for i in 0..1000 {
-        let remote = SocketAddrV4::new(host(i), 80);
+        let remote = SocketAddr::new(host(i).into(), 80);
         net.shards[A]
             .connect(OWNER, None, remote, &Options::default(), now)
             .unwrap();
@@ -297,7 +297,7 @@ fn beyond_the_link_the_gateway_is_asked_for() {
     routed.gateway = Some(ADDRESSES[B]);
     let mut net = Net::with(routed, config(B));
     let now = net.now();
-    let far = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 80);
+    let far = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 80);
     net.shards[A]
         .connect(OWNER, None, far, &Options::default(), now)
         .unwrap();
@@ -311,7 +311,7 @@ fn beyond_the_link_the_gateway_is_asked_for() {
         ethernet::Header::parse(&syn.0.bytes).unwrap().0.dst,
         MACS[B]
     );
-    assert_eq!(syn.1.dst, *far.ip());
+    assert_eq!(syn.1.dst, far.ip());
     let nowhere = net.shards[B].connect(OWNER, None, far, &Options::default(), now);
     assert_eq!(nowhere, Err(Error::NetworkUnreachable));
 }

@@ -1,6 +1,6 @@
 //! Frames that nobody honest sends. Names are the lines of the list of hostile inputs.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_shard::Usage;
 use millrace_tcp::State;
@@ -45,6 +45,14 @@ pub fn packet(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec
     header.emit(&mut bytes[14..]);
     bytes[34..].copy_from_slice(payload);
     bytes
+}
+
+/// An end of an IPv4 connection.
+fn v4(end: SocketAddr) -> (Ipv4Addr, u16) {
+    match end {
+        SocketAddr::V4(end) => (*end.ip(), end.port()),
+        SocketAddr::V6(end) => panic!("{end} is IPv6"),
+    }
 }
 
 /// A TCP segment in a frame, with a good checksum.
@@ -444,14 +452,7 @@ fn a2_a4_blind_resets_and_syns_in_the_window_do_not_kill() {
     let mut random = Random(17);
     for _ in 0..2000 {
         for flags in [Flags::RST, Flags::SYN, Flags::RST | Flags::ACK] {
-            let bytes = segment(
-                (*remote.ip(), remote.port()),
-                (*local.ip(), local.port()),
-                random.next() as u32,
-                0,
-                flags,
-                &[],
-            );
+            let bytes = segment(v4(remote), v4(local), random.next() as u32, 0, flags, &[]);
             net.inject(B, &bytes);
         }
     }

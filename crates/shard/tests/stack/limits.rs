@@ -1,6 +1,6 @@
 //! Limits: the new is refused, the old is kept, a counter says so; and after everything is over nothing is left.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use millrace_shard::{Error, HeapMemory, Options, Shard};
 use millrace_wire::tcp::Flags;
@@ -24,7 +24,7 @@ fn sockets() {
     let refused = net.shards[B].connect(
         OWNER,
         None,
-        SocketAddrV4::new(ADDRESSES[A], 80),
+        SocketAddr::new(ADDRESSES[A].into(), 80),
         &Options::default(),
         now,
     );
@@ -106,7 +106,7 @@ fn send_memory() {
 fn ephemeral_ports_run_out_and_time_wait_gives_them_back() {
     let mut net = Net::new();
     let now = net.now();
-    let remote = SocketAddrV4::new(ADDRESSES[B], 80);
+    let remote = SocketAddr::new(ADDRESSES[B].into(), 80);
     let all: Vec<_> = (0..28_232)
         .map(|_| {
             net.shards[A]
@@ -118,7 +118,7 @@ fn ephemeral_ports_run_out_and_time_wait_gives_them_back() {
     assert_eq!(refused, Err(Error::AddressNotAvailable));
     assert_eq!(net.shards[A].counters().ports_exhausted, 1);
     // Another destination has them all.
-    let other = SocketAddrV4::new(ADDRESSES[B], 81);
+    let other = SocketAddr::new(ADDRESSES[B].into(), 81);
     assert!(
         net.shards[A]
             .connect(OWNER, None, other, &Options::default(), now)

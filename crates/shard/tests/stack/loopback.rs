@@ -1,13 +1,13 @@
 //! Traffic of a host with itself: it turns round inside the shard.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace_shard::{Error, Options, Reuse, SocketId, ViewFlags, errno};
 
 use crate::net::{A, ADDRESSES, B, Net, OWNER, config};
 
 fn pair(net: &mut Net, address: Ipv4Addr) -> (SocketId, SocketId) {
-    let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80);
+    let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);
     let listener = net.shards[A]
         .listen(OWNER, local, 16, Reuse::default())
         .unwrap();
@@ -16,7 +16,7 @@ fn pair(net: &mut Net, address: Ipv4Addr) -> (SocketId, SocketId) {
         .connect(
             OWNER,
             None,
-            SocketAddrV4::new(address, 80),
+            SocketAddr::new(address.into(), 80),
             &Options::default(),
             now,
         )
@@ -36,7 +36,10 @@ fn both_loopback_and_the_own_address_turn_round() {
     ] {
         let mut net = Net::new();
         let (client, server) = pair(&mut net, address);
-        assert_eq!(net.view(A, server).local, SocketAddrV4::new(address, 80));
+        assert_eq!(
+            net.view(A, server).local,
+            SocketAddr::new(address.into(), 80)
+        );
         let there = net.transfer((A, client), (A, server), 3_000_000);
         let back = net.transfer((A, server), (A, client), 3_000_000);
         assert!(there.max(back) < 20_000, "3 MB in {there} and {back} us");
@@ -53,14 +56,14 @@ fn both_loopback_and_the_own_address_turn_round() {
 fn zero_is_this_host() {
     let mut net = Net::new();
     let (client, _) = pair(&mut net, Ipv4Addr::UNSPECIFIED);
-    assert_eq!(*net.view(A, client).remote.ip(), Ipv4Addr::LOCALHOST);
+    assert_eq!(net.view(A, client).remote.ip(), Ipv4Addr::LOCALHOST);
 }
 
 #[test]
 fn a_port_without_listener_refuses() {
     let mut net = Net::new();
     let now = net.now();
-    let remote = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    let remote = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
     let client = net.shards[A]
         .connect(OWNER, None, remote, &Options::default(), now)
         .unwrap();
@@ -71,7 +74,7 @@ fn a_port_without_listener_refuses() {
 #[test]
 fn a_socket_may_connect_to_itself() {
     let mut net = Net::new();
-    let itself = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 5000);
+    let itself = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 5000);
     let now = net.now();
     let id = net.shards[A]
         .connect(OWNER, Some(itself), itself, &Options::default(), now)
@@ -88,7 +91,7 @@ fn a_socket_may_connect_to_itself() {
 #[test]
 fn work_in_one_call_is_bounded_and_the_rest_is_announced() {
     let mut net = Net::new();
-    let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
     let listener = net.shards[A]
         .listen(OWNER, local, 4000, Reuse::default())
         .unwrap();
@@ -112,7 +115,7 @@ fn without_loopback_the_own_host_is_out_of_reach() {
     let mut net = Net::with(quiet, config(B));
     let now = net.now();
     for address in [Ipv4Addr::LOCALHOST, ADDRESSES[A]] {
-        let remote = SocketAddrV4::new(address, 80);
+        let remote = SocketAddr::new(address.into(), 80);
         let refused = net.shards[A].connect(OWNER, None, remote, &Options::default(), now);
         assert_eq!(refused, Err(Error::NetworkUnreachable));
     }

@@ -10,3 +10,5 @@ mod loopback;
 mod net;
 mod options;
 mod transfer;
+mod v6;
+mod v6_hostile;

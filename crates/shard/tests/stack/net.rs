@@ -1,18 +1,24 @@
 //! The link: in-memory queues between two shards, a clock that jumps from event to event, and a hand in the middle.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Config, Egress, HeapMemory, Options, Owner, Reuse, Shard, SocketId, View};
+use millrace_shard::{
+    Config, Egress, HeapMemory, Ipv6, Options, Owner, Reuse, Shard, SocketId, View,
+};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 use millrace_wire::tcp::{Flags, Segment};
-use millrace_wire::{arp, ethernet, ipv4};
+use millrace_wire::{arp, ethernet, icmpv6, ipv4, ipv6, ndp};
 
 pub const OWNER: Owner = Owner(7);
 pub const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+pub const ADDRESSES_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xa),
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xb),
+];
 /// The client's side, by convention.
 pub const A: usize = 0;
 /// The server's side.
@@ -55,6 +61,19 @@ impl Flying {
                 .ok()
                 .map(|segment| (header, segment))
         })?
+    }
+
+    /// The IPv6 header and what follows it, if it is IPv6.
+    pub fn v6(&self) -> Option<(ipv6::Header, &[u8])> {
+        let (link, packet) = ethernet::Header::parse(&self.bytes).ok()?;
+        (link.ethertype == ethernet::EtherType::IPV6).then(|| ipv6::Header::parse(packet).ok())?
+    }
+
+    /// The message of neighbour discovery, if it is one.
+    pub fn ndp(&self) -> Option<(ipv6::Header, ndp::Message)> {
+        let (header, bytes) = self.v6()?;
+        let message = ndp::Message::parse(&header, bytes).ok()?;
+        (header.next_header == icmpv6::PROTOCOL).then_some((header, message))
     }
 
     pub fn arp(&self) -> Option<arp::Packet> {
@@ -127,6 +146,16 @@ pub fn config(side: usize) -> Config {
     config
 }
 
+/// The same with IPv6, too.
+pub fn config_v6(side: usize) -> Config {
+    let mut config = config(side);
+    config.ipv6 = Some(Ipv6 {
+        addresses: vec![(ADDRESSES_V6[side], 64)],
+        ..Ipv6::default()
+    });
+    config
+}
+
 /// A port that does nothing for the stack.
 pub fn plain(mac: Mac, mtu: u16) -> Capabilities {
     Capabilities {
@@ -172,6 +201,14 @@ impl Net {
             hand: Box::new(|_, _| true),
             log: Vec::new(),
         }
+    }
+
+    /// Both sides speak IPv6, and their addresses have stood the test.
+    pub fn v6() -> Net {
+        let mut net = Net::with(config_v6(A), config_v6(B));
+        net.run(1_500_000);
+        assert!(net.shards.iter().all(|shard| !shard.is_tentative()));
+        net
     }
 
     pub fn with_offloads(mut self) -> Net {
@@ -253,7 +290,7 @@ impl Net {
     }
 
     pub fn listen(&mut self, port: u16, backlog: u32) -> SocketId {
-        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         self.shards[B]
             .listen(
                 OWNER,
@@ -269,10 +306,38 @@ impl Net {
 
     pub fn connect(&mut self, port: u16) -> SocketId {
         let now = self.now();
-        let remote = SocketAddrV4::new(ADDRESSES[B], port);
+        let remote = SocketAddr::new(ADDRESSES[B].into(), port);
         self.shards[A]
             .connect(OWNER, None, remote, &Options::default(), now)
             .expect("connect")
+    }
+
+    /// A listener of the server's side for both families.
+    pub fn listen_v6(&mut self, port: u16) -> SocketId {
+        let local = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        let reuse = Reuse {
+            address: true,
+            port: false,
+        };
+        self.shards[B]
+            .listen(OWNER, local, 16, reuse)
+            .expect("listen")
+    }
+
+    pub fn connect_to(&mut self, remote: SocketAddr) -> SocketId {
+        let now = self.now();
+        self.shards[A]
+            .connect(OWNER, None, remote, &Options::default(), now)
+            .expect("connect")
+    }
+
+    /// As [`Net::pair`], over IPv6.
+    pub fn pair_v6(&mut self) -> (SocketId, SocketId, SocketId) {
+        let listener = self.listen_v6(80);
+        let client = self.connect_to(SocketAddr::new(ADDRESSES_V6[B].into(), 80));
+        self.run(10_000 + 6 * self.latency_us);
+        let server = self.shards[B].accept(listener).expect("a connection waits");
+        (client, server, listener)
     }
 
     /// A connection between both, established: the client's and the server's socket, and the listener.

@@ -1,0 +1,113 @@
+//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used when nobody on the link has answered to it.
+
+use std::net::Ipv6Addr;
+
+use millrace_tcp::{Duration, Instant};
+use millrace_wire::ipv6::solicited_node;
+use millrace_wire::ndp::Message;
+
+use crate::memory::Memory;
+use crate::shard::Shard;
+
+/// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An address of this host.
+pub struct Own {
+    pub address: Ipv6Addr,
+    mask: u128,
+    pub state: State,
+}
+
+/// Whether an address may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address is ours.
+    Tentative { left: u8, at: Instant },
+    /// Yes.
+    Preferred,
+    /// Never: another host has it.
+    Duplicate,
+}
+
+impl State {
+    pub fn is_tentative(self) -> bool {
+        matches!(self, State::Tentative { .. })
+    }
+
+    pub fn deadline(self) -> Option<Instant> {
+        match self {
+            State::Tentative { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+}
+
+impl Own {
+    pub fn new(address: Ipv6Addr, prefix_len: u8, probes: u8, now: Instant) -> Own {
+        Own {
+            address,
+            mask: u128::MAX
+                .checked_shl(128 - u32::from(prefix_len.min(128)))
+                .unwrap_or(0),
+            state: match probes {
+                0 => State::Preferred,
+                left => State::Tentative { left, at: now },
+            },
+        }
+    }
+
+    pub fn has_prefix_of(&self, other: Ipv6Addr) -> bool {
+        (self.address.to_bits() ^ other.to_bits()) & self.mask == 0
+    }
+}
+
+impl<M: Memory> Shard<M> {
+    /// Whether an IPv6 address of this host is still being looked for on the link. Until it is known to be nobody else's, no packet is sent from it or taken for it.
+    pub fn is_tentative(&self) -> bool {
+        self.v6.is_tentative()
+    }
+
+    /// Probes, and makes use of what has stood the probes.
+    pub(super) fn detect_duplicates(&mut self, now: Instant) {
+        for index in 0..self.v6.own.len() {
+            let own = &mut self.v6.own[index];
+            let State::Tentative { left, at } = own.state else {
+                continue;
+            };
+            if at > now {
+                continue;
+            }
+            let target = own.address;
+            let Some(left) = left.checked_sub(1) else {
+                own.state = State::Preferred;
+                continue;
+            };
+            own.state = State::Tentative {
+                left,
+                at: now + RETRY,
+            };
+            let probe = Message::NeighbourSolicitation {
+                target,
+                source: None,
+            };
+            self.send_ndp(Ipv6Addr::UNSPECIFIED, solicited_node(target), &probe);
+        }
+    }
+
+    /// Another host has, or wants, an address of ours. Returns whether the address is ours to speak for.
+    pub(super) fn claimed_by_other(&mut self, address: Ipv6Addr, is_claim: bool) -> bool {
+        let Some(own) = self.v6.own.iter_mut().find(|own| own.address == address) else {
+            return false;
+        };
+        match own.state {
+            State::Tentative { .. } if is_claim => {
+                own.state = State::Duplicate;
+                self.counters.duplicate_addresses += 1;
+                false
+            }
+            State::Tentative { .. } | State::Duplicate => false,
+            State::Preferred => true,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! ICMPv6 (RFC 4443): echo, errors out under a rate limit, errors in to the connection that they quote.
+
+use std::net::Ipv6Addr;
+
+use millrace_tcp::{Error, IcmpError, Instant};
+use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted, unreachable};
+use millrace_wire::ipv6::MTU_MIN;
+use millrace_wire::{ethernet, ipv6, ndp};
+
+use crate::memory::Memory;
+use crate::reply::Reply;
+use crate::segment::HOPS;
+use crate::shard::Shard;
+use crate::table::{Pair, Tuple};
+
+/// How much of a packet an error quotes: as much as fits into the least MTU (RFC 4443 2.4 (c)).
+const QUOTE_MAX: usize = MTU_MIN as usize - ipv6::HEADER_LEN - HEADER_LEN;
+/// IPv6 and TCP headers without options: what an MTU leaves for a segment.
+const HEADERS_LEN: u16 = 60;
+
+/// What is wrong with a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    /// It is for nobody here; one of [`mod@unreachable`].
+    Unreachable(u8),
+    /// Its headers make no sense.
+    Parameter {
+        /// One of [`mod@ipv6::parameter`].
+        code: u8,
+        /// Where.
+        pointer: u32,
+    },
+}
+
+impl<M: Memory> Shard<M> {
+    pub(super) fn icmpv6_input(
+        &mut self,
+        link: &ethernet::Header,
+        header: &ipv6::Header,
+        bytes: &[u8],
+        now: Instant,
+    ) {
+        let message = match Message::parse(bytes) {
+            Ok(message) if icmpv6::verify(header.src, header.dst, bytes) => message,
+            _ => {
+                self.counters.icmp_dropped += 1;
+                return;
+            }
+        };
+        if ndp::is_ndp(bytes[0]) {
+            self.ndp_input(link, header, bytes, now);
+            return;
+        }
+        match message {
+            _ if header.src.is_unspecified() => self.counters.icmp_dropped += 1,
+            Message::EchoRequest { id, sequence, data } => {
+                let answer = Message::EchoReply { id, sequence, data };
+                if self.send_icmpv6(header, &answer) {
+                    self.counters.icmp_echo_replies += 1;
+                }
+            }
+            Message::PacketTooBig { mtu, original } => {
+                // Less than every link takes is nonsense (RFC 8201 4), and more than ours takes is no news.
+                if (u32::from(MTU_MIN)..u32::from(self.config.mtu)).contains(&mtu) {
+                    let max_segment = mtu as u16 - HEADERS_LEN;
+                    let error = IcmpError::FragmentationNeeded { max_segment };
+                    self.icmpv6_error_input(error, original, now);
+                } else {
+                    self.counters.icmp_dropped += 1;
+                }
+            }
+            Message::Unreachable { code, original } => {
+                self.icmpv6_error_input(IcmpError::Unreachable(meaning(code)), original, now);
+            }
+            Message::TimeExceeded { original, .. } => {
+                let error = IcmpError::Unreachable(Error::HostUnreachable);
+                self.icmpv6_error_input(error, original, now);
+            }
+            Message::ParameterProblem { original, .. } => {
+                let error = IcmpError::Unreachable(Error::ProtocolError);
+                self.icmpv6_error_input(error, original, now);
+            }
+            Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
+        }
+    }
+
+    fn icmpv6_error_input(&mut self, error: IcmpError, original: &[u8], now: Instant) {
+        let Ok(quoted) = Quoted::parse(original) else {
+            self.counters.icmp_dropped += 1;
+            return;
+        };
+        let place = quoted.tcp().map(|tcp| {
+            let tuple = Tuple::V6(Pair {
+                local: quoted.src,
+                remote: quoted.dst,
+                local_port: tcp.src_port,
+                remote_port: tcp.dst_port,
+            });
+            (tuple, tcp.seq)
+        });
+        self.connection_error(place, error, now);
+    }
+
+    /// Says what is wrong with a packet, unless RFC 4443 2.4 (e) forbids it. Whether it may be said of a packet to a group, the caller has checked.
+    pub(super) fn icmpv6_error(
+        &mut self,
+        trouble: Trouble,
+        header: &ipv6::Header,
+        packet: &[u8],
+        now: Instant,
+    ) {
+        let about_error = header.next_header == icmpv6::PROTOCOL
+            && packet
+                .get(ipv6::HEADER_LEN)
+                .is_none_or(|&kind| icmpv6::is_error(kind));
+        if header.src.is_unspecified() || about_error {
+            return;
+        }
+        if !self.icmp_limit.allow(now) {
+            self.counters.icmp_errors_limited += 1;
+            return;
+        }
+        let original = &packet[..packet.len().min(QUOTE_MAX)];
+        let message = match trouble {
+            Trouble::Unreachable(code) => Message::Unreachable { code, original },
+            Trouble::Parameter { code, pointer } => Message::ParameterProblem {
+                code,
+                pointer,
+                original,
+            },
+        };
+        if self.send_icmpv6(header, &message) {
+            self.counters.icmp_errors_out += 1;
+        }
+    }
+
+    /// Queues a message to the sender of `header`, from the address that it was sent to if that is one host's; false when it cannot be sent.
+    fn send_icmpv6(&mut self, header: &ipv6::Header, message: &Message<'_>) -> bool {
+        let len = message.encoded_len();
+        let source = if header.dst.is_multicast() {
+            self.v6.source_for(header.src)
+        } else {
+            Some(header.dst)
+        };
+        let Some(src) = source.filter(|_| len + ipv6::HEADER_LEN <= usize::from(self.v6.mtu()))
+        else {
+            self.counters.icmp_dropped += 1;
+            return false;
+        };
+        let dst: Ipv6Addr = header.src;
+        let answer = ipv6::Header {
+            src,
+            dst,
+            next_header: icmpv6::PROTOCOL,
+            hop_limit: HOPS,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: len as u16,
+        };
+        let mut buffer = self.replies.buffer();
+        buffer.resize(ipv6::HEADER_LEN + len, 0);
+        answer.emit(&mut buffer);
+        message.emit(src, dst, &mut buffer[ipv6::HEADER_LEN..]);
+        self.reply(Reply::Packet(buffer));
+        true
+    }
+}
+
+/// What a code means to a program, as Linux's `icmpv6_err_convert` has it, but that prohibition is unreachability.
+fn meaning(code: u8) -> Error {
+    match code {
+        unreachable::PORT => Error::ConnectionRefused,
+        unreachable::NO_ROUTE => Error::NetworkUnreachable,
+        _ => Error::HostUnreachable,
+    }
+}

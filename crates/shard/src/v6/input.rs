@@ -1,0 +1,90 @@
+//! IPv6 in: the checks of RFC 8200 and the way up. There is no reassembly: fragments are dropped and counted.
+
+use millrace_tcp::Instant;
+use millrace_wire::ipv6::{self, Problem, parameter};
+use millrace_wire::offload::Frame;
+use millrace_wire::{ethernet, icmpv6, tcp, udp};
+
+use super::icmp::Trouble;
+use crate::memory::Memory;
+use crate::shard::Shard;
+
+impl<M: Memory> Shard<M> {
+    pub(crate) fn ipv6_input(
+        &mut self,
+        link: &ethernet::Header,
+        bytes: &[u8],
+        frame: &Frame<'_>,
+        now: Instant,
+    ) {
+        let Ok((header, payload)) = ipv6::Header::parse(bytes) else {
+            self.counters.ip_malformed += 1;
+            return;
+        };
+        let to_group = self.v6.is_group(header.dst);
+        // Whoever sends to one host does not send to a group of stations.
+        if !to_group && (link.dst.is_multicast() || !self.v6.is_assigned(header.dst)) {
+            self.counters.ip_not_ours += 1;
+            return;
+        }
+        // Only neighbour discovery comes from nobody.
+        let from_nobody = header.src.is_unspecified();
+        if !from_nobody && !self.v6.is_valid_source(header.src) {
+            self.counters.ip_bad_source += 1;
+            return;
+        }
+        let packet = &bytes[..ipv6::HEADER_LEN + payload.len()];
+        let content = match ipv6::walk(&header, payload) {
+            Ok(content) => content,
+            Err(problem) => {
+                self.counters.ip_malformed += 1;
+                if let Problem::Parameter {
+                    code,
+                    pointer,
+                    to_groups,
+                } = problem
+                    && (!to_group || to_groups)
+                {
+                    self.icmpv6_error(Trouble::Parameter { code, pointer }, &header, packet, now);
+                }
+                return;
+            }
+        };
+        if content
+            .fragment
+            .is_some_and(|fragment| !fragment.is_atomic())
+        {
+            self.counters.ip_fragments += 1;
+            return;
+        }
+        match content.protocol {
+            icmpv6::PROTOCOL => self.icmpv6_input(link, &header, content.payload, now),
+            _ if to_group => self.counters.ip_not_ours += 1,
+            _ if from_nobody => self.counters.ip_bad_source += 1,
+            tcp::PROTOCOL => {
+                let (local, remote) = (header.dst, header.src);
+                self.tcp_input(
+                    local,
+                    remote,
+                    content.payload,
+                    frame.checksum,
+                    link.src,
+                    now,
+                );
+            }
+            udp::PROTOCOL => {
+                self.counters.ip_unknown_protocol += 1;
+                let trouble = Trouble::Unreachable(icmpv6::unreachable::PORT);
+                self.icmpv6_error(trouble, &header, packet, now);
+            }
+            _ => {
+                self.counters.ip_unknown_protocol += 1;
+                let trouble = Trouble::Parameter {
+                    code: parameter::NEXT_HEADER,
+                    pointer: content.protocol_at,
+                };
+                self.icmpv6_error(trouble, &header, packet, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! IPv6: the host's addresses and routes, packets in, ICMPv6, neighbour discovery.
+
+mod detect;
+mod discovery;
+mod icmp;
+mod input;
+mod routers;
+
+use std::net::Ipv6Addr;
+
+use millrace_tcp::Instant;
+use millrace_wire::ethernet::Mac;
+use millrace_wire::ipv6::{self, MTU_MIN, solicited_node};
+
+use crate::config::Config;
+use crate::route::Route;
+use detect::{Own, State};
+use routers::Routers;
+
+/// What a host with one link knows of IPv6. Without addresses it is off, but for `::1`.
+pub struct Ipv6 {
+    /// The addresses on the link, the link-local one first.
+    own: Vec<Own>,
+    gateway: Option<Ipv6Addr>,
+    routers: Routers,
+    loopback: bool,
+    /// The largest packet: the link's, or less if a router says so.
+    mtu: u16,
+}
+
+impl Ipv6 {
+    /// What a configuration says; addresses are looked for on the link from `now` on.
+    pub fn new(config: &Config, now: Instant) -> Ipv6 {
+        let settings = config.ipv6.as_ref().filter(|_| config.mtu >= MTU_MIN);
+        let own = settings.map_or_else(Vec::new, |settings| {
+            let link_local = (ipv6::link_local(config.mac), 64);
+            std::iter::once(link_local)
+                .chain(settings.addresses.iter().copied())
+                .map(|(address, prefix_len)| Own::new(address, prefix_len, settings.probes, now))
+                .collect()
+        });
+        let gateway = settings.and_then(|settings| settings.gateway);
+        Ipv6 {
+            routers: Routers::new(
+                gateway.is_none(),
+                settings
+                    .filter(|settings| settings.probes == 0)
+                    .map(|_| now),
+            ),
+            own,
+            gateway,
+            loopback: config.loopback,
+            mtu: config.mtu,
+        }
+    }
+
+    /// Whether the link has IPv6.
+    pub fn is_on(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Whether an address is still being looked for on the link, so that it cannot be used yet.
+    pub fn is_tentative(&self) -> bool {
+        self.own.iter().any(|own| own.state.is_tentative())
+    }
+
+    /// The largest packet on the link in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Where `destination` is, if it can be reached at all.
+    pub fn find(&self, destination: Ipv6Addr) -> Option<Route> {
+        if self.is_local(destination) {
+            return self.loopback.then_some(Route::Local);
+        }
+        if !self.is_on() || !is_unicast(destination) {
+            return None;
+        }
+        if self.on_link(destination) {
+            return Some(Route::Link(destination.into()));
+        }
+        self.gateway
+            .or_else(|| self.routers.first())
+            .map(|router| Route::Link(router.into()))
+    }
+
+    /// Whether `address` is this host: one of its own, or `::1`.
+    pub fn is_local(&self, address: Ipv6Addr) -> bool {
+        address.is_loopback() || self.own.iter().any(|own| own.address == address)
+    }
+
+    /// Whether a socket may be bound to `address`. It may before the address is known to be nobody else's; only packets have to wait for that.
+    pub fn is_bindable(&self, address: Ipv6Addr) -> bool {
+        (self.loopback && address.is_loopback())
+            || self
+                .own
+                .iter()
+                .any(|own| own.address == address && own.state != State::Duplicate)
+    }
+
+    /// Whether packets to `address` are for this host.
+    fn is_assigned(&self, address: Ipv6Addr) -> bool {
+        self.own
+            .iter()
+            .any(|own| own.address == address && own.state == State::Preferred)
+    }
+
+    /// Whether this host is in the group `address`: all nodes, or those asked for by an address of ours (RFC 4291 2.8).
+    fn is_group(&self, address: Ipv6Addr) -> bool {
+        const ALL_NODES_OF_INTERFACE: Ipv6Addr = Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 1);
+        address == ipv6::ALL_NODES
+            || address == ALL_NODES_OF_INTERFACE
+            || self
+                .own
+                .iter()
+                .any(|own| own.state != State::Duplicate && solicited_node(own.address) == address)
+    }
+
+    /// Whether `address` is a neighbour's: link-local, or in a prefix of our addresses.
+    fn on_link(&self, address: Ipv6Addr) -> bool {
+        self.own.iter().any(|own| own.has_prefix_of(address))
+    }
+
+    /// Whether a packet from the link may have this source: one host, and not this one.
+    fn is_valid_source(&self, source: Ipv6Addr) -> bool {
+        is_unicast(source) && !self.is_local(source)
+    }
+
+    /// The address to speak from to `destination`: of the same scope if there is one, with the longest common prefix (RFC 6724 5, rules 2 and 8).
+    pub fn source_for(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
+        let local = is_link_scope(destination);
+        self.own
+            .iter()
+            .filter(|own| own.state == State::Preferred)
+            .map(|own| own.address)
+            .max_by_key(|address| {
+                let common = (address.to_bits() ^ destination.to_bits()).leading_zeros();
+                (is_link_scope(*address) == local, common)
+            })
+    }
+
+    /// A router tells the MTU of the link (RFC 4861 6.3.4): within what is possible it is followed.
+    fn limit_mtu(&mut self, mtu: u32) {
+        if (u32::from(MTU_MIN)..u32::from(self.mtu)).contains(&mtu) {
+            self.mtu = mtu as u16;
+        }
+    }
+
+    /// When there is something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.own
+            .iter()
+            .filter_map(|own| own.state.deadline())
+            .chain(self.routers.deadline())
+            .min()
+    }
+
+    /// The link-local address, once it is used.
+    fn link_local(&self) -> Option<Ipv6Addr> {
+        self.own
+            .first()
+            .filter(|own| own.state == State::Preferred)
+            .map(|own| own.address)
+    }
+}
+
+/// Whether `address` can be that of one host on a link. An IPv4 address does not travel in this form (RFC 4291 2.5.5.2).
+fn is_unicast(address: Ipv6Addr) -> bool {
+    !address.is_multicast()
+        && !address.is_unspecified()
+        && !address.is_loopback()
+        && address.to_ipv4_mapped().is_none()
+}
+
+/// Whether `address` means nothing beyond the link.
+fn is_link_scope(address: Ipv6Addr) -> bool {
+    address.is_unicast_link_local() || (address.is_multicast() && address.segments()[0] & 0xf <= 2)
+}
+
+/// The station that a group's packets go to; `None` for the address of one host.
+pub fn group_station(destination: Ipv6Addr) -> Option<Mac> {
+    destination
+        .is_multicast()
+        .then(|| Mac::of_group(destination))
+}
+
+#[cfg(test)]
+mod tests;
