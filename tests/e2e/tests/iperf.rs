@@ -1,6 +1,8 @@
 //! iperf3 as server and as client, in both directions, with one stream and with four.
 
-use millrace_e2e::{Context as _, PEER, Result, SUBJECT, World, ensure, on_both_stacks, seconds};
+use millrace_e2e::{
+    Context as _, PEER, Result, SUBJECT, Stack, World, ensure, on_both_stacks, seconds,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -10,9 +12,13 @@ const PORT: u16 = 5201;
 /// Arguments and the number of streams they ask for.
 const KINDS: [(&str, usize); 4] = [("", 1), ("-R", 1), ("-P 4", 4), ("-P 4 -R", 4)];
 
-/// The words of a client of `address`.
-fn client(address: std::net::Ipv4Addr, more: &str) -> Vec<String> {
-    format!("iperf3 -c {address} -t 2 --json {more}")
+/// The words of a client of `address`: ten seconds of millrace, and one of the kernel, which shows that the test is right.
+fn client(world: &World, address: std::net::Ipv4Addr, more: &str) -> Vec<String> {
+    let length = match world.stack {
+        Stack::Kernel => 1,
+        Stack::Millrace => 10,
+    };
+    format!("iperf3 -c {address} -t {length} --json {more}")
         .split_whitespace()
         .map(String::from)
         .collect()
@@ -43,7 +49,7 @@ fn serves(world: &World) -> Result<()> {
     })?;
     for (more, streams) in KINDS {
         let ended = world
-            .run_on_peer(&client(SUBJECT, more), seconds(20))
+            .run_on_peer(&client(world, SUBJECT, more), seconds(30))
             .with_context(|| format!("with {more:?}"))?;
         ensure_carried(&ended.text(), streams).with_context(|| format!("with {more:?}"))?;
     }
@@ -57,7 +63,7 @@ fn is_served(world: &World) -> Result<()> {
     })?;
     for (more, streams) in KINDS {
         let ended = world
-            .run_on_subject(&client(PEER, more), seconds(20))
+            .run_on_subject(&client(world, PEER, more), seconds(30))
             .with_context(|| format!("with {more:?}"))?;
         ensure_carried(&ended.text(), streams).with_context(|| format!("with {more:?}"))?;
     }
