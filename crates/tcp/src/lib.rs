@@ -32,6 +32,7 @@ mod state;
 mod time;
 mod time_wait;
 mod timers;
+mod undo;
 mod urgent;
 mod window;
 

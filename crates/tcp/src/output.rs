@@ -41,6 +41,7 @@ impl Connection {
                 }
             }
             if self.recovery.repair.is_some()
+                && !self.probes_time_out(config, limits, now)
                 && let Some(range) = self.next_lost(limits)
             {
                 return Some(self.send_again(config, range, now));
@@ -120,6 +121,19 @@ impl Connection {
         self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0)
     }
 
+    /// Whether what is lost waits, because new data goes first and alone after a time-out (RFC 5682 2.1, step 2b). If none can go, nothing waits for it.
+    fn probes_time_out(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
+        if !matches!(&self.recovery.undo, Some(undo) if undo.prefers_fresh()) {
+            return false;
+        }
+        let fresh = self.send.nxt > self.recovery.high
+            || self.send.has_unsent() && self.sendable(config, limits, now).is_some();
+        if !fresh && let Some(undo) = &mut self.recovery.undo {
+            undo.stop_probe();
+        }
+        fresh
+    }
+
     /// Bytes that were lost, the first of them first, as far as the congestion window allows.
     fn next_lost(&mut self, limits: &Limits) -> Option<Range<u64>> {
         let lost = self.recovery.repair.as_ref()?.board.next_lost()?;
@@ -184,7 +198,10 @@ impl Connection {
         let repair = self.repair(config);
         repair.board.resend(range.clone(), now.as_micros() as u32);
         repair.reduction.on_sent((range.end - range.start) as u32);
-        repair.reduction.on_sent_again(stamp);
+        repair.reduction.on_sent_again();
+        if let Some(undo) = &mut self.recovery.undo {
+            undo.on_sent_again((range.end - range.start) as u32, stamp);
+        }
         if self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
         }

@@ -1,4 +1,4 @@
-//! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5).
+//! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5, RFC 4015).
 
 use crate::config::Config;
 use crate::congestion::Acked;
@@ -11,6 +11,7 @@ use crate::reduction::Reduction;
 use crate::scoreboard::{Delivered, Scoreboard};
 use crate::time::Instant;
 use crate::timers::Transmit;
+use crate::undo::Undo;
 
 /// Loss recovery's memory.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct Recovery {
     pub(crate) rack: Rack,
     /// What is needed only while something is out of the ordinary.
     pub(crate) repair: Option<Box<Repair>>,
+    /// How to go back if there was nothing to repair.
+    pub(crate) undo: Option<Box<Undo>>,
     pub(crate) log: FlightLog,
 }
 
@@ -94,8 +97,10 @@ impl Connection {
         } else {
             self.count_duplicates(acked, duplicate)
         };
-        if acked > 0 {
-            self.undo_if_disproved(echo);
+        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+            // Without selective acknowledgement one that covers what was sent again says nothing of what was not.
+            let original = delivered.original && (sack || !delivered.ambiguous);
+            self.undo_if_disproved(echo, original, acked > 0);
         }
         match self.recovery.phase {
             Phase::Open | Phase::Disorder | Phase::Reduced => {
@@ -151,8 +156,10 @@ impl Connection {
     pub(crate) fn lose_flight(&mut self, config: &Config, now: Instant) {
         let mss = u32::from(self.send.mss);
         let before = self.congestion.window;
+        let una = self.send.una;
         // The threshold is lowered once for a flight, not again for each time-out of the same segment.
-        let first = self.recovery.phase != Phase::Loss || self.timers.backoff == 0;
+        let phase = self.recovery.phase;
+        let first = phase != Phase::Loss || self.timers.backoff == 0;
         if first {
             let flight = self.send.in_flight();
             self.congestion.window.ssthresh = self.congestion.reduced(flight, mss, now);
@@ -160,13 +167,22 @@ impl Connection {
         self.congestion.on_timeout(mss);
         self.give_up_flight(config);
         if first && let Some(repair) = &mut self.recovery.repair {
-            repair.reduction = Reduction::after_timeout(before);
+            repair.reduction = Reduction::default();
+            let undo = Undo::new(before, una, repair.board.ambiguous());
+            self.recovery.undo = Some(Box::new(undo));
+        }
+        // RFC 5682 2.1: not when the time-out is one of fast recovery.
+        if phase != Phase::Recovery
+            && let Some(undo) = &mut self.recovery.undo
+        {
+            undo.timed_out();
         }
     }
 
     /// The path carries smaller segments only: what is in flight did not get through, which is no sign of congestion.
     pub(crate) fn lose_oversized(&mut self, config: &Config) {
         if self.send.in_flight() > 0 {
+            self.recovery.undo = None;
             self.give_up_flight(config);
         }
     }
@@ -175,9 +191,7 @@ impl Connection {
         self.recovery.phase = Phase::Loss;
         self.recovery.high = self.send.nxt;
         self.recovery.duplicates = 0;
-        let repair = self.repair(config);
-        repair.board.mark_all_lost();
-        repair.reduction.again();
+        self.repair(config).board.mark_all_lost();
     }
 
     /// Marks what must be lost by now; returns whether anything new is.
@@ -217,7 +231,10 @@ impl Connection {
         self.recovery.high = self.send.nxt;
         self.congestion.window.ssthresh =
             self.congestion.reduced(flight.min(window.cwnd), mss, now);
-        self.repair(config).reduction = Reduction::fast(window, flight);
+        let repair = self.repair(config);
+        repair.reduction = Reduction::fast(flight);
+        let undo = Undo::new(window, repair.board.start(), repair.board.ambiguous());
+        self.recovery.undo = Some(Box::new(undo));
         self.reduce(0, false);
         if self.timers.purpose != Transmit::Timeout || self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
@@ -261,22 +278,44 @@ impl Connection {
         acked.saturating_sub(counted * mss)
     }
 
-    /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
-    fn undo_if_disproved(&mut self, echo: Option<u32>) {
-        if !matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+    /// An acknowledgement in the midst of a repair: goes back if it shows that nothing was lost.
+    fn undo_if_disproved(&mut self, echo: Option<u32>, original: bool, advanced: bool) {
+        let can_send = self.send.nxt < self.send.end && self.send.usable() > 0;
+        let Some(undo) = &mut self.recovery.undo else {
             return;
+        };
+        let by_echo = advanced && undo.disproved_by_echo(echo);
+        let by_progress = self.recovery.phase == Phase::Loss
+            && undo.disproved_by_progress(original, advanced, can_send);
+        if by_echo || by_progress {
+            self.undo();
         }
-        let Some(repair) = &mut self.recovery.repair else {
+    }
+
+    /// The peer reports that it has received a range twice; all that was sent again may have been for nothing (RFC 3708 2).
+    pub(crate) fn undo_if_reported(&mut self, start: i64, end: i64) {
+        let una = self.send.una;
+        if let Some(undo) = &mut self.recovery.undo
+            && undo.reported(start, end, una)
+        {
+            self.undo();
+        }
+    }
+
+    /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
+    fn undo(&mut self) {
+        let Some(undo) = self.recovery.undo.take() else {
             return;
         };
-        let Some(before) = repair.reduction.disproved(echo) else {
-            return;
-        };
-        repair.board.forgive();
-        self.congestion.undo(before);
+        self.congestion.undo(undo.before());
         self.recovery.rack.reordering_seen = true;
-        self.recovery.duplicates = 0;
-        self.recovery.phase = Phase::Disorder;
+        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+            if let Some(repair) = &mut self.recovery.repair {
+                repair.board.forgive();
+            }
+            self.recovery.duplicates = 0;
+            self.recovery.phase = Phase::Disorder;
+        }
     }
 
     fn grow(&mut self, bytes: u32, now: Instant) {
@@ -294,6 +333,9 @@ impl Connection {
 
     /// Recovery is over; the flight may still have marks, of bytes sent since it began.
     fn recovered(&mut self) {
+        if let Some(undo) = &mut self.recovery.undo {
+            undo.ended(self.send.nxt);
+        }
         self.recovery.duplicates = 0;
         self.recovery.phase = Phase::Disorder;
         self.calm_down();
@@ -305,7 +347,7 @@ impl Connection {
         let plain = recovery
             .repair
             .as_ref()
-            .is_none_or(|it| it.board.is_plain() && !it.board.has_resent());
+            .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
         if plain && recovery.duplicates == 0 {
             recovery.repair = None;
             recovery.phase = Phase::Open;

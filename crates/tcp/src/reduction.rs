@@ -1,8 +1,4 @@
-//! How the window comes down during one recovery, and goes back up if there was nothing to recover from (RFC 6937,
-//! RFC 3522, RFC 4015).
-
-use crate::congestion::Window;
-use crate::options::timestamp_delta;
+//! How the window comes down during one recovery (RFC 6937).
 
 /// One recovery, from the first loss until all that was in flight then is acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,33 +11,16 @@ pub(crate) struct Reduction {
     flight: u32,
     /// The first segment is sent again whatever the window says (RFC 6675 5, step 4.3).
     forced: bool,
-    /// The window before, until it is known that it was rightly reduced.
-    before: Option<Window>,
-    /// Our timestamp on the first segment that was sent again.
-    first_again: Option<u32>,
 }
 
 impl Reduction {
     /// Fast recovery begins with `flight` bytes in flight.
-    pub(crate) fn fast(window: Window, flight: u32) -> Reduction {
+    pub(crate) fn fast(flight: u32) -> Reduction {
         Reduction {
             flight: flight.max(1),
             forced: true,
-            ..Reduction::after_timeout(window)
-        }
-    }
-
-    /// A time-out: the flight is given up.
-    pub(crate) fn after_timeout(window: Window) -> Reduction {
-        Reduction {
-            before: Some(window),
             ..Reduction::default()
         }
-    }
-
-    /// Another time-out of the same flight; what to go back to stays.
-    pub(crate) fn again(&mut self) {
-        self.forced = false;
     }
 
     /// Bytes left the sender, for the first time or again.
@@ -49,10 +28,9 @@ impl Reduction {
         self.sent = self.sent.saturating_add(len);
     }
 
-    /// Bytes were sent again, with this timestamp.
-    pub(crate) fn on_sent_again(&mut self, timestamp: u32) {
+    /// Bytes were sent again.
+    pub(crate) fn on_sent_again(&mut self) {
         self.forced = false;
-        self.first_again.get_or_insert(timestamp);
     }
 
     /// Whether the first segment may go in spite of the window; once.
@@ -81,29 +59,15 @@ impl Reduction {
         }
         bound.min(ssthresh - pipe)
     }
-
-    /// Something new is acknowledged for the first time since bytes were sent again; `echo` is our timestamp that it echoes, if there are
-    /// timestamps. Returns the window to go back to if the acknowledgement is of what was sent the first time, which then was never lost (the
-    /// Eifel detection of RFC 3522 3.2).
-    pub(crate) fn disproved(&mut self, echo: Option<u32>) -> Option<Window> {
-        let first_again = self.first_again?;
-        let before = self.before.take()?;
-        (timestamp_delta(echo?, first_again) < 0).then_some(before)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WINDOW: Window = Window {
-        cwnd: 20_000,
-        ssthresh: u32::MAX,
-    };
-
     #[test]
     fn rfc6937_3_1_as_much_is_let_out_as_the_threshold_has_of_the_flight() {
-        let mut reduction = Reduction::fast(WINDOW, 20_000);
+        let mut reduction = Reduction::fast(20_000);
         let mut sent = 0;
         for i in 1..=10u32 {
             let out = reduction.let_out(1_000, false, 20_000 - 1_000 * i + sent, 10_000, 1_000)
@@ -117,36 +81,11 @@ mod tests {
 
     #[test]
     fn rfc6937_3_1_after_heavy_loss_the_flight_is_built_up_again() {
-        let mut reduction = Reduction::fast(WINDOW, 20_000);
+        let mut reduction = Reduction::fast(20_000);
         assert_eq!(reduction.let_out(1_000, false, 2_000, 10_000, 1_000), 1_000);
         reduction.on_sent(1_000);
         assert_eq!(reduction.let_out(1_000, true, 2_000, 10_000, 1_000), 2_000);
         reduction.on_sent(2_000);
         assert_eq!(reduction.let_out(8_000, true, 9_500, 10_000, 1_000), 500);
-    }
-
-    #[test]
-    fn rfc3522_3_2_echo_of_the_first_transmission_disproves_the_loss() {
-        let mut reduction = Reduction::fast(WINDOW, 20_000);
-        assert_eq!(
-            reduction.disproved(Some(5)).map(|window| window.cwnd),
-            None,
-            "nothing was sent again"
-        );
-        reduction.on_sent_again(100);
-        reduction.on_sent_again(200);
-        let mut proved = reduction;
-        assert!(proved.disproved(Some(100)).is_none());
-        assert!(
-            proved.disproved(Some(99)).is_none(),
-            "only the first acknowledgement tells"
-        );
-        assert_eq!(
-            reduction.disproved(Some(99)).map(|window| window.cwnd),
-            Some(20_000)
-        );
-        let mut without = Reduction::fast(WINDOW, 20_000);
-        without.on_sent_again(100);
-        assert!(without.disproved(None).is_none());
     }
 }

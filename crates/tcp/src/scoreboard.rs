@@ -49,6 +49,8 @@ pub(crate) struct Delivered {
     pub(crate) ambiguous: bool,
     /// Of the run sent last among them, the time it was sent, its end (modulo 2^32), and whether it had been sent more than once.
     pub(crate) latest: Option<(u32, u32, bool)>,
+    /// Whether some had been taken for lost and not been sent again.
+    pub(crate) original: bool,
     /// Whether some had been overtaken by what was sent after them: the path reorders.
     pub(crate) reordered: bool,
 }
@@ -59,6 +61,7 @@ impl Delivered {
         self.bytes += other.bytes;
         self.ambiguous |= other.ambiguous;
         self.reordered |= other.reordered;
+        self.original |= other.original;
         self.latest = match (self.latest, other.latest) {
             (Some(a), Some(b)) => Some(if sent_after(b.0, b.1, a.0, a.1) { b } else { a }),
             (a, b) => a.or(b),
@@ -69,6 +72,7 @@ impl Delivered {
         self.bytes += (run.end - start) as u32;
         let ambiguous = run.marks & mark::AMBIGUOUS != 0;
         self.ambiguous |= ambiguous;
+        self.original |= run.marks & (mark::LOST | mark::AMBIGUOUS) == mark::LOST;
         self.reordered |= !ambiguous && run.end < highest;
         let later = self
             .latest
@@ -117,6 +121,11 @@ impl Scoreboard {
             resent: 0,
             resent_below: una,
         }
+    }
+
+    /// The first byte that is not acknowledged.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
     }
 
     /// Bytes selectively acknowledged.
@@ -398,9 +407,18 @@ impl Scoreboard {
         (self.lost, self.resent) = (0, 0);
     }
 
-    /// Whether any byte in flight has been sent more than once.
-    pub(crate) fn has_resent(&self) -> bool {
-        self.runs.iter().any(|run| run.marks & mark::AMBIGUOUS != 0)
+    /// Bytes in flight that have been sent more than once.
+    pub(crate) fn ambiguous(&self) -> u32 {
+        let mut start = self.start;
+        let lengths = self.runs.iter().map(|run| {
+            let len = (run.end - std::mem::replace(&mut start, run.end)) as u32;
+            if run.marks & mark::AMBIGUOUS != 0 {
+                len
+            } else {
+                0
+            }
+        });
+        lengths.sum()
     }
 
     /// Highest byte selectively acknowledged; the start of the flight if there is none.

@@ -51,6 +51,7 @@ impl Connection {
             self.on_plain_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
+            || self.recovery.undo.is_some()
             || self.timers.stalled_since != Instant::NEVER
         {
             self.on_unusual_ack(config, segment, acked as u32, window_changed, now);
@@ -73,14 +74,13 @@ impl Connection {
         let outstanding = self.send.in_flight() > 0;
 
         let mut delivered = Delivered::default();
-        let mut doubled = false;
+        let mut doubled = None;
         let highest = self
             .recovery
             .repair
             .as_ref()
             .map_or(self.send.una, |repair| repair.board.highest_sacked());
-        if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() && outstanding
-        {
+        if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() {
             (delivered, doubled) = self.take_sack(config, segment, highest);
         }
         let duplicate = if self.features.contains(Features::SACK) {
@@ -95,9 +95,12 @@ impl Connection {
         };
         if acked > 0 {
             // RFC 2883: an acknowledgement caused by a duplicate echoes the time of what came first, however long ago its own acknowledgement was lost.
-            let echo = segment.options.timestamps.filter(|_| !doubled);
+            let echo = segment.options.timestamps.filter(|_| doubled.is_none());
             delivered.join(self.take_acked(config, acked, highest, echo, now));
             self.after_progress(config, now);
+        }
+        if let Some((start, end)) = doubled {
+            self.undo_if_reported(start, end);
         }
         if acked > 0 || duplicate {
             let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
@@ -153,13 +156,13 @@ impl Connection {
 
     /// Marks what the SACK option reports. Blocks that cannot be are ignored (RFC 2018 4: start before end, within the flight),
     /// among them the first if it reports a duplicate (RFC 2883 4: below the acknowledgement, or within the second). Returns what was delivered, and
-    /// whether a duplicate was reported.
+    /// the duplicate that was reported.
     fn take_sack(
         &mut self,
         config: &Config,
         segment: &Segment<'_>,
         highest: u64,
-    ) -> (Delivered, bool) {
+    ) -> (Delivered, Option<(i64, i64)>) {
         let mut delivered = Delivered::default();
         let ack = self.send.offset(segment.ack);
         let mut blocks = segment
@@ -189,7 +192,7 @@ impl Connection {
                 delivered.join(self.repair(config).board.sack(block, highest));
             }
         }
-        (delivered, is_duplicate)
+        (delivered, first.filter(|_| is_duplicate))
     }
 
     /// Something new was acknowledged.

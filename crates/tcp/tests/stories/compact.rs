@@ -55,7 +55,7 @@ fn they_are_small() {
     assert!(size_of::<HalfOpen>() <= 64);
     assert!(size_of::<TimeWait>() <= 48);
     assert!(
-        size_of::<millrace_tcp::Connection>() <= 464,
+        size_of::<millrace_tcp::Connection>() <= 472,
         "{}",
         size_of::<millrace_tcp::Connection>()
     );

@@ -16,4 +16,5 @@ mod reset;
 mod sending;
 mod soak;
 mod timestamps;
+mod undoing;
 mod urgent;
