@@ -76,6 +76,9 @@ pub struct LinkArguments {
     /// Do not move the stack's thread to the core of the program it serves
     #[arg(long)]
     pub no_follow: bool,
+    /// Ask for explicit congestion notification when connecting (it is accepted always)
+    #[arg(long)]
+    pub ecn: bool,
 }
 
 #[derive(Debug, Args)]
@@ -89,7 +92,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "loopback", "shards", "mtu", "no_follow"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "loopback", "shards", "mtu", "no_follow", "ecn"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -178,6 +181,7 @@ impl LinkArguments {
             ephemeral,
             shards: self.shards,
             follow: !self.no_follow,
+            ecn: self.ecn,
             limits: Limits::default(),
         })
     }

@@ -19,6 +19,8 @@ pub struct Config {
     pub shards: u16,
     /// The shard's thread follows its program's thread from core to core.
     pub follow: bool,
+    /// Explicit congestion notification is asked for, not only accepted.
+    pub ecn: bool,
     /// Limits of each program.
     pub limits: Limits,
 }

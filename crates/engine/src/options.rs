@@ -49,6 +49,7 @@ fn algorithm(words: &[u64]) -> Result<Algorithm, i32> {
     match name.as_slice() {
         b"cubic" => Ok(Algorithm::Cubic),
         b"reno" => Ok(Algorithm::NewReno),
+        b"dctcp" => Ok(Algorithm::Dctcp),
         _ => Err(ENOENT),
     }
 }
@@ -58,6 +59,7 @@ pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Cubic => "cubic",
         Algorithm::NewReno => "reno",
+        Algorithm::Dctcp => "dctcp",
     }
 }
 

@@ -104,6 +104,9 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         });
     let mut shard_config = millrace_shard::Config::new(address, prefix_len, mac, secret);
     shard_config.loopback = config.loopback;
+    if config.ecn {
+        shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
+    }
     if let Some(link) = &config.link {
         shard_config.gateway = link.gateway;
         shard_config.mtu = link.mtu;

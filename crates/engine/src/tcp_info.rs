@@ -18,10 +18,11 @@ pub(crate) fn state_number(state: State) -> u8 {
     }
 }
 
-/// `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE`.
+/// `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE`, `_ECN`.
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
 const WSCALE: u8 = 4;
+const ECN: u8 = 8;
 
 /// Fills the structure; what we do not know stays 0.
 pub(crate) fn encode(info: &Info) -> Vec<u8> {
@@ -39,7 +40,8 @@ pub(crate) fn encode(info: &Info) -> Vec<u8> {
     out.tcpi_backoff = info.backoff;
     out.tcpi_options = if info.timestamps { TIMESTAMPS } else { 0 }
         | if info.selective_ack { SACK } else { 0 }
-        | if info.send_scale.is_some() { WSCALE } else { 0 };
+        | if info.send_scale.is_some() { WSCALE } else { 0 }
+        | if info.ecn { ECN } else { 0 };
     out.tcpi_snd_rcv_wscale =
         info.send_scale.unwrap_or(0) & 15 | (info.receive_scale.unwrap_or(0) & 15) << 4;
     out.tcpi_rto = info.rto_us;

@@ -54,7 +54,7 @@ pub const ALL: [(c_int, c_int); 26] = [
 ];
 
 /// The congestion controls that there are (TCP_CONGESTION).
-const CONTROLS: [&[u8]; 2] = [b"cubic", b"reno"];
+const CONTROLS: [&[u8]; 3] = [b"cubic", b"reno", b"dctcp"];
 
 /// Options that can only be read.
 const READ_ONLY: [(c_int, c_int); 6] = [

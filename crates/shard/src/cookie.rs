@@ -15,10 +15,11 @@ const SPAN: Duration = Duration::from_secs(60);
 pub const LIFETIME: Duration = Duration::from_secs(120);
 /// Round trip to assume when nothing is known: TCP's initial time-out.
 const UNKNOWN_AGE_MS: u32 = 1000;
-/// Bits of the timestamp that remember options: four for the window scale, one for SACK.
-const OPTION_BITS: u32 = 5;
+/// Bits of the timestamp that remember options: four for the window scale, one for SACK, one for ECN.
+const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
+const ECN: u32 = 1 << 5;
 
 /// The initial sequence number of a SYN-ACK that remembers the peer's segment size.
 pub fn sequence(secrets: &Secrets, tuple: &Tuple, syn: &Segment<'_>, now: Instant) -> Seq {
@@ -30,12 +31,13 @@ pub fn sequence(secrets: &Secrets, tuple: &Tuple, syn: &Segment<'_>, now: Instan
     Seq(hash(secrets, tuple, syn.seq, span(now)) ^ size)
 }
 
-/// A timestamp that remembers the peer's options: the greatest not above `clock` that ends in them.
-pub fn timestamp(clock: u32, options: &Options) -> u32 {
+/// A timestamp that remembers the peer's options, and whether ECN was agreed on: the greatest not above `clock` that ends in them.
+pub fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
     let scale = options
         .window_scale
         .map_or(NO_SCALE, |scale| u32::from(scale.min(14)));
     let bits = scale | if options.sack_permitted { SACK } else { 0 };
+    let bits = bits | if ecn { ECN } else { 0 };
     let value = clock >> OPTION_BITS << OPTION_BITS | bits;
     if value > clock {
         value.wrapping_sub(1 << OPTION_BITS)
@@ -62,6 +64,7 @@ pub fn recall(
         mss: Some(SEGMENT_SIZES[size as usize]),
         ..Options::default()
     };
+    let mut flags = Flags::SYN;
     // Without timestamps nothing could be remembered, and nothing else was agreed on.
     if let Some(timestamps) = ack.options.timestamps {
         let scale = timestamps.echo & 15;
@@ -71,15 +74,17 @@ pub fn recall(
         });
         options.window_scale = (scale != NO_SCALE).then_some(scale as u8);
         options.sack_permitted = timestamps.echo & SACK != 0;
+        flags.set(Flags::ECE | Flags::CWR, timestamps.echo & ECN != 0);
     }
     Some(Segment {
         src_port: ack.src_port,
         dst_port: ack.dst_port,
         seq,
         ack: Seq(0),
-        flags: Flags::SYN,
+        flags,
         window: ack.window,
         urgent: 0,
+        marked: false,
         options,
         payload: &[],
     })
@@ -129,6 +134,7 @@ mod tests {
             flags,
             window: 1000,
             urgent: 0,
+            marked: false,
             options,
             payload: &[],
         }
@@ -150,8 +156,8 @@ mod tests {
         };
         let syn = segment(Flags::SYN, 1000, 0, offered);
         let cookie = sequence(&secrets, &tuple(40_000), &syn, at(100));
-        let stamp = timestamp(123_456, &offered);
-        assert!(stamp <= 123_456 && 123_456 - stamp < 32);
+        let stamp = timestamp(123_456, &offered, true);
+        assert!(stamp <= 123_456 && 123_456 - stamp < 64);
         let stamps = Timestamps {
             value: 80,
             echo: stamp,
@@ -177,6 +183,7 @@ mod tests {
             ),
             (Some(9), true)
         );
+        assert!(recalled.flags.contains(Flags::ECE | Flags::CWR));
     }
 
     #[test]

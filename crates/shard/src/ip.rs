@@ -13,6 +13,11 @@ use crate::segment::fold;
 use crate::shard::Shard;
 use crate::table::{Pair, Tuple};
 
+/// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168 5).
+pub(crate) fn is_marked(class: u8) -> bool {
+    class & 3 == 3
+}
+
 /// Where TCP begins in a frame whose IPv4 header has no options.
 const HEADS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
@@ -51,10 +56,10 @@ impl<M: Memory> Shard<M> {
         }
         let from = Mac([s0, s1, s2, s3, s4, s5]);
         self.tcp_input::<Ipv4Addr>(
-            dst.into(),
-            src.into(),
+            (dst.into(), src.into()),
             &rest[..total_len - ipv4::HEADER_LEN],
             frame.checksum,
+            is_marked((first >> 16) as u8),
             from,
             now,
         );
@@ -95,8 +100,14 @@ impl<M: Memory> Shard<M> {
         }
         match header.protocol {
             PROTOCOL_TCP => {
-                let (local, remote) = (header.dst, header.src);
-                self.tcp_input(local, remote, payload, frame.checksum, link.src, now);
+                self.tcp_input(
+                    (header.dst, header.src),
+                    payload,
+                    frame.checksum,
+                    is_marked(header.tos),
+                    link.src,
+                    now,
+                );
             }
             ipv4::PROTOCOL_ICMP => self.icmp_input(&header, payload, now),
             other => {
@@ -114,10 +125,10 @@ impl<M: Memory> Shard<M> {
     #[inline]
     pub(crate) fn tcp_input<A: Family>(
         &mut self,
-        local: A,
-        remote: A,
+        (local, remote): (A, A),
         bytes: &[u8],
         checksum: ChecksumState,
+        marked: bool,
         from: Mac,
         now: Instant,
     ) {
@@ -126,10 +137,11 @@ impl<M: Memory> Shard<M> {
             self.counters.tcp_checksum += 1;
             return;
         }
-        let Ok(segment) = Segment::parse(bytes) else {
+        let Ok(mut segment) = Segment::parse(bytes) else {
             self.counters.tcp_malformed += 1;
             return;
         };
+        segment.marked = marked;
         let tuple = A::tuple(Pair {
             local,
             remote,

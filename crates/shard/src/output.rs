@@ -186,8 +186,8 @@ impl<M: Memory> Shard<M> {
         }
         if served == Served::Idle && ending {
             self.bury(index, now);
-        } else if let Some(deadline) = stream.connection.deadline() {
-            self.wheel.arm(index, deadline);
+        } else {
+            stream.arm(&mut self.wheel, index);
         }
         served
     }
@@ -206,16 +206,13 @@ impl<M: Memory> Shard<M> {
 
     /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is armed.
     fn finish(&mut self, index: u32, now: Instant) {
-        let Some(socket) = self.sockets.get(index) else {
+        let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
         if socket.marks.contains(Marks::ENDING) {
             self.bury(index, now);
-        } else if let Some(deadline) = socket
-            .stream()
-            .and_then(|stream| stream.connection.deadline())
-        {
-            self.wheel.arm(index, deadline);
+        } else if let Some(stream) = socket.stream_mut() {
+            stream.arm(&mut self.wheel, index);
         }
     }
 

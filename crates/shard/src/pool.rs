@@ -10,6 +10,8 @@ const CACHE_MAX: u64 = 32 << 20;
 
 /// A pool of blocks with a limit on the bytes handed out.
 pub struct Pool {
+    /// The smallest block that came back last: most blocks are of that size, and go again at once.
+    spare: Option<Box<[u8]>>,
     free: [Vec<Box<[u8]>>; CLASSES],
     limit: u64,
     in_use: u64,
@@ -20,6 +22,7 @@ impl Pool {
     /// A pool that hands out at most `limit` bytes at a time.
     pub fn new(limit: u64) -> Pool {
         Pool {
+            spare: None,
             free: Default::default(),
             limit,
             in_use: 0,
@@ -36,6 +39,16 @@ impl Pool {
             return None;
         }
         self.in_use += size;
+        if log2 == LOG2_MIN
+            && let Some(block) = self.spare.take()
+        {
+            return Some(block);
+        }
+        self.reuse(log2)
+    }
+
+    fn reuse(&mut self, log2: u8) -> Option<Box<[u8]>> {
+        let size = 1u64 << log2;
         match self.free[(log2 - LOG2_MIN) as usize].pop() {
             Some(block) => {
                 self.cached -= size;
@@ -46,9 +59,19 @@ impl Pool {
     }
 
     /// Takes a block back.
+    #[inline]
     pub fn free(&mut self, block: Box<[u8]>) {
         let size = block.len() as u64;
         self.in_use -= size;
+        if size == 1 << LOG2_MIN && self.spare.is_none() {
+            self.spare = Some(block);
+        } else {
+            self.keep(block);
+        }
+    }
+
+    fn keep(&mut self, block: Box<[u8]>) {
+        let size = block.len() as u64;
         if self.cached + size <= CACHE_MAX {
             self.cached += size;
             self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);

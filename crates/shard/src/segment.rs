@@ -248,10 +248,15 @@ impl Job<'_> {
         put(head, I::TCP_START + 16, u32::from(outgoing.urgent));
 
         let segment_len = (header_len + payload_len) as u32;
+        // ECT(0), RFC 3168 5.
+        let fields = Fields {
+            class: self.fields.class | u8::from(outgoing.may_mark) << 1,
+            ..self.fields
+        };
         head[..6].copy_from_slice(&self.to.0);
         head[6..12].copy_from_slice(&self.from.0);
         head[12..14].copy_from_slice(&I::ETHERTYPE.0.to_be_bytes());
-        let addresses = I::write(pair, head, &self.fields, segment_len);
+        let addresses = I::write(pair, head, &fields, segment_len);
 
         let pseudo = addresses + u64::from(PROTOCOL) + u64::from(segment_len);
         let header = pseudo
@@ -410,6 +415,7 @@ pub fn as_received<'a>(
         flags,
         window: outgoing.window,
         urgent: outgoing.urgent,
+        marked: false,
         options: outgoing.options,
         payload,
     }

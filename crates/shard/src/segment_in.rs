@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use millrace_tcp::{
-    Error, Events, HalfOpen, HalfOpenVerdict, Instant, Open, State, TimeWaitVerdict, refuse,
+    Error, Events, HalfOpen, HalfOpenVerdict, Instant, Open, Settings, State, TimeWaitVerdict,
+    refuse,
 };
 use millrace_wire::ethernet::Mac;
 use millrace_wire::tcp::{Flags, Segment, Seq};
@@ -236,9 +237,7 @@ impl<M: Memory> Shard<M> {
             self.send_cookie(index, tuple, syn, open, now);
             return;
         }
-        let defer = options.tcp.defer_accept;
-        let mut state = HalfOpen::new(&self.config.tcp, open, syn, now);
-        state.defer(defer);
+        let state = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now);
         let reply = state.reply(now);
         let Some(half_open) = self.half_open.insert(Pending {
             tuple: *tuple,
@@ -263,14 +262,22 @@ impl<M: Memory> Shard<M> {
         mut open: Open,
         now: Instant,
     ) {
-        let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let settings = socket.options.tcp;
+        let Some(listener) = socket.listener_mut() else {
             return;
         };
         listener.cookies_until = now + cookie::LIFETIME;
         open.iss = cookie::sequence(&self.secrets, tuple, syn, now);
-        let mut reply = HalfOpen::new(&self.config.tcp, open, syn, now).reply(now);
-        if let Some(timestamps) = &mut reply.options.timestamps {
-            timestamps.value = cookie::timestamp(timestamps.value, &syn.options);
+        let mut reply = HalfOpen::new(&self.config.tcp, &settings, open, syn, now).reply(now);
+        match &mut reply.options.timestamps {
+            Some(timestamps) => {
+                let ecn = reply.flags.contains(Flags::ECE);
+                timestamps.value = cookie::timestamp(timestamps.value, &syn.options, ecn);
+            }
+            None => reply.flags.remove(Flags::ECE),
         }
         self.counters.cookies_sent += 1;
         self.reply(Reply::Segment(*tuple, reply));
@@ -305,7 +312,12 @@ impl<M: Memory> Shard<M> {
         };
         open.iss = ack.ack - 1;
         let sent = cookie::sent_at(ack, open.timestamp_offset, now);
-        let mut state = HalfOpen::new(&self.config.tcp, open, &syn, sent);
+        // The handshake is over: there is nothing to defer.
+        let settings = Settings {
+            defer_accept: 0,
+            ..options.tcp
+        };
+        let mut state = HalfOpen::new(&self.config.tcp, &settings, open, &syn, sent);
         if state.on_segment(&self.config.tcp, ack, now) != HalfOpenVerdict::Establish {
             return false;
         }

@@ -171,14 +171,14 @@ impl<M: Memory> Shard<M> {
             let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
                 continue;
             };
+            stream.armed = Instant::NEVER;
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
                     self.settle(index);
                 }
                 // The deadline has moved since the timer was armed.
-                Some(deadline) => self.wheel.arm(index, deadline),
-                None => {}
+                _ => stream.arm(&mut self.wheel, index),
             }
         }
         while let Some(index) = self.half_open.pop_due(now) {

@@ -26,7 +26,15 @@ pub(crate) struct Acknowledge {
     pub(crate) again: Option<(Seq, Seq)>,
 }
 
+/// Segments that are acknowledged at once after a mark: the peer's window may be very small.
+pub(crate) const MARKED_QUICK: u8 = 2;
+
 impl Acknowledge {
+    /// At least so many segments are acknowledged one by one.
+    pub(crate) fn hasten(&mut self, segments: u8) {
+        self.quick = self.quick.max(segments);
+    }
+
     pub(crate) fn new(config: &Config, interactive: bool, now: Instant) -> Acknowledge {
         Acknowledge {
             quick: config.quick_ack_segments,

@@ -47,6 +47,8 @@ pub struct Config {
     pub selective_ack: bool,
     /// Offer and accept window scaling (RFC 7323).
     pub window_scaling: bool,
+    /// Explicit congestion notification (RFC 3168): accepted when the peer asks for it, as in Linux.
+    pub ecn: Ecn,
     /// The most that a receive buffer will ever grow to, in bytes: it sets the window scale. 6 MiB.
     pub receive_limit_max: u32,
     /// Separate ranges of out-of-order data that are kept per connection; further ones are not stored. 256.
@@ -54,6 +56,17 @@ pub struct Config {
     /// Ranges of sent data that are told apart during loss recovery; further selective acknowledgements are not
     /// recorded. 1,024.
     pub scoreboard_ranges: u16,
+}
+
+/// When a connection uses explicit congestion notification (Linux's `tcp_ecn`). DCTCP asks for it always.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// When the peer asks for it.
+    Accept,
+    /// Then, and when connecting.
+    Ask,
 }
 
 impl Default for Config {
@@ -78,6 +91,7 @@ impl Default for Config {
             timestamps: true,
             selective_ack: true,
             window_scaling: true,
+            ecn: Ecn::Accept,
             receive_limit_max: 6 << 20,
             out_of_order_ranges: 256,
             scoreboard_ranges: 1_024,

@@ -5,6 +5,7 @@ use millrace_wire::tcp::{Options, Seq};
 use crate::acknowledge::Acknowledge;
 use crate::config::Config;
 use crate::congestion::Congestion;
+use crate::ecn::Ecn;
 use crate::events::{Error, Events};
 use crate::half_open::HalfOpen;
 use crate::options::{self, Features, Recent};
@@ -101,6 +102,7 @@ pub struct Connection {
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
+    pub(crate) ecn: Ecn,
     /// Marks of urgent data, if there ever were any.
     pub(crate) urgent: Option<Box<Urgent>>,
     /// Sequence number of a RST with [`Pending::REFUSE`].
@@ -113,7 +115,7 @@ impl Connection {
     /// Active open: SYN-SENT. The SYN is the first thing that [`Connection::poll_transmit`] gives.
     pub fn connect(config: &Config, settings: &Settings, open: Open, now: Instant) -> Connection {
         let mut connection = Connection::new(config, settings, &open, State::SynSent, now);
-        connection.features = Features::offered(config);
+        connection.features = Features::offered(config, settings);
         connection.recent = Recent::new(open.timestamp_offset, 0, now);
         connection.pending = Pending::SYN;
         connection
@@ -184,6 +186,7 @@ impl Connection {
                 ..Counters::default()
             },
             settings: *settings,
+            ecn: Ecn::default(),
             urgent: None,
             refuse_seq: Seq(0),
             advertised_mss: mss,
@@ -207,7 +210,7 @@ impl Connection {
     pub(crate) fn established(&mut self, config: &Config, now: Instant) {
         self.state = State::Established;
         self.events |= Events::ESTABLISHED;
-        self.congestion.start(config, u32::from(self.send.mss));
+        self.congestion.start(config, u32::from(self.send.mss), now);
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
         self.arm_keepalive(now);

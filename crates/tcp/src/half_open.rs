@@ -2,8 +2,9 @@
 
 use millrace_wire::tcp::{Flags, Segment, Seq};
 
-use crate::config::Config;
+use crate::config::{Config, Ecn};
 use crate::connection::{Connection, Open};
+use crate::ecn;
 use crate::options::{self, Features, Recent};
 use crate::outgoing::{Outgoing, refuse};
 use crate::settings::Settings;
@@ -55,8 +56,16 @@ impl HalfOpen {
     /// on the SYN is not taken: the peer sends it again (RFC 9293 3.10.7.2).
     ///
     /// The answer is [`HalfOpen::reply`]; its retransmission is timed from now.
-    pub fn new(config: &Config, open: Open, syn: &Segment<'_>, now: Instant) -> HalfOpen {
-        let features = Features::offered(config).agreed(&syn.options);
+    pub fn new(
+        config: &Config,
+        settings: &Settings,
+        open: Open,
+        syn: &Segment<'_>,
+        now: Instant,
+    ) -> HalfOpen {
+        let mut features = Features::offered(config, settings).agreed(&syn.options);
+        let may_mark = config.ecn != Ecn::Off || features.contains(Features::ECN);
+        features.set(Features::ECN, may_mark && ecn::is_asked(syn.flags));
         HalfOpen {
             iss: open.iss,
             irs: syn.seq,
@@ -76,15 +85,10 @@ impl HalfOpen {
             scale: options::scale_for(config.receive_limit_max.max(open.receive_limit)),
             features,
             retries: 0,
-            defer: 0,
+            defer: settings.defer_accept,
             deferred: false,
             measured_us: 0,
         }
-    }
-
-    /// Waits for payload, for so many time-outs of the SYN-ACK (TCP_DEFER_ACCEPT, [`Settings::defer_accept`]).
-    pub fn defer(&mut self, timeouts: u8) {
-        self.defer = timeouts;
     }
 
     /// The SYN-ACK.
@@ -95,6 +99,9 @@ impl HalfOpen {
             Flags::SYN | Flags::ACK,
             self.syn_window(),
         );
+        reply
+            .flags
+            .set(Flags::ECE, self.features.contains(Features::ECN));
         reply.options = self
             .features
             .syn_options(self.mss, self.scale, self.recent.stamp(now));

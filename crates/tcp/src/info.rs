@@ -37,6 +37,8 @@ pub struct Info {
     pub timestamps: bool,
     /// Whether selective acknowledgement was agreed on.
     pub selective_ack: bool,
+    /// Whether explicit congestion notification was agreed on.
+    pub ecn: bool,
     /// Shift of the windows that the peer announces; `None` without window scaling.
     pub send_scale: Option<u8>,
     /// Shift of the windows that we announce; `None` without window scaling.
@@ -103,10 +105,14 @@ impl Connection {
         Info {
             state: self.state,
             error: self.error,
-            phase: self.recovery.phase,
+            phase: match self.recovery.phase {
+                Phase::Open if self.is_reduced() => Phase::Reduced,
+                phase => phase,
+            },
             backoff: self.timers.backoff,
             timestamps: self.features.contains(Features::TIMESTAMPS),
             selective_ack: self.features.contains(Features::SACK),
+            ecn: self.features.contains(Features::ECN),
             send_scale: scaled.then_some(self.send.scale),
             receive_scale: scaled.then_some(self.receive.scale),
             rto_us: self.rtt.rto().as_micros() as u32,

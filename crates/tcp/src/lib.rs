@@ -13,6 +13,7 @@ mod assembler;
 mod config;
 mod congestion;
 mod connection;
+mod ecn;
 mod events;
 mod flight;
 mod half_open;
@@ -36,7 +37,7 @@ mod undo;
 mod urgent;
 mod window;
 
-pub use config::Config;
+pub use config::{Config, Ecn};
 pub use connection::{Connection, Open, ReceiveBuffer};
 pub use events::{Error, Events, IcmpError};
 pub use half_open::{HalfOpen, HalfOpenVerdict};

@@ -2,7 +2,8 @@
 
 use millrace_wire::tcp::{Options, Seq, Timestamps};
 
-use crate::config::Config;
+use crate::config::{Config, Ecn};
+use crate::settings::{Algorithm, Settings};
 use crate::time::Instant;
 
 /// Segment size for a peer that announces none (RFC 9293 3.7.1, MUST-15).
@@ -22,26 +23,29 @@ bitflags::bitflags! {
         const TIMESTAMPS = 1;
         const SACK = 1 << 1;
         const SCALE = 1 << 2;
+        const ECN = 1 << 3;
     }
 }
 
 impl Features {
     /// What the engine offers.
-    pub(crate) fn offered(config: &Config) -> Features {
+    pub(crate) fn offered(config: &Config, settings: &Settings) -> Features {
         let mut features = Features::empty();
         features.set(Features::TIMESTAMPS, config.timestamps);
         features.set(Features::SACK, config.selective_ack);
         features.set(Features::SCALE, config.window_scaling);
+        let asks = config.ecn == Ecn::Ask || settings.congestion == Algorithm::Dctcp;
+        features.set(Features::ECN, asks);
         features
     }
 
-    /// What remains of the offer after the peer's SYN: an extension needs both.
+    /// What remains of the offer after the peer's SYN: an extension needs both. Of ECN its flags tell, which are looked at elsewhere.
     pub(crate) fn agreed(self, syn: &Options) -> Features {
         let mut theirs = Features::empty();
         theirs.set(Features::TIMESTAMPS, syn.timestamps.is_some());
         theirs.set(Features::SACK, syn.sack_permitted);
         theirs.set(Features::SCALE, syn.window_scale.is_some());
-        self & theirs
+        self & (theirs | Features::ECN)
     }
 
     /// Options of a SYN or SYN-ACK of ours.

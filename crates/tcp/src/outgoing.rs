@@ -25,6 +25,8 @@ pub struct Outgoing {
     pub window: u16,
     /// Urgent pointer, with [`Flags::URG`].
     pub urgent: u16,
+    /// The network may mark it instead of dropping it: it leaves as ECT(0) (RFC 3168 5).
+    pub may_mark: bool,
     /// Options, on every segment of a run.
     pub options: Options,
     /// Stream offsets of the payload; empty for none.
@@ -61,6 +63,7 @@ impl Outgoing {
             flags,
             window,
             urgent: 0,
+            may_mark: false,
             options: Options::default(),
             payload: 0..0,
             segment_size: 1,
@@ -94,6 +97,7 @@ mod tests {
             flags,
             window: 0,
             urgent: 0,
+            marked: false,
             options: Options::default(),
             payload,
         }

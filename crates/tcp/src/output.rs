@@ -88,8 +88,19 @@ impl Connection {
     /// SYN, or SYN-ACK.
     fn syn(&mut self, config: &Config, now: Instant) -> Outgoing {
         let (flags, ack) = match self.state {
-            State::SynSent => (Flags::SYN, Seq(0)),
-            _ => (Flags::SYN | Flags::ACK, self.receive.seq(0)),
+            // Asked once: what is in the way of such a SYN may let others pass (RFC 3168 6.1.1.1).
+            State::SynSent if self.features.contains(Features::ECN) && self.timers.backoff == 0 => {
+                (Flags::SYN | Flags::ECE | Flags::CWR, Seq(0))
+            }
+            State::SynSent => {
+                self.features.remove(Features::ECN);
+                (Flags::SYN, Seq(0))
+            }
+            _ => {
+                let mut flags = Flags::SYN | Flags::ACK;
+                flags.set(Flags::ECE, self.features.contains(Features::ECN));
+                (flags, self.receive.seq(0))
+            }
         };
         self.recovery.log.sent(0, now);
         if self.timers.transmit == Instant::NEVER {
@@ -111,6 +122,16 @@ impl Connection {
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.pending.remove(Pending::ACK);
         let options = self.ack_options(now);
+        if let Some((end, echo)) = self.ecn.former.take()
+            && Seq(end).after(Seq(self.receive.acked as u32))
+        {
+            // RFC 8257 3.2: what came before the mark, or its end, is acknowledged by itself.
+            self.pending |= Pending::ACK;
+            let mut former = self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0);
+            former.flags = (former.flags - Flags::ECE) | echo;
+            former.ack = self.receive.seq(u64::from(end));
+            return former;
+        }
         if self.acknowledge.duplicates > 1 {
             // One for each segment that came out of order: the peer counts them.
             self.acknowledge.duplicates -= 1;
@@ -237,8 +258,8 @@ impl Connection {
             .max(mss)
             .saturating_sub(self.pipe());
 
-        // The urgent pointer is each segment's own.
-        let most = if self.is_urgent() {
+        // The urgent pointer is each segment's own, and CWR one segment's.
+        let most = if self.is_urgent() || self.ecn.reduced {
             0
         } else {
             limits.max_payload
@@ -289,6 +310,10 @@ impl Connection {
             send.small_end = payload.end;
         }
         send.forced = false;
+        let may_mark = len > 0 && self.features.contains(Features::ECN);
+        if may_mark && std::mem::take(&mut self.ecn.reduced) {
+            flags |= Flags::CWR;
+        }
         let (una, nxt) = (send.una, send.nxt);
         let was_idle = una == payload.start;
 
@@ -313,6 +338,7 @@ impl Connection {
         let options = self.ack_options(now);
         let mut segment = self.segment(self.send.seq(payload.start), flags, options, payload);
         segment.segment_size = mss;
+        segment.may_mark |= may_mark;
         segment
     }
 
@@ -402,7 +428,7 @@ impl Connection {
         self.timers.acknowledge = Instant::NEVER;
         let window = self.receive.announce(self.receive.scale);
         let ack = self.receive.seq(self.receive.nxt);
-        let mut flags = flags;
+        let mut flags = flags | self.ecn.echo;
         let mut urgent = 0;
         if self.is_urgent()
             && let Some(pointer) = self.urgent_pointer(seq)
@@ -416,6 +442,7 @@ impl Connection {
             flags,
             window,
             urgent,
+            may_mark: false,
             options,
             payload,
             segment_size: self.send.mss,

@@ -115,7 +115,7 @@ impl Connection {
                     return;
                 }
                 // Duplicates do not open the window (RFC 5681 3.2, step 1); what they stood for counts when it is acknowledged.
-                self.grow(acked, now);
+                self.grow(config, acked, now);
                 self.calm_down();
             }
             Phase::Recovery if self.send.una >= self.recovery.high => {
@@ -134,7 +134,7 @@ impl Connection {
             }
             Phase::Loss if self.send.una >= self.recovery.high => {
                 self.recovered();
-                self.grow(bytes, now);
+                self.grow(config, bytes, now);
             }
             Phase::Loss => {
                 self.detect_loss(config, now);
@@ -146,7 +146,7 @@ impl Connection {
                     } else {
                         u32::from(self.send.mss)
                     };
-                    self.grow(bytes.min(most), now);
+                    self.grow(config, bytes.min(most), now);
                 }
             }
         }
@@ -165,6 +165,7 @@ impl Connection {
             self.congestion.window.ssthresh = self.congestion.reduced(flight, mss, now);
         }
         self.congestion.on_timeout(mss);
+        self.announce_reduction();
         self.give_up_flight(config);
         if first && let Some(repair) = &mut self.recovery.repair {
             repair.reduction = Reduction::default();
@@ -228,6 +229,7 @@ impl Connection {
         let flight = self.send.in_flight();
         let window = self.congestion.window;
         self.recovery.phase = Phase::Recovery;
+        self.announce_reduction();
         self.recovery.high = self.send.nxt;
         self.congestion.window.ssthresh =
             self.congestion.reduced(flight.min(window.cwnd), mss, now);
@@ -318,16 +320,17 @@ impl Connection {
         }
     }
 
-    fn grow(&mut self, bytes: u32, now: Instant) {
+    fn grow(&mut self, config: &Config, bytes: u32, now: Instant) {
         if bytes > 0 {
             let acked = Acked {
                 bytes,
                 mss: u32::from(self.send.mss),
                 rtt_us: self.rtt.srtt_us(),
+                rto_us: self.rtt.rto_us(),
                 una: self.send.una,
                 nxt: self.send.nxt,
             };
-            self.congestion.on_ack(&acked, now);
+            self.congestion.on_ack(config, &acked, now);
         }
     }
 

@@ -66,6 +66,11 @@ impl Rtt {
         Duration::from_micros(u64::from(self.rto_us))
     }
 
+    /// The same in microseconds.
+    pub(crate) fn rto_us(&self) -> u32 {
+        self.rto_us
+    }
+
     /// Smoothed round trip in microseconds, 0 before the first sample.
     pub(crate) fn srtt_us(&self) -> u32 {
         self.srtt_8 / 8

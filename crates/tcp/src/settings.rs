@@ -76,6 +76,8 @@ pub enum Algorithm {
     /// RFC 9438, with HyStart++ (RFC 9406). Linux calls it `cubic`; the default there too.
     #[default]
     Cubic,
+    /// RFC 8257, for networks that mark early. Linux calls it `dctcp`.
+    Dctcp,
     /// RFC 5681 with appropriate byte counting (RFC 3465). Linux calls it `reno`.
     NewReno,
 }

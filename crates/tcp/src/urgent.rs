@@ -2,7 +2,7 @@
 //!
 //! The bytes stay where they are in the stream; whether the marked one is delivered out of line is for those who read it.
 
-use millrace_wire::tcp::{Flags, Segment, Seq};
+use millrace_wire::tcp::{Segment, Seq};
 
 use crate::connection::Connection;
 use crate::events::Events;
@@ -54,9 +54,6 @@ impl Connection {
     /// RFC 9293 3.10.7.4, sixth. A pointer to what has been received, or no further than an earlier one, is no news (RFC 6093 2.2: only the latest
     /// counts). The pointer is the sequence number after the urgent byte (RFC 6093 3.1; Linux with `tcp_stdurg` off).
     pub(crate) fn take_urgent_pointer(&mut self, segment: &Segment<'_>) {
-        if !segment.flags.contains(Flags::URG) || !self.state.can_receive() {
-            return;
-        }
         let ahead = i64::from(segment.urgent.saturating_sub(1));
         let mark = self.receive.offset(segment.seq) + ahead;
         let news = mark >= self.receive.nxt as i64

@@ -60,6 +60,8 @@ pub struct Segment<'a> {
     pub window: u16,
     /// Urgent pointer; significant with [`Flags::URG`].
     pub urgent: u16,
+    /// The network has marked it as having met congestion (CE, RFC 3168 5): the IP header says so, not the segment.
+    pub marked: bool,
     /// Options.
     pub options: Options,
     /// Payload.
@@ -89,6 +91,7 @@ impl<'a> Segment<'a> {
             flags,
             window: get16(head, 14),
             urgent: get16(head, 18),
+            marked: false,
             options: Options::parse(&header[HEADER_LEN..], flags.contains(Flags::SYN)),
             payload,
         })

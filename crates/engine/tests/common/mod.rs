@@ -29,6 +29,7 @@ pub fn engine_on(name: &str, link: Option<Link>) -> std::thread::JoinHandle<()> 
         ephemeral: false,
         shards: 1,
         follow: false,
+        ecn: false,
         limits: Limits {
             sockets: 4096,
             memory: 64 << 20,

@@ -16,6 +16,7 @@ use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::table::{Place, Tuple};
 use crate::tuning;
+use crate::wheel::Wheel;
 
 /// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
@@ -185,6 +186,17 @@ impl<M: Memory> Shard<M> {
 }
 
 impl Stream {
+    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that has only moved later needs nothing.
+    #[inline]
+    pub fn arm(&mut self, wheel: &mut Wheel, index: u32) {
+        if let Some(deadline) = self.connection.deadline()
+            && deadline < self.armed
+        {
+            self.armed = deadline;
+            wheel.arm(index, deadline);
+        }
+    }
+
     pub fn new(
         connection: Connection,
         tuple: Tuple,
@@ -203,6 +215,7 @@ impl Stream {
             receive_limit,
             error: 0,
             listener: u32::MAX,
+            armed: Instant::NEVER,
             tuning: Tuning {
                 since: now,
                 from: 0,

@@ -151,6 +151,8 @@ pub(crate) struct Stream {
     pub error: i32,
     /// While it waits to be accepted, whose queue it is in.
     pub listener: u32,
+    /// When the wheel comes back to it at the latest: [`Instant::NEVER`] if it does not.
+    pub armed: Instant,
     pub tuning: Tuning,
 }
 

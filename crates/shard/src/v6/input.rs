@@ -6,6 +6,7 @@ use millrace_wire::offload::Frame;
 use millrace_wire::{ethernet, icmpv6, tcp, udp};
 
 use super::icmp::Trouble;
+use crate::ip::is_marked;
 use crate::memory::Memory;
 use crate::shard::Shard;
 
@@ -62,12 +63,11 @@ impl<M: Memory> Shard<M> {
             _ if to_group => self.counters.ip_not_ours += 1,
             _ if from_nobody => self.counters.ip_bad_source += 1,
             tcp::PROTOCOL => {
-                let (local, remote) = (header.dst, header.src);
                 self.tcp_input(
-                    local,
-                    remote,
+                    (header.dst, header.src),
                     content.payload,
                     frame.checksum,
+                    is_marked(header.traffic_class),
                     link.src,
                     now,
                 );

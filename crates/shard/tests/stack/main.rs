@@ -7,6 +7,7 @@ mod frames;
 mod hostile;
 mod limits;
 mod loopback;
+mod marks;
 mod net;
 mod options;
 mod transfer;

@@ -199,6 +199,7 @@ mod tests {
                     bytes: window.cwnd,
                     mss: MSS,
                     rtt_us: 100_000,
+                    rto_us: 200_000,
                     una: 0,
                     nxt: 0,
                 };
@@ -306,6 +307,7 @@ mod tests {
                 bytes: u32::MAX,
                 mss: 88,
                 rtt_us: 120_000_000,
+                rto_us: 200_000,
                 una: 0,
                 nxt: 0,
             };

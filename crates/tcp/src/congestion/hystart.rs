@@ -95,6 +95,7 @@ mod tests {
                 bytes: 1_000,
                 mss: 1_000,
                 rtt_us,
+                rto_us: 200_000,
                 una: *at,
                 nxt: end + 10_000,
             };

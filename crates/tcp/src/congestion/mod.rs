@@ -1,6 +1,7 @@
 //! How much may be in flight: the congestion window, and the algorithms that move it.
 
 mod cubic;
+mod dctcp;
 mod hystart;
 mod newreno;
 
@@ -8,9 +9,10 @@ use millrace_wire::tcp::Seq;
 
 use crate::config::Config;
 use crate::settings::Algorithm;
-use crate::time::Instant;
+use crate::time::{Duration, Instant, Ticks};
 
 use cubic::Cubic;
+use dctcp::Dctcp;
 use newreno::NewReno;
 
 /// What an algorithm is told about an acknowledgement of new data, outside of fast recovery.
@@ -22,6 +24,8 @@ pub(crate) struct Acked {
     pub(crate) mss: u32,
     /// The round trip that it measured, in microseconds; the smoothed one if it measured none.
     pub(crate) rtt_us: u32,
+    /// Retransmission time-out without back-off, in microseconds.
+    pub(crate) rto_us: u32,
     /// SND.UNA and SND.NXT.
     pub(crate) una: u64,
     pub(crate) nxt: u64,
@@ -61,8 +65,16 @@ pub(crate) trait Controller {
     /// New data was acknowledged, but the program does not use the window.
     fn on_unused(&mut self) {}
 
-    /// There is a loss or a mark: the threshold to reduce to, given the bytes in flight. The caller applies it.
+    /// There is a loss: the threshold to reduce to, given the bytes in flight. The caller applies it.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32;
+
+    /// The peer has echoed a mark with an acknowledgement of so many bytes.
+    fn on_echo(&mut self, _bytes: u32) {}
+
+    /// The network marks: the threshold to reduce to (RFC 3168 6.1.2: as for a loss).
+    fn marked(&mut self, window: &Window, flight: u32, mss: u32) -> u32 {
+        self.reduced(window, flight, mss, Instant::default())
+    }
 
     /// The flight was lost altogether: after a time-out.
     fn on_timeout(&mut self);
@@ -76,6 +88,7 @@ pub(crate) trait Controller {
 enum Any {
     Cubic(Cubic),
     NewReno(NewReno),
+    Dctcp(Dctcp),
 }
 
 /// Congestion state of a connection.
@@ -86,6 +99,8 @@ pub(crate) struct Congestion {
     peak: u32,
     /// Low half of a stream offset.
     usage_end: u32,
+    /// When the window was last in use, or was last lowered because it was not.
+    validated: Ticks,
     algorithm: Any,
 }
 
@@ -98,13 +113,15 @@ impl Congestion {
             },
             peak: 0,
             usage_end: 0,
+            validated: Ticks::default(),
             algorithm: any(algorithm),
         }
     }
 
     /// Sets the initial window, once the segment size is known.
-    pub(crate) fn start(&mut self, config: &Config, mss: u32) {
+    pub(crate) fn start(&mut self, config: &Config, mss: u32, now: Instant) {
         self.window.cwnd = initial_window(config, mss);
+        self.validated = now.ticks();
     }
 
     /// Changes the algorithm; the window stays as it is.
@@ -113,22 +130,64 @@ impl Congestion {
     }
 
     #[inline]
-    pub(crate) fn on_ack(&mut self, acked: &Acked, now: Instant) {
+    pub(crate) fn on_ack(&mut self, config: &Config, acked: &Acked, now: Instant) {
+        if let Any::Dctcp(it) = &mut self.algorithm {
+            it.progress(acked.una, acked.nxt);
+        }
         if self.is_limiting(acked.mss) {
+            self.validated = now.ticks();
             match &mut self.algorithm {
                 Any::Cubic(it) => it.on_ack(&mut self.window, acked, now),
                 Any::NewReno(it) => it.on_ack(&mut self.window, acked, now),
+                Any::Dctcp(it) => it.on_ack(&mut self.window, acked, now),
             }
-        } else if let Any::Cubic(it) = &mut self.algorithm {
-            it.on_unused();
+        } else {
+            if let Any::Cubic(it) = &mut self.algorithm {
+                it.on_unused();
+            }
+            let unused = self.validated.elapsed(now);
+            if unused > Duration::from_micros(u64::from(acked.rto_us)) {
+                self.lower_unused(config, acked.mss, now);
+            }
         }
     }
 
-    /// The threshold after a loss or a mark; see [`Controller::reduced`].
+    /// The program has not used the window for a time-out: nobody knows whether the path still has room for it (RFC 7661 4.4.3, in the way of RFC 2861 and Linux: half of what
+    /// is not used goes, each time).
+    #[cold]
+    fn lower_unused(&mut self, config: &Config, mss: u32, now: Instant) {
+        let used = self.peak.max(initial_window(config, mss));
+        let window = &mut self.window;
+        if used < window.cwnd {
+            window.ssthresh = window.ssthresh.max(window.cwnd / 4 * 3);
+            window.cwnd = window.cwnd / 2 + used / 2;
+        }
+        self.peak = 0;
+        self.validated = now.ticks();
+    }
+
+    /// The peer has echoed a mark with an acknowledgement of so many bytes.
+    pub(crate) fn on_echo(&mut self, bytes: u32) {
+        if let Any::Dctcp(it) = &mut self.algorithm {
+            it.on_echo(bytes);
+        }
+    }
+
+    /// The threshold after a mark of the network's; see [`Controller::marked`].
+    pub(crate) fn marked(&mut self, flight: u32, mss: u32) -> u32 {
+        match &mut self.algorithm {
+            Any::Cubic(it) => it.marked(&self.window, flight, mss),
+            Any::NewReno(it) => it.marked(&self.window, flight, mss),
+            Any::Dctcp(it) => it.marked(&self.window, flight, mss),
+        }
+    }
+
+    /// The threshold after a loss; see [`Controller::reduced`].
     pub(crate) fn reduced(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
         match &mut self.algorithm {
             Any::Cubic(it) => it.reduced(&self.window, flight, mss, now),
             Any::NewReno(it) => it.reduced(&self.window, flight, mss, now),
+            Any::Dctcp(it) => it.reduced(&self.window, flight, mss, now),
         }
     }
 
@@ -147,6 +206,7 @@ impl Congestion {
         match &mut self.algorithm {
             Any::Cubic(it) => it.on_timeout(),
             Any::NewReno(it) => it.on_timeout(),
+            Any::Dctcp(it) => it.on_timeout(),
         }
     }
 
@@ -188,6 +248,7 @@ fn any(algorithm: Algorithm) -> Any {
     match algorithm {
         Algorithm::Cubic => Any::Cubic(Cubic::new()),
         Algorithm::NewReno => Any::NewReno(NewReno::default()),
+        Algorithm::Dctcp => Any::Dctcp(Dctcp::new()),
     }
 }
 
@@ -206,6 +267,7 @@ mod tests {
             bytes,
             mss,
             rtt_us: 1_000,
+            rto_us: 200_000,
             una: 0,
             nxt: 0,
         }
@@ -213,7 +275,7 @@ mod tests {
 
     fn congestion(mss: u32) -> Congestion {
         let mut congestion = Congestion::new(Algorithm::NewReno);
-        congestion.start(&Config::default(), mss);
+        congestion.start(&Config::default(), mss, Instant::from_micros(0));
         congestion
     }
 
@@ -234,11 +296,39 @@ mod tests {
     fn rfc7661_window_grows_only_when_it_is_used() {
         let mut congestion = congestion(1_000);
         congestion.on_sent(0, 4_000, 4_000);
-        congestion.on_ack(&acked(4_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(
+            &Config::default(),
+            &acked(4_000, 1_000),
+            Instant::from_micros(0),
+        );
         assert_eq!(congestion.window.cwnd, 10_000);
         congestion.on_sent(4_000, 14_000, 10_000);
-        congestion.on_ack(&acked(10_000, 1_000), Instant::from_micros(0));
+        congestion.on_ack(
+            &Config::default(),
+            &acked(10_000, 1_000),
+            Instant::from_micros(0),
+        );
         assert_eq!(congestion.window.cwnd, 20_000);
+    }
+
+    #[test]
+    fn rfc7661_4_4_3_window_that_is_not_used_comes_down() {
+        let config = Config::default();
+        let mut congestion = congestion(1_000);
+        congestion.window.cwnd = 80_000;
+        let mut at_ms = 0;
+        let mut windows = Vec::new();
+        for i in 0..30u64 {
+            at_ms += 50;
+            congestion.on_sent(i * 2_000, (i + 1) * 2_000, 2_000);
+            congestion.on_ack(&config, &acked(2_000, 1_000), Instant::from_millis(at_ms));
+            windows.push(congestion.window.cwnd);
+        }
+        assert_eq!(windows[..3], [80_000; 3], "not before a time-out is over");
+        assert_eq!(windows[5], 45_000);
+        assert_eq!(windows[10], 27_500);
+        assert!(windows.last() > Some(&10_000));
+        assert_eq!(congestion.window.ssthresh, u32::MAX);
     }
 
     #[test]

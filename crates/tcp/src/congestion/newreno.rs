@@ -45,6 +45,7 @@ mod tests {
             bytes,
             mss,
             rtt_us: 1_000,
+            rto_us: 200_000,
             una: 0,
             nxt: 0,
         }

@@ -24,11 +24,14 @@ impl Connection {
         }
         let mss = u32::from(self.send.mss);
         let (una, nxt) = (self.send.una, self.send.nxt);
+        let rto_us = self.rtt.rto_us();
         self.congestion.on_ack(
+            config,
             &Acked {
                 bytes: acked,
                 mss,
                 rtt_us,
+                rto_us,
                 una,
                 nxt,
             },

@@ -52,6 +52,7 @@ impl Connection {
             && self.recovery.phase == Phase::Open
             && self.receive.gaps.is_none()
             && segment.options.sack.is_empty()
+            && segment.marked == self.ecn.marked
             && acked >= 0
             && acked as u32 <= self.send.in_flight()
             && (acked > 0 || !segment.payload.is_empty())

@@ -4,6 +4,7 @@ use millrace_wire::tcp::{Flags, Segment};
 
 use crate::config::Config;
 use crate::connection::{Connection, Pending, ReceiveBuffer};
+use crate::ecn;
 use crate::events::{Error, Events};
 use crate::options::{self, Features, Recent, timestamp};
 use crate::state::State;
@@ -40,7 +41,7 @@ impl Connection {
         }
         // Fourth.
         self.counters.last_received = now.ticks();
-        self.take_syn(config, segment, now);
+        self.take_syn(segment, now);
         if has_ack {
             self.sample_handshake(config, segment, now);
             self.established(config, now);
@@ -56,8 +57,16 @@ impl Connection {
         }
     }
 
-    fn take_syn(&mut self, config: &Config, syn: &Segment<'_>, now: Instant) {
-        self.features = Features::offered(config).agreed(&syn.options);
+    fn take_syn(&mut self, syn: &Segment<'_>, now: Instant) {
+        self.features = self.features.agreed(&syn.options);
+        let agreed = if syn.flags.contains(Flags::ACK) {
+            ecn::is_agreed(syn.flags)
+        } else {
+            ecn::is_asked(syn.flags)
+        };
+        if !agreed {
+            self.features.remove(Features::ECN);
+        }
         let peer_clock = syn
             .options
             .timestamps

@@ -79,13 +79,18 @@ impl Connection {
         }
         self.counters.last_received = now.ticks();
         self.timers.keepalive_probes = 0;
+        if self.features.contains(Features::ECN) {
+            self.take_marks(segment);
+        }
         self.on_ack(config, segment, now);
         if crossed || matches!(self.state, State::Closed | State::TimeWait) {
             return;
         }
 
         // Sixth: URG.
-        self.take_urgent_pointer(segment);
+        if flags.contains(Flags::URG) && self.state.can_receive() {
+            self.take_urgent_pointer(segment);
+        }
 
         // Seventh and eighth: payload and FIN.
         if self.state.can_receive() {

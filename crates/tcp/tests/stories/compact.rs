@@ -20,6 +20,7 @@ fn segment(flags: Flags, seq: Seq, ack: Seq, stamp: Option<u32>) -> Segment<'sta
         flags,
         window: 1_000,
         urgent: 0,
+        marked: false,
         options: Options {
             timestamps: stamp.map(|value| Timestamps { value, echo: 0 }),
             ..Options::default()
@@ -32,12 +33,24 @@ fn start() -> Instant {
     Instant::from_millis(1_000_000)
 }
 
-fn half_open(config: &Config) -> HalfOpen {
+fn half_open_with(config: &Config, settings: &Settings) -> HalfOpen {
     let mut syn = segment(Flags::SYN, IRS, Seq(0), Some(PEER_CLOCK));
     syn.options.mss = Some(1_000);
     syn.options.window_scale = Some(9);
     syn.options.sack_permitted = true;
-    HalfOpen::new(config, open(), &syn, start())
+    HalfOpen::new(config, settings, open(), &syn, start())
+}
+
+fn half_open(config: &Config) -> HalfOpen {
+    half_open_with(config, &Settings::UNSET)
+}
+
+fn deferring(config: &Config, defer_accept: u8) -> HalfOpen {
+    let settings = Settings {
+        defer_accept,
+        ..Settings::UNSET
+    };
+    half_open_with(config, &settings)
 }
 
 /// What the answer is, in short.
@@ -55,7 +68,7 @@ fn they_are_small() {
     assert!(size_of::<HalfOpen>() <= 64);
     assert!(size_of::<TimeWait>() <= 48);
     assert!(
-        size_of::<millrace_tcp::Connection>() <= 472,
+        size_of::<millrace_tcp::Connection>() <= 496,
         "{}",
         size_of::<millrace_tcp::Connection>()
     );
@@ -125,8 +138,7 @@ fn defer_accept_completes_with_payload() {
         with_payload(Flags::ACK),
         segment(Flags::ACK | Flags::FIN, IRS + 1, ISS + 1, None),
     ] {
-        let mut half_open = half_open(&config);
-        half_open.defer(2);
+        let mut half_open = deferring(&config, 2);
         let now = start() + Duration::from_millis(30);
         for _ in 0..2 {
             let answer = half_open.on_segment(&config, &bare, now);
@@ -145,8 +157,7 @@ fn defer_accept_completes_with_payload() {
 fn defer_accept_asks_once_more_when_the_time_is_over() {
     let config = plain();
     let bare = segment(Flags::ACK, IRS + 1, ISS + 1, None);
-    let mut half_open = half_open(&config);
-    half_open.defer(3);
+    let mut half_open = deferring(&config, 3);
     let mut answers = Vec::new();
     for _ in 0..3 {
         let answer = half_open.on_segment(&config, &bare, start());
@@ -168,8 +179,7 @@ fn defer_accept_asks_once_more_when_the_time_is_over() {
 #[test]
 fn defer_accept_repeats_the_syn_ack_until_it_is_acknowledged() {
     let config = plain();
-    let mut half_open = half_open(&config);
-    half_open.defer(200);
+    let mut half_open = deferring(&config, 200);
     for _ in 0..config.syn_ack_retries {
         let now = half_open.deadline();
         assert_eq!(

@@ -10,6 +10,7 @@ mod handshake;
 mod hostile;
 mod living;
 mod losing;
+mod marking;
 mod reassembly;
 mod reports;
 mod reset;

@@ -21,6 +21,8 @@ pub struct Line {
     pub timestamps: Option<(u32, u32)>,
     pub no_timestamps: bool,
     pub sack: Option<Vec<(i64, i64)>>,
+    /// `ce`: the network has marked it.
+    pub marked: bool,
     /// The urgent pointer.
     pub urgent: Option<u16>,
 }
@@ -46,6 +48,7 @@ impl Line {
             match word {
                 "ack" => line.ack = Some(number(value())),
                 "win" => line.window = Some(value().parse().expect("a window")),
+                "ce" => line.marked = true,
                 "urg" => line.urgent = Some(value().parse().expect("a pointer")),
                 "mss" => line.mss = Some(value().parse().expect("a size")),
                 "wscale" => line.scale = Some(value().parse().expect("a shift")),
@@ -93,6 +96,7 @@ impl Line {
             timestamps: options.timestamps.map(|stamps| (stamps.value, stamps.echo)),
             no_timestamps: options.timestamps.is_none(),
             urgent: Some(outgoing.urgent),
+            marked: outgoing.may_mark,
             sack: Some(
                 options
                     .sack

@@ -336,6 +336,7 @@ impl Pair {
             flags: packet.flags,
             window: packet.window,
             urgent: 0,
+            marked: false,
             options: packet.options,
             payload: &packet.payload,
         };
@@ -364,7 +365,7 @@ impl Pair {
         } else if end.listening
             && packet.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN) == Flags::SYN
         {
-            let half_open = HalfOpen::new(&end.config, end.open, &segment, now);
+            let half_open = HalfOpen::new(&end.config, &end.settings, end.open, &segment, now);
             let reply = half_open.reply(now);
             end.half_open = Some(half_open);
             self.put(who, &reply);

@@ -134,7 +134,7 @@ impl Script {
             echo: 0,
         });
         let syn = segment(&line, open().iss, irs, stamps, &[]);
-        let mut half_open = HalfOpen::new(&config, open(), &syn, now);
+        let mut half_open = HalfOpen::new(&config, &settings, open(), &syn, now);
         let now = now + Duration::from_millis(10);
         let ack = Line::parse(&format!(". 1:1(0) ack 1 win {PEER_WINDOW}"));
         let ack = segment(&ack, open().iss, irs, stamps, &[]);
@@ -327,6 +327,7 @@ fn segment<'a>(
         flags: line.flags,
         window: line.window.unwrap_or(PEER_WINDOW),
         urgent: line.urgent.unwrap_or(0),
+        marked: line.marked,
         options,
         payload,
     }
