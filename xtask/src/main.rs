@@ -1,18 +1,22 @@
 //! The project's own chores.
 //!
-//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`].
+//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask fuzz` looks for bytes that do
+//! harm: see [`fuzz`].
 
+mod fuzz;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy";
+const USAGE: &str = "usage: cargo xtask tidy | fuzz TARGET [SECONDS]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => run_tidy(),
+        ["fuzz", target] => fuzz::run(root(), target, "60"),
+        ["fuzz", target, seconds] => fuzz::run(root(), target, seconds),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -24,12 +28,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// The checkout.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+}
+
 /// Checks the whole checkout and prints what it found, one line each.
 fn run_tidy() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the workspace");
-    match tidy::check(root) {
+    match tidy::check(root()) {
         Ok(report) if report.problems.is_empty() => {
             println!("tidy: {} files, nothing to say", report.files);
             ExitCode::SUCCESS

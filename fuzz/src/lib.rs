@@ -1,0 +1,29 @@
+//! Hostile bytes for everything that reads bytes it did not write.
+//!
+//! A target takes any bytes and returns, or panics when something that must always hold does not. `make test` replays the corpus and
+//! mutants of it from fixed seeds; `cargo xtask fuzz TARGET` lets libFuzzer look for more, guided by coverage.
+
+mod bytes;
+mod host;
+mod mutate;
+mod parsers;
+mod shared;
+mod stack;
+
+pub use mutate::Mutator;
+
+/// What takes hostile bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target and its name.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("parsers", parsers::run),
+    ("stack", stack::run),
+    ("shared", shared::run),
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<Target> {
+    let found = TARGETS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, target)| *target)
+}
