@@ -1,9 +1,9 @@
 //! The command line.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use clap::{Args, Parser, Subcommand};
-use millrace_engine::config::{Config, Limits, Link};
+use millrace_engine::config::{ADDRESSES_V6_MAX, Config, Limits, Link};
 use millrace_port::spec::{Prefix, Spec};
 
 /// Default addresses: documented in `--help` and the README.
@@ -11,6 +11,8 @@ const DEFAULT_ADDRESS: &str = "10.9.0.2/24";
 const DEFAULT_HOST_ADDRESS: &str = "10.9.0.1/24";
 /// Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
+/// What IPv6 needs (RFC 8200 5).
+const MTU_MIN_V6: u16 = 1280;
 
 /// A user-level TCP/IP stack that runs the programs you have, unmodified.
 #[derive(Debug, Parser)]
@@ -55,19 +57,19 @@ pub struct LinkArguments {
     /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME [default: tap, with a free name]
     #[arg(long, value_name = "KIND[:NAME]")]
     pub link: Option<Spec>,
-    /// millrace's own address on the link [default: 10.9.0.2/24]
-    #[arg(long, value_name = "IP/BITS", value_parser = prefix)]
-    pub addr: Option<Prefix>,
-    /// The kernel's address at its end of the link [default: the first other address of --addr's prefix]
-    #[arg(long, value_name = "IP/BITS", value_parser = prefix)]
-    pub host_addr: Option<Prefix>,
-    /// Next hop for destinations off the link; without one they go to the kernel's own stack
+    /// millrace's own addresses on the link: one of IPv4 [default: 10.9.0.2/24], and up to eight of IPv6, each with the option again
+    #[arg(long, value_name = "IP/BITS", value_parser = given)]
+    pub addr: Vec<Given>,
+    /// The kernel's addresses at its end of the link, likewise [default: the first other address of each prefix of --addr]
+    #[arg(long, value_name = "IP/BITS", value_parser = given)]
+    pub host_addr: Vec<Given>,
+    /// Next hop for destinations off the link, one for each family; without one they go to the kernel's own stack
     #[arg(long, value_name = "IP")]
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Vec<IpAddr>,
     /// Largest IP packet on the link in bytes
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521))]
     pub mtu: u16,
-    /// Serve 127.0.0.0/8 and the own address too, between programs of this engine; alone, without any link
+    /// Serve 127.0.0.0/8, ::1 and the own addresses too, between programs of this engine; alone, without any link
     #[arg(long)]
     pub loopback: bool,
     /// Threads that run the stack
@@ -154,6 +156,33 @@ fn prefix(text: &str) -> Result<Prefix, String> {
     Prefix::of_host(prefix.address, prefix.len).map_err(|error| error.to_string())
 }
 
+/// An address with the length of its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    V4(Prefix),
+    V6(Ipv6Addr, u8),
+}
+
+fn given(text: &str) -> Result<Given, String> {
+    let Some((ip, bits)) = text
+        .split_once('/')
+        .and_then(|(ip, bits)| Some((ip.parse::<Ipv6Addr>().ok()?, bits.parse::<u8>().ok()?)))
+    else {
+        return prefix(text).map(Given::V4);
+    };
+    let special = ip.is_unspecified()
+        || ip.is_loopback()
+        || ip.is_multicast()
+        || ip.is_unicast_link_local()
+        || ip.to_ipv4_mapped().is_some();
+    if special || !(1..=126).contains(&bits) {
+        return Err(format!(
+            "{text} is no address of a host in a prefix of 1 to 126 bits; write it as fd00:9::2/64"
+        ));
+    }
+    Ok(Given::V6(ip, bits))
+}
+
 fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(good) {
@@ -166,9 +195,9 @@ impl LinkArguments {
     /// The engine's configuration; where the command line says nothing the defaults stand.
     pub fn config(&self, name: String, ephemeral: bool) -> anyhow::Result<Config> {
         let wants_link = self.link.is_some()
-            || self.addr.is_some()
-            || self.host_addr.is_some()
-            || self.gateway.is_some();
+            || !self.addr.is_empty()
+            || !self.host_addr.is_empty()
+            || !self.gateway.is_empty();
         let link = if wants_link || !self.loopback {
             Some(self.link()?)
         } else {
@@ -188,15 +217,15 @@ impl LinkArguments {
 
     fn link(&self) -> anyhow::Result<Link> {
         let parse = |text: &str| prefix(text).map_err(anyhow::Error::msg);
-        let address = match (self.addr, self.host_addr) {
-            (Some(address), _) => address,
-            (None, Some(host)) => neighbour(host),
-            (None, None) => parse(DEFAULT_ADDRESS)?,
-        };
-        let host = match (self.host_addr, self.addr) {
-            (Some(host), _) => host,
-            (None, Some(address)) => neighbour(address),
-            (None, None) => parse(DEFAULT_HOST_ADDRESS)?,
+        let given = (
+            only_v4("--addr", &self.addr)?,
+            only_v4("--host-addr", &self.host_addr)?,
+        );
+        let (address, host) = match given {
+            (Some(address), Some(host)) => (address, host),
+            (Some(address), None) => (address, neighbour(address)),
+            (None, Some(host)) => (neighbour(host), host),
+            (None, None) => (parse(DEFAULT_ADDRESS)?, parse(DEFAULT_HOST_ADDRESS)?),
         };
         anyhow::ensure!(
             address.contains(host.address) && address.address != host.address,
@@ -206,13 +235,47 @@ impl LinkArguments {
             address.address,
             address.len
         );
-        if let Some(gateway) = self.gateway {
+        let addresses_v6 = all_v6(&self.addr);
+        let mut hosts_v6 = all_v6(&self.host_addr);
+        if hosts_v6.is_empty() {
+            hosts_v6 = addresses_v6.iter().copied().map(neighbour_v6).collect();
+        }
+        for &(host, bits) in &hosts_v6 {
+            let on_link = |&(ip, len): &(Ipv6Addr, u8)| ip != host && within(host, ip, len);
             anyhow::ensure!(
-                address.contains(gateway),
-                "--gateway {gateway} is not on the link {}/{}",
-                address.address,
-                address.len
+                addresses_v6.iter().any(on_link) && !addresses_v6.iter().any(|own| own.0 == host),
+                "--host-addr {host}/{bits} is not another address of a prefix of --addr: give both from one prefix, such as --addr fd00:9::2/64 --host-addr fd00:9::1/64"
             );
+        }
+        anyhow::ensure!(
+            addresses_v6.len() <= ADDRESSES_V6_MAX && hosts_v6.len() <= ADDRESSES_V6_MAX,
+            "more than {ADDRESSES_V6_MAX} IPv6 addresses were given; leave some out"
+        );
+        anyhow::ensure!(
+            addresses_v6.is_empty() || self.mtu >= MTU_MIN_V6,
+            "--mtu {} is less than the {MTU_MIN_V6} bytes that IPv6 needs",
+            self.mtu
+        );
+        let (mut gateway, mut gateway_v6) = (None, None);
+        for &hop in &self.gateway {
+            let (on_link, taken) = match hop {
+                IpAddr::V4(hop) => (address.contains(hop), gateway.replace(hop).is_some()),
+                IpAddr::V6(hop) => (
+                    addresses_v6.iter().any(|&(ip, len)| within(hop, ip, len)),
+                    gateway_v6.replace(hop).is_some(),
+                ),
+            };
+            anyhow::ensure!(
+                on_link,
+                "--gateway {hop} is not on the link, whose prefixes are those of --addr: {}/{}{}",
+                address.address,
+                address.len,
+                addresses_v6
+                    .iter()
+                    .map(|(ip, len)| format!(", {ip}/{len}"))
+                    .collect::<String>()
+            );
+            anyhow::ensure!(!taken, "--gateway {hop} is the second one of its family");
         }
         let device = match &self.link {
             Some(Spec::Tap { name }) => name.clone(),
@@ -223,10 +286,56 @@ impl LinkArguments {
             address: address.address,
             prefix_len: address.len,
             host: Some((host.address, host.len)),
-            gateway: self.gateway,
+            gateway,
+            addresses_v6,
+            hosts_v6,
+            gateway_v6,
             mtu: self.mtu,
         })
     }
+}
+
+/// The IPv4 address among those given with an option, if there is one.
+fn only_v4(option: &str, given: &[Given]) -> anyhow::Result<Option<Prefix>> {
+    let mut found = None;
+    for one in given {
+        if let Given::V4(prefix) = one {
+            anyhow::ensure!(
+                found.replace(*prefix).is_none(),
+                "{option} {}/{} is the second IPv4 address; the link has one, and any number of IPv6",
+                prefix.address,
+                prefix.len
+            );
+        }
+    }
+    Ok(found)
+}
+
+fn all_v6(given: &[Given]) -> Vec<(Ipv6Addr, u8)> {
+    given
+        .iter()
+        .filter_map(|one| match one {
+            Given::V6(ip, len) => Some((*ip, *len)),
+            Given::V4(_) => None,
+        })
+        .collect()
+}
+
+/// Whether `ip` is in the prefix of `of`.
+fn within(ip: Ipv6Addr, of: Ipv6Addr, len: u8) -> bool {
+    (ip.to_bits() ^ of.to_bits()).leading_zeros() >= u32::from(len)
+}
+
+/// The first other host address of a prefix.
+fn neighbour_v6((ip, len): (Ipv6Addr, u8)) -> (Ipv6Addr, u8) {
+    let network = ip.to_bits() & !(u128::MAX >> len);
+    let first = network + 1;
+    let other = if first == ip.to_bits() {
+        first + 1
+    } else {
+        first
+    };
+    (Ipv6Addr::from_bits(other), len)
 }
 
 /// The first other host address of a prefix.
@@ -288,6 +397,41 @@ mod tests {
             link(&["--host-addr", "10.1.0.9/16"]).unwrap().address,
             "10.1.0.1".parse::<Ipv4Addr>().unwrap()
         );
+    }
+
+    #[test]
+    fn addresses_of_ipv6_may_be_given_too() {
+        let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        let link = link(&["--addr", "fd00:9::2/64", "--addr", "2001:db8::1/48"]).unwrap();
+        assert_eq!(link.address, Ipv4Addr::new(10, 9, 0, 2));
+        assert_eq!(
+            link.addresses_v6,
+            [(ip("fd00:9::2"), 64), (ip("2001:db8::1"), 48)]
+        );
+        assert_eq!(
+            link.hosts_v6,
+            [(ip("fd00:9::1"), 64), (ip("2001:db8::2"), 48)]
+        );
+        let with_gateway = ["--addr", "fd00:9::2/64", "--gateway", "fd00:9::1"];
+        let link = self::link(&with_gateway).unwrap();
+        assert_eq!(
+            (link.gateway, link.gateway_v6),
+            (None, Some(ip("fd00:9::1")))
+        );
+        for bad in [
+            ["--addr", "fe80::2/64", "", ""],
+            ["--addr", "fd00:9::2/127", "", ""],
+            ["--addr", "fd00:9::2/64", "--host-addr", "fd00:8::1/64"],
+            ["--addr", "fd00:9::2/64", "--host-addr", "fd00:9::2/64"],
+            ["--addr", "fd00:9::2/64", "--gateway", "fd00:8::1"],
+            ["--addr", "fd00:9::2/64", "--mtu", "1000"],
+            ["--addr", "10.9.0.2/24", "--addr", "10.9.0.3/24"],
+        ] {
+            let line: Vec<&str> = bad.into_iter().filter(|word| !word.is_empty()).collect();
+            let last = line[line.len() - 1];
+            let error = format!("{:#}", self::link(&line).unwrap_err());
+            assert!(error.contains(last), "{error}");
+        }
     }
 
     #[test]

@@ -89,13 +89,13 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
 
 fn announce(config: &millrace_engine::Config, device: Option<&str>) {
     if let (Some(link), Some(device)) = (&config.link, device) {
-        let host = link.host.map_or_else(String::new, |(address, bits)| {
-            format!(", the kernel is {address}/{bits}")
-        });
-        eprintln!(
-            "millrace: {}/{} on {device}{host}",
-            link.address, link.prefix_len
-        );
+        let hosts = link.hosts();
+        let host = if hosts.is_empty() {
+            String::new()
+        } else {
+            format!(", the kernel is {hosts}")
+        };
+        eprintln!("millrace: {} on {device}{host}", link.addresses());
     }
 }
 

@@ -23,7 +23,7 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
     }
     let (engine, device) = engine_process::spawn(&config, true)?;
     let what = match (&config.link, device) {
-        (Some(link), Some(device)) => format!("{}/{} on {device}", link.address, link.prefix_len),
+        (Some(link), Some(device)) => format!("{} on {device}", link.addresses()),
         _ => "loopback".to_owned(),
     };
     println!(

@@ -9,6 +9,7 @@
 //! ```
 //! The file is sparse: only what is touched takes memory.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::AtomicU32;
 
 /// First word of every region.
@@ -19,6 +20,8 @@ pub const PAGE: usize = 4096;
 pub const SHARDS_MAX: usize = 64;
 /// Routes the header can hold.
 pub const ROUTES_MAX: usize = 16;
+/// Addresses of the engine that the header can hold.
+pub const OWN_MAX: usize = 16;
 /// Bytes of one slot.
 pub const SLOT_STRIDE: usize = 256;
 /// Entries of a submission ring (64 bytes each).
@@ -75,16 +78,44 @@ impl Geometry {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// IPv4 prefix in host order.
-    pub prefix: u32,
-    /// Bits of the prefix, 0..=32.
+    /// The prefix in network order, that of IPv4 mapped into `::ffff:0:0/96`.
+    pub prefix: [u8; 16],
+    /// Bits of the prefix, 0..=128; of IPv4 at least 96.
     pub bits: u32,
 }
 
 impl Route {
-    /// Whether `ip` (host order) is covered.
-    pub fn covers(&self, ip: u32) -> bool {
-        self.bits == 0 || (self.bits <= 32 && (ip ^ self.prefix) >> (32 - self.bits) == 0)
+    /// The route to all hosts that share the first `bits` bits of `ip`.
+    pub fn new(ip: IpAddr, bits: u8) -> Route {
+        match ip {
+            IpAddr::V4(ip) => Route {
+                prefix: ip.to_ipv6_mapped().octets(),
+                bits: 96 + u32::from(bits.min(32)),
+            },
+            IpAddr::V6(ip) => Route {
+                prefix: ip.octets(),
+                bits: bits.min(128).into(),
+            },
+        }
+    }
+
+    /// Whether `ip` is covered. A route of one family covers nothing of the other.
+    pub fn covers(&self, ip: IpAddr) -> bool {
+        let mapped = mapped(ip);
+        let is_v4 = |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_ipv4_mapped().is_some();
+        if is_v4(&mapped) != (self.bits >= 96 && is_v4(&self.prefix)) {
+            return false;
+        }
+        let differing = u128::from_be_bytes(mapped) ^ u128::from_be_bytes(self.prefix);
+        self.bits <= 128 && differing.leading_zeros() >= self.bits
+    }
+}
+
+/// An address of either family as one of IPv6.
+pub fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
     }
 }
 
@@ -109,19 +140,21 @@ pub struct Header {
     pub magic: u64,
     /// [`crate::VERSION`].
     pub version: u32,
-    /// 1 when 127.0.0.0/8 and the own address are served inside the engine.
+    /// 1 when 127.0.0.0/8, `::1` and the own addresses are served inside the engine.
     pub loopback: u32,
     /// The engine's process.
     pub engine_pid: u32,
     /// Number of routes in use.
     pub routes_len: u32,
-    /// The engine's own IPv4 address in host order; 0 if it has no link.
-    pub own_ip: u32,
+    /// Number of own addresses in use; 0 if the engine has no link.
+    pub own_len: u32,
     /// Maximum segment size on the link.
     pub mss: u32,
     /// How many parts.
     pub geometry: Geometry,
-    /// Destinations served (own prefix; everything when there is a gateway).
+    /// The engine's own addresses in network order, IPv4 mapped.
+    pub own: [[u8; 16]; OWN_MAX],
+    /// Destinations served (own prefixes; everything of a family when there is a gateway).
     pub routes: [Route; ROUTES_MAX],
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
@@ -130,22 +163,34 @@ pub struct Header {
 const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
 
 impl Header {
-    /// Whether a connection to `ip` (host order) is the engine's to make.
-    pub fn serves(&self, ip: u32) -> bool {
-        if ip >> 24 == 127 || (self.own_ip != 0 && ip == self.own_ip) {
+    /// Whether a connection to `ip` is the engine's to make.
+    pub fn serves(&self, ip: IpAddr) -> bool {
+        if ip.is_loopback() || self.is_own(ip) {
             return self.loopback == 1;
         }
         let used = (self.routes_len as usize).min(ROUTES_MAX);
         self.routes[..used].iter().any(|route| route.covers(ip))
     }
 
-    /// Whether a socket bound to `ip` (host order, 0 for any) is the engine's.
-    pub fn owns(&self, ip: u32) -> bool {
+    /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`, that IPv4 is not meant.
+    pub fn owns(&self, ip: IpAddr, v6_only: bool) -> bool {
         match ip {
-            0 => self.own_ip != 0 || self.loopback == 1,
-            _ if ip >> 24 == 127 => self.loopback == 1,
-            _ => ip == self.own_ip,
+            _ if ip.is_loopback() => self.loopback == 1,
+            IpAddr::V6(any) if any.is_unspecified() && v6_only => {
+                let is_v6 = |own: &[u8; 16]| Ipv6Addr::from(*own).to_ipv4_mapped().is_none();
+                self.loopback == 1 || self.own().iter().any(is_v6)
+            }
+            _ if ip.is_unspecified() => self.loopback == 1 || self.own_len > 0,
+            _ => self.is_own(ip),
         }
+    }
+
+    fn own(&self) -> &[[u8; 16]] {
+        &self.own[..(self.own_len as usize).min(OWN_MAX)]
+    }
+
+    fn is_own(&self, ip: IpAddr) -> bool {
+        self.own().contains(&mapped(ip))
     }
 }
 
@@ -155,20 +200,21 @@ mod tests {
 
     #[test]
     fn routes_cover_their_prefix() {
-        let route = Route {
-            prefix: 0x0a09_0000,
-            bits: 24,
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let route = Route::new(ip("10.9.0.2"), 24);
+        assert!(route.covers(ip("10.9.0.254")));
+        assert!(!route.covers(ip("10.9.1.1")) && !route.covers(ip("fd00::1")));
+        let all = Route::new(ip("0.0.0.0"), 0);
+        assert!(all.covers(ip("255.1.2.3")) && !all.covers(ip("fd00::1")));
+        let route = Route::new(ip("fd00:9::2"), 64);
+        assert!(route.covers(ip("fd00:9::ffff")) && !route.covers(ip("fd00:9:0:1::2")));
+        let all = Route::new(ip("::"), 0);
+        assert!(all.covers(ip("fd00::1")) && !all.covers(ip("10.9.0.1")));
+        let nonsense = Route {
+            prefix: [0; 16],
+            bits: 129,
         };
-        assert!(route.covers(0x0a09_00fe));
-        assert!(!route.covers(0x0a09_0101));
-        assert!(Route { prefix: 0, bits: 0 }.covers(u32::MAX));
-        assert!(
-            !Route {
-                prefix: 0,
-                bits: 33
-            }
-            .covers(0)
-        );
+        assert!(!nonsense.covers(ip("::")));
     }
 
     #[test]

@@ -112,7 +112,7 @@ pub enum Name {
     Ttl = 21,
     /// IP_TOS, 0 to 255.
     Tos = 22,
-    /// IPV6_UNICAST_HOPS plus one, 1 to 256; 0 is the default.
+    /// IPV6_UNICAST_HOPS plus one, up to 256; 0 is the default.
     HopLimit = 23,
     /// IPV6_TCLASS, 0 to 255.
     TrafficClass = 24,

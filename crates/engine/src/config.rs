@@ -1,6 +1,6 @@
 //! What an engine is told at start.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct Config {
     pub name: String,
     /// The link; none for an engine that serves loopback alone.
     pub link: Option<Link>,
-    /// Whether 127.0.0.0/8 and the own address are served inside.
+    /// Whether 127.0.0.0/8, `::1` and the own addresses are served inside.
     pub loopback: bool,
     /// Ends when its last program has ended.
     pub ephemeral: bool,
@@ -24,6 +24,9 @@ pub struct Config {
     /// Limits of each program.
     pub limits: Limits,
 }
+
+/// IPv6 addresses of one link: what programs are told of them has room for no more.
+pub const ADDRESSES_V6_MAX: usize = 8;
 
 /// A TAP device and the addresses on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,8 +41,32 @@ pub struct Link {
     pub host: Option<(Ipv4Addr, u8)>,
     /// Next hop for everything off the link.
     pub gateway: Option<Ipv4Addr>,
+    /// The engine's IPv6 addresses with the bits of their prefixes, at most [`ADDRESSES_V6_MAX`]; without any the link has no IPv6.
+    pub addresses_v6: Vec<(Ipv6Addr, u8)>,
+    /// The kernel's IPv6 addresses at the other end, likewise.
+    pub hosts_v6: Vec<(Ipv6Addr, u8)>,
+    /// Next hop for everything of IPv6 off the link.
+    pub gateway_v6: Option<Ipv6Addr>,
     /// Largest IP packet in bytes.
     pub mtu: u16,
+}
+
+impl Link {
+    /// The engine's addresses with their prefixes, for people.
+    pub fn addresses(&self) -> String {
+        list(Some((self.address, self.prefix_len)), &self.addresses_v6)
+    }
+
+    /// The kernel's, likewise.
+    pub fn hosts(&self) -> String {
+        list(self.host, &self.hosts_v6)
+    }
+}
+
+fn list(v4: Option<(Ipv4Addr, u8)>, v6: &[(Ipv6Addr, u8)]) -> String {
+    let v4 = v4.into_iter().map(|(ip, bits)| format!("{ip}/{bits}"));
+    let v6 = v6.iter().map(|(ip, bits)| format!("{ip}/{bits}"));
+    v4.chain(v6).collect::<Vec<_>>().join(" and ")
 }
 
 /// Upper bounds for one program.

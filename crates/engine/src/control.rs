@@ -679,7 +679,8 @@ impl Control {
             "name": self.name,
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
-            "address": std::net::Ipv4Addr::from(self.serving.own_ip).to_string(),
+            "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
+            "addresses": self.serving.own,
             "loopback": self.loopback,
             "shards": [worker],
         });

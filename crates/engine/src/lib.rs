@@ -16,6 +16,7 @@ pub mod config;
 pub mod control;
 mod egress;
 mod follow;
+mod host;
 mod life;
 pub mod memory;
 mod numbers;

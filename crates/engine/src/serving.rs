@@ -1,5 +1,7 @@
 //! What programs are told of the engine: which destinations are its own.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use millrace_context::layout::{self, Geometry, Header, Route};
 
 use crate::config::Config;
@@ -8,7 +10,7 @@ use crate::config::Config;
 #[derive(Clone, Debug)]
 pub struct Serving {
     loopback: bool,
-    pub(crate) own_ip: u32,
+    pub(crate) own: Vec<IpAddr>,
     mss: u32,
     routes: Vec<Route>,
 }
@@ -16,23 +18,24 @@ pub struct Serving {
 impl Serving {
     /// From the configuration; `mss` is the link's maximum segment size.
     pub fn new(config: &Config, mss: u32) -> Serving {
-        let mut routes = Vec::new();
+        let (mut own, mut routes) = (Vec::new(), Vec::new());
         if let Some(link) = &config.link {
-            let ip = u32::from(link.address);
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(link.prefix_len))
-                .unwrap_or(0);
-            routes.push(Route {
-                prefix: ip & mask,
-                bits: u32::from(link.prefix_len),
-            });
-            if link.gateway.is_some() {
-                routes.push(Route { prefix: 0, bits: 0 });
+            let v4 = (link.address.into(), link.prefix_len);
+            let v6 = link.addresses_v6.iter();
+            for (ip, bits) in std::iter::once(v4).chain(v6.map(|&(ip, bits)| (ip.into(), bits))) {
+                own.push(ip);
+                routes.push(Route::new(ip, bits));
             }
+            let gateways = [
+                link.gateway.map(|_| Ipv4Addr::UNSPECIFIED.into()),
+                link.gateway_v6.map(|_| Ipv6Addr::UNSPECIFIED.into()),
+            ];
+            let everything = gateways.into_iter().flatten();
+            routes.extend(everything.map(|ip| Route::new(ip, 0)));
         }
         Serving {
             loopback: config.loopback,
-            own_ip: config.link.as_ref().map_or(0, |link| link.address.into()),
+            own,
             mss,
             routes,
         }
@@ -43,13 +46,18 @@ impl Serving {
         for (to, from) in routes.iter_mut().zip(&self.routes) {
             *to = *from;
         }
+        let mut own = [[0; 16]; layout::OWN_MAX];
+        for (to, from) in own.iter_mut().zip(&self.own) {
+            *to = layout::mapped(*from);
+        }
         Header {
             magic: layout::MAGIC,
             version: millrace_context::VERSION,
             loopback: u32::from(self.loopback),
             engine_pid: std::process::id(),
             routes_len: self.routes.len() as u32,
-            own_ip: self.own_ip,
+            own_len: self.own.len() as u32,
+            own,
             mss: self.mss,
             geometry,
             routes,

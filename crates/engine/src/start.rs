@@ -6,12 +6,13 @@ use std::sync::mpsc;
 
 use millrace_context::protocol;
 use millrace_port::{Port, spec, tap};
-use millrace_shard::Shard;
+use millrace_shard::{Ipv6, Shard};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::host;
 use crate::memory::Arenas;
 use crate::serving::Serving;
 use crate::worker::{self, Worker};
@@ -87,6 +88,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         })?
         .pop()
         .expect("at least one queue was asked for");
+        host::add_addresses(tap.name(), &link.hosts_v6)
+            .map_err(system("cannot give the device an IPv6 address"))?;
         debug_assert!(prefix.contains(link.address));
         mac = tap.capabilities().mac;
         mss = u32::from(link.mtu) - 40;
@@ -110,6 +113,11 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     if let Some(link) = &config.link {
         shard_config.gateway = link.gateway;
         shard_config.mtu = link.mtu;
+        shard_config.ipv6 = (!link.addresses_v6.is_empty()).then(|| Ipv6 {
+            addresses: link.addresses_v6.clone(),
+            gateway: link.gateway_v6,
+            ..Ipv6::default()
+        });
     }
     let shard = Shard::new(shard_config, Arenas::default(), Instant::from_micros(0));
 
@@ -124,6 +132,9 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         config.follow,
     )
     .map_err(system("cannot set up the shard's waiting"))?;
+    // An IPv6 address is of use once nobody on the link has claimed it.
+    let (settled, wait) = mpsc::channel();
+    worker.tell_when_settled(settled);
     let thread = std::thread::Builder::new()
         .name("millrace-shard".to_owned())
         .spawn(move || worker.run())
@@ -132,6 +143,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let serving = Serving::new(config, mss);
     let mut control = Control::new(config, serving, listener, commands, doorbell, thread)
         .map_err(system("cannot set up the control socket"))?;
+    // The worker has ended if it says nothing, and the control thread will notice that.
+    let _ = wait.recv();
     ready(device.as_deref());
     control.run().map_err(system("the control socket failed"))
 }

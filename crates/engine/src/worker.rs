@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use millrace_context::layout;
 use millrace_port::Port;
@@ -91,6 +91,8 @@ pub struct Worker {
     commands: Receiver<Command>,
     start: std::time::Instant,
     draining: Option<Instant>,
+    /// Told when the shard's addresses can be used.
+    settled: Option<Sender<()>>,
     /// The port may have frames.
     readable: bool,
     /// `counters.wakeups` when it slept last.
@@ -152,6 +154,7 @@ impl Worker {
             commands,
             start,
             draining: None,
+            settled: None,
             readable: true,
             wakeups_before: 0,
         })
@@ -159,6 +162,11 @@ impl Worker {
 
     fn clock(&mut self) {
         self.now = Instant::from_micros(self.start.elapsed().as_micros() as u64);
+    }
+
+    /// Has `to` told when the shard's addresses can be used.
+    pub fn tell_when_settled(&mut self, to: Sender<()>) {
+        self.settled = Some(to);
     }
 
     /// Runs until told to drain and drained.
@@ -173,6 +181,10 @@ impl Worker {
                 .is_some_and(|deadline| deadline <= self.now)
             {
                 self.shard.advance(self.now);
+            }
+            if self.settled.is_some() && !self.shard.is_tentative() {
+                // Nobody may be waiting any more.
+                let _ = self.settled.take().map(|to| to.send(()));
             }
             let sent = self.transmit();
             self.publish();

@@ -23,6 +23,9 @@ fn link() -> Link {
         prefix_len: 24,
         host: Some(("10.9.0.1".parse().unwrap(), 24)),
         gateway: None,
+        addresses_v6: Vec::new(),
+        hosts_v6: Vec::new(),
+        gateway_v6: None,
         mtu: 1500,
     }
 }

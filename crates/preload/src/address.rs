@@ -1,7 +1,7 @@
 //! Socket addresses between the C library's structures and ours.
 
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{sockaddr, socklen_t};
 use millrace_context::Address;
@@ -13,10 +13,8 @@ use crate::sys::Result;
 /// What an address asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// IPv4, also in its IPv6-mapped form: it may be ours.
-    V4(Ipv4Addr, u16),
-    /// The unspecified IPv6 address.
-    AnyV6(u16),
+    /// An IP address, IPv4 also in its IPv6-mapped form, and a port: it may be ours.
+    Ip(IpAddr, u16),
     /// AF_UNSPEC: forget the peer.
     Unspecified,
     /// Anything else: for the kernel to serve or refuse.
@@ -57,8 +55,8 @@ fn parse(bytes: &[u8]) -> Given {
     let family = c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     match family {
         libc::AF_UNSPEC => Given::Unspecified,
-        libc::AF_INET if bytes.len() >= 16 => Given::V4(
-            Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]),
+        libc::AF_INET if bytes.len() >= 16 => Given::Ip(
+            IpAddr::from([bytes[4], bytes[5], bytes[6], bytes[7]]),
             u16::from_be_bytes([bytes[2], bytes[3]]),
         ),
         libc::AF_INET6 if bytes.len() >= 24 => {
@@ -66,10 +64,11 @@ fn parse(bytes: &[u8]) -> Given {
             let mut octets = [0; 16];
             octets.copy_from_slice(&bytes[8..24]);
             let ip = Ipv6Addr::from(octets);
-            match ip.to_ipv4_mapped() {
-                Some(ip) => Given::V4(ip, port),
-                None if ip.is_unspecified() => Given::AnyV6(port),
-                None => Given::Other,
+            // What means nothing without a device is left to the kernel, which has them.
+            if ip.is_unicast_link_local() || ip.is_multicast() {
+                Given::Other
+            } else {
+                Given::Ip(ip.to_canonical(), port)
             }
         }
         _ => Given::Other,
@@ -110,14 +109,14 @@ fn format(address: &Address, family: c_int) -> ([u8; 28], usize) {
     let mut bytes = [0; 28];
     bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&address.port.to_be_bytes());
-    let v4 = address.as_v4().unwrap_or(Ipv4Addr::UNSPECIFIED);
     if family == libc::AF_INET6 {
         // A socket bound to nothing shows `::`, as on Linux.
-        if !v4.is_unspecified() {
-            bytes[8..24].copy_from_slice(&v4.to_ipv6_mapped().octets());
+        if address.as_v4() != Some(Ipv4Addr::UNSPECIFIED) {
+            bytes[8..24].copy_from_slice(&address.ip);
         }
         (bytes, 28)
     } else {
+        let v4 = address.as_v4().unwrap_or(Ipv4Addr::UNSPECIFIED);
         bytes[4..8].copy_from_slice(&v4.octets());
         (bytes, 16)
     }
@@ -134,11 +133,15 @@ mod tests {
             let (bytes, len) = format(&address, family);
             assert_eq!(
                 parse(&bytes[..len]),
-                Given::V4(Ipv4Addr::new(10, 9, 0, 2), 8080)
+                Given::Ip(Ipv4Addr::new(10, 9, 0, 2).into(), 8080)
             );
         }
+        let any = Ipv6Addr::UNSPECIFIED.into();
         let (bytes, len) = format(&Address::NONE, libc::AF_INET6);
-        assert_eq!(parse(&bytes[..len]), Given::AnyV6(0));
+        assert_eq!(parse(&bytes[..len]), Given::Ip(any, 0));
+        let own: std::net::SocketAddr = "[fd00:9::2]:443".parse().unwrap();
+        let (bytes, len) = format(&own.into(), libc::AF_INET6);
+        assert_eq!(parse(&bytes[..len]), Given::Ip(own.ip(), 443));
     }
 
     #[test]
@@ -151,8 +154,9 @@ mod tests {
         assert_eq!(parse(&bytes), Given::Unspecified);
         let mut v6 = [0u8; 28];
         v6[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        v6[8..10].copy_from_slice(&[0xfe, 0x80]);
         v6[23] = 1;
-        assert_eq!(parse(&v6), Given::Other, "::1 is the kernel's");
+        assert_eq!(parse(&v6), Given::Other, "fe80::1 is the kernel's");
     }
 
     #[test]

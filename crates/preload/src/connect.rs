@@ -1,7 +1,7 @@
 //! Making sockets and connections: bind, listen, connect, accept, on sockets that are ours.
 
 use std::ffi::c_int;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use millrace_context::slot::unpack_ring;
@@ -35,13 +35,20 @@ pub fn open(engine: &'static Engine, family: c_int) -> Result<Socket> {
 }
 
 /// Binds.
-pub fn bind(socket: &Socket, ip: Ipv4Addr, port: u16) -> Result<()> {
+pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
+    let v4_socket = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET;
+    if ip.is_ipv6() && v4_socket {
+        return Err(Errno::AFNOSUPPORT);
+    }
+    if ip.is_ipv4() && options::is_v6_only(socket) {
+        return Err(Errno::INVAL);
+    }
     if socket.status().contains(Status::BOUND) {
         return Err(Errno::INVAL);
     }
-    let [a, b, c] = Address::v4(ip, port).to_words();
+    let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
     let mut submission = socket.submission(Operation::Bind, 0);
-    submission.arguments = [a, b, c, options::reuse_bits(socket), 0, 0];
+    submission.arguments = [a, b, c, options::bind_bits(socket), 0, 0];
     socket.ask(&submission, &mut []).map(drop)
 }
 
@@ -51,6 +58,11 @@ pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
     let status = socket.status();
     if !socket.is_fresh(status) && !status.contains(Status::LISTENING) {
         return Err(Errno::INVAL);
+    }
+    // Listening on no address is listening on every one of the socket's family.
+    let v6 = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6;
+    if v6 && !status.intersects(Status::BOUND | Status::LISTENING) {
+        bind(socket, Ipv6Addr::UNSPECIFIED.into(), 0)?;
     }
     // A negative backlog is a huge one.
     let backlog = if backlog < 0 {
@@ -62,14 +74,25 @@ pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
     socket.ask(&submission, &mut []).map(drop)
 }
 
+/// Where a connect to `ip` goes: Linux connects the unspecified address to the loopback address.
+pub fn or_loopback(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
 /// Connects.
-pub fn connect(socket: &Socket, ip: Ipv4Addr, port: u16) -> Result<()> {
-    // Linux connects 0.0.0.0 to the loopback address.
-    let ip = if ip.is_unspecified() {
-        Ipv4Addr::LOCALHOST
-    } else {
-        ip
-    };
+pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
+    let ip = or_loopback(ip);
+    let v4_socket = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET;
+    if ip.is_ipv6() && v4_socket {
+        return Err(Errno::AFNOSUPPORT);
+    }
+    if ip.is_ipv4() && options::is_v6_only(socket) {
+        return Err(Errno::NETUNREACH);
+    }
     let status = socket.status();
     if status.contains(Status::LISTENING) || socket.has(flag::CONNECTED) {
         return Err(Errno::ISCONN);
@@ -79,7 +102,7 @@ pub fn connect(socket: &Socket, ip: Ipv4Addr, port: u16) -> Result<()> {
             // An earlier attempt has failed; Linux lets a socket try again.
             disconnect(socket)?;
         }
-        let [a, b, c] = Address::v4(ip, port).to_words();
+        let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
         let mut submission = socket.submission(Operation::Connect, 0);
         submission.arguments = [a, b, c, 0, 0, 0];
         socket.change_flags(flag::CONNECTING | flag::ATTEMPT, 0);

@@ -2,7 +2,7 @@
 //! becomes a millrace socket.
 
 use std::ffi::c_int;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use rustix::io::Errno;
 
@@ -25,8 +25,8 @@ pub enum Purpose {
 pub enum Decision {
     /// The kernel's.
     Kernel,
-    /// Ours, for this IPv4 address and port.
-    Ours(Socket, Ipv4Addr, u16),
+    /// Ours, for this address and port.
+    Ours(Socket, IpAddr, u16),
 }
 
 /// Decides. `NETDOWN` when the address may be the engine's and it cannot be reached: it never falls back to the kernel.
@@ -41,25 +41,22 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
             None => return Ok(Decision::Kernel),
         },
     };
-    let address = match given {
-        Given::V4(ip, port) => Some((ip, port)),
-        Given::AnyV6(port) if undecided.v6 && purpose == Purpose::Bind => {
-            // `::` means IPv4 too unless the program says otherwise.
-            let only = sys::getsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(1);
-            (only == 0).then_some((Ipv4Addr::UNSPECIFIED, port))
-        }
-        // Linux takes bind to AF_UNSPEC with an address of zeros for 0.0.0.0.
-        _ => None,
-    };
-    let Some((ip, port)) = address else {
+    // Linux takes bind to AF_UNSPEC with an address of zeros for 0.0.0.0.
+    let Given::Ip(ip, port) = given else {
         return Ok(stay_kernel(fd, entry, given));
     };
+    if ip.is_ipv6() && !undecided.v6 {
+        return Ok(stay_kernel(fd, entry, given));
+    }
     let header = engine::get()?.region.header();
-    let number = u32::from(ip);
     let ours = match purpose {
-        Purpose::Bind => header.owns(number),
-        Purpose::Connect if number == 0 => header.serves(Ipv4Addr::LOCALHOST.into()),
-        Purpose::Connect => header.serves(number),
+        Purpose::Bind => {
+            // `::` means IPv4 too unless the program says otherwise.
+            let v6_only = undecided.v6
+                && sys::getsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(1) != 0;
+            header.owns(ip, v6_only)
+        }
+        Purpose::Connect => header.serves(connect::or_loopback(ip)),
     };
     if !ours {
         return Ok(stay_kernel(fd, entry, given));

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use millrace_context::submission::Name;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
@@ -20,11 +20,13 @@ const REUSE_PORT: u32 = 2;
 const BROADCAST: u32 = 4;
 const V6_ONLY: u32 = 8;
 pub const OOB_INLINE: u32 = 16;
+/// Hops that a packet may take, by default.
+const DEFAULT_HOPS: u64 = 64;
 /// Largest option value: a congestion control's name.
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 26] = [
+pub const ALL: [(c_int, c_int); 30] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -51,6 +53,10 @@ pub const ALL: [(c_int, c_int); 26] = [
     (SOL_SOCKET, libc::SO_OOBINLINE),
     (IPPROTO_TCP, libc::TCP_QUICKACK),
     (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (IPPROTO_IP, libc::IP_TTL),
+    (IPPROTO_IP, libc::IP_TOS),
+    (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    (IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
 /// The congestion controls that there are (TCP_CONGESTION).
@@ -166,7 +172,31 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         }
         (IPPROTO_TCP, libc::TCP_CONGESTION) => congestion(value),
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
+        // -1 is the default.
+        (IPPROTO_IP, libc::IP_TTL) => match byte(value)? {
+            -1 => Ok(shard(Name::Ttl, DEFAULT_HOPS)),
+            hops if (1..=255).contains(&hops) => Ok(shard(Name::Ttl, hops as u64)),
+            _ => Err(Errno::INVAL),
+        },
+        (IPPROTO_IP, libc::IP_TOS) => byte(value).map(|tos| shard(Name::Tos, tos as u8 as u64)),
+        (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => match int()? {
+            -1 => Ok(shard(Name::HopLimit, 0)),
+            _ => within(0, 255).map(|hops| shard(Name::HopLimit, hops + 1)),
+        },
+        (IPPROTO_IPV6, libc::IPV6_TCLASS) => match int()? {
+            -1 => Ok(shard(Name::TrafficClass, 0)),
+            _ => within(0, 255).map(|class| shard(Name::TrafficClass, class)),
+        },
         _ => Err(Errno::NOPROTOOPT),
+    }
+}
+
+/// A number that Linux takes from one byte, too.
+fn byte(value: &[u8]) -> Result<c_int> {
+    match (value.first_chunk(), value.first()) {
+        (Some(int), _) => Ok(c_int::from_ne_bytes(*int)),
+        (None, Some(&byte)) => Ok(byte.into()),
+        (None, None) => Err(Errno::INVAL),
     }
 }
 
@@ -212,10 +242,20 @@ fn congestion(value: &[u8]) -> Result<Setting> {
     Ok(Setting::Shard(Name::Congestion, [word(0), word(8)]))
 }
 
+/// Whether a socket has options of a level: those of IPv6 only one of IPv6.
+pub fn has_level(socket: &Socket, level: c_int) -> bool {
+    level != IPPROTO_IPV6 || socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6
+}
+
 /// Applies a setting.
 pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
     let cold = &socket.slot.app_cold;
     match setting {
+        Setting::Bit(V6_ONLY, _)
+            if !socket.is_fresh(socket.status()) || socket.status().contains(Status::BOUND) =>
+        {
+            Err(Errno::INVAL)
+        }
         Setting::Shard(name, [a, b]) => {
             if name == Name::Linger {
                 let seconds = match (a, b) {
@@ -268,10 +308,15 @@ pub fn linger(socket: &Socket) -> u32 {
     }
 }
 
-/// SO_REUSEADDR and SO_REUSEPORT as a bind carries them.
-pub fn reuse_bits(socket: &Socket) -> u64 {
+/// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY as a bind carries them.
+pub fn bind_bits(socket: &Socket) -> u64 {
     let bits = socket.slot.app_cold.options[0].load(Ordering::Relaxed);
-    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT))
+    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT)) | u64::from(is_v6_only(socket)) << 2
+}
+
+/// Whether IPV6_V6ONLY is set.
+pub fn is_v6_only(socket: &Socket) -> bool {
+    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & V6_ONLY != 0
 }
 
 /// Gives a socket the options that were set on the kernel socket whose place it takes.
@@ -355,6 +400,10 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_TCP, libc::TCP_QUICKACK) => (Name::QuickAck, 1),
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (Name::DeferAccept, 0),
         (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
+        (IPPROTO_IP, libc::IP_TTL) => (Name::Ttl, DEFAULT_HOPS as c_int),
+        (IPPROTO_IP, libc::IP_TOS) => (Name::Tos, 0),
+        (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => (Name::HopLimit, DEFAULT_HOPS as c_int),
+        (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Name::TrafficClass, 0),
         (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
         _ => return Err(Errno::NOPROTOOPT),
     };
@@ -411,7 +460,7 @@ mod tests {
             (IPPROTO_TCP, libc::TCP_MD5SIG),
             (SOL_SOCKET, libc::SO_MARK),
             (SOL_SOCKET, libc::SO_PRIORITY),
-            (libc::IPPROTO_IP, libc::IP_TOS),
+            (libc::IPPROTO_IP, libc::IP_RECVTTL),
             (12345, 1),
         ] {
             assert_eq!(parse(level, name, &int(1)), Err(Errno::NOPROTOOPT));

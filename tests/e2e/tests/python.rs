@@ -20,10 +20,7 @@ on_millrace!(
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Tests that fail on millrace, with the reason. One that passes after all must leave the list.
-const EXCEPTIONS: &[(&str, &str)] = &[(
-    "test.test_socket.CreateServerFunctionalTest.test_dual_stack_client_v6",
-    "a listener for both families is served for IPv4 by millrace; there is no IPv6 yet, and one socket is not listened on by two stacks",
-)];
+const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// Test classes of `test_socket` that use TCP.
 const TCP_CLASSES: &str = "TCP|Connect|FileObject|BufferIO|Sendfile|ContextManagers|CreateServer|GeneralModule|NonBlocking|Inherit|ThreadSafe";

@@ -183,6 +183,12 @@ statements! {
     urgent_byte_is_the_last_of_a_send
     urgent_byte_that_is_read_past_is_lost
     urgent_byte_wakes_a_sleeping_select
+    v6_connects_to_mapped_addresses
+    v6_listener_takes_v4_as_mapped
+    v6_only_leaves_v4_to_others
+    v6_options_hold
+    v6_streams_flow_and_have_names
+    v6_unconnected_sockets_show_nowhere
     waitall_waits_over_many_arrivals
     writing_to_who_has_gone_fails
 }

@@ -39,6 +39,9 @@ hooks! {
         };
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
+                if !options::has_level(&socket, level) {
+                    return Err(Errno::NOPROTOOPT);
+                }
                 options::apply(&socket, parse()?)
             })),
             entry @ Entry::Undecided(undecided) => {
@@ -73,6 +76,9 @@ hooks! {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 memory::check(len.cast(), size_of::<socklen_t>())?;
                 let room = usize::try_from(*len as c_int).map_err(|_| Errno::INVAL)?;
+                if !options::has_level(&socket, level) {
+                    return Err(Errno::NOPROTOOPT);
+                }
                 let mut bytes = [0u8; VALUE_MAX];
                 let used = options::read(&socket, level, name, &mut bytes)?.min(room);
                 memory::check(value, used)?;

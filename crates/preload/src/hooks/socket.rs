@@ -1,7 +1,7 @@
 //! Making and naming sockets.
 
 use std::ffi::c_int;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
@@ -35,8 +35,7 @@ hooks! {
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
                 match address::read(address, len)? {
-                    Given::V4(ip, port) => connect::bind(&socket, ip, port),
-                    Given::AnyV6(port) => connect::bind(&socket, Ipv4Addr::UNSPECIFIED, port),
+                    Given::Ip(ip, port) => connect::bind(&socket, ip, port),
                     Given::Unspecified => Err(Errno::AFNOSUPPORT),
                     Given::Other => Err(Errno::ADDRNOTAVAIL),
                 }
@@ -60,9 +59,9 @@ hooks! {
             Entry::Undecided(undecided) => {
                 // Listening on no address is listening on every one.
                 let any = if undecided.v6 {
-                    Given::AnyV6(0)
+                    Given::Ip(Ipv6Addr::UNSPECIFIED.into(), 0)
                 } else {
-                    Given::V4(Ipv4Addr::UNSPECIFIED, 0)
+                    Given::Ip(Ipv4Addr::UNSPECIFIED.into(), 0)
                 };
                 match decide::decide(fd, Entry::Undecided(undecided), any, Purpose::Bind) {
                     Ok(Decision::Kernel) => real::listen(fd, backlog),
@@ -81,9 +80,9 @@ hooks! {
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
                 match address::read(address, len)? {
-                    Given::V4(ip, port) => connect::connect(&socket, ip, port),
+                    Given::Ip(ip, port) => connect::connect(&socket, ip, port),
                     Given::Unspecified => connect::disconnect(&socket),
-                    Given::AnyV6(_) | Given::Other => Err(Errno::NETUNREACH),
+                    Given::Other => Err(Errno::NETUNREACH),
                 }
             })()),
             Entry::Internal => fail(Errno::BADF),

@@ -1,8 +1,12 @@
 //! Reading, writing and closing.
 
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use millrace_tcp::{Info, Instant, State};
 
-use super::{Kind, Marks, Socket, SocketId, SocketInfo, SocketState, Stream, View, ViewFlags};
+use super::{
+    Kind, Listener, Marks, Socket, SocketId, SocketInfo, SocketState, Stream, View, ViewFlags,
+};
 use crate::config::Buffers;
 use crate::error::Error;
 use crate::memory::Memory;
@@ -442,12 +446,9 @@ impl Socket {
     fn info(&self, id: Option<SocketId>, now: Instant) -> SocketInfo {
         let view = match &self.kind {
             Kind::Stream(stream) => stream.view(self.marks),
-            Kind::Bound { local } => View {
+            Kind::Bound { local } | Kind::Listener(Listener { local, .. }) => View {
                 local: *local,
-                ..View::empty(ViewFlags::empty())
-            },
-            Kind::Listener(listener) => View {
-                local: listener.local,
+                remote: nowhere(local),
                 ..View::empty(ViewFlags::empty())
             },
         };
@@ -479,5 +480,13 @@ impl Socket {
             send_queue,
             tcp,
         }
+    }
+}
+
+/// No address, in the family of another.
+fn nowhere(of: &SocketAddr) -> SocketAddr {
+    match of {
+        SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
     }
 }

@@ -48,7 +48,7 @@ pub enum Opt {
     Ttl(u8),
     /// `IP_TOS`.
     Tos(u8),
-    /// `IPV6_UNICAST_HOPS`: `None` is the default.
+    /// `IPV6_UNICAST_HOPS`, 0..=255; `None` is the default.
     HopLimit(Option<u8>),
     /// `IPV6_TCLASS`.
     TrafficClass(u8),

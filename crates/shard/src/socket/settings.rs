@@ -228,7 +228,7 @@ impl Options {
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,
             Opt::V6Only(on) => self.v6_only = on,
-            Opt::Ttl(0) | Opt::HopLimit(Some(0)) => return Err(Error::Invalid),
+            Opt::Ttl(0) => return Err(Error::Invalid),
             Opt::Ttl(hops) => self.ttl = Some(hops),
             // TCP speaks of congestion in the last two bits, not the program (RFC 3168 23.2).
             Opt::Tos(tos) => self.tos = tos & !ECN,

@@ -233,7 +233,7 @@ fn rfc3542_6_hop_limit_and_traffic_class_are_the_programs() {
     for opt in [Opt::HopLimit(Some(3)), Opt::TrafficClass(0xbb)] {
         net.shards[A].set_option(client, opt, now).unwrap();
     }
-    let refused = net.shards[A].set_option(client, Opt::HopLimit(Some(0)), now);
+    let refused = net.shards[A].set_option(client, Opt::Ttl(0), now);
     assert_eq!(refused, Err(Error::Invalid));
     net.log.clear();
     net.send(A, client, b"x");
