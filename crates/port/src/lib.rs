@@ -1,11 +1,15 @@
 //! Packet ports: sources and sinks of Ethernet frames.
 //!
 //! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
+//! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
 //! * [`pair`]: two ends in memory.
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
+mod ioctl;
+pub mod packet;
 pub mod pair;
+mod queue;
 pub mod spec;
 pub mod tap;
 
@@ -71,4 +75,12 @@ pub trait Port {
 
     /// What went through it.
     fn counters(&self) -> Counters;
+}
+
+/// A locally administered address of a single station, drawn at random.
+fn random_mac() -> io::Result<ethernet::Mac> {
+    let mut mac = ethernet::Mac::default();
+    rustix::rand::getrandom(&mut mac.0, rustix::rand::GetRandomFlags::empty())?;
+    mac.0[0] = (mac.0[0] & !1) | 2;
+    Ok(mac)
 }

@@ -7,17 +7,18 @@ mod error;
 mod interface;
 mod ioctl;
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
-use millrace_wire::vnet::{self, VnetHeader};
-use rustix::io::Errno;
 
 pub use error::Error;
 
+use crate::queue::Queue;
 use crate::spec::{Prefix, check_device_name};
-use crate::{Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, RxMeta};
+use crate::{
+    Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, RxMeta, random_mac,
+};
 
 /// The device to be created.
 #[derive(Clone, Debug)]
@@ -52,10 +53,9 @@ impl Default for Config {
 /// One queue of a TAP device.
 #[derive(Debug)]
 pub struct Tap {
-    descriptor: OwnedFd,
+    queue: Queue,
     name: String,
     capabilities: Capabilities,
-    counters: Counters,
 }
 
 /// Creates the device and returns its queues.
@@ -92,7 +92,9 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
     }
 
     let capabilities = Capabilities {
-        mac: config.mac.map_or_else(random_mac, Ok)?,
+        mac: config.mac.map_or_else(random_mac, Ok).map_err(|error| {
+            Error::system("draw a random link-layer address for", "the stack", error)
+        })?,
         mtu: config.mtu,
         tx_checksum: true,
         tx_segmentation_max: FRAME_MAX as u32,
@@ -102,10 +104,9 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
         queues: config.queues,
     };
     let tap = |descriptor| Tap {
-        descriptor,
+        queue: Queue::new(descriptor),
         name: name.clone(),
         capabilities,
-        counters: Counters::default(),
     };
     Ok(descriptors.into_iter().map(tap).collect())
 }
@@ -119,55 +120,15 @@ impl Tap {
 
 impl Port for Tap {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        let mut head = [0; vnet::LEN];
-        loop {
-            let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(buffer)];
-            let read = match rustix::io::readv(&self.descriptor, &mut parts) {
-                Ok(read) => read,
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            // Shorter ones do not exist; were there one, it would be no frame.
-            let Some(len) = read.checked_sub(vnet::LEN) else {
-                continue;
-            };
-            let Ok((head, _)) = VnetHeader::parse(&head) else {
-                continue;
-            };
-            self.counters.rx_frames += 1;
-            self.counters.rx_bytes += len as u64;
-            return Ok(Some(RxMeta {
-                len,
-                checksum: head.checksum_state(),
-                segment_size: head.segment_size(),
-            }));
-        }
+        self.queue.receive(buffer)
     }
 
     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
-        let vnet = VnetHeader::request(offload, head).emit();
-        let parts = [&vnet, head, payload[0], payload[1]].map(IoSlice::new);
-        loop {
-            return match rustix::io::writev(&self.descriptor, &parts) {
-                Ok(written) => {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += (written - vnet::LEN) as u64;
-                    Ok(true)
-                }
-                Err(Errno::INTR) => continue,
-                // No room; no memory; the interface is down.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::IO) => {
-                    self.counters.tx_dropped += 1;
-                    Ok(false)
-                }
-                Err(error) => Err(error.into()),
-            };
-        }
+        self.queue.send(head, payload, offload)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.descriptor.as_fd())
+        Some(self.queue.descriptor.as_fd())
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -175,22 +136,6 @@ impl Port for Tap {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        self.queue.counters
     }
-}
-
-/// A locally administered address of a single station.
-fn random_mac() -> Result<Mac, Error> {
-    let mut mac = Mac::default();
-    rustix::rand::getrandom(&mut mac.0, rustix::rand::GetRandomFlags::empty()).map_err(
-        |error| {
-            Error::system(
-                "draw a random link-layer address for",
-                "the stack",
-                error.into(),
-            )
-        },
-    )?;
-    mac.0[0] = (mac.0[0] & !1) | 2;
-    Ok(mac)
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Error;
-use super::ioctl::{Request, interface_call};
+use crate::ioctl::{Request, interface_call};
 use crate::spec::Prefix;
 
 /// Whether there is a device of this name.

@@ -1,84 +1,14 @@
-//! The calls that make TAP devices and configure interfaces: every `unsafe` of them is here.
+//! The calls that make TAP devices: every `unsafe` of them is here.
 
 use std::ffi::c_int;
 use std::fs::OpenOptions;
-use std::io;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use millrace_wire::vnet;
 
 use super::Error;
-
-/// `struct ifreq`: a name and a union.
-#[repr(C, align(8))]
-pub(super) struct Request {
-    name: [u8; libc::IFNAMSIZ],
-    value: [u8; 24],
-}
-
-const _: () = assert!(
-    size_of::<Request>() == size_of::<libc::ifreq>()
-        && align_of::<Request>() == align_of::<libc::ifreq>()
-);
-
-impl Request {
-    /// A request about the device `name`, which is cut to what a name can be.
-    pub fn about(name: &str) -> Request {
-        let mut request = Request {
-            name: [0; libc::IFNAMSIZ],
-            value: [0; 24],
-        };
-        let len = name.len().min(libc::IFNAMSIZ - 1);
-        request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-        request
-    }
-
-    /// With a number of 16 bits, such as flags.
-    pub fn short(mut self, value: u16) -> Request {
-        self.value[..2].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    /// With a number of 32 bits.
-    pub fn int(mut self, value: u32) -> Request {
-        self.value[..4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    /// With a `struct sockaddr_in`.
-    pub fn address(mut self, address: Ipv4Addr) -> Request {
-        self = self.short(libc::AF_INET as u16);
-        self.value[4..8].copy_from_slice(&address.octets());
-        self
-    }
-
-    /// The name, which some calls fill in.
-    fn name(&self) -> String {
-        let len = self
-            .name
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(self.name.len());
-        String::from_utf8_lossy(&self.name[..len]).into_owned()
-    }
-
-    /// The first number of 16 bits, which some calls fill in.
-    pub fn flags(&self) -> u16 {
-        u16::from_ne_bytes([self.value[0], self.value[1]])
-    }
-}
-
-/// Calls `operation`, one of those that take a `struct ifreq`.
-pub(super) fn interface_call(
-    socket: BorrowedFd<'_>,
-    operation: libc::Ioctl,
-    request: &mut Request,
-) -> io::Result<()> {
-    // SAFETY: every operation passed here reads and writes at most one `struct ifreq`, as which `request` is laid out; it outlives the call.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), operation, std::ptr::from_mut(request)) })
-}
+use crate::ioctl::{Request, check};
 
 /// Creates a TAP device and returns its first queue and its name. `name` may be a pattern with `%d`.
 pub(super) fn create(name: &str, multi_queue: bool) -> Result<(OwnedFd, String), Error> {
@@ -145,12 +75,4 @@ fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
     })
     .map_err(fail)?;
     Ok((descriptor, request.name()))
-}
-
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
 }

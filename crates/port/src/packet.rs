@@ -1,0 +1,108 @@
+//! Packet sockets: a port on a network device that the kernel goes on using.
+//!
+//! The stack has a link-layer address of its own on it, for which the device listens promiscuously; a filter in the kernel keeps everything
+//! else from the sockets, and the kernel takes no notice of frames to that address. Checksums and segments are left to the device, or to
+//! the kernel if the device cannot, and what the kernel has aggregated arrives in one piece. Several queues are sockets of one fanout group.
+
+mod error;
+mod socket;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use millrace_wire::ethernet::Mac;
+
+pub use error::Error;
+
+use crate::queue::Queue;
+use crate::spec::check_device_name;
+use crate::{Capabilities, Counters, FRAME_MAX, MTU_MIN, Offload, Port, RxMeta, random_mac};
+
+/// Where the port is to be.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The device.
+    pub device: String,
+    /// How many queues, each a port; 1 to 256.
+    pub queues: u16,
+    /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
+    pub mac: Option<Mac>,
+}
+
+/// One socket on a device.
+#[derive(Debug)]
+pub struct Packet {
+    queue: Queue,
+    capabilities: Capabilities,
+}
+
+/// Opens so many sockets on the device.
+///
+/// # Errors
+/// Each says what it met and what can be done; nothing is left behind.
+pub fn open(config: &Config) -> Result<Vec<Packet>, Error> {
+    check_device_name(&config.device)?;
+    if !(1..=256).contains(&config.queues) {
+        return Err(Error::Queues {
+            queues: config.queues,
+        });
+    }
+    let device = socket::find(&config.device)?;
+    if device.mtu < MTU_MIN {
+        return Err(Error::Mtu {
+            device: config.device.clone(),
+            mtu: device.mtu,
+        });
+    }
+    let mac = match config.mac {
+        Some(mac) => mac,
+        None => random_mac().map_err(|error| {
+            Error::system(
+                "draw a random link-layer address for",
+                &config.device,
+                error,
+            )
+        })?,
+    };
+    let capabilities = Capabilities {
+        mac,
+        mtu: device.mtu,
+        tx_checksum: true,
+        tx_segmentation_max: FRAME_MAX as u32,
+        rx_aggregated: true,
+        // Frames come from a wire; the kernel marks those whose checksum somebody has verified.
+        trusted_checksum: false,
+        queues: config.queues,
+    };
+    (0..config.queues)
+        .map(|_| {
+            let descriptor = socket::open(&config.device, &device, mac, config.queues > 1)?;
+            Ok(Packet {
+                queue: Queue::new(descriptor),
+                capabilities,
+            })
+        })
+        .collect()
+}
+
+impl Port for Packet {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        self.queue.receive(buffer)
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        self.queue.send(head, payload, offload)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.descriptor.as_fd())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.queue.counters
+    }
+}

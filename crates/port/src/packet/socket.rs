@@ -1,0 +1,171 @@
+//! The calls that open packet sockets: every `unsafe` of them is here.
+
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use millrace_wire::ethernet::Mac;
+
+use super::Error;
+use crate::ioctl::{Request, check, interface_call};
+
+/// Bytes that the kernel holds for one socket before it drops: 64 large units.
+const RECEIVE_BUFFER: c_int = 8 << 20;
+/// `PACKET_IGNORE_OUTGOING`: what the kernel and others send on the device is not for us.
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+const ETH_P_ALL: u16 = 3;
+
+/// What is known of a device.
+pub(super) struct Device {
+    index: c_int,
+    pub(super) mtu: u16,
+}
+
+/// Looks a device up. It must be up, and an Ethernet.
+pub(super) fn find(name: &str) -> Result<Device, Error> {
+    let operation = "look at the network device";
+    let fail = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENODEV) => Error::Missing {
+            device: name.to_owned(),
+        },
+        _ => Error::system(operation, name, error),
+    };
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|error| fail(error.into()))?;
+    let call = |operation| {
+        let mut request = Request::about(name);
+        interface_call(socket.as_fd(), operation, &mut request)
+            .map(|()| request)
+            .map_err(fail)
+    };
+    if call(libc::SIOCGIFFLAGS as libc::Ioctl)?.flags() & libc::IFF_UP as u16 == 0 {
+        return Err(Error::Down {
+            device: name.to_owned(),
+        });
+    }
+    // The hardware address comes as a socket address, whose family is the kind of hardware.
+    if call(libc::SIOCGIFHWADDR as libc::Ioctl)?.flags() != libc::ARPHRD_ETHER {
+        return Err(Error::NotEthernet {
+            device: name.to_owned(),
+        });
+    }
+    let mtu = call(libc::SIOCGIFMTU as libc::Ioctl)?.number();
+    Ok(Device {
+        index: call(libc::SIOCGIFINDEX as libc::Ioctl)?.number() as c_int,
+        mtu: u16::try_from(mtu).unwrap_or(u16::MAX).min(crate::MTU_MAX),
+    })
+}
+
+/// A socket that receives the frames to `mac`, and those to everybody, and sends on the device.
+pub(super) fn open(name: &str, device: &Device, mac: Mac, shared: bool) -> Result<OwnedFd, Error> {
+    let fail = |operation| move |error| Error::system(operation, name, error);
+    // Of no protocol until it is bound: nothing from other devices gets in before.
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: a call with numbers only.
+    let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })
+        .map_err(fail("open a packet socket for"))?;
+    // SAFETY: just opened, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    let set = |level: c_int, option: c_int, operation: &'static str, value: c_int| {
+        set_option(&socket, level, option, &value).map_err(fail(operation))
+    };
+    set(
+        libc::SOL_PACKET,
+        libc::PACKET_VNET_HDR,
+        "ask for offloads on",
+        1,
+    )?;
+    set(
+        libc::SOL_PACKET,
+        PACKET_IGNORE_OUTGOING,
+        "ignore what others send on",
+        1,
+    )?;
+    set(
+        libc::SOL_SOCKET,
+        libc::SO_RCVBUFFORCE,
+        "set the receive buffer for",
+        RECEIVE_BUFFER,
+    )?;
+    filter(&socket, mac).map_err(fail("set a filter for"))?;
+
+    // SAFETY: zeros are a socket address of this family.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ETH_P_ALL.to_be();
+    address.sll_ifindex = device.index;
+    // SAFETY: the address outlives the call, and is as long as is said.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as u32,
+        )
+    })
+    .map_err(fail("bind a packet socket to"))?;
+
+    // SAFETY: as above.
+    let mut member: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    member.mr_ifindex = device.index;
+    member.mr_type = libc::PACKET_MR_PROMISC as u16;
+    set_option(
+        &socket,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &member,
+    )
+    .map_err(fail("listen promiscuously on"))?;
+    if shared {
+        // Any number that is the same for all of ours; the hash keeps a flow on one socket.
+        let group = (std::process::id() as c_uint & 0xffff) | libc::PACKET_FANOUT_HASH << 16;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &group)
+            .map_err(fail("share the frames among the queues of"))?;
+    }
+    Ok(socket)
+}
+
+/// Lets through what goes to `mac` and what goes to more than one station: a program of the kernel's first packet filter.
+fn filter(socket: &OwnedFd, mac: Mac) -> io::Result<()> {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let line = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let [a, b, c, d, e, f] = mac.0;
+    let mut program = [
+        line(LOAD_BYTE, 0, 0, 0),
+        line(JUMP_SET, 1, 4, 0),
+        line(LOAD_WORD, 0, 0, 0),
+        line(JUMP_EQUAL, u32::from_be_bytes([a, b, c, d]), 0, 3),
+        line(LOAD_HALF, 4, 0, 0),
+        line(JUMP_EQUAL, u32::from(u16::from_be_bytes([e, f])), 0, 1),
+        line(RETURN, u32::MAX, 0, 0),
+        line(RETURN, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+fn set_option<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the value outlives the call, and is as long as is said; what it may point to does, too.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as u32,
+        )
+    })
+    .map(drop)
+}
