@@ -59,6 +59,8 @@ pub const ALL: [(c_int, c_int); 30] = [
     (IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
+const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
+
 /// The congestion controls that there are (TCP_CONGESTION).
 const CONTROLS: [&[u8]; 3] = [b"cubic", b"reno", b"dctcp"];
 
@@ -73,7 +75,7 @@ const READ_ONLY: [(c_int, c_int); 6] = [
 ];
 
 /// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
-pub fn bit(level: c_int, name: c_int) -> Result<u32> {
+pub fn bit(level: c_int, name: c_int) -> Result<u64> {
     ALL.iter()
         .position(|option| *option == (level, name))
         .map(|at| 1 << at)
@@ -320,7 +322,7 @@ pub fn is_v6_only(socket: &Socket) -> bool {
 }
 
 /// Gives a socket the options that were set on the kernel socket whose place it takes.
-pub fn repeat(from: c_int, to: &Socket, set: u32) -> Result<()> {
+pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
     for (at, (level, name)) in ALL.into_iter().enumerate() {
         if set & 1 << at == 0 {
             continue;

@@ -37,7 +37,7 @@ pub struct Undecided {
     /// Other descriptors may mean the same socket.
     pub shared: bool,
     /// Options that were set: see [`crate::options::ALL`].
-    pub options: u32,
+    pub options: u64,
 }
 
 const KIND: u64 = 7;
@@ -45,6 +45,8 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const UNDECIDED: u64 = 3;
 const INTERNAL: u64 = 4;
+/// Where the options of a socket that is not decided begin: behind its kind, family and sharing.
+const OPTIONS_AT: u32 = 5;
 /// Slot indices fit in this many bits of an entry.
 const INDEX_BITS: u32 = 29;
 
@@ -58,7 +60,7 @@ impl Entry {
             }
             Entry::Epoll(index) => u64::from(index) << 3 | EPOLL,
             Entry::Undecided(undecided) => {
-                u64::from(undecided.options) << 32
+                undecided.options << OPTIONS_AT
                     | u64::from(undecided.v6) << 3
                     | u64::from(undecided.shared) << 4
                     | UNDECIDED
@@ -78,7 +80,7 @@ impl Entry {
             UNDECIDED => Entry::Undecided(Undecided {
                 v6: word & 8 != 0,
                 shared: word & 16 != 0,
-                options: (word >> 32) as u32,
+                options: word >> OPTIONS_AT,
             }),
             INTERNAL => Entry::Internal,
             _ => Entry::Kernel,
@@ -140,6 +142,9 @@ pub fn holds(fd: c_int) -> bool {
     cell(fd).is_some()
 }
 
+/// Options that an entry has room for.
+pub const OPTIONS_MAX: usize = 64 - OPTIONS_AT as usize;
+
 /// Whether slot indices below `slots` fit in an entry.
 pub fn fits(slots: u32) -> bool {
     slots <= 1 << INDEX_BITS
@@ -180,7 +185,7 @@ mod tests {
             Entry::Undecided(Undecided {
                 v6: true,
                 shared: false,
-                options: 0x8000_0001,
+                options: 0x8000_0000_0001,
             }),
             Entry::Undecided(Undecided::default()),
             Entry::Internal,
