@@ -448,6 +448,9 @@ pub fn ask_number(socket: &Socket, name: Name) -> Result<c_int> {
 }
 
 #[cfg(test)]
+mod documented;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
