@@ -1,4 +1,4 @@
-"""ICMP echo requests of several sizes; each must be answered with the same content.
+"""ICMP echo requests of several sizes, some of them in fragments; each must be answered with the same content.
 
 usage: ping.py ADDRESS
 """
@@ -16,16 +16,20 @@ def checksum(data):
     return 0xFFFF - total
 
 
-for size in (0, 56, 1400):
-    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+v6 = ":" in sys.argv[1]
+family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if v6 else (socket.AF_INET, socket.IPPROTO_ICMP)
+request, reply, skipped = (128, 129, 0) if v6 else (8, 0, 20)
+for size in (0, 56, 1400, 5000, 60000):
+    raw = socket.socket(family, socket.SOCK_RAW, protocol)
     raw.settimeout(5)
     payload = os.urandom(size)
-    head = struct.pack("!BBHHH", 8, 0, 0, 7, size)
-    head = struct.pack("!BBHHH", 8, 0, checksum(head + payload), 7, size)
+    head = struct.pack("!BBHHH", request, 0, 0, 7, size)
+    if not v6:  # The kernel does it for IPv6.
+        head = struct.pack("!BBHHH", request, 0, checksum(head + payload), 7, size)
     raw.sendto(head + payload, (sys.argv[1], 0))
-    answer = raw.recv(10000)[20:]
-    # To itself a host also sees the request.
-    while answer[0] == 8:
-        answer = raw.recv(10000)[20:]
-    assert answer[0] == 0 and answer[4:8] == head[4:8] and answer[8:] == payload, size
+    answer = raw.recv(70000)[skipped:]
+    # To itself a host also sees the request, and over IPv6 neighbour discovery.
+    while answer[0] != reply:
+        answer = raw.recv(70000)[skipped:]
+    assert answer[4:8] == head[4:8] and answer[8:] == payload, size
 print("answered")

@@ -87,6 +87,10 @@ pub struct Limits {
     pub neighbours: u32,
     /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
     pub replies: u32,
+    /// Packets that came in fragments of which some are missing; of one source a quarter. Beyond it a fragment is dropped.
+    pub fragmented: u32,
+    /// Bytes of fragments that wait for others.
+    pub fragment_memory: u64,
     /// Bytes in send rings, of all sockets together.
     pub send_memory: u64,
     /// ICMP errors sent per second.
@@ -104,6 +108,8 @@ impl Default for Limits {
             orphans: 1 << 16,
             neighbours: 4096,
             replies: 4096,
+            fragmented: 256,
+            fragment_memory: 4 << 20,
             send_memory: 1 << 30,
             icmp_errors_per_second: 1000,
             resets_per_second: 10_000,

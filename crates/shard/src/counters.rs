@@ -73,8 +73,16 @@ counters! {
     ip_not_ours,
     /// IP packets from an address that cannot be a source.
     ip_bad_source,
-    /// IP fragments: there is no reassembly.
+    /// IP fragments received.
     ip_fragments,
+    /// Packets put together from fragments.
+    ip_reassembled,
+    /// Fragments dropped because they overlap others, are too small to say what they belong to, or belong to a packet that was dropped for that.
+    ip_fragments_condemned,
+    /// Fragments dropped because there were too many.
+    ip_fragments_refused,
+    /// Packets of which fragments did not come in time.
+    ip_reassembly_timeouts,
     /// IP packets of a protocol not served.
     ip_unknown_protocol,
     /// Packets without a route.

@@ -11,7 +11,7 @@ use crate::shard::Shard;
 use crate::table::{Pair, Place, Tuple};
 
 /// How much of a packet an error quotes: the error fits into 576 bytes (RFC 1812 4.3.2.3).
-const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;
+pub const QUOTE_MAX: usize = 576 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN;
 /// IPv4 and TCP headers without options: what an MTU leaves for a segment.
 const HEADERS_LEN: u16 = 40;
 /// The least MTU of IPv4 (RFC 791): a smaller one is a lie.
@@ -118,29 +118,45 @@ impl<M: Memory> Shard<M> {
         packet: &[u8],
         now: Instant,
     ) {
+        // Frames may be padded: no more is quoted than the packet has.
+        let len = (usize::from(header.payload_len) + usize::from(packet[0] & 0xf) * 4)
+            .min(packet.len())
+            .min(QUOTE_MAX);
+        let message = Message::Unreachable {
+            code,
+            next_hop_mtu: 0,
+            original: &packet[..len],
+        };
+        self.send_icmp_error(header, &message, now);
+    }
+
+    /// Says that fragments did not come in time; `packet` is the start of the one with the first fragment.
+    pub(crate) fn icmp_reassembly_timeout(
+        &mut self,
+        header: &ipv4::Header,
+        packet: &[u8],
+        now: Instant,
+    ) {
+        let message = Message::TimeExceeded {
+            code: 1,
+            original: &packet[..packet.len().min(QUOTE_MAX)],
+        };
+        self.send_icmp_error(header, &message, now);
+    }
+
+    fn send_icmp_error(&mut self, header: &ipv4::Header, message: &Message<'_>, now: Instant) {
         if !self.icmp_limit.allow(now) {
             self.counters.icmp_errors_limited += 1;
             return;
         }
         self.counters.icmp_errors_out += 1;
-        // Frames may be padded: no more is quoted than the packet has.
-        let len = (usize::from(header.payload_len) + usize::from(packet[0] & 0xf) * 4)
-            .min(packet.len())
-            .min(QUOTE_MAX);
-        self.send_icmp(
-            header,
-            &Message::Unreachable {
-                code,
-                next_hop_mtu: 0,
-                original: &packet[..len],
-            },
-        );
+        self.send_icmp(header, message);
     }
 
     /// Queues a message to the sender of `header`.
     fn send_icmp(&mut self, header: &ipv4::Header, message: &Message<'_>) {
         let len = message.encoded_len();
-        if len + ipv4::HEADER_LEN > usize::from(self.config.mtu) {
+        if len + ipv4::HEADER_LEN > usize::from(u16::MAX) {
             self.counters.icmp_dropped += 1;
             return;
         }
@@ -160,7 +176,11 @@ impl<M: Memory> Shard<M> {
         buffer.resize(ipv4::HEADER_LEN + len, 0);
         answer.emit(&mut buffer);
         message.emit(&mut buffer[ipv4::HEADER_LEN..]);
-        self.reply(Reply::Packet(buffer));
+        if buffer.len() > usize::from(self.config.mtu) {
+            self.reply_in_fragments_v4(&answer, buffer);
+        } else {
+            self.reply(Reply::Packet(buffer));
+        }
     }
 }
 

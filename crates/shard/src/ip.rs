@@ -1,4 +1,4 @@
-//! IPv4 in: the checks of RFC 1122 3.2.1 and the way up. There is no reassembly: fragments are dropped and counted.
+//! IPv4 in: the checks of RFC 1122 3.2.1 and the way up.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -95,21 +95,34 @@ impl<M: Memory> Shard<M> {
             return;
         }
         if header.is_fragment() {
-            self.counters.ip_fragments += 1;
+            self.fragment_v4_input(link, &header, payload, bytes, now);
             return;
         }
+        self.ipv4_deliver(link, &header, payload, bytes, frame.checksum, now);
+    }
+
+    /// Hands up a whole packet, of which `bytes` is the start, header included.
+    pub(crate) fn ipv4_deliver(
+        &mut self,
+        link: &ethernet::Header,
+        header: &ipv4::Header,
+        payload: &[u8],
+        bytes: &[u8],
+        checksum: ChecksumState,
+        now: Instant,
+    ) {
         match header.protocol {
             PROTOCOL_TCP => {
                 self.tcp_input(
                     (header.dst, header.src),
                     payload,
-                    frame.checksum,
+                    checksum,
                     is_marked(header.tos),
                     link.src,
                     now,
                 );
             }
-            ipv4::PROTOCOL_ICMP => self.icmp_input(&header, payload, now),
+            ipv4::PROTOCOL_ICMP => self.icmp_input(header, payload, now),
             other => {
                 self.counters.ip_unknown_protocol += 1;
                 let code = if other == udp::PROTOCOL {
@@ -117,7 +130,7 @@ impl<M: Memory> Shard<M> {
                 } else {
                     icmpv4::unreachable::PROTOCOL
                 };
-                self.icmp_error(code, &header, bytes, now);
+                self.icmp_error(code, header, bytes, now);
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::neighbour::Neighbours;
 use crate::output::Stalled;
 use crate::pool::Pool;
 use crate::ports::Ports;
+use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Route, Routes};
 use crate::slab::Slab;
@@ -43,6 +44,7 @@ pub struct Shard<M: Memory> {
     pub(crate) routes: Routes,
     pub(crate) v6: Ipv6,
     pub(crate) neighbours: Neighbours,
+    pub(crate) reassembly: Reassembly,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
     pub(crate) ports: Ports,
@@ -85,6 +87,8 @@ pub struct Usage {
     pub timers: usize,
     /// Answers waiting to be sent.
     pub replies: usize,
+    /// Packets of which fragments are missing.
+    pub fragmented: usize,
     /// Bytes in send rings.
     pub send_memory: u64,
 }
@@ -106,6 +110,7 @@ impl<M: Memory> Shard<M> {
                 secrets.table[0] ^ secrets.table[1],
                 now,
             ),
+            reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets),
             table: Table::new(secrets.table),
             ports: Ports::default(),
@@ -161,6 +166,7 @@ impl<M: Memory> Shard<M> {
             neighbours: self.neighbours.len(),
             timers: self.wheel.len(),
             replies: self.replies.len(),
+            fragmented: self.reassembly.len(),
             send_memory: self.send_pool.in_use(),
         }
     }
@@ -204,6 +210,7 @@ impl<M: Memory> Shard<M> {
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
         self.neighbours.advance(now, &mut self.counters);
+        self.expire_fragments(now);
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
@@ -221,6 +228,7 @@ impl<M: Memory> Shard<M> {
             self.time_wait.deadline(),
             self.neighbours.deadline(),
             self.v6.deadline(),
+            self.reassembly.deadline(),
         ];
         timers.into_iter().flatten().min()
     }

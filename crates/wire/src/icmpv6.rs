@@ -228,7 +228,7 @@ impl<'a> Quoted<'a> {
     /// # Errors
     /// [`Error::Truncated`] when headers and eight bytes after them are not there, or extension headers lead nowhere; [`Error::Version`] for other than IPv6.
     pub fn parse(original: &'a [u8]) -> Result<Self, Error> {
-        let (header, rest) = ipv6::Header::parse_fixed(original)?;
+        let (header, rest) = ipv6::Header::parse_start(original)?;
         let rest = &rest[..rest.len().min(usize::from(header.payload_len))];
         let content = ipv6::walk(&header, rest).map_err(|_| Error::Truncated)?;
         // Only the first fragment has ports.

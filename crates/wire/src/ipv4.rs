@@ -62,6 +62,14 @@ impl Header {
         Ok((header, options, &bytes[header_len..total_len]))
     }
 
+    /// The header of a datagram of which only the start is there.
+    ///
+    /// # Errors
+    /// As [`Header::parse`], but for what concerns bytes behind the header.
+    pub fn parse_start(bytes: &[u8]) -> Result<Header, Error> {
+        Header::parse_fixed(bytes).map(|(header, ..)| header)
+    }
+
     /// The header and the lengths that it claims, of which only that of the header is known to be within `bytes`.
     pub(crate) fn parse_fixed(bytes: &[u8]) -> Result<(Header, usize, usize), Error> {
         let (head, _) = bytes

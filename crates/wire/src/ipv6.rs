@@ -46,15 +46,18 @@ impl Header {
     /// # Errors
     /// [`Error::Truncated`] below 40 bytes; [`Error::Version`] for other than IPv6; [`Error::Length`] when the payload is longer than the bytes at hand.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Error> {
-        let (header, payload) = Header::parse_fixed(bytes)?;
+        let (header, payload) = Header::parse_start(bytes)?;
         let payload = payload
             .get(..usize::from(header.payload_len))
             .ok_or(Error::Length)?;
         Ok((header, payload))
     }
 
-    /// The header, and whatever follows it, cut or padded.
-    pub(crate) fn parse_fixed(bytes: &[u8]) -> Result<(Header, &[u8]), Error> {
+    /// The header of a packet of which only the start is there, and whatever follows it, cut or padded.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] below 40 bytes; [`Error::Version`] for other than IPv6.
+    pub fn parse_start(bytes: &[u8]) -> Result<(Header, &[u8]), Error> {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()
             .ok_or(Error::Truncated)?;

@@ -130,6 +130,9 @@ fn rfc8200_4_5_a_fragment_is_not_looked_into() {
     };
     assert_eq!(content.fragment, Some(fragment));
     assert_eq!((content.protocol, content.payload), (60, &[9, 9][..]));
+    let mut written = [0; Fragment::LEN];
+    fragment.emit(60, &mut written);
+    assert_eq!(written, payload[..8]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::world::DEVICE;
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, Stack, World, ensure, on_both_stacks,
+    Context as _, PEER, Process, Result, SUBJECT, Stack, World, compile, ensure, on_both_stacks,
     on_millrace, seconds, wait_until,
 };
 use rustix::process::Signal;
@@ -17,6 +17,7 @@ on_both_stacks!(
     nginx_serves_both_families,
     curl_fetches_over_ipv6,
     a_megabyte_goes_through_an_mtu_of_1280,
+    ping_is_answered_in_one_piece_and_in_many,
 );
 on_millrace!(ss_and_run_say_addresses_of_both_families);
 
@@ -133,6 +134,15 @@ fn a_megabyte_goes_through_an_mtu_of_1280(world: &World) -> Result<()> {
     }
     let server = serve(world, 1_000_000, &["--mtu", "1280"])?;
     fetch(world, "-6", &format!("[{SUBJECT_V6}]"))?;
+    stop(server)
+}
+
+fn ping_is_answered_in_one_piece_and_in_many(world: &World) -> Result<()> {
+    let server = serve(world, 10, &[])?;
+    let ping = compile::script("ping.py");
+    for address in [SUBJECT_V6, &SUBJECT.to_string()] {
+        world.run_on_peer(&["/usr/bin/python3", &ping, address], seconds(20))?;
+    }
     stop(server)
 }
 

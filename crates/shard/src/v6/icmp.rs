@@ -14,7 +14,7 @@ use crate::shard::Shard;
 use crate::table::{Pair, Tuple};
 
 /// How much of a packet an error quotes: as much as fits into the least MTU (RFC 4443 2.4 (c)).
-const QUOTE_MAX: usize = MTU_MIN as usize - ipv6::HEADER_LEN - HEADER_LEN;
+pub const QUOTE_MAX: usize = MTU_MIN as usize - ipv6::HEADER_LEN - HEADER_LEN;
 /// IPv6 and TCP headers without options: what an MTU leaves for a segment.
 const HEADERS_LEN: u16 = 60;
 
@@ -30,6 +30,8 @@ pub enum Trouble {
         /// Where.
         pointer: u32,
     },
+    /// Fragments of it did not come in time.
+    Reassembly,
 }
 
 impl<M: Memory> Shard<M> {
@@ -38,6 +40,7 @@ impl<M: Memory> Shard<M> {
         link: &ethernet::Header,
         header: &ipv6::Header,
         bytes: &[u8],
+        fragmented: bool,
         now: Instant,
     ) {
         let message = match Message::parse(bytes) {
@@ -48,6 +51,11 @@ impl<M: Memory> Shard<M> {
             }
         };
         if ndp::is_ndp(bytes[0]) {
+            // RFC 6980: nobody has a reason to send these in fragments.
+            if fragmented {
+                self.counters.nd_dropped += 1;
+                return;
+            }
             self.ndp_input(link, header, bytes, now);
             return;
         }
@@ -102,7 +110,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Says what is wrong with a packet, unless RFC 4443 2.4 (e) forbids it. Whether it may be said of a packet to a group, the caller has checked.
-    pub(super) fn icmpv6_error(
+    pub(crate) fn icmpv6_error(
         &mut self,
         trouble: Trouble,
         header: &ipv6::Header,
@@ -123,6 +131,7 @@ impl<M: Memory> Shard<M> {
         let original = &packet[..packet.len().min(QUOTE_MAX)];
         let message = match trouble {
             Trouble::Unreachable(code) => Message::Unreachable { code, original },
+            Trouble::Reassembly => Message::TimeExceeded { code: 1, original },
             Trouble::Parameter { code, pointer } => Message::ParameterProblem {
                 code,
                 pointer,
@@ -142,8 +151,7 @@ impl<M: Memory> Shard<M> {
         } else {
             Some(header.dst)
         };
-        let Some(src) = source.filter(|_| len + ipv6::HEADER_LEN <= usize::from(self.v6.mtu()))
-        else {
+        let Some(src) = source.filter(|_| len <= usize::from(u16::MAX)) else {
             self.counters.icmp_dropped += 1;
             return false;
         };
@@ -161,7 +169,11 @@ impl<M: Memory> Shard<M> {
         buffer.resize(ipv6::HEADER_LEN + len, 0);
         answer.emit(&mut buffer);
         message.emit(src, dst, &mut buffer[ipv6::HEADER_LEN..]);
-        self.reply(Reply::Packet(buffer));
+        if buffer.len() > usize::from(self.v6.mtu()) {
+            self.reply_in_fragments_v6(&answer, buffer);
+        } else {
+            self.reply(Reply::Packet(buffer));
+        }
         true
     }
 }

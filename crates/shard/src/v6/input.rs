@@ -1,8 +1,8 @@
-//! IPv6 in: the checks of RFC 8200 and the way up. There is no reassembly: fragments are dropped and counted.
+//! IPv6 in: the checks of RFC 8200 and the way up.
 
 use millrace_tcp::Instant;
 use millrace_wire::ipv6::{self, Problem, parameter};
-use millrace_wire::offload::Frame;
+use millrace_wire::offload::{ChecksumState, Frame};
 use millrace_wire::{ethernet, icmpv6, tcp, udp};
 
 use super::icmp::Trouble;
@@ -35,7 +35,24 @@ impl<M: Memory> Shard<M> {
             return;
         }
         let packet = &bytes[..ipv6::HEADER_LEN + payload.len()];
-        let content = match ipv6::walk(&header, payload) {
+        self.ipv6_deliver(link, &header, payload, packet, frame.checksum, false, now);
+    }
+
+    /// Hands up a packet, of which `packet` is the start, header included. `joined`: it was put together from fragments.
+    #[expect(clippy::too_many_arguments, reason = "a packet and how it came")]
+    pub(crate) fn ipv6_deliver(
+        &mut self,
+        link: &ethernet::Header,
+        header: &ipv6::Header,
+        payload: &[u8],
+        packet: &[u8],
+        checksum: ChecksumState,
+        joined: bool,
+        now: Instant,
+    ) {
+        let to_group = header.dst.is_multicast();
+        let from_nobody = header.src.is_unspecified();
+        let content = match ipv6::walk(header, payload) {
             Ok(content) => content,
             Err(problem) => {
                 self.counters.ip_malformed += 1;
@@ -46,27 +63,35 @@ impl<M: Memory> Shard<M> {
                 } = problem
                     && (!to_group || to_groups)
                 {
-                    self.icmpv6_error(Trouble::Parameter { code, pointer }, &header, packet, now);
+                    self.icmpv6_error(Trouble::Parameter { code, pointer }, header, packet, now);
                 }
                 return;
             }
         };
-        if content
-            .fragment
-            .is_some_and(|fragment| !fragment.is_atomic())
-        {
-            self.counters.ip_fragments += 1;
-            return;
+        match content.fragment {
+            Some(_) if joined => {
+                // A fragment within a fragment.
+                self.counters.ip_malformed += 1;
+                return;
+            }
+            Some(fragment) if !fragment.is_atomic() => {
+                self.fragment_v6_input(link, header, &content, &fragment, packet, now);
+                return;
+            }
+            _ => {}
         }
+        let fragmented = joined || content.fragment.is_some();
         match content.protocol {
-            icmpv6::PROTOCOL => self.icmpv6_input(link, &header, content.payload, now),
+            icmpv6::PROTOCOL => {
+                self.icmpv6_input(link, header, content.payload, fragmented, now);
+            }
             _ if to_group => self.counters.ip_not_ours += 1,
             _ if from_nobody => self.counters.ip_bad_source += 1,
             tcp::PROTOCOL => {
                 self.tcp_input(
                     (header.dst, header.src),
                     content.payload,
-                    frame.checksum,
+                    checksum,
                     is_marked(header.traffic_class),
                     link.src,
                     now,
@@ -75,7 +100,7 @@ impl<M: Memory> Shard<M> {
             udp::PROTOCOL => {
                 self.counters.ip_unknown_protocol += 1;
                 let trouble = Trouble::Unreachable(icmpv6::unreachable::PORT);
-                self.icmpv6_error(trouble, &header, packet, now);
+                self.icmpv6_error(trouble, header, packet, now);
             }
             _ => {
                 self.counters.ip_unknown_protocol += 1;
@@ -83,7 +108,7 @@ impl<M: Memory> Shard<M> {
                     code: parameter::NEXT_HEADER,
                     pointer: content.protocol_at,
                 };
-                self.icmpv6_error(trouble, &header, packet, now);
+                self.icmpv6_error(trouble, header, packet, now);
             }
         }
     }

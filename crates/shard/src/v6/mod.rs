@@ -2,7 +2,7 @@
 
 mod detect;
 mod discovery;
-mod icmp;
+pub mod icmp;
 mod input;
 mod routers;
 

@@ -252,7 +252,7 @@ fn c18_runts_jumbos_and_noise_do_no_harm() {
 }
 
 #[test]
-fn h7_fragments_are_dropped_and_counted_without_reply() {
+fn h4_fragments_that_belong_to_nothing_are_not_answered() {
     let mut net = acquainted();
     for (flags, offset) in [(0x20, 0), (0x20, 1), (0, 1), (0x1f, 0xff)] {
         let mut bytes = syn(HOST, 1000, 80, 1);

@@ -3,6 +3,7 @@
 mod accept;
 mod addresses;
 mod close;
+mod fragments;
 mod frames;
 mod hostile;
 mod limits;

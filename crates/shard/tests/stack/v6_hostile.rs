@@ -169,20 +169,6 @@ fn rfc4443_2_4_errors_are_limited_and_never_about_errors() {
 }
 
 #[test]
-fn h7_fragments_are_dropped_and_counted() {
-    let mut net = Net::v6();
-    let payload = [6, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8];
-    let bytes = frame(
-        MACS[B],
-        MACS[A],
-        header(ADDRESSES_V6[A], ADDRESSES_V6[B], 44),
-        &payload,
-    );
-    assert!(net.inject(B, &bytes).is_empty());
-    assert_eq!(net.shards[B].counters().ip_fragments, 1);
-}
-
-#[test]
 fn a11_anything_may_come_at_any_time() {
     let mut net = Net::v6();
     let (client, server, _) = net.pair_v6();

@@ -1,7 +1,7 @@
 //! The way through a packet's extension headers (RFC 8200 4), bounded.
 
 use super::Header;
-use crate::bytes::{get16, get32};
+use crate::bytes::{get16, get32, put16, put32};
 
 /// Extension headers of one packet, at most; RFC 8200 4.1 has use for six or seven.
 const HEADERS_MAX: usize = 8;
@@ -24,6 +24,8 @@ pub mod parameter {
     pub const NEXT_HEADER: u8 = 1;
     /// An option is not known.
     pub const OPTION: u8 = 2;
+    /// A first fragment does not reach to the upper-layer header (RFC 7112).
+    pub const INCOMPLETE_CHAIN: u8 = 3;
 }
 
 /// What is behind the extension headers.
@@ -51,6 +53,19 @@ pub struct Fragment {
 }
 
 impl Fragment {
+    /// The number that announces a fragment header.
+    pub const PROTOCOL: u8 = FRAGMENT;
+    /// Length of the header in bytes.
+    pub const LEN: usize = FRAGMENT_HEADER_LEN;
+
+    /// Writes the header, behind which `next_header` follows, to the first [`Fragment::LEN`] bytes of `out`; panics when there are fewer.
+    pub fn emit(&self, next_header: u8, out: &mut [u8]) {
+        let out = &mut out[..FRAGMENT_HEADER_LEN];
+        put16(out, 0, u16::from(next_header) << 8);
+        put16(out, 2, (self.offset & !7) | u16::from(self.more));
+        put32(out, 4, self.id);
+    }
+
     /// Whether the packet is in one piece all the same (RFC 6946).
     pub fn is_atomic(&self) -> bool {
         self.offset == 0 && !self.more
