@@ -116,6 +116,8 @@ pub enum Name {
     HopLimit = 23,
     /// IPV6_TCLASS, 0 to 255.
     TrafficClass = 24,
+    /// SO_MAX_PACING_RATE in bytes per second; all ones: unlimited.
+    MaxPacingRate = 25,
 }
 
 impl Name {
@@ -147,6 +149,7 @@ impl Name {
             Tos,
             HopLimit,
             TrafficClass,
+            MaxPacingRate,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

@@ -275,6 +275,7 @@ fn named(opt: millrace_shard::Opt) -> OptName {
         Opt::SendBuffer(_) => OptName::SendBuffer,
         Opt::Congestion(_) => OptName::Congestion,
         Opt::QuickAck(_) => OptName::QuickAck,
+        Opt::MaxPacingRate(_) => OptName::MaxPacingRate,
         Opt::DeferAccept(_) => OptName::DeferAccept,
         Opt::ReuseAddress(_) => OptName::ReuseAddress,
         Opt::ReusePort(_) => OptName::ReusePort,

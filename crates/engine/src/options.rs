@@ -33,6 +33,7 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         }
         Name::TrafficClass => Opt::TrafficClass(narrow(255)? as u8),
         Name::QuickAck => Opt::QuickAck(flag),
+        Name::MaxPacingRate => Opt::MaxPacingRate(value),
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => {
             return Err(ENOPROTOOPT);
@@ -50,6 +51,7 @@ fn algorithm(words: &[u64]) -> Result<Algorithm, i32> {
         b"cubic" => Ok(Algorithm::Cubic),
         b"reno" => Ok(Algorithm::NewReno),
         b"dctcp" => Ok(Algorithm::Dctcp),
+        b"bbr" => Ok(Algorithm::Bbr),
         _ => Err(ENOENT),
     }
 }
@@ -60,6 +62,7 @@ pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
         Algorithm::Cubic => "cubic",
         Algorithm::NewReno => "reno",
         Algorithm::Dctcp => "dctcp",
+        Algorithm::Bbr => "bbr",
     }
 }
 
@@ -85,12 +88,13 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::Tos => OptName::Tos,
         Name::HopLimit => OptName::HopLimit,
         Name::TrafficClass => OptName::TrafficClass,
+        Name::MaxPacingRate => OptName::MaxPacingRate,
         Name::DeferAccept => OptName::DeferAccept,
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => return None,
     })
 }
 
-/// An option's value as getsockopt hands it over: an int, `struct linger`, or a name.
+/// An option's value as getsockopt hands it over: an int, for a rate eight bytes, `struct linger`, or a name.
 pub(crate) fn encode(opt: Opt) -> Vec<u8> {
     let int = |value: i64| (value as i32).to_ne_bytes().to_vec();
     match opt {
@@ -115,6 +119,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::ReceiveBuffer(value)
         | Opt::SendBuffer(value)
         | Opt::DeferAccept(value) => int(i64::from(value)),
+        Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
         Opt::Linger(linger) => [
             int(i64::from(linger.is_some())),
             int(i64::from(linger.unwrap_or(0))),

@@ -26,7 +26,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 30] = [
+pub const ALL: [(c_int, c_int); 31] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -57,12 +57,13 @@ pub const ALL: [(c_int, c_int); 30] = [
     (IPPROTO_IP, libc::IP_TOS),
     (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
 
 /// The congestion controls that there are (TCP_CONGESTION).
-const CONTROLS: [&[u8]; 3] = [b"cubic", b"reno", b"dctcp"];
+const CONTROLS: [&[u8]; 4] = [b"cubic", b"reno", b"dctcp", b"bbr"];
 
 /// Options that can only be read.
 const READ_ONLY: [(c_int, c_int); 6] = [
@@ -146,6 +147,16 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
             time(value).map(Setting::ReceiveTimeout)
         }
         (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => time(value).map(Setting::SendTimeout),
+        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
+            let wide = value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+            let narrow = int()? as u32;
+            let narrow = if narrow == u32::MAX {
+                u64::MAX
+            } else {
+                narrow.into()
+            };
+            Ok(shard(Name::MaxPacingRate, wide.unwrap_or(narrow)))
+        }
         (IPPROTO_TCP, libc::TCP_NODELAY) => switch(Name::NoDelay),
         (IPPROTO_TCP, libc::TCP_CORK) => switch(Name::Cork),
         (IPPROTO_TCP, libc::TCP_KEEPIDLE) => within(1, 32767).map(|s| shard(Name::KeepIdle, s)),
@@ -377,6 +388,23 @@ pub fn read(
     Ok(4)
 }
 
+/// Makes a value of `used` bytes fit into less, where Linux does not merely cut it off.
+pub fn fit(
+    level: c_int,
+    name: c_int,
+    value: &mut [u8; VALUE_MAX],
+    used: usize,
+    room: usize,
+) -> usize {
+    if (level, name) == (SOL_SOCKET, libc::SO_MAX_PACING_RATE) && used == 8 && room < 8 {
+        let rate = u64::from_ne_bytes(*value.first_chunk().unwrap_or(&[0; 8]));
+        let rate = rate.min(u64::from(u32::MAX)) as u32;
+        value[..4].copy_from_slice(&rate.to_ne_bytes());
+        return room.min(4);
+    }
+    used.min(room)
+}
+
 fn write_time(us: u64, out: &mut [u8; VALUE_MAX]) -> usize {
     out[..8].copy_from_slice(&(us / 1_000_000).to_ne_bytes());
     out[8..16].copy_from_slice(&(us % 1_000_000).to_ne_bytes());
@@ -400,6 +428,7 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_TCP, libc::TCP_SYNCNT) => (Name::SynCount, 6),
         (IPPROTO_TCP, libc::TCP_LINGER2) => (Name::Linger2, 60),
         (IPPROTO_TCP, libc::TCP_QUICKACK) => (Name::QuickAck, 1),
+        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => (Name::MaxPacingRate, 0),
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (Name::DeferAccept, 0),
         (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
         (IPPROTO_IP, libc::IP_TTL) => (Name::Ttl, DEFAULT_HOPS as c_int),
@@ -423,6 +452,10 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
                     const TCP_CLOSE: u8 = 7;
                     out[0] = TCP_CLOSE;
                     Ok(size_of::<libc::tcp_info>())
+                }
+                Name::MaxPacingRate => {
+                    out[..8].fill(0xff);
+                    Ok(8)
                 }
                 Name::Linger => Ok(8),
                 _ => {

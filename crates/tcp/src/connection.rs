@@ -9,6 +9,7 @@ use crate::ecn::Ecn;
 use crate::events::{Error, Events};
 use crate::half_open::HalfOpen;
 use crate::options::{self, Features, Recent};
+use crate::pacing::Pacing;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::settings::Settings;
@@ -102,6 +103,8 @@ pub struct Connection {
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
+    /// When the stream may go on, if it is paced.
+    pub(crate) pacing: Option<Box<Pacing>>,
     pub(crate) ecn: Ecn,
     /// Marks of urgent data, if there ever were any.
     pub(crate) urgent: Option<Box<Urgent>>,
@@ -186,6 +189,7 @@ impl Connection {
                 ..Counters::default()
             },
             settings: *settings,
+            pacing: None,
             ecn: Ecn::default(),
             urgent: None,
             refuse_seq: Seq(0),
@@ -210,7 +214,9 @@ impl Connection {
     pub(crate) fn established(&mut self, config: &Config, now: Instant) {
         self.state = State::Established;
         self.events |= Events::ESTABLISHED;
-        self.congestion.start(config, u32::from(self.send.mss), now);
+        let (mss, srtt_us) = (u32::from(self.send.mss), self.rtt.srtt_us());
+        self.congestion.start(config, mss, srtt_us, now);
+        self.choose_pacing();
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
         self.arm_keepalive(now);
@@ -321,6 +327,7 @@ impl Connection {
         }
         let keepalive_changed = settings.keepalive != self.settings.keepalive;
         self.settings = *settings;
+        self.choose_pacing();
         if keepalive_changed && self.state.is_synchronized() {
             self.timers.keepalive_probes = 0;
             if settings.keepalive.is_some() {

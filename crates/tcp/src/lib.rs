@@ -23,6 +23,7 @@ mod input;
 mod options;
 mod outgoing;
 mod output;
+mod pacing;
 mod rack;
 mod recovery;
 mod reduction;

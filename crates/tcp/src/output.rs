@@ -40,6 +40,9 @@ impl Connection {
                     return probe;
                 }
             }
+            if self.pacing.is_some() && self.has_more() && self.must_wait(now) {
+                return self.acknowledge_alone(now);
+            }
             if self.recovery.repair.is_some()
                 && !self.probes_time_out(config, limits, now)
                 && let Some(range) = self.next_lost(limits)
@@ -52,10 +55,34 @@ impl Connection {
                 return Some(self.send_fresh(config, len, self.segment_size(), now));
             }
         }
+        self.acknowledge_alone(now)
+    }
+
+    /// What is left when nothing of the stream may leave.
+    #[inline]
+    fn acknowledge_alone(&mut self, now: Instant) -> Option<Outgoing> {
         if self.pending.contains(Pending::ACK) {
             return Some(self.bare_ack(now));
         }
         None
+    }
+
+    /// Whether there is something of the stream to send, now or later, for the first time or again.
+    fn has_more(&self) -> bool {
+        let repair = self.recovery.repair.as_ref();
+        self.send.has_unsent() || repair.is_some_and(|repair| repair.board.next_lost().is_some())
+    }
+
+    /// The most payload to send in one piece. The urgent pointer is each segment's own, and CWR one segment's.
+    #[inline]
+    fn unit(&self, limits: &Limits) -> u32 {
+        if self.is_urgent() || self.ecn.reduced {
+            0
+        } else if self.pacing.is_some() {
+            self.paced_unit(limits.max_payload)
+        } else {
+            limits.max_payload
+        }
     }
 
     /// Control segments, which go before the stream.
@@ -166,11 +193,7 @@ impl Connection {
         }
         let mss = u64::from(self.segment_size());
         let room = u64::from(self.congestion.window.cwnd.saturating_sub(self.pipe()));
-        let most = if self.is_urgent() {
-            0
-        } else {
-            limits.max_payload
-        };
+        let most = self.unit(limits);
         let mut len = (lost.end - lost.start).min(u64::from(most).max(mss));
         if len > room {
             len = room / mss * mss;
@@ -226,6 +249,9 @@ impl Connection {
         if self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
         }
+        if self.pacing.is_some() {
+            self.pace(len as u32, now);
+        }
         let mut flags = Flags::ACK;
         if range.end > self.send.end {
             flags |= Flags::FIN;
@@ -258,13 +284,7 @@ impl Connection {
             .max(mss)
             .saturating_sub(self.pipe());
 
-        // The urgent pointer is each segment's own, and CWR one segment's.
-        let most = if self.is_urgent() || self.ecn.reduced {
-            0
-        } else {
-            limits.max_payload
-        };
-        let wanted = unsent.min(usable).min(most.max(mss));
+        let wanted = unsent.min(usable).min(self.unit(limits).max(mss));
         let mut len = wanted.min(room);
         let short = if len < mss { len } else { len % mss };
         if short != 0 && !self.may_send_short(len, unsent, usable, wanted > room) {
@@ -324,6 +344,12 @@ impl Connection {
         }
         let pipe = self.pipe();
         self.congestion.on_sent(una, nxt, pipe);
+        if self.pacing.is_some() {
+            let drained = !self.send.has_unsent();
+            let before = pipe.saturating_sub((nxt - payload.start) as u32);
+            self.congestion.on_paced(nxt, before, drained, now);
+            self.pace(len as u32, now);
+        }
         self.counters.last_sent = now.ticks();
         if len > 0 {
             self.note_answer(config, now);

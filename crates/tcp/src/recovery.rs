@@ -1,7 +1,9 @@
 //! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5, RFC 4015).
 
+use millrace_wire::tcp::Seq;
+
 use crate::config::Config;
-use crate::congestion::Acked;
+use crate::congestion::{Acked, Delivery};
 use crate::connection::Connection;
 use crate::flight::FlightLog;
 use crate::info::Phase;
@@ -91,6 +93,9 @@ impl Connection {
     ) {
         let echo = echo.filter(|_| self.features.contains(Features::TIMESTAMPS));
         self.rack_advance(delivered, echo, now);
+        if self.congestion.is_paced() {
+            self.update_model(delivered, now);
+        }
         let sack = self.features.contains(Features::SACK);
         let bytes = if sack {
             delivered.bytes
@@ -119,7 +124,7 @@ impl Connection {
                 self.calm_down();
             }
             Phase::Recovery if self.send.una >= self.recovery.high => {
-                self.congestion.window.cwnd = self.congestion.window.ssthresh;
+                self.congestion.leave_recovery();
                 self.rack_recovered();
                 self.recovered();
             }
@@ -133,6 +138,7 @@ impl Connection {
                 self.reduce(bytes, acked > 0);
             }
             Phase::Loss if self.send.una >= self.recovery.high => {
+                self.congestion.leave_loss();
                 self.recovered();
                 self.grow(config, bytes, now);
             }
@@ -321,7 +327,7 @@ impl Connection {
     }
 
     fn grow(&mut self, config: &Config, bytes: u32, now: Instant) {
-        if bytes > 0 {
+        if bytes > 0 && !self.congestion.is_paced() {
             let acked = Acked {
                 bytes,
                 mss: u32::from(self.send.mss),
@@ -332,6 +338,24 @@ impl Connection {
             };
             self.congestion.on_ack(config, &acked, now);
         }
+    }
+
+    /// What an acknowledgement that is not plain tells a model of the path.
+    fn update_model(&mut self, delivered: &Delivered, now: Instant) {
+        let una = self.send.una;
+        let mut delivery = Delivery {
+            bytes: delivered.bytes,
+            end: None,
+            una,
+            pipe: self.pipe(),
+            mss: u32::from(self.send.mss),
+            repairing: self.recovery.phase == Phase::Recovery,
+        };
+        // What was sent twice tells no rate.
+        if let Some((_, end, false)) = delivered.latest {
+            delivery.end = Some(una.wrapping_add_signed(i64::from(Seq(end) - Seq(una as u32))));
+        }
+        self.congestion.on_delivered(&delivery, now);
     }
 
     /// Recovery is over; the flight may still have marks, of bytes sent since it began.

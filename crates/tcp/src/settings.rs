@@ -20,6 +20,8 @@ pub struct Settings {
     pub fin_wait_s: Option<u16>,
     /// TCP_CONGESTION.
     pub congestion: Algorithm,
+    /// SO_MAX_PACING_RATE, in bytes per second: no faster than this. `u64::MAX`, and 0 as in Linux: as fast as congestion control allows.
+    pub max_pacing_rate: u64,
     /// TCP_QUICKACK switched off before there was a connection: acknowledgements wait for payload to carry them, that of the peer's SYN too.
     pub interactive: bool,
     /// TCP_DEFER_ACCEPT, in time-outs of the SYN-ACK: for so long a passive open waits for payload. An active one sends its first
@@ -28,6 +30,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The bound on the rate, if there is one.
+    pub(crate) fn rate_limit(&self) -> Option<u64> {
+        (self.max_pacing_rate > 0 && self.max_pacing_rate < u64::MAX)
+            .then_some(self.max_pacing_rate)
+    }
+
     /// No option was set.
     pub const UNSET: Settings = Settings {
         nodelay: false,
@@ -38,6 +46,7 @@ impl Settings {
         syn_retries: None,
         fin_wait_s: None,
         congestion: Algorithm::Cubic,
+        max_pacing_rate: u64::MAX,
         interactive: false,
         defer_accept: 0,
     };
@@ -73,6 +82,8 @@ impl Default for Keepalive {
 /// Congestion control algorithms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
+    /// BBR, version 1. Linux calls it `bbr`.
+    Bbr,
     /// RFC 9438, with HyStart++ (RFC 9406). Linux calls it `cubic`; the default there too.
     #[default]
     Cubic,

@@ -85,7 +85,10 @@ impl Connection {
     /// The earliest of the timers, `None` if none runs.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.earliest().reached_ever()
+        self.timers
+            .earliest()
+            .min(self.paced_until())
+            .reached_ever()
     }
 
     /// Runs the timers that are due. To be called at [`Connection::deadline`] or after; [`Connection::poll_transmit`] then
@@ -107,6 +110,9 @@ impl Connection {
                 Transmit::Persist => self.on_persist(config, now),
                 Transmit::Hold => self.send.forced = true,
             }
+        }
+        if self.paced_until() <= now {
+            self.must_wait(now);
         }
         if self.timers.idle <= now {
             self.timers.idle = Instant::NEVER;

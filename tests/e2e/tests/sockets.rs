@@ -73,6 +73,7 @@ statements! {
     a_closed_descriptor_leaves_its_sets
     a_cork_holds_back_and_lets_go
     a_low_water_mark_holds_events_back
+    a_pacing_rate_bounds_a_stream
     a_reset_ends_blocked_calls
     a_socket_looks_like_one
     an_unconnected_socket_moves_nothing

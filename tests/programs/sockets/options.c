@@ -153,6 +153,42 @@ STATEMENT(quick_ack_is_a_push)
     close_pair(&pair);
 }
 
+STATEMENT(a_pacing_rate_bounds_a_stream)
+{
+    struct pair pair = make_pair();
+    unsigned long wide;
+    unsigned narrow;
+    socklen_t length = sizeof wide;
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &wide, &length), 0);
+    CHECK(length == sizeof wide && wide == ~0ul);
+    wide = 1ul << 40;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &wide, sizeof wide), 0);
+    length = sizeof narrow;
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &narrow, &length), 0);
+    CHECK(length == sizeof narrow && narrow == ~0u);
+    narrow = 1000000;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &narrow, sizeof narrow), 0);
+    length = sizeof wide;
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &wide, &length), 0);
+    EQUAL(wide, 1000000);
+    /* More than a second's worth, less the first segments, which are not paced. */
+    static char block[1500000];
+    long long start = now_ms();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        write_all(pair.near, block, sizeof block);
+        _exit(0);
+    }
+    static char received[sizeof block];
+    read_all(pair.far, received, sizeof received);
+    CHECK(now_ms() - start >= 200);
+    int status;
+    EQUAL(waitpid(child, &status, 0), child);
+    EQUAL(status, 0);
+    close_pair(&pair);
+}
+
 STATEMENT(defer_accept_waits_for_data)
 {
     struct sockaddr_in address;

@@ -80,7 +80,8 @@ hooks! {
                     return Err(Errno::NOPROTOOPT);
                 }
                 let mut bytes = [0u8; VALUE_MAX];
-                let used = options::read(&socket, level, name, &mut bytes)?.min(room);
+                let used = options::read(&socket, level, name, &mut bytes)?;
+                let used = options::fit(level, name, &mut bytes, used, room);
                 memory::check(value, used)?;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), used);
                 *len = used as socklen_t;

@@ -38,6 +38,8 @@ pub enum Opt {
     /// `TCP_DEFER_ACCEPT`, seconds: a connection reaches accept only with payload, or once they have passed. As on Linux the time is rounded
     /// up to one at which the SYN-ACK is repeated: 1, 3, 7, 15, ...; 0 is off.
     DeferAccept(u32),
+    /// `SO_MAX_PACING_RATE`, bytes per second: no faster than this. 0 and all ones are no bound.
+    MaxPacingRate(u64),
     /// `SO_REUSEADDR`.
     ReuseAddress(bool),
     /// `SO_REUSEPORT`.
@@ -89,6 +91,8 @@ pub enum OptName {
     QuickAck,
     /// `TCP_DEFER_ACCEPT`.
     DeferAccept,
+    /// `SO_MAX_PACING_RATE`.
+    MaxPacingRate,
     /// `SO_REUSEADDR`.
     ReuseAddress,
     /// `SO_REUSEPORT`.

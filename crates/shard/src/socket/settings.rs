@@ -120,6 +120,7 @@ impl<M: Memory> Shard<M> {
                     stream.connection.quick_ack()
                 }))
             }
+            OptName::MaxPacingRate => Opt::MaxPacingRate(options.tcp.max_pacing_rate),
             OptName::DeferAccept => Opt::DeferAccept(seconds_of(options.tcp.defer_accept)),
             OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
@@ -224,6 +225,7 @@ impl Options {
             }
             Opt::Congestion(algorithm) => self.tcp.congestion = algorithm,
             Opt::QuickAck(on) => self.tcp.interactive = !on,
+            Opt::MaxPacingRate(rate) => self.tcp.max_pacing_rate = rate,
             Opt::DeferAccept(seconds) => self.tcp.defer_accept = timeouts_in(seconds),
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,

@@ -24,6 +24,7 @@ fn options_read_back_and_buffers_double() {
         (Opt::SynCount(3), OptName::SynCount),
         (Opt::QuickAck(false), OptName::QuickAck),
         (Opt::DeferAccept(7), OptName::DeferAccept),
+        (Opt::MaxPacingRate(1 << 40), OptName::MaxPacingRate),
         (Opt::ReuseAddress(true), OptName::ReuseAddress),
         (Opt::ReusePort(true), OptName::ReusePort),
     ] {

@@ -1,5 +1,6 @@
 //! How much may be in flight: the congestion window, and the algorithms that move it.
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
@@ -11,6 +12,8 @@ use crate::config::Config;
 use crate::settings::Algorithm;
 use crate::time::{Duration, Instant, Ticks};
 
+use bbr::Bbr;
+pub(crate) use bbr::{Delivery, unit_size};
 use cubic::Cubic;
 use dctcp::Dctcp;
 use newreno::NewReno;
@@ -84,15 +87,16 @@ pub(crate) trait Controller {
 }
 
 /// The algorithms, without indirection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Any {
     Cubic(Cubic),
     NewReno(NewReno),
     Dctcp(Dctcp),
+    Bbr(Box<Bbr>),
 }
 
 /// Congestion state of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     pub(crate) window: Window,
     /// Most bytes in flight since `usage_end` was sent: whether the window is in use (RFC 7661, and Linux's way of it).
@@ -119,8 +123,11 @@ impl Congestion {
     }
 
     /// Sets the initial window, once the segment size is known.
-    pub(crate) fn start(&mut self, config: &Config, mss: u32, now: Instant) {
+    pub(crate) fn start(&mut self, config: &Config, mss: u32, srtt_us: u32, now: Instant) {
         self.window.cwnd = initial_window(config, mss);
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.start(self.window.cwnd, srtt_us, now);
+        }
         self.validated = now.ticks();
     }
 
@@ -131,8 +138,20 @@ impl Congestion {
 
     #[inline]
     pub(crate) fn on_ack(&mut self, config: &Config, acked: &Acked, now: Instant) {
-        if let Any::Dctcp(it) = &mut self.algorithm {
-            it.progress(acked.una, acked.nxt);
+        match &mut self.algorithm {
+            Any::Dctcp(it) => it.progress(acked.una, acked.nxt),
+            Any::Bbr(it) => {
+                let delivery = Delivery {
+                    bytes: acked.bytes,
+                    end: None,
+                    una: acked.una,
+                    pipe: (acked.nxt - acked.una) as u32,
+                    mss: acked.mss,
+                    repairing: false,
+                };
+                return it.on_delivered(&mut self.window, &delivery, now);
+            }
+            _ => {}
         }
         if self.is_limiting(acked.mss) {
             self.validated = now.ticks();
@@ -140,6 +159,7 @@ impl Congestion {
                 Any::Cubic(it) => it.on_ack(&mut self.window, acked, now),
                 Any::NewReno(it) => it.on_ack(&mut self.window, acked, now),
                 Any::Dctcp(it) => it.on_ack(&mut self.window, acked, now),
+                Any::Bbr(_) => {}
             }
         } else {
             if let Any::Cubic(it) = &mut self.algorithm {
@@ -179,6 +199,8 @@ impl Congestion {
             Any::Cubic(it) => it.marked(&self.window, flight, mss),
             Any::NewReno(it) => it.marked(&self.window, flight, mss),
             Any::Dctcp(it) => it.marked(&self.window, flight, mss),
+            // The model has no place for marks.
+            Any::Bbr(_) => self.window.ssthresh,
         }
     }
 
@@ -188,6 +210,10 @@ impl Congestion {
             Any::Cubic(it) => it.reduced(&self.window, flight, mss, now),
             Any::NewReno(it) => it.reduced(&self.window, flight, mss, now),
             Any::Dctcp(it) => it.reduced(&self.window, flight, mss, now),
+            Any::Bbr(it) => {
+                it.save(&self.window);
+                self.window.ssthresh
+            }
         }
     }
 
@@ -200,6 +226,48 @@ impl Congestion {
         }
     }
 
+    /// Whether the algorithm has a rate of its own, and a model that says what is in flight, whatever is lost.
+    pub(crate) fn is_paced(&self) -> bool {
+        matches!(self.algorithm, Any::Bbr(_))
+    }
+
+    /// The rate at which to send, in bytes per second; 0 if the algorithm has none.
+    pub(crate) fn pacing_rate(&self) -> u64 {
+        match &self.algorithm {
+            Any::Bbr(it) => it.pacing_rate(),
+            _ => 0,
+        }
+    }
+
+    /// New data up to `nxt` leaves a connection that is paced; `pipe` bytes were in the network before. `drained`: no more is queued.
+    pub(crate) fn on_paced(&mut self, nxt: u64, pipe: u32, drained: bool, now: Instant) {
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.on_sent(nxt, pipe, self.window.cwnd, drained, now);
+        }
+    }
+
+    /// An acknowledgement that is not plain delivered something: for an algorithm with a model.
+    pub(crate) fn on_delivered(&mut self, delivery: &Delivery, now: Instant) {
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.on_delivered(&mut self.window, delivery, now);
+        }
+    }
+
+    /// Fast recovery is over: the window is what it was to come down to.
+    pub(crate) fn leave_recovery(&mut self) {
+        match &mut self.algorithm {
+            Any::Bbr(it) => it.restore(&mut self.window),
+            _ => self.window.cwnd = self.window.ssthresh,
+        }
+    }
+
+    /// A repair after a time-out is over.
+    pub(crate) fn leave_loss(&mut self) {
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.restore(&mut self.window);
+        }
+    }
+
     /// RFC 5681 3.1: one segment after a time-out.
     pub(crate) fn on_timeout(&mut self, mss: u32) {
         self.window.cwnd = mss;
@@ -207,6 +275,7 @@ impl Congestion {
             Any::Cubic(it) => it.on_timeout(),
             Any::NewReno(it) => it.on_timeout(),
             Any::Dctcp(it) => it.on_timeout(),
+            Any::Bbr(_) => {}
         }
     }
 
@@ -222,6 +291,9 @@ impl Congestion {
     /// Nothing was in flight for `timeouts` retransmission time-outs: what was learnt of the path is old (RFC 5681 4.1). As in
     /// Linux the window halves with each of them, down to the initial one.
     pub(crate) fn restart_after_idle(&mut self, config: &Config, timeouts: u64, mss: u32) {
+        if self.is_paced() {
+            return;
+        }
         let restart = initial_window(config, mss).min(self.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
         let shifted = if timeouts < 32 {
@@ -249,6 +321,7 @@ fn any(algorithm: Algorithm) -> Any {
         Algorithm::Cubic => Any::Cubic(Cubic::new()),
         Algorithm::NewReno => Any::NewReno(NewReno::default()),
         Algorithm::Dctcp => Any::Dctcp(Dctcp::new()),
+        Algorithm::Bbr => Any::Bbr(Box::new(Bbr::new())),
     }
 }
 
@@ -275,7 +348,7 @@ mod tests {
 
     fn congestion(mss: u32) -> Congestion {
         let mut congestion = Congestion::new(Algorithm::NewReno);
-        congestion.start(&Config::default(), mss, Instant::from_micros(0));
+        congestion.start(&Config::default(), mss, 0, Instant::from_micros(0));
         congestion
     }
 

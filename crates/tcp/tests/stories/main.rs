@@ -11,6 +11,7 @@ mod hostile;
 mod living;
 mod losing;
 mod marking;
+mod pacing;
 mod reassembly;
 mod reports;
 mod reset;
