@@ -1,15 +1,17 @@
 //! The project's own chores.
 //!
 //! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask fuzz` looks for bytes that do
-//! harm: see [`fuzz`].
+//! harm: see [`fuzz`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
 
 mod fuzz;
+mod sim;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | fuzz TARGET [SECONDS]";
+const USAGE: &str =
+    "usage: cargo xtask tidy | fuzz TARGET [SECONDS] | sim --table | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +19,9 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["fuzz", target] => fuzz::run(root(), target, "60"),
         ["fuzz", target, seconds] => fuzz::run(root(), target, seconds),
+        ["sim", "--table"] => sim::table(root()),
+        ["sim", "--seeds", count] => sim::seeds(root(), count, "0"),
+        ["sim", "--seeds", count, first] => sim::seeds(root(), count, first),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS

@@ -19,6 +19,7 @@
 //! [`Network::digest`] sums up. What goes wrong is a panic; [`Network::trace`] tells what led to it.
 #![forbid(unsafe_code)]
 
+pub mod goodput;
 mod host;
 mod link;
 mod network;
@@ -27,7 +28,9 @@ mod pattern;
 mod program;
 mod rng;
 mod router;
+pub mod soak;
 mod station;
+mod stream;
 mod talk;
 mod trace;
 
@@ -38,5 +41,6 @@ pub use nic::Nic;
 pub use program::{Client, Peer, Program, Server};
 pub use rng::Rng;
 pub use station::StationId;
+pub use stream::{Received, Sink, Source};
 pub use talk::{Ending, Pace, Plan, Read};
 pub use trace::Trace;

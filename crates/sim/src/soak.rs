@@ -1,0 +1,141 @@
+//! Transfers of which little is certain, to be run with many seeds.
+
+use std::net::Ipv6Addr;
+
+use millrace_shard::{Ipv6, Options};
+use millrace_tcp::{Duration, Ecn, Settings};
+
+use crate::goodput::ALGORITHMS;
+use crate::host::Tuning;
+use crate::link::Link;
+use crate::network::Network;
+use crate::nic::Nic;
+use crate::program::{Client, Server};
+use crate::rng::Rng;
+use crate::talk::{Ending, Pace, Plan, Read};
+
+fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+fn pace(rng: &mut Rng) -> Pace {
+    Pace {
+        chunk: pick(rng, &[100, 1460, 5000, 100_000]),
+        read: pick(rng, &[Read::Call, Read::Ring]),
+        stall_every: pick(rng, &[u64::MAX, u64::MAX, 20_000]),
+        stall: Duration::from_millis(rng.below(300)),
+    }
+}
+
+fn plan(rng: &mut Rng) -> Plan {
+    Plan {
+        client_bytes: pick(rng, &[0, 1, 1000, 20_000, 100_000, 400_000]),
+        server_bytes: pick(rng, &[0, 1, 1000, 20_000, 100_000, 400_000]),
+        turns: None,
+        ending: pick(
+            rng,
+            &[
+                Ending::HalfClose,
+                Ending::ClientCloses,
+                Ending::ServerCloses,
+                Ending::BothClose,
+            ],
+        ),
+        client_pace: pace(rng),
+        server_pace: pace(rng),
+    }
+}
+
+/// Some connections between two hosts, of which nothing is certain but what `impair` has done to the links, until all of them are done and nothing is left.
+///
+/// # Panics
+/// When a program or a stack does what it must not.
+pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
+    let mut rng = network.rng().fork();
+    let v6 = rng.chance(0.3);
+    let mtu = if v6 {
+        pick(&mut rng, &[1500, 1500, 1280, 9000])
+    } else {
+        pick(&mut rng, &[1500, 1500, 576, 9000])
+    };
+    let mut number = 0;
+    let interfaces = [Nic::Plain, Nic::Checksum, Nic::Segment, Nic::HandOver];
+    let hosts = [(); 2].map(|()| {
+        let delay = Duration::from_micros(rng.between(10, 20_000));
+        let mut link = Link {
+            delay,
+            spare_arp: true,
+            ..Link::default()
+        };
+        impair(&mut link, &mut rng);
+        let buffers = [
+            pick(&mut rng, &[4096, 16 << 10, 64 << 10]),
+            pick(&mut rng, &[64 << 10, 256 << 10, 6 << 20]),
+        ];
+        let host = network.add_host_with(pick(&mut rng, &interfaces), link, |config| {
+            config.mtu = mtu;
+            number += 1;
+            config.ipv6 = v6.then(|| Ipv6 {
+                addresses: vec![(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number), 64)],
+                gateway: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 99)),
+                probes: 0,
+            });
+            config.buffers.receive_default = buffers[0];
+            config.buffers.receive_max = buffers[1];
+            config.buffers.send_default = buffers[0];
+            config.buffers.send_max = buffers[1];
+            config.tcp.timestamps = rng.chance(0.8);
+            config.tcp.selective_ack = rng.chance(0.8);
+            config.tcp.window_scaling = rng.chance(0.8);
+            config.tcp.ecn = pick(&mut rng, &[Ecn::Off, Ecn::Accept, Ecn::Ask]);
+            // One unlucky retransmission after the other, and the next one would be 120 s away.
+            config.tcp.rto_max = Duration::from_secs(8);
+        });
+        let batch = Duration::from_micros(pick(&mut rng, &[0, 20, 500]));
+        network.tune(
+            host,
+            Tuning {
+                batch,
+                transmit_room: pick(&mut rng, &[usize::MAX, 3, 1]),
+            },
+        );
+        host
+    });
+    let plan = plan(&mut rng);
+    let connections = rng.between(1, 4) as usize;
+    let address = match v6 {
+        true => network.address_v6_of(hosts[1], 80),
+        false => network.address_of(hosts[1], 80),
+    };
+    let options = Options {
+        tcp: Settings {
+            congestion: pick(&mut rng, &ALGORITHMS).1,
+            max_pacing_rate: pick(&mut rng, &[u64::MAX, u64::MAX, 1_000_000]),
+            interactive: rng.chance(0.2),
+            ..Settings::default()
+        },
+        ..Options::default()
+    };
+    network.run_program(hosts[1], Server::new(address, plan, connections));
+    let client = Client::new(address, plan, connections, 2).options(options);
+    network.run_program(hosts[0], client);
+    network.run_until_done();
+    network.settle();
+}
+
+/// 0.1 to 10 %.
+pub fn low_probability(rng: &mut Rng) -> f64 {
+    rng.between(1, 100) as f64 / 1000.0
+}
+
+/// Every mishap at once.
+pub fn impair_in_every_way(link: &mut Link, rng: &mut Rng) {
+    link.rate = rng.chance(0.5).then_some(20_000_000);
+    link.queue_bytes = 60_000;
+    link.loss = low_probability(rng) / 2.0;
+    link.burst_loss = low_probability(rng) / 50.0;
+    link.reorder = low_probability(rng);
+    link.duplicate = low_probability(rng);
+    link.corrupt = low_probability(rng) / 2.0;
+    link.jitter = Duration::from_micros(rng.below(5000));
+}
