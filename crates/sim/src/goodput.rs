@@ -66,6 +66,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
     let there = Link {
         rate: Some(RATE),
         queue_bytes: (held * scenario.queue / 4).max(2 * PAYLOAD.1),
+        mark_from: Some((held / 4).max(10 * PAYLOAD.1)),
         delay,
         loss: scenario.loss as f64 / 10_000.0,
         spare_arp: true,
@@ -165,7 +166,8 @@ pub fn document() -> String {
         "# Goodput\n\
          \n\
          What one connection makes of a path of 10 Mbit/s, in percent of the payload that it can carry: over loss, round trip, and the queue before the \
-         bottleneck (in parts of what the path holds without it; drop-tail). Each figure is of 20 seconds of virtual time, after 2 to start.\n\
+         bottleneck (in parts of what the path holds without it; drop-tail, and marking from a quarter of what the path holds, ten frames at least, which only \
+         DCTCP asks for). Each figure is of 20 seconds of virtual time, after 2 to start.\n\
          \n\
          `cargo xtask sim --table` writes this page; runs are the same each time, and a test compares some of the rows. A change that moves a figure belongs in the \
          commit that causes it.\n\

@@ -11,6 +11,8 @@ pub struct Link {
     pub rate: Option<u64>,
     /// How many bytes may wait for their turn; what comes beyond is lost.
     pub queue_bytes: u64,
+    /// A frame that finds so many bytes waiting is marked as having met congestion, if it may be (RFC 3168 5).
+    pub mark_from: Option<u64>,
     /// How long a frame is on the way.
     pub delay: Duration,
     /// Up to this is added, another for each frame, which stay in order.
@@ -42,6 +44,7 @@ impl Default for Link {
         Link {
             rate: None,
             queue_bytes: 1 << 20,
+            mark_from: None,
             delay: Duration::from_micros(100),
             jitter: Duration::ZERO,
             loss: 0.0,
@@ -67,6 +70,8 @@ pub struct LinkCounters {
     pub lost: u64,
     /// Lost because the queue was full.
     pub overflowed: u64,
+    /// Marked as having met congestion.
+    pub marked: u64,
     /// Held up.
     pub reordered: u64,
     /// Doubled.
@@ -85,6 +90,8 @@ pub(crate) enum Fate {
         /// When it arrives again.
         again: Option<Instant>,
         corrupt: bool,
+        /// It met congestion.
+        marked: bool,
     },
 }
 
@@ -134,6 +141,7 @@ impl Line {
         } = self;
         counters.frames += 1;
         let now_ns = now.as_micros() * 1000;
+        let mut marked = false;
         if let Some(rate) = link.rate {
             let waiting_ns = self.free_at_ns.saturating_sub(now_ns);
             let waiting_bytes = u128::from(waiting_ns) * u128::from(rate) / 8_000_000_000;
@@ -141,6 +149,9 @@ impl Line {
                 counters.overflowed += 1;
                 return Fate::Overflowed;
             }
+            marked = link
+                .mark_from
+                .is_some_and(|from| waiting_bytes >= u128::from(from));
             self.free_at_ns = self.free_at_ns.max(now_ns) + len as u64 * 8_000_000_000 / rate;
         } else {
             self.free_at_ns = now_ns;
@@ -174,6 +185,7 @@ impl Line {
             at: overtaken.unwrap_or(in_order),
             again,
             corrupt,
+            marked,
         }
     }
 

@@ -335,6 +335,9 @@ impl Network {
         if let Fate::Arrives { corrupt: true, .. } = fate {
             line.damage(&mut arriving.bytes, HEADER_LEN);
         }
+        if let Fate::Arrives { marked: true, .. } = fate {
+            line.counters.marked += u64::from(router::mark(&mut arriving.bytes));
+        }
         self.trace.record(self.now, from, &frame.bytes, fate);
         let Fate::Arrives { at, again, .. } = fate else {
             return;

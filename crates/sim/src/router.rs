@@ -1,8 +1,8 @@
-//! A router on the way whose next link takes only smaller datagrams (RFC 1191, RFC 8201).
+//! A router on the way: its next link may take only smaller datagrams (RFC 1191, RFC 8201), and it may mark what meets congestion (RFC 3168).
 
 use millrace_wire::ethernet::{EtherType, HEADER_LEN, Header};
 use millrace_wire::icmpv4::{Message, unreachable};
-use millrace_wire::{icmpv6, ipv4, ipv6};
+use millrace_wire::{checksum, icmpv6, ipv4, ipv6};
 
 /// How much of a datagram is quoted: its header and eight bytes (RFC 792).
 const QUOTE: usize = ipv4::HEADER_LEN + 8;
@@ -88,4 +88,34 @@ fn back(link: &Header) -> Header {
         src: link.dst,
         ethertype: link.ethertype,
     }
+}
+
+/// Marks a packet as having met congestion, if it may be marked (RFC 3168 5); whether it was.
+pub(crate) fn mark(frame: &mut [u8]) -> bool {
+    const IP: usize = HEADER_LEN;
+    let Some(&[first, second]) = frame.get(IP..IP + 2) else {
+        return false;
+    };
+    // Where the two bits are in the second byte.
+    let shift = match first >> 4 {
+        4 => 0,
+        6 => 4,
+        _ => return false,
+    };
+    if !matches!(second >> shift & 3, 1 | 2) {
+        return false;
+    }
+    let marked = second | 3 << shift;
+    frame[IP + 1] = marked;
+    if first >> 4 == 4
+        && let Some(&[high, low]) = frame.get(IP + 10..IP + 12)
+    {
+        let checksum = checksum::update(
+            u16::from_be_bytes([high, low]),
+            checksum::Sum::of(&[first, second]),
+            checksum::Sum::of(&[first, marked]),
+        );
+        frame[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    true
 }

@@ -132,6 +132,7 @@ pub fn low_probability(rng: &mut Rng) -> f64 {
 pub fn impair_in_every_way(link: &mut Link, rng: &mut Rng) {
     link.rate = rng.chance(0.5).then_some(20_000_000);
     link.queue_bytes = 60_000;
+    link.mark_from = rng.chance(0.5).then_some(15_000);
     link.loss = low_probability(rng) / 2.0;
     link.burst_loss = low_probability(rng) / 50.0;
     link.reorder = low_probability(rng);

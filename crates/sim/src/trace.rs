@@ -81,7 +81,9 @@ impl fmt::Display for Line {
         match self.fate {
             Fate::Lost => f.write_str("LOST      ")?,
             Fate::Overflowed => f.write_str("OVERFLOW  ")?,
-            Fate::Arrives { at, again, corrupt } => {
+            Fate::Arrives {
+                at, again, corrupt, ..
+            } => {
                 let mark = if corrupt {
                     '!'
                 } else if again.is_some() {

@@ -4,7 +4,7 @@ mod common;
 
 use common::for_seeds;
 use millrace_sim::{Client, Link, Network, Nic, Plan, Server};
-use millrace_tcp::Duration;
+use millrace_tcp::{Duration, Ecn};
 
 /// Sends this much from one host to another and returns the payload bits per second. The links are alike.
 fn measure(network: &mut Network, link: Link, bytes: u64, connections: usize) -> f64 {
@@ -60,6 +60,32 @@ fn a_long_fat_pipe_is_filled() {
         // 2.5 MB are on the way: more than a buffer has at first.
         let rate = measure(network, link, 80_000_000, 1);
         assert!(rate > 600e6, "{:.1} of 1000 Mbit/s", rate / 1e6);
+    });
+}
+
+#[test]
+fn rfc3168_1_marks_take_the_place_of_losses() {
+    for_seeds("rfc3168_1_marks_take_the_place_of_losses", 2, |network| {
+        let link = Link {
+            mark_from: Some(50_000),
+            queue_bytes: 400_000,
+            ..broadband()
+        };
+        let client = network.add_host_with(Nic::Segment, link, |config| {
+            config.tcp.ecn = Ecn::Ask;
+        });
+        let server = network.add_host(Nic::Segment, link);
+        let plan = Plan::exchange(10_000_000, 0);
+        let address = network.address_of(server, 80);
+        let start = network.now();
+        network.run_program(server, Server::new(address, plan, 1));
+        network.run_program(client, Client::new(address, plan, 1, 1));
+        network.run_until_done();
+        let seconds = (network.now() - start).as_micros() as f64 / 1e6;
+        let counters = network.link_counters(client);
+        assert!(counters.marked > 0 && counters.overflowed == 0);
+        assert!(10_000_000.0 * 8.0 / seconds > 17e6, "{seconds:.1} s");
+        network.settle();
     });
 }
 
