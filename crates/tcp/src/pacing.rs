@@ -62,7 +62,7 @@ impl Connection {
         most.min(unit_size(rate, u32::from(self.send.mss)))
     }
 
-    /// `len` bytes leave now. What was late may catch up by half of what it takes.
+    /// `len` bytes leave now. What was late may catch up by as much as that takes: who waits for its time here is a thread, which is woken later than an interrupt.
     #[cold]
     pub(crate) fn pace(&mut self, len: u32, now: Instant) {
         let rate = self.pacing_rate();
@@ -75,7 +75,7 @@ impl Connection {
             return;
         }
         let takes_us = u64::from(len) * 1_000_000 / rate;
-        let late_us = (now - pacing.next).as_micros().min(takes_us / 2);
+        let late_us = (now - pacing.next).as_micros().min(takes_us);
         pacing.next = now + Duration::from_micros(takes_us - late_us);
     }
 
