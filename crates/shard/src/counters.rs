@@ -51,6 +51,8 @@ counters! {
     nd_solicitations_out,
     /// Neighbour advertisements sent.
     nd_advertisements_out,
+    /// Reports of the groups that this host listens to.
+    mld_reports_out,
     /// Another host claims an IPv6 address of ours that is in use.
     nd_conflicts,
     /// IPv6 addresses that are not used because another host has them.

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::bytes::{get16, get32, put16, put32};
 use crate::ethernet::Mac;
 
-pub use extension::{Content, Fragment, Problem, parameter, walk};
+pub use extension::{Content, Fragment, HOP_BY_HOP, Problem, parameter, walk};
 
 /// Length of the fixed header in bytes.
 pub const HEADER_LEN: usize = 40;

@@ -4,7 +4,7 @@ use millrace_wire::checksum::Sum;
 use millrace_wire::icmpv4::{Message, Quoted};
 use millrace_wire::tcp::Segment;
 use millrace_wire::vnet::VnetHeader;
-use millrace_wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, ndp, tcp, udp};
+use millrace_wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, mld, ndp, tcp, udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -136,6 +136,7 @@ proptest! {
             flow_label: 0,
             payload_len: bytes.len() as u16,
         };
+        let _ = mld::Query::parse(&ipv6::Header { hop_limit: 1, ..header }, &bytes);
         let Ok(message) = ndp::Message::parse(&header, &bytes) else { return Ok(()) };
         if matches!(message, ndp::Message::RouterAdvertisement(_) | ndp::Message::Redirect) {
             return Ok(());

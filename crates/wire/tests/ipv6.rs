@@ -6,7 +6,7 @@ use etherparse::{Icmpv6Type, PacketBuilder};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::ipv6::{self, Content, Fragment, Header, Problem, parameter, walk};
 use millrace_wire::ndp::{self, Message};
-use millrace_wire::{Error, checksum, icmpv6, tcp, udp};
+use millrace_wire::{Error, checksum, icmpv6, mld, tcp, udp};
 
 const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xa);
 const B: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0x12, 0x3456);
@@ -341,4 +341,53 @@ fn rfc4443_3_errors_quote_what_they_are_about() {
 fn rfc768_a_checksum_of_zero_is_sent_as_ones() {
     assert_eq!(udp::checksum_to_send(0), 0xffff);
     assert_eq!(udp::checksum_to_send(7), 7);
+}
+
+#[test]
+fn rfc3810_5_1_a_query_comes_from_the_link() {
+    let mut bytes = vec![0; 28];
+    bytes[0] = mld::QUERY;
+    let asked = |bytes: &[u8], hop_limit: u8| {
+        let header = Header {
+            hop_limit,
+            ..header(icmpv6::PROTOCOL, bytes.len())
+        };
+        mld::Query::parse(&header, bytes)
+    };
+    for (code, within_ms) in [
+        (0, 0),
+        (10_000, 10_000),
+        (0x7fff, 32_767),
+        (0x8000, 32_768),
+        (0xffff, 8_387_584),
+    ] {
+        bytes[4..6].copy_from_slice(&u16::to_be_bytes(code));
+        let group = Ipv6Addr::UNSPECIFIED;
+        assert_eq!(asked(&bytes, 1), Ok(mld::Query { group, within_ms }));
+    }
+    bytes[8..24].copy_from_slice(&ipv6::solicited_node(B).octets());
+    assert_eq!(
+        asked(&bytes, 1).map(|query| query.group),
+        Ok(ipv6::solicited_node(B))
+    );
+    assert_eq!(asked(&bytes, 2), Err(Error::Version));
+    assert_eq!(asked(&bytes[..23], 1), Err(Error::Truncated));
+}
+
+#[test]
+fn rfc3810_5_2_a_report_has_a_router_alert_and_a_record_for_each_group() {
+    let groups = [ipv6::solicited_node(A), ipv6::solicited_node(B)];
+    let mut bytes = vec![0xff; 100];
+    let len = mld::emit_report(A, &groups, &mut bytes);
+    assert_eq!(len, mld::report_len(2));
+    let header = Header {
+        dst: mld::REPORT_GROUP,
+        ..header(ipv6::HOP_BY_HOP, len)
+    };
+    let content = walk(&header, &bytes[..len]).expect("is sound");
+    assert_eq!(content.protocol, icmpv6::PROTOCOL);
+    assert!(icmpv6::verify(A, mld::REPORT_GROUP, content.payload));
+    assert_eq!(content.payload[..2], [143, 0]);
+    assert_eq!(content.payload[4..12], [0, 0, 0, 2, 2, 0, 0, 0]);
+    assert_eq!(content.payload[12..28], groups[0].octets());
 }

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use millrace_tcp::{Error, IcmpError, Instant};
 use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted, unreachable};
 use millrace_wire::ipv6::MTU_MIN;
-use millrace_wire::{ethernet, ipv6, ndp};
+use millrace_wire::{ethernet, ipv6, mld, ndp};
 
 use crate::memory::Memory;
 use crate::reply::Reply;
@@ -61,6 +61,9 @@ impl<M: Memory> Shard<M> {
         }
         match message {
             _ if header.src.is_unspecified() => self.counters.icmp_dropped += 1,
+            Message::Other {
+                kind: mld::QUERY, ..
+            } => self.query_input(header, bytes, now),
             Message::EchoRequest { id, sequence, data } => {
                 let answer = Message::EchoReply { id, sequence, data };
                 if self.send_icmpv6(header, &answer) {

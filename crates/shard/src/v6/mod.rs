@@ -2,6 +2,7 @@
 
 mod detect;
 mod discovery;
+mod groups;
 pub mod icmp;
 mod input;
 mod routers;
@@ -15,6 +16,7 @@ use millrace_wire::ipv6::{self, MTU_MIN, solicited_node};
 use crate::config::Config;
 use crate::route::Route;
 use detect::{Own, State};
+use groups::Reports;
 use routers::Routers;
 
 /// What a host with one link knows of IPv6. Without addresses it is off, but for `::1`.
@@ -23,6 +25,7 @@ pub struct Ipv6 {
     own: Vec<Own>,
     gateway: Option<Ipv6Addr>,
     routers: Routers,
+    reports: Reports,
     loopback: bool,
     /// The largest packet: the link's, or less if a router says so.
     mtu: u16,
@@ -47,6 +50,7 @@ impl Ipv6 {
                     .filter(|settings| settings.probes == 0)
                     .map(|_| now),
             ),
+            reports: Reports::new(settings.map(|_| now)),
             own,
             gateway,
             loopback: config.loopback,
@@ -153,6 +157,7 @@ impl Ipv6 {
             .iter()
             .filter_map(|own| own.state.deadline())
             .chain(self.routers.deadline())
+            .chain(self.reports.deadline())
             .min()
     }
 

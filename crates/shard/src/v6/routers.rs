@@ -93,9 +93,10 @@ impl Routers {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Does what is due at `now`: duplicates, routers.
+    /// Does what is due at `now`: duplicates, groups, routers.
     pub(crate) fn advance_v6(&mut self, now: Instant) {
         self.detect_duplicates(now);
+        self.report_groups(now);
         let routers = &mut self.v6.routers;
         routers.known.retain(|router| router.expires > now);
         if routers.left == 0 || routers.at.is_some_and(|at| at > now) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_shard::{Error, Ipv6, Opt, Options, Reuse, ViewFlags, errno};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::ndp::Message;
-use millrace_wire::{icmpv6, ipv6, ndp, tcp};
+use millrace_wire::{icmpv6, ipv6, mld, ndp, tcp};
 
 use crate::net::{A, ADDRESSES, ADDRESSES_V6, B, Flying, MACS, Net, OWNER, config, config_v6};
 
@@ -583,5 +583,59 @@ fn without_ipv6_on_the_link_there_is_none() {
         asked, 1,
         "with a link-local address alone it asks for routers"
     );
-    assert!(net.log[0].1.ndp().is_some());
+}
+
+/// The reports of a side: when, from where, and on how many groups.
+fn reports(net: &Net, side: usize) -> Vec<(Ipv6Addr, u8)> {
+    let is_report = |(from, flying): &(usize, Flying)| {
+        let (header, bytes) = flying.v6()?;
+        (*from == side && header.dst == mld::REPORT_GROUP).then(|| (header.src, bytes[15]))
+    };
+    net.log.iter().filter_map(is_report).collect()
+}
+
+#[test]
+fn rfc3810_6_1_and_rfc3590_4_groups_are_reported_at_the_start() {
+    let net = Net::v6();
+    let own = ipv6::link_local(MACS[A]);
+    // The addresses end alike only on the link-local one: two groups.
+    assert_eq!(
+        reports(&net, A),
+        [(Ipv6Addr::UNSPECIFIED, 2), (own, 2)],
+        "before and after the link-local address is ours"
+    );
+}
+
+#[test]
+fn rfc3810_6_2_queries_are_answered_once_within_their_time() {
+    let mut net = Net::v6();
+    let router: Ipv6Addr = "fe80::1".parse().unwrap();
+    let query = |group: Ipv6Addr, hop_limit: u8| {
+        let mut bytes = vec![0; 28];
+        bytes[0] = mld::QUERY;
+        bytes[4..6].copy_from_slice(&1000u16.to_be_bytes());
+        bytes[8..24].copy_from_slice(&group.octets());
+        let sum = millrace_wire::checksum::pseudo_v6(router, ipv6::ALL_NODES, 58, 28)
+            + millrace_wire::checksum::Sum::of(&bytes);
+        bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+        let header = ipv6::Header {
+            hop_limit,
+            ..header(router, ipv6::ALL_NODES, 58)
+        };
+        frame(Mac::of_group(ipv6::ALL_NODES), STRANGER, header, &bytes)
+    };
+    net.log.clear();
+    for _ in 0..100 {
+        net.inject(A, &query(Ipv6Addr::UNSPECIFIED, 1));
+    }
+    net.run(1_100_000);
+    assert_eq!(reports(&net, A).len(), 1);
+    net.inject(A, &query(ipv6::solicited_node(ADDRESSES_V6[A]), 1));
+    net.run(1_100_000);
+    assert_eq!(reports(&net, A).len(), 2);
+    // Of a group that is not ours, and from beyond the link.
+    net.inject(A, &query("ff02::99".parse().unwrap(), 1));
+    net.inject(A, &query(Ipv6Addr::UNSPECIFIED, 64));
+    net.run(1_100_000);
+    assert_eq!(reports(&net, A).len(), 2);
 }

@@ -8,7 +8,8 @@ const HEADERS_MAX: usize = 8;
 /// Options of one header that are looked at, padding not counted (RFC 8504 5.3).
 const OPTIONS_MAX: usize = 8;
 
-const HOP_BY_HOP: u8 = 0;
+/// Announces options for every node on the way; only directly behind the fixed header.
+pub const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const NO_NEXT_HEADER: u8 = 59;
