@@ -28,6 +28,9 @@ use crate::tuning;
 /// What IP and TCP headers take of an MTU.
 const HEADERS_LEN_V4: u16 = 40;
 const HEADERS_LEN_V6: u16 = 60;
+/// Segments for a peer that does not say what it takes: what the least MTU of each family leaves (RFC 9293 3.7.1).
+const DEFAULT_SEGMENT_V4: u16 = 576 - HEADERS_LEN_V4;
+const DEFAULT_SEGMENT_V6: u16 = 1_280 - HEADERS_LEN_V6;
 /// MTU inside the shard: the largest IPv4 packet.
 const LOOPBACK_MTU: u16 = 65_535;
 
@@ -342,6 +345,10 @@ impl<M: Memory> Shard<M> {
             iss: Seq(numbers.sequence),
             timestamp_offset: numbers.timestamp_offset,
             mss,
+            default_mss: match tuple {
+                Tuple::V4(_) => DEFAULT_SEGMENT_V4,
+                Tuple::V6(_) => DEFAULT_SEGMENT_V6,
+            },
             receive_limit: tuning::first_limits(options, &self.config.buffers, mss).1,
         })
     }

@@ -37,6 +37,8 @@ pub struct Open {
     pub timestamp_offset: u32,
     /// The largest segment we can receive and the link can carry: MTU less 40 for IPv4. TCP options are not subtracted.
     pub mss: u16,
+    /// What a peer takes that announces no segment size: 536 over IPv4, 1,220 over IPv6 (RFC 9293 3.7.1).
+    pub default_mss: u16,
     /// Receive buffer, in bytes.
     pub receive_limit: u32,
 }
@@ -112,6 +114,8 @@ pub struct Connection {
     pub(crate) refuse_seq: Seq,
     /// What we announced, or would.
     pub(crate) advertised_mss: u16,
+    /// [`Open::default_mss`].
+    pub(crate) default_mss: u16,
 }
 
 impl Connection {
@@ -135,6 +139,7 @@ impl Connection {
             iss: half_open.iss,
             timestamp_offset: half_open.recent.offset,
             mss: half_open.mss,
+            default_mss: half_open.peer_mss,
             receive_limit: half_open.receive_limit,
         };
         let mut connection = Connection::new(config, settings, &open, State::SynReceived, now);
@@ -151,6 +156,7 @@ impl Connection {
             None => connection.rtt.distrust_initial(),
         }
         connection.arm_timeout(config, now);
+        connection.timers.backoff = half_open.repeated();
         connection
     }
 
@@ -194,6 +200,7 @@ impl Connection {
             urgent: None,
             refuse_seq: Seq(0),
             advertised_mss: mss,
+            default_mss: open.default_mss,
         }
     }
 
@@ -216,6 +223,10 @@ impl Connection {
         self.events |= Events::ESTABLISHED;
         let (mss, srtt_us) = (u32::from(self.send.mss), self.rtt.srtt_us());
         self.congestion.start(config, mss, srtt_us, now);
+        if self.timers.backoff > 1 {
+            // RFC 5681 3.1: a lost SYN says that the path is crowded. One time-out may just have been short (RFC 6928 2), two were not.
+            self.congestion.window.cwnd = mss;
+        }
         self.choose_pacing();
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();

@@ -80,7 +80,7 @@ impl HalfOpen {
             answered: now.ticks(),
             peer_window: syn.window,
             mss: open.mss,
-            peer_mss: options::peer_mss(&syn.options),
+            peer_mss: options::peer_mss(&syn.options, open.default_mss),
             peer_scale: syn.options.window_scale.unwrap_or(0),
             scale: options::scale_for(config.receive_limit_max.max(open.receive_limit)),
             features,
@@ -217,6 +217,11 @@ impl HalfOpen {
             return Some(Duration::from_micros(u64::from(self.measured_us)));
         }
         (self.retries == 0 && !self.deferred).then(|| now - self.created)
+    }
+
+    /// How often the SYN-ACK was sent again because nothing came.
+    pub(crate) fn repeated(&self) -> u8 {
+        if self.deferred { 0 } else { self.retries }
     }
 
     /// The window of a SYN is never scaled (RFC 7323 2.2).

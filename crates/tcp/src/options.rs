@@ -6,8 +6,6 @@ use crate::config::{Config, Ecn};
 use crate::settings::{Algorithm, Settings};
 use crate::time::Instant;
 
-/// Segment size for a peer that announces none (RFC 9293 3.7.1, MUST-15).
-const DEFAULT_MSS: u16 = 536;
 /// Least segment size believed from a peer: what leaves 48 bytes of payload beside 40 bytes of options (CVE-2019-11479).
 pub(crate) const MIN_MSS: u16 = 88;
 /// Header bytes of a timestamps option, padded (RFC 7323 appendix A).
@@ -75,9 +73,9 @@ pub(crate) fn scale_for(limit: u32) -> u8 {
     bits.saturating_sub(16).min(14) as u8
 }
 
-/// The peer's MSS option, made safe to divide by.
-pub(crate) fn peer_mss(syn: &Options) -> u16 {
-    syn.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS)
+/// The peer's MSS option, or `default` if it sent none (RFC 9293 3.7.1, MUST-15), made safe to divide by.
+pub(crate) fn peer_mss(syn: &Options, default: u16) -> u16 {
+    syn.mss.unwrap_or(default).max(MIN_MSS)
 }
 
 /// Our timestamp clock: milliseconds, from an origin of the connection's own (RFC 7323 5.4).
@@ -162,9 +160,10 @@ mod tests {
                 mss: Some(announced),
                 ..Options::default()
             };
-            assert_eq!(peer_mss(&syn), used);
+            assert_eq!(peer_mss(&syn, 536), used);
         }
-        assert_eq!(peer_mss(&Options::default()), 536);
+        assert_eq!(peer_mss(&Options::default(), 536), 536);
+        assert_eq!(peer_mss(&Options::default(), 1_220), 1_220);
     }
 
     #[test]

@@ -221,7 +221,12 @@ impl Connection {
         }
         // However long a time-out is, a few come before the end (R1 of RFC 9293 3.8.3).
         let tried = self.timers.backoff >= RETRIES_MIN || self.settings.user_timeout_ms.is_some();
-        if tried && now - self.timers.stalled_since >= self.patience(config) {
+        let mut since = self.timers.stalled_since;
+        if self.send.window == 0 && !self.orphan && self.settings.user_timeout_ms.is_none() {
+            // The peer has taken back the window that this was sent into. It may, as long as it answers (RFC 9293 3.8.6, SHLD-17).
+            since = since.max(self.heard_at(now));
+        }
+        if tried && now - since >= self.patience(config) {
             return self.time_out();
         }
         self.counters.timeouts += 1;

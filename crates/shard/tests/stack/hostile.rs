@@ -125,7 +125,7 @@ fn acquainted() -> Net {
 }
 
 /// Repairs the IPv4 header checksum after a change.
-fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
+pub fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
     let header_len = (usize::from(bytes[14] & 0xf) * 4).clamp(20, bytes.len() - 14);
     bytes[24..26].fill(0);
     let checksum = Sum::of(&bytes[14..14 + header_len]).finish();

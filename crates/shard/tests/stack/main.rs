@@ -11,6 +11,7 @@ mod loopback;
 mod marks;
 mod net;
 mod options;
+mod requirements;
 mod transfer;
 mod v6;
 mod v6_hostile;

@@ -74,7 +74,7 @@ impl Connection {
         self.recent = Recent::new(self.recent.offset, peer_clock, now);
         self.receive.start(syn.seq);
         self.agree(
-            options::peer_mss(&syn.options),
+            options::peer_mss(&syn.options, self.default_mss),
             syn.options.window_scale.unwrap_or(0),
         );
         // The window of a SYN is never scaled (RFC 7323 2.2).

@@ -14,6 +14,7 @@ mod marking;
 mod pacing;
 mod reassembly;
 mod reports;
+mod requirements;
 mod reset;
 mod sending;
 mod soak;

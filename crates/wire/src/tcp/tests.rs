@@ -136,6 +136,20 @@ fn c10_first_of_duplicates_counts() {
 }
 
 #[test]
+fn rfc9293_3_1_options_begin_anywhere() {
+    for before in 0..4 {
+        let mut bytes = vec![1; before];
+        bytes.extend([2, 4, 5, 180, 3, 3, 7, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 4, 2]);
+        bytes.resize(40, 0);
+        let options = options_of(Flags::SYN, &bytes);
+        assert_eq!((options.mss, options.window_scale), (Some(1_460), Some(7)));
+        let stamps = Timestamps { value: 1, echo: 2 };
+        assert_eq!(options.timestamps, Some(stamps));
+        assert!(options.sack_permitted);
+    }
+}
+
+#[test]
 fn c16_reserved_bits_change_nothing() {
     let mut bytes = segment_with(Flags::SYN | Flags::ECE | Flags::CWR, &[]);
     bytes[12] |= 0x0f;

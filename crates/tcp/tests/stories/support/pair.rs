@@ -125,6 +125,7 @@ impl Pair {
                 iss: Seq(0xffff_0000 + 7 * who as u32),
                 timestamp_offset: 0xffff_ff00 + who as u32,
                 mss: 1_460,
+                default_mss: 536,
                 receive_limit: 256 << 10,
             },
             limits: Limits {

@@ -60,6 +60,7 @@ pub fn open() -> Open {
         iss: Seq(0xffff_ff00),
         timestamp_offset: 12_345,
         mss: 1_460,
+        default_mss: 536,
         receive_limit: 65_535,
     }
 }
