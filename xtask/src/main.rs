@@ -1,8 +1,10 @@
 //! The project's own chores.
 //!
-//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask fuzz` looks for bytes that do
-//! harm: see [`fuzz`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
+//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask compliance` says which
+//! requirements of the RFCs are shown by which tests: see [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see
+//! [`fuzz`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
 
+mod compliance;
 mod fuzz;
 mod sim;
 mod tidy;
@@ -10,8 +12,8 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: cargo xtask tidy | fuzz TARGET [SECONDS] | sim --table | sim --seeds COUNT [FIRST]";
+const USAGE: &str = "usage: cargo xtask tidy | compliance [NAME] | fuzz TARGET [SECONDS] | \
+                     sim --table | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         ["sim", "--table"] => sim::table(root()),
         ["sim", "--seeds", count] => sim::seeds(root(), count, "0"),
         ["sim", "--seeds", count, first] => sim::seeds(root(), count, first),
+        ["compliance"] => run_compliance(None),
+        ["compliance", name] => run_compliance(Some(name)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -62,5 +66,36 @@ fn run_tidy() -> ExitCode {
             eprintln!("tidy: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints how far each list is covered, or one list requirement by requirement; fails as [`compliance::check`] does.
+fn run_compliance(only: Option<&str>) -> ExitCode {
+    let files = match tidy::read_all(root()) {
+        Ok(files) => files,
+        Err(error) => {
+            eprintln!("compliance: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut problems = Vec::new();
+    let lists = compliance::check(&files, &mut problems);
+    match only {
+        None => print!("{}", compliance::summary(&lists)),
+        Some(name) => match lists.iter().find(|list| list.name == name) {
+            Some(list) => print!("{}", compliance::details(list)),
+            None => {
+                eprintln!("compliance: docs/compliance/{name}.toml does not exist");
+                return ExitCode::FAILURE;
+            }
+        },
+    }
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    if problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }

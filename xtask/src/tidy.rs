@@ -1,7 +1,7 @@
 //! The rules of the house, checked on the text of the checkout.
 //!
 //! Each submodule holds rules of one kind, as functions from a file's path and text to problems, so that each is tested on a
-//! few lines of text. What a rule says is in its doc comment; why is in `CONTRIBUTING.md`.
+//! few lines of text. What a rule says is in its doc comment; why is in `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
 
 mod docs;
 mod layers;
@@ -28,7 +28,7 @@ pub struct Problem {
 
 impl Problem {
     /// At a line, counted from 1.
-    fn at(path: &str, line: usize, message: impl Into<String>) -> Problem {
+    pub(crate) fn at(path: &str, line: usize, message: impl Into<String>) -> Problem {
         Problem {
             path: path.into(),
             line,
@@ -79,6 +79,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     }
     manifest::check_workspace(&files, &mut problems);
     layers::check(&files, &mut problems);
+    crate::compliance::check(&files, &mut problems);
     problems.sort();
     Ok(Report {
         files: files.len(),
@@ -86,13 +87,13 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     })
 }
 
-/// Directories that hold no source: build output, history, results of runs.
+/// What holds no source: build output, history (a file in a second working tree), results of runs.
 fn is_skipped(name: &str) -> bool {
     name == ".git" || name == "results" || name.starts_with("target")
 }
 
 /// Every text file below `root`. Files that are not UTF-8 are no source and are left out.
-fn read_all(root: &Path) -> anyhow::Result<Vec<File>> {
+pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     let mut pending = vec![root.to_path_buf()];
     while let Some(directory) = pending.pop() {
@@ -101,7 +102,10 @@ fn read_all(root: &Path) -> anyhow::Result<Vec<File>> {
         {
             let entry = entry?;
             let kind = entry.file_type()?;
-            if kind.is_dir() && !is_skipped(&entry.file_name().to_string_lossy()) {
+            if is_skipped(&entry.file_name().to_string_lossy()) {
+                continue;
+            }
+            if kind.is_dir() {
                 pending.push(entry.path());
             } else if kind.is_file()
                 && let Ok(text) = fs::read_to_string(entry.path())
@@ -124,7 +128,7 @@ fn relative(root: &Path, path: &Path) -> String {
 }
 
 /// Whether `word` stands in `line` and is no part of a longer word; `is_part` tells which characters make up words.
-fn contains_word(line: &str, word: &str, is_part: impl Fn(char) -> bool) -> bool {
+pub(crate) fn contains_word(line: &str, word: &str, is_part: impl Fn(char) -> bool) -> bool {
     let is_cut = |edge: Option<char>, beside: Option<char>| {
         edge.is_some_and(&is_part) && beside.is_some_and(&is_part)
     };
