@@ -31,6 +31,7 @@ mod rtt;
 mod scoreboard;
 mod settings;
 mod state;
+mod tail;
 mod time;
 mod time_wait;
 mod timers;

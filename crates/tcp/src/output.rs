@@ -10,6 +10,7 @@ use crate::info::Phase;
 use crate::options::{Features, timestamp};
 use crate::outgoing::{Limits, Outgoing};
 use crate::state::State;
+use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
@@ -228,6 +229,7 @@ impl Connection {
             .board
             .tail(u64::from(mss))
             .filter(|tail| tail.start < edge)?;
+        self.recovery.tail = Tail::probed(self.send.nxt);
         Some(self.send_again(config, tail, now))
     }
 

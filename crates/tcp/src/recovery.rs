@@ -11,6 +11,7 @@ use crate::options::Features;
 use crate::rack::Rack;
 use crate::reduction::Reduction;
 use crate::scoreboard::{Delivered, Scoreboard};
+use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 use crate::undo::Undo;
@@ -29,6 +30,7 @@ pub(crate) struct Recovery {
     pub(crate) repair: Option<Box<Repair>>,
     /// How to go back if there was nothing to repair.
     pub(crate) undo: Option<Box<Undo>>,
+    pub(crate) tail: Tail,
     pub(crate) log: FlightLog,
 }
 
@@ -196,6 +198,7 @@ impl Connection {
 
     fn give_up_flight(&mut self, config: &Config) {
         self.recovery.phase = Phase::Loss;
+        self.recovery.tail = Tail::default();
         self.recovery.high = self.send.nxt;
         self.recovery.duplicates = 0;
         self.repair(config).board.mark_all_lost();
@@ -235,6 +238,7 @@ impl Connection {
         let flight = self.send.in_flight();
         let window = self.congestion.window;
         self.recovery.phase = Phase::Recovery;
+        self.recovery.tail = Tail::default();
         self.announce_reduction();
         self.recovery.high = self.send.nxt;
         self.congestion.window.ssthresh =
@@ -377,7 +381,12 @@ impl Connection {
             .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
         if plain && recovery.duplicates == 0 {
             recovery.repair = None;
-            recovery.phase = Phase::Open;
+            // What tells whether a probe has repaired something is no plain acknowledgement.
+            recovery.phase = if recovery.tail.is_open() {
+                Phase::Disorder
+            } else {
+                Phase::Open
+            };
         } else {
             recovery.phase = Phase::Disorder;
         }

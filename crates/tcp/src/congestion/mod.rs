@@ -131,6 +131,11 @@ impl Congestion {
         self.validated = now.ticks();
     }
 
+    /// The most that was in flight within the last round trip, as far as the window allows it now; in bytes.
+    pub(crate) fn recent_flight(&self) -> u32 {
+        self.peak.min(self.window.cwnd)
+    }
+
     /// Changes the algorithm; the window stays as it is.
     pub(crate) fn choose(&mut self, algorithm: Algorithm) {
         self.algorithm = any(algorithm);

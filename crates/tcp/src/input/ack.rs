@@ -54,6 +54,7 @@ impl Connection {
             self.on_plain_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
+            || self.recovery.tail.is_open()
             || self.recovery.undo.is_some()
             || self.timers.stalled_since != Instant::NEVER
         {
@@ -105,6 +106,12 @@ impl Connection {
         if let Some((start, end)) = doubled {
             self.undo_if_reported(start, end);
         }
+        self.judge_probe(
+            segment,
+            doubled.is_some(),
+            acked == 0 && !window_changed && delivered.bytes == 0,
+            now,
+        );
         if acked > 0 || duplicate {
             let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
             self.on_delivered(config, &delivered, acked, duplicate, echo, now);

@@ -2,8 +2,8 @@
 
 use millrace_tcp::{Config, Duration, Settings};
 
-use crate::support::Script;
 use crate::support::script::plain;
+use crate::support::{Random, Script};
 
 fn past_quick() -> Script {
     let config = Config {
@@ -278,4 +278,26 @@ fn e9_exchange_of_unwanted_acknowledgements_dies_down() {
         answers += script.drain().len();
     }
     assert!(answers <= 3, "{answers}");
+}
+
+#[test]
+fn rfc5681_4_2_no_segment_gets_two_acknowledgements() {
+    for seed in 0..20 {
+        let mut random = Random(seed);
+        let mut script = Script::established();
+        for _ in 0..200 {
+            // In order, again, out of order, out of the window; with a pause now and then.
+            let next = 1 + script.connection.received() as i64;
+            let at = (next - 2_000 + random.below(6_000) as i64).max(1);
+            let at = if random.chance(400) { next } else { at };
+            let len = random.below(1_460) as i64;
+            script.inject(&format!(". {at}:{}({len}) ack 1", at + len));
+            let sent = script.drain();
+            assert!(sent.len() <= 1, "{sent:?}");
+            if random.chance(100) {
+                script.pass(Duration::from_millis(300));
+                assert!(script.drain().len() <= 1);
+            }
+        }
+    }
 }

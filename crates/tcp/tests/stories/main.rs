@@ -17,6 +17,7 @@ mod reports;
 mod requirements;
 mod reset;
 mod sending;
+mod slowing;
 mod soak;
 mod timestamps;
 mod undoing;

@@ -198,3 +198,33 @@ fn rfc7323_4_2_segment_size_allows_for_the_option() {
     assert_eq!(script.poll().expect("a segment").payload_len(), 1_000);
     assert_eq!(script.iss, Seq(0xffff_ff00));
 }
+
+#[test]
+fn rfc7323_3_2_nothing_is_echoed_on_a_syn() {
+    let mut script = Script::connecting(Config::default(), Settings::default());
+    let syn = script.poll().expect("a SYN");
+    assert_eq!(syn.options.timestamps.expect("stamped").echo, 0);
+}
+
+#[test]
+fn rfc7323_3_2_timestamps_that_were_not_agreed_on_are_ignored() {
+    let mut script = Script::established();
+    for (i, value) in [77, 5, 2_000_000_000].iter().enumerate() {
+        let at = 1 + 100 * i;
+        script.inject(&format!("P. {at}:{}(100) ack 1 ts {value}:9", at + 100));
+        script.pass(Duration::from_millis(50));
+        script.expect(&format!(". 1:1(0) ack {} nots", at + 100));
+    }
+    assert_eq!(script.connection.received(), 300);
+}
+
+#[test]
+fn rfc7323_5_2_a_reset_is_not_judged_by_its_timestamp() {
+    let mut script = Script::with_timestamps();
+    script.inject("P. 1:101(100) ack 1");
+    script.peer_clock_back = 100_000;
+    script.inject("P. 101:201(100) ack 1");
+    assert_eq!(script.connection.received(), 100);
+    script.inject("R 101:101(0)");
+    assert_eq!(script.state(), State::Closed);
+}

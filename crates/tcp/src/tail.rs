@@ -1,0 +1,54 @@
+//! Whether a probe of the tail has repaired a loss (RFC 8985 7.4.2): then the window comes down as for any other, though nobody else noticed it.
+
+use millrace_wire::tcp::{Flags, Segment, Seq};
+
+use crate::connection::Connection;
+use crate::time::Instant;
+
+/// A probe that sent the tail again, until it is known what became of it: TLP.end_seq, SND.NXT when it was sent, modulo 2^32; 0 if there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tail(u32);
+
+impl Tail {
+    /// A probe sends the tail again of a flight that ends at `end`.
+    pub(crate) fn probed(end: u64) -> Tail {
+        Tail((end as u32).max(1))
+    }
+
+    /// Whether the acknowledgements to come must be looked at.
+    pub(crate) fn is_open(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl Connection {
+    /// An acknowledgement has been processed. `reported`: it reports a duplicate; `silent`: it acknowledges nothing new and changes no window.
+    pub(crate) fn judge_probe(
+        &mut self,
+        segment: &Segment<'_>,
+        reported: bool,
+        silent: bool,
+        now: Instant,
+    ) {
+        let tail = self.recovery.tail;
+        let una = Seq(self.send.una as u32);
+        if !tail.is_open() || una.before(Seq(tail.0)) {
+            return;
+        }
+        let plain =
+            segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
+        if reported || (silent && plain) {
+            // Both have come, the tail and the probe.
+            self.recovery.tail = Tail::default();
+        } else if una.after(Seq(tail.0)) {
+            self.recovery.tail = Tail::default();
+            let mss = u32::from(self.send.mss);
+            let flight = self.congestion.recent_flight();
+            let threshold = self.congestion.reduced(flight, mss, now);
+            let window = self.congestion.window;
+            self.congestion.window.ssthresh = threshold;
+            self.congestion.window.cwnd = window.cwnd.min(threshold);
+            self.announce_reduction();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What a loss does to the window (RFC 5681, RFC 6675, RFC 9438, RFC 8985 7.4), and the timer that finds it (RFC 6298 5).
+
+use millrace_tcp::{Algorithm, Duration, Info, Phase, Settings};
+
+use crate::support::Script;
+
+const NODELAY: Settings = Settings {
+    nodelay: true,
+    ..Settings::UNSET
+};
+
+/// With `count` segments of 1,000 in flight, and a round trip later.
+fn flight(mut script: Script, count: usize) -> Script {
+    script.write(count as u64 * 1_000);
+    assert_eq!(script.drain().len(), count);
+    script.pass(Duration::from_millis(10));
+    script
+}
+
+/// Until the retransmission timer has found a loss.
+fn time_out(script: &mut Script) {
+    let before = info(script).timeouts;
+    while info(script).timeouts == before {
+        script.tick();
+        if info(script).timeouts == before {
+            script.drain();
+        }
+    }
+}
+
+fn info(script: &Script) -> Info {
+    script.connection.info(script.now)
+}
+
+#[test]
+fn rfc5681_3_1_the_threshold_comes_down_once_for_a_flight() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    assert_eq!(info(&script).ssthresh, u32::MAX);
+    for _ in 0..4 {
+        time_out(&mut script);
+        assert_eq!((info(&script).ssthresh, info(&script).cwnd), (5_000, 1_000));
+        script.expect(". 1:1001(1000) ack 1");
+        script.silent();
+    }
+}
+
+#[test]
+fn rfc5681_3_2_the_first_duplicates_do_not_open_the_window() {
+    let mut script = flight(Script::without_sack(), 10);
+    script.write(5_000);
+    for number in [10, 11] {
+        script.inject(". 1:1(0) ack 1");
+        assert_eq!(info(&script).cwnd, 10_000);
+        let (from, to) = (number * 1_000 + 1, number * 1_000 + 1_001);
+        script.expect(&format!(". {from}:{to}(1000) ack 1"));
+        script.silent();
+    }
+    // Half of ten, though twelve are out.
+    script.inject(". 1:1(0) ack 1");
+    assert_eq!(info(&script).ssthresh, 5_000);
+}
+
+#[test]
+fn rfc5681_3_2_a_duplicate_that_reports_nothing_lets_nothing_out() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.write(5_000);
+    script.silent();
+    script.inject(". 1:1(0) ack 1 sack 1001:2001");
+    script.expect(". 10001:11001(1000) ack 1");
+    script.silent();
+    for _ in 0..5 {
+        script.inject(". 1:1(0) ack 1 sack 1001:2001");
+        script.silent();
+        script.inject(". 1:1(0) ack 1");
+        script.silent();
+    }
+    assert_eq!(info(&script).ssthresh, u32::MAX);
+}
+
+#[test]
+fn rfc5681_4_3_losses_in_two_flights_lower_the_window_twice() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.inject(". 1:1(0) ack 1 sack 1001:6001");
+    assert_eq!(info(&script).ssthresh, 5_000);
+    script.drain();
+    script.pass(Duration::from_millis(10));
+    script.inject(". 1:1(0) ack 10001");
+    assert_eq!(
+        (info(&script).phase, info(&script).cwnd),
+        (Phase::Open, 5_000)
+    );
+    let mut script = flight(script, 5);
+    script.inject(". 1:1(0) ack 10001 sack 11001:15001");
+    assert_eq!(info(&script).ssthresh, 2_500);
+}
+
+#[test]
+fn rfc6675_5_1_after_a_time_out_no_recovery_begins_before_its_end() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.inject(". 1:1(0) ack 1 sack 1001:6001");
+    assert_eq!(info(&script).phase, Phase::Recovery);
+    script.drain();
+    time_out(&mut script);
+    script.drain();
+    let threshold = info(&script).ssthresh;
+    // What would begin a recovery, and would begin it again.
+    for (ack, end) in [(1, 7_001), (1_001, 8_001), (1_001, 9_001)] {
+        script.pass(Duration::from_millis(10));
+        script.inject(&format!(". 1:1(0) ack {ack} sack 2001:{end}"));
+        script.drain();
+        assert_eq!(info(&script).phase, Phase::Loss);
+        assert_eq!(info(&script).ssthresh, threshold);
+    }
+    script.inject(". 1:1(0) ack 10001");
+    assert_eq!(info(&script).phase, Phase::Open);
+}
+
+#[test]
+fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
+    let mut script = Script::with(NODELAY);
+    let cubic = Settings {
+        congestion: Algorithm::Cubic,
+        ..NODELAY
+    };
+    script.connection.configure(&cubic, script.now);
+    let mut script = flight(script, 10);
+    time_out(&mut script);
+    assert_eq!((info(&script).ssthresh, info(&script).cwnd), (7_000, 1_000));
+    script.drain();
+    let mut acked = 1;
+    let mut windows = Vec::new();
+    for _ in 0..10 {
+        acked += 1_000;
+        script.pass(Duration::from_millis(10));
+        script.inject(&format!(". 1:1(0) ack {acked}"));
+        script.drain();
+        windows.push(info(&script).cwnd);
+    }
+    // A segment more for each that is acknowledged, until then; afterwards little.
+    assert_eq!(windows[..4], [2_000, 3_000, 4_000, 5_000]);
+    assert!((7_000..8_000).contains(&windows[9]), "{windows:?}");
+}
+
+/// The last of four segments is lost, and sent again as a probe of the tail.
+fn probed() -> Script {
+    let mut script = flight(Script::with(NODELAY), 4);
+    script.inject(". 1:1(0) ack 2001");
+    script.tick();
+    script.expect("P. 3001:4001(1000) ack 1");
+    script.silent();
+    script.pass(Duration::from_millis(10));
+    script.inject(". 1:1(0) ack 4001");
+    assert_eq!(info(&script).ssthresh, u32::MAX);
+    script
+}
+
+#[test]
+fn rfc8985_7_4_2_a_loss_that_the_probe_repaired_lowers_the_window() {
+    let mut script = flight(probed(), 8);
+    // No report of a duplicate came: only the probe arrived.
+    script.inject(". 1:1(0) ack 8001");
+    assert_eq!(info(&script).ssthresh, 4_000);
+    assert!(info(&script).cwnd <= 5_000);
+    // Once.
+    script.pass(Duration::from_millis(10));
+    script.inject(". 1:1(0) ack 12001");
+    assert_eq!(
+        (info(&script).phase, info(&script).ssthresh),
+        (Phase::Open, 4_000)
+    );
+}
+
+#[test]
+fn rfc8985_7_4_2_a_probe_that_came_twice_repaired_nothing() {
+    // The report of the duplicate comes at once, or with what follows.
+    for later in [false, true] {
+        let mut script = probed();
+        if !later {
+            script.inject(". 1:1(0) ack 4001 sack 3001:4001");
+        }
+        let mut script = flight(script, 8);
+        if later {
+            script.inject(". 1:1(0) ack 4001 sack 3001:4001");
+        }
+        script.inject(". 1:1(0) ack 8001");
+        assert_eq!(info(&script).ssthresh, u32::MAX);
+        assert_eq!(info(&script).phase, Phase::Open);
+    }
+}
+
+#[test]
+fn rfc6298_5_the_timer_runs_while_something_is_in_flight() {
+    let mut script = Script::with(NODELAY);
+    let left = |script: &Script| {
+        let deadline = script.connection.deadline()?;
+        Some((deadline - script.now).as_micros())
+    };
+    assert_eq!(left(&script), None);
+    // Data starts it (5.1), more data does not start it again.
+    script.write(100);
+    script.drain();
+    let whole = u64::from(info(&script).rto_us);
+    assert_eq!(left(&script), Some(whole));
+    script.pass(Duration::from_millis(50));
+    script.write(100);
+    script.drain();
+    assert_eq!(left(&script), Some(whole - 50_000));
+    // Progress does (5.3), and its end stops it (5.2).
+    script.inject(". 1:1(0) ack 101");
+    assert_eq!(left(&script), Some(u64::from(info(&script).rto_us)));
+    script.inject(". 1:1(0) ack 201");
+    assert_eq!(left(&script), None);
+    // Nothing is sent again before its time.
+    script.write(100);
+    script.drain();
+    let whole = u64::from(info(&script).rto_us);
+    script.pass(Duration::from_micros(whole - 1));
+    script.silent();
+    script.pass(Duration::from_micros(1));
+    script.expect("P. 201:301(100) ack 1");
+}
