@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use millrace_wire::ethernet::Mac;
 
+use crate::steer::Steer;
+
 /// Everything that a shard needs to know; nothing is read from the environment.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -21,6 +23,8 @@ pub struct Config {
     pub ipv6: Option<Ipv6>,
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it they are unreachable.
     pub loopback: bool,
+    /// The other shards of this address; none when there is no other.
+    pub steer: Option<Steer>,
     /// The limits of every table and pool.
     pub limits: Limits,
     /// The buffers of a connection.
@@ -42,6 +46,7 @@ impl Config {
             ipv6: None,
             mtu: 1500,
             loopback: false,
+            steer: None,
             limits: Limits::default(),
             buffers: Buffers::default(),
             tcp: millrace_tcp::Config::default(),

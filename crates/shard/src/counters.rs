@@ -31,6 +31,8 @@ counters! {
     frames_out,
     /// Bytes of frames sent.
     bytes_out,
+    /// Frames received that are another shard's.
+    frames_strayed,
     /// Times the port had no room.
     egress_full,
     /// Frames shorter than their headers say, or of a type not served.

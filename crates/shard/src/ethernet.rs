@@ -10,6 +10,7 @@ use millrace_wire::offload::{Frame, Offload};
 use crate::memory::Memory;
 use crate::neighbour::Request;
 use crate::shard::{Egress, Shard};
+use crate::steer::Arrival;
 
 impl<M: Memory> Shard<M> {
     /// Takes in one frame. What it gives rise to leaves with the next [`Shard::transmit`], so that the answers to a batch of frames, and
@@ -73,6 +74,10 @@ impl<M: Memory> Shard<M> {
                 now,
                 &mut self.counters,
             );
+            self.copy_to_all();
+        }
+        if self.arrival == Arrival::Copy {
+            return;
         }
         if for_us && packet.operation == Operation::REQUEST {
             if self.arp_replies.len() < ARP_REPLIES_MAX {

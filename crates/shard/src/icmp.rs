@@ -92,9 +92,10 @@ impl<M: Memory> Shard<M> {
         error: IcmpError,
         now: Instant,
     ) {
-        let found = place.and_then(|(tuple, seq)| Some((self.table.get(&tuple)?, seq)));
+        let found = place.map(|(tuple, seq)| (tuple, self.table.get(&tuple), seq));
         match found {
-            Some((Place::Stream(index), seq)) => {
+            Some((tuple, None, _)) if self.is_astray(&tuple) => {}
+            Some((_, Some(Place::Stream(index)), seq)) => {
                 self.counters.icmp_errors_in += 1;
                 if let Some(stream) = self
                     .sockets

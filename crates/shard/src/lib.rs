@@ -33,6 +33,8 @@ mod send_ring;
 mod shard;
 mod slab;
 mod socket;
+mod steer;
+mod stray;
 mod table;
 mod time_wait;
 mod tuning;
@@ -47,3 +49,5 @@ pub use shard::{Egress, Shard, Usage};
 pub use socket::{
     How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo, SocketState, View, ViewFlags,
 };
+pub use steer::{Arrival, Groups, Hash, Steer, Stray};
+pub use table::Tuple;

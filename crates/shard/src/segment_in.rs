@@ -47,6 +47,7 @@ impl<M: Memory> Shard<M> {
             Some(Place::Stream(index)) => self.stream_input(index, segment, from, now),
             Some(Place::HalfOpen(index)) => self.half_open_input(index, segment, from, now),
             Some(Place::TimeWait(index)) => self.time_wait_input(index, tuple, segment, now),
+            None if from.is_some() && self.is_astray(tuple) => {}
             None => self.listener_input(tuple, segment, from, None, now),
         }
     }
@@ -176,7 +177,7 @@ impl<M: Memory> Shard<M> {
     /// Forgets a connection in TIME-WAIT before its time.
     pub(crate) fn forget_time_wait(&mut self, index: u32) {
         if let Some(waiting) = self.time_wait.remove(index) {
-            self.table.remove(&waiting.tuple);
+            self.forget_tuple(&waiting.tuple);
             self.ports
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
@@ -434,7 +435,7 @@ impl<M: Memory> Shard<M> {
         match waiting {
             Some(waiting) => self.table.insert(tuple, Place::TimeWait(waiting)),
             None => {
-                self.table.remove(&tuple);
+                self.forget_tuple(&tuple);
                 self.ports.remove_connection(tuple.local(), reuse);
             }
         }

@@ -21,7 +21,8 @@ use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Route, Routes};
 use crate::slab::Slab;
 use crate::socket::{Marks, Socket, SocketId};
-use crate::table::Table;
+use crate::steer::{Arrival, Pins, Stray};
+use crate::table::{Table, Tuple};
 use crate::time_wait::TimeWaitTable;
 use crate::v6::Ipv6;
 use crate::wheel::Wheel;
@@ -64,6 +65,13 @@ pub struct Shard<M: Memory> {
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: u32,
+    /// How the frame that is being taken in came.
+    pub(crate) arrival: Arrival,
+    pub(crate) stray: Option<Stray>,
+    /// Flows that belong here and are pinned to others.
+    pub(crate) pins: Pins,
+    /// Flows that belong to others, were pinned to us and are over.
+    pub(crate) unpinned: Vec<Tuple>,
 }
 
 /// What is in use now: all zero when nothing is open and nothing is left of what was.
@@ -127,6 +135,10 @@ impl<M: Memory> Shard<M> {
             blocked: false,
             changed: Vec::new(),
             orphans: 0,
+            arrival: Arrival::Link,
+            stray: None,
+            pins: Pins::default(),
+            unpinned: Vec::new(),
             counters: Counters::default(),
             config,
             memory,
@@ -205,7 +217,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         while let Some(waiting) = self.time_wait.pop(now) {
-            self.table.remove(&waiting.tuple);
+            self.forget_tuple(&waiting.tuple);
             self.ports
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
@@ -268,6 +280,16 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// The connection at `tuple` is over.
+    pub(crate) fn forget_tuple(&mut self, tuple: &Tuple) {
+        self.table.remove(tuple);
+        if let Some(steer) = &self.config.steer
+            && !steer.is_own(tuple)
+        {
+            self.unpinned.push(*tuple);
+        }
+    }
+
     /// Queues an answer for the next transmit.
     pub(crate) fn reply(&mut self, reply: Reply) {
         if !self.replies.push(reply) {
@@ -294,7 +316,7 @@ impl<M: Memory> Shard<M> {
         let Some(pending) = self.half_open.remove(index) else {
             return;
         };
-        self.table.remove(&pending.tuple);
+        self.forget_tuple(&pending.tuple);
         if let Some(listener) = self
             .sockets
             .get_mut(pending.listener)

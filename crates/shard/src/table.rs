@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use hashbrown::HashTable;
 
 /// The two ends of a connection of one family, as this host sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair<A> {
     /// Our address.
     pub local: A,
@@ -19,7 +19,7 @@ pub struct Pair<A> {
 }
 
 /// The two ends of a connection, as this host sees them. Both are of one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tuple {
     /// IPv4.
     V4(Pair<Ipv4Addr>),
@@ -278,7 +278,8 @@ impl<A: Address> Pair<A> {
     }
 }
 
-fn fold(a: u64, b: u64) -> u64 {
+/// The halves of the product, folded.
+pub fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product >> 64) as u64 ^ product as u64
 }

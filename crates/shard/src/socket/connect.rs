@@ -75,6 +75,35 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<(), Error> {
         let index = self.check(id)?;
+        let (local, remote, route) = self.ends(index, remote)?;
+        let options = self.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        let tuple = self.choose_tuple(local, remote, now)?;
+        let open = self
+            .open_parameters(&tuple, &options, now)
+            .ok_or(Error::NetworkUnreachable)?;
+        let connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
+        let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
+        let fields = self.fields(&tuple, &options);
+        let stream = Stream::new(connection, tuple, fields, limits, now);
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        socket.marks &= Marks::BOUND | Marks::CHANGED;
+        socket.marks.set(Marks::LOCAL, route == Some(Route::Local));
+        socket.kind = Kind::Stream(stream);
+        self.table.insert(tuple, Place::Stream(index));
+        self.ports
+            .add_connection(tuple.local(), options.reuse.address);
+        self.counters.active_opens += 1;
+        self.mark_changed(index);
+        self.mark_ready(index);
+        Ok(())
+    }
+
+    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
+    pub(crate) fn ends(
+        &self,
+        index: u32,
+        remote: SocketAddr,
+    ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
         // Linux: the unspecified address is this host.
         let address = match remote.ip().to_canonical() {
             IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -101,7 +130,7 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Stream(_) => return Err(Error::InProgress),
         };
-        let options = socket.options;
+        let options = &socket.options;
         let route = self
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
@@ -122,41 +151,32 @@ impl<M: Memory> Shard<M> {
         if address.is_loopback() && route != Some(Route::Local) {
             return Err(Error::Invalid);
         }
-        let tuple = self.choose_tuple(bound.port(), address, remote, now)?;
-        let open = self
-            .open_parameters(&tuple, &options, now)
-            .ok_or(Error::NetworkUnreachable)?;
-        let connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
-        let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
-        let fields = self.fields(&tuple, &options);
-        let stream = Stream::new(connection, tuple, fields, limits, now);
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        socket.marks &= Marks::BOUND | Marks::CHANGED;
-        socket.marks.set(Marks::LOCAL, route == Some(Route::Local));
-        socket.kind = Kind::Stream(stream);
-        self.table.insert(tuple, Place::Stream(index));
-        self.ports
-            .add_connection(tuple.local(), options.reuse.address);
-        self.counters.active_opens += 1;
-        self.mark_changed(index);
-        self.mark_ready(index);
-        Ok(())
+        let local = SocketAddr::new(address, bound.port());
+        Ok((local, remote, route))
     }
 
     /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do if timestamps tell old
     /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`).
     fn choose_tuple(
         &mut self,
-        port: u16,
-        address: IpAddr,
+        local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<Tuple, Error> {
-        let (table, time_wait) = (&self.table, &self.time_wait);
-        let ends =
-            Tuple::new(SocketAddr::new(address, 0), remote).ok_or(Error::NetworkUnreachable)?;
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
+        let (address, port) = (local.ip(), local.port());
+        let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| ends.with_local_port(port);
-        let free = |port| table.get(&with_port(port)).is_none();
+        let free = |port| {
+            let tuple = with_port(port);
+            table.get(&tuple).is_none() && pins.get(&tuple).is_none()
+        };
+        // A port that we choose brings the answers to this shard.
+        let steer = &self.config.steer;
+        let own = |port| {
+            let steer = steer.as_ref();
+            steer.is_none_or(|steer| steer.is_own(&with_port(port)))
+        };
         let reusable = |port| match table.get(&with_port(port)) {
             Some(Place::TimeWait(at)) => time_wait
                 .get(at)
@@ -166,7 +186,7 @@ impl<M: Memory> Shard<M> {
         let chosen = if port != 0 {
             (free(port) || reusable(port)).then_some(port)
         } else {
-            let unbound = |ports: &Ports, port| !ports.is_bound(port, address);
+            let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
                 &mut self.secrets,
                 |ports, port| unbound(ports, port) && free(port),

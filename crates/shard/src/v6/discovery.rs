@@ -12,6 +12,7 @@ use crate::memory::Memory;
 use crate::neighbour::Request;
 use crate::reply::Reply;
 use crate::shard::{Egress, Shard};
+use crate::steer::Arrival;
 
 impl<M: Memory> Shard<M> {
     /// Takes in a message whose checksum is right.
@@ -30,6 +31,7 @@ impl<M: Memory> Shard<M> {
                 return;
             }
         };
+        self.copy_to_all();
         match message {
             Message::NeighbourSolicitation { target, source } => {
                 self.solicitation_input(header, target, source, now);
@@ -77,6 +79,9 @@ impl<M: Memory> Shard<M> {
         {
             self.neighbours
                 .hear(header.src, mac, true, now, &mut self.counters);
+        }
+        if self.arrival == Arrival::Copy {
+            return;
         }
         let answer = Message::NeighbourAdvertisement {
             target,

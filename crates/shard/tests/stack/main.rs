@@ -12,6 +12,7 @@ mod marks;
 mod net;
 mod options;
 mod requirements;
+mod steering;
 mod transfer;
 mod v6;
 mod v6_hostile;

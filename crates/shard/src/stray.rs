@@ -1,0 +1,97 @@
+//! Frames and flows that are another shard's, where several share one address.
+//!
+//! What the connection table knows is this shard's, wherever its frames arrive. What it does not know belongs to the shard that the tag names
+//! ([`crate::steer`]): that one has the listeners' part of it, or knows to whom the flow is pinned. So a frame is handed over once as a rule, twice
+//! at most.
+
+use std::net::SocketAddr;
+
+use millrace_tcp::Instant;
+use millrace_wire::offload::Frame;
+
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::socket::SocketId;
+use crate::steer::{Arrival, Stray};
+use crate::table::Tuple;
+
+impl<M: Memory> Shard<M> {
+    /// As [`Shard::input`], for a frame that another shard has handed over.
+    pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
+        self.arrival = arrival;
+        self.input(frame, now);
+        self.arrival = Arrival::Link;
+    }
+
+    /// What else is to be done with the frame that was taken in last; once. To be asked after each one if there are other shards. The frame's
+    /// transport checksum has been verified.
+    pub fn take_stray(&mut self) -> Option<Stray> {
+        self.stray.take()
+    }
+
+    /// Whether a frame for `tuple`, which the table does not know, is another shard's; noted if so.
+    #[cold]
+    pub(crate) fn is_astray(&mut self, tuple: &Tuple) -> bool {
+        let Some(steer) = &self.config.steer else {
+            return false;
+        };
+        let owner = steer.owner(tuple);
+        let to = match self.arrival {
+            Arrival::Link if owner != steer.own => Some((owner, Arrival::ByTag)),
+            Arrival::Link | Arrival::ByTag => {
+                self.pins.get(tuple).map(|shard| (shard, Arrival::ByPin))
+            }
+            Arrival::ByPin | Arrival::Copy => None,
+        };
+        let Some((shard, arrival)) = to else {
+            return false;
+        };
+        self.counters.frames_strayed += 1;
+        self.stray = Some(Stray::Shard(shard, arrival));
+        true
+    }
+
+    /// What a frame from the link says of neighbours or routers concerns every shard.
+    pub(crate) fn copy_to_all(&mut self) {
+        if self.config.steer.is_some() && self.arrival == Arrival::Link {
+            self.stray = Some(Stray::Everyone);
+        }
+    }
+
+    /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its tag, if that is another: the flow must be pinned there
+    /// before. None too for what it would refuse.
+    pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Tuple)> {
+        let steer = self.config.steer.as_ref()?;
+        let (local, remote, _) = self.ends(self.check(id).ok()?, remote).ok()?;
+        let tuple = Tuple::new(local, remote)?;
+        let owner = steer.owner(&tuple);
+        (local.port() != 0 && owner != steer.own).then_some((owner, tuple))
+    }
+
+    /// Frames of a flow that belongs to this shard go to `shard` from now on: it opens the connection, with a port that the program chose.
+    ///
+    /// # Errors
+    /// [`Error::AddressNotAvailable`] when there is such a connection already, [`Error::NoMemory`] with as many pins as there may be sockets.
+    pub fn pin(&mut self, tuple: Tuple, shard: u16) -> Result<(), Error> {
+        if self.table.get(&tuple).is_some() || self.pins.get(&tuple).is_some_and(|at| at != shard) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let limit = self.config.limits.sockets as usize;
+        if self.pins.insert(tuple, shard, limit) {
+            Ok(())
+        } else {
+            Err(Error::NoMemory)
+        }
+    }
+
+    /// Undoes [`Shard::pin`].
+    pub fn unpin(&mut self, tuple: &Tuple, shard: u16) {
+        self.pins.remove(tuple, shard);
+    }
+
+    /// Flows that belong to another shard by their tag and are over here: what was pinned there for them can go.
+    pub fn take_unpinned(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut self.unpinned)
+    }
+}

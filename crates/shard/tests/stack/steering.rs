@@ -1,0 +1,469 @@
+//! Several shards behind one address: whichever queue a frame comes in by, the flow is one shard's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use millrace_shard::{
+    Arrival, Error, Groups, Hash, HeapMemory, Options, Reuse, Shard, SocketId, Steer, Stray,
+    ViewFlags,
+};
+use millrace_tcp::Instant;
+use millrace_wire::ethernet::Mac;
+use millrace_wire::tcp::Segment;
+use millrace_wire::{arp, ethernet};
+
+use crate::net::{
+    A, ADDRESSES, ADDRESSES_V6, B, Flying, MACS, OWNER, Port, Random, config_v6, offloading,
+    pattern, plain,
+};
+
+/// A host of several shards, each with a queue of its port.
+struct Host {
+    shards: Vec<Shard<HeapMemory>>,
+    ports: Vec<Port>,
+    /// Frames that a shard has for another: by receiver.
+    handed: Vec<VecDeque<(Flying, Arrival)>>,
+    /// Frames handed over for each reason.
+    by_tag: u32,
+    by_pin: u32,
+}
+
+impl Host {
+    fn new(side: usize, shards: u16, offload: bool, now: Instant) -> Host {
+        let shard = |own| {
+            let mut config = config_v6(side);
+            config.steer = (shards > 1).then(|| Steer {
+                own,
+                hash: Hash::Keyed([11, 0x1234_5678_9abc_def1, 0xfeed_beef_0bad_cafe]),
+                groups: Groups::even(shards),
+            });
+            Shard::new(config, HeapMemory::new(64 << 20), now)
+        };
+        let capabilities = if offload { offloading } else { plain };
+        let port = |_| Port {
+            capabilities: capabilities(MACS[side], 1500),
+            room: usize::MAX,
+            out: Vec::new(),
+        };
+        Host {
+            shards: (0..shards).map(shard).collect(),
+            ports: (0..shards).map(port).collect(),
+            handed: (0..shards).map(|_| VecDeque::new()).collect(),
+            by_tag: 0,
+            by_pin: 0,
+        }
+    }
+
+    /// A frame at a queue.
+    fn receive(&mut self, queue: usize, frame: &Flying, now: Instant) {
+        self.shards[queue].input(&frame.as_frame(), now);
+        self.pass_on(queue, frame);
+    }
+
+    fn pass_on(&mut self, from: usize, frame: &Flying) {
+        match self.shards[from].take_stray() {
+            Some(Stray::Shard(to, arrival)) => {
+                assert_ne!(usize::from(to), from);
+                self.by_tag += u32::from(arrival == Arrival::ByTag);
+                self.by_pin += u32::from(arrival == Arrival::ByPin);
+                self.handed[usize::from(to)].push_back((frame.clone(), arrival));
+            }
+            Some(Stray::Everyone) => {
+                for to in (0..self.handed.len()).filter(|to| *to != from) {
+                    self.handed[to].push_back((frame.clone(), Arrival::Copy));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Everything that can be done now; the frames that leave, with the shard that sends them.
+    fn work(&mut self, now: Instant) -> Vec<(usize, Flying)> {
+        let mut out = Vec::new();
+        for at in 0..self.shards.len() {
+            while let Some((frame, arrival)) = self.handed[at].pop_front() {
+                self.shards[at].input_handed(&frame.as_frame(), arrival, now);
+                self.pass_on(at, &frame);
+            }
+            self.shards[at].advance(now);
+            self.shards[at].transmit(&mut self.ports[at], now);
+            out.extend(self.ports[at].out.drain(..).map(|frame| (at, frame)));
+            for tuple in self.shards[at].take_unpinned() {
+                for other in &mut self.shards {
+                    other.unpin(&tuple, at as u16);
+                }
+            }
+        }
+        out
+    }
+
+    fn idle(&self) -> bool {
+        self.handed.iter().all(VecDeque::is_empty)
+    }
+}
+
+/// The ports of a segment of either family.
+fn ports(frame: &Flying) -> Option<(u16, u16)> {
+    let v4 = frame.tcp().map(|(_, segment)| segment);
+    let segment = v4.or_else(|| {
+        let (header, payload) = frame.v6()?;
+        let is_tcp = header.next_header == millrace_wire::tcp::PROTOCOL;
+        is_tcp.then(|| Segment::parse(payload).ok())?
+    })?;
+    Some((segment.src_port, segment.dst_port))
+}
+
+/// Two hosts, and a link that loses and reorders.
+struct World {
+    hosts: [Host; 2],
+    now_us: u64,
+    random: Random,
+    /// In a thousand.
+    loss: u64,
+    flying: BTreeMap<(u64, u64), (usize, Flying)>,
+    count: u64,
+    /// The shard of the second host that has sent a segment of a flow, by the ports.
+    senders: BTreeMap<(u16, u16), usize>,
+}
+
+impl World {
+    fn new(shards: u16, seed: u64) -> World {
+        let now = Instant::from_micros(1_000_000);
+        let mut random = Random(seed * 2 + 1);
+        let offload = random.below(2) == 1;
+        let mut world = World {
+            hosts: [
+                Host::new(A, 1, offload, now),
+                Host::new(B, shards, offload, now),
+            ],
+            now_us: 1_000_000,
+            random,
+            loss: 20,
+            flying: BTreeMap::new(),
+            count: 0,
+            senders: BTreeMap::new(),
+        };
+        // The IPv6 addresses are looked for on the link first.
+        world.run(5_000_000);
+        world
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us)
+    }
+
+    fn work(&mut self) {
+        let now = self.now();
+        for side in [A, B] {
+            loop {
+                for (shard, frame) in self.hosts[side].work(now) {
+                    if let (B, Some(flow)) = (side, ports(&frame)) {
+                        let first = *self.senders.entry(flow).or_insert(shard);
+                        assert_eq!(first, shard, "flow {flow:?} is two shards'");
+                    }
+                    if self.random.below(1000) >= self.loss {
+                        let at = self.now_us + 20 + self.random.below(200);
+                        self.count += 1;
+                        self.flying.insert((at, self.count), (1 - side, frame));
+                    }
+                }
+                if self.hosts[side].idle() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, us: u64) {
+        let end = self.now_us + us;
+        loop {
+            let now = self.now();
+            while let Some(entry) = self.flying.first_entry()
+                && entry.key().0 <= self.now_us
+            {
+                let (to, frame) = entry.remove();
+                let queue = self.random.below(self.hosts[to].shards.len() as u64);
+                self.hosts[to].receive(queue as usize, &frame, now);
+            }
+            self.work();
+            let timers = self.hosts.iter().flat_map(|host| &host.shards);
+            let timers = timers.filter_map(|shard| shard.deadline().map(Instant::as_micros));
+            let arrivals = self.flying.keys().next().map(|(at, _)| *at);
+            let next = timers.chain(arrivals).min().unwrap_or(u64::MAX);
+            if next > end {
+                self.now_us = end;
+                return;
+            }
+            self.now_us = next.max(self.now_us);
+        }
+    }
+
+    /// A listener on each shard of a host.
+    fn listen(&mut self, side: usize, port: u16) -> Vec<SocketId> {
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let shards = self.hosts[side].shards.iter_mut();
+        shards
+            .map(|shard| shard.listen(OWNER, local, 64, Reuse::default()).unwrap())
+            .collect()
+    }
+
+    /// Sends `total` bytes from one end of each pair to the other, all at once, reading as they come.
+    fn transfer(&mut self, pairs: &[[End; 2]], total: u64) {
+        let mut progress = vec![(0u64, 0u64); pairs.len()];
+        let start = self.now_us;
+        while progress.iter().any(|(_, received)| *received < total) {
+            let now = self.now();
+            for ([from, to], (sent, received)) in pairs.iter().zip(&mut progress) {
+                let shard = &mut self.hosts[from.side].shards[from.shard];
+                let view = shard.view(from.id).expect("open");
+                let space = u64::from(view.send_limit).saturating_sub(view.queued - view.acked);
+                let chunk: Vec<u8> = (*sent..total.min(*sent + space)).map(pattern).collect();
+                if !chunk.is_empty() {
+                    *sent += shard.send(from.id, &chunk, true).expect("send") as u64;
+                }
+                let mut buffer = [0; 65_536];
+                let shard = &mut self.hosts[to.side].shards[to.shard];
+                while let Ok(len) = shard.recv(to.id, &mut buffer, now)
+                    && len > 0
+                {
+                    for byte in &buffer[..len] {
+                        assert_eq!(*byte, pattern(*received), "byte {received}");
+                        *received += 1;
+                    }
+                }
+            }
+            self.run(200);
+            assert!(
+                self.now_us - start < 600_000_000,
+                "no progress: {progress:?}"
+            );
+        }
+    }
+
+    fn close(&mut self, end: End) {
+        let now = self.now();
+        let shard = &mut self.hosts[end.side].shards[end.shard];
+        shard.close(end.id, now).expect("open");
+    }
+}
+
+#[derive(Clone, Copy)]
+struct End {
+    side: usize,
+    shard: usize,
+    id: SocketId,
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    0..12
+}
+
+/// Every other seed is over IPv6.
+fn address_of(side: usize, seed: u64) -> SocketAddr {
+    match seed % 2 {
+        0 => SocketAddr::from((ADDRESSES[side], 80)),
+        _ => SocketAddr::from((ADDRESSES_V6[side], 80)),
+    }
+}
+
+fn shards_of(seed: u64) -> u16 {
+    2 + (seed % 3) as u16
+}
+
+#[test]
+fn accepted_flows_are_one_shards_and_every_byte_arrives() {
+    for seed in seeds() {
+        let mut world = World::new(shards_of(seed), seed);
+        let listeners = world.listen(B, 80);
+        let remote = address_of(B, seed);
+        let clients: Vec<SocketId> = (0..24)
+            .map(|_| {
+                let now = world.now();
+                let client = &mut world.hosts[A].shards[0];
+                let options = Options::default();
+                client.connect(OWNER, None, remote, &options, now).unwrap()
+            })
+            .collect();
+        world.run(20_000_000);
+        let mut servers = BTreeMap::new();
+        for (shard, listener) in listeners.iter().enumerate() {
+            while let Ok(id) = world.hosts[B].shards[shard].accept(*listener) {
+                let view = world.hosts[B].shards[shard].view(id).unwrap();
+                let end = End { side: B, shard, id };
+                assert!(servers.insert(view.remote.port(), end).is_none());
+            }
+        }
+        let used: Vec<usize> = servers.values().map(|end| end.shard).collect();
+        assert!(
+            (0..listeners.len()).all(|shard| used.contains(&shard)),
+            "seed {seed}: {used:?}"
+        );
+        let pairs: Vec<[End; 2]> = clients
+            .iter()
+            .map(|id| {
+                let port = world.hosts[A].shards[0].view(*id).unwrap().local.port();
+                let client = End {
+                    side: A,
+                    shard: 0,
+                    id: *id,
+                };
+                [client, servers[&port]]
+            })
+            .collect();
+        world.transfer(&pairs, 100_000);
+        let back: Vec<[End; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
+        world.transfer(&back, 100_000);
+        assert!(world.hosts[B].by_tag > 100, "seed {seed}: nothing strayed");
+        for end in pairs.into_iter().flatten() {
+            world.close(end);
+        }
+        for (shard, id) in listeners.into_iter().enumerate() {
+            world.close(End { side: B, shard, id });
+        }
+        world.run(3_000_000_000);
+        for shard in world.hosts.iter().flat_map(|host| &host.shards) {
+            assert_eq!(
+                shard.usage(),
+                millrace_shard::Usage::default(),
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+/// A port that a shard chooses brings the answers back to it; one that the program chose is pinned.
+#[test]
+fn opened_flows_stay_with_their_shard() {
+    for seed in seeds() {
+        let shards = shards_of(seed);
+        let mut world = World::new(shards, seed);
+        let listener = world.listen(A, 80)[0];
+        let remote = address_of(A, seed);
+        let mut clients = BTreeMap::new();
+        let mut pinned = 0;
+        for round in 0..16u16 {
+            let shard = usize::from(round % shards);
+            let now = world.now();
+            let host = &mut world.hosts[B];
+            let id = if round < 8 {
+                let options = Options::default();
+                host.shards[shard]
+                    .connect(OWNER, None, remote, &options, now)
+                    .unwrap()
+            } else {
+                let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 5000 + round));
+                let id = host.shards[shard]
+                    .bind(OWNER, local, Reuse::default())
+                    .unwrap();
+                if let Some((owner, tuple)) = host.shards[shard].must_pin(id, remote) {
+                    host.shards[usize::from(owner)]
+                        .pin(tuple, shard as u16)
+                        .unwrap();
+                    assert_eq!(
+                        host.shards[usize::from(owner)].pin(tuple, shards),
+                        Err(Error::AddressNotAvailable)
+                    );
+                    pinned += 1;
+                }
+                host.shards[shard].connect_bound(id, remote, now).unwrap();
+                id
+            };
+            let port = host.shards[shard].view(id).unwrap().local.port();
+            clients.insert(port, End { side: B, shard, id });
+        }
+        world.run(20_000_000);
+        let mut pairs = Vec::new();
+        while let Ok(id) = world.hosts[A].shards[0].accept(listener) {
+            let port = world.hosts[A].shards[0].view(id).unwrap().remote.port();
+            let server = End {
+                side: A,
+                shard: 0,
+                id,
+            };
+            pairs.push([clients[&port], server]);
+        }
+        assert_eq!(pairs.len(), 16, "seed {seed}");
+        world.transfer(&pairs, 50_000);
+        let back: Vec<[End; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
+        world.transfer(&back, 50_000);
+        assert_eq!(world.hosts[B].by_pin > 0, pinned > 0, "seed {seed}");
+        for end in pairs.into_iter().flatten() {
+            world.close(end);
+        }
+        world.run(3_000_000_000);
+        let pins = |host: &mut Host| {
+            // Pinning again succeeds only where nothing is pinned.
+            let any = |shard: &mut Shard<HeapMemory>| {
+                let tuple = millrace_shard::Tuple::new(
+                    SocketAddr::from((ADDRESSES[B], 5008)),
+                    SocketAddr::from((ADDRESSES[A], 80)),
+                )
+                .unwrap();
+                shard.pin(tuple, 99).is_err()
+            };
+            host.shards.iter_mut().any(any)
+        };
+        assert!(!pins(&mut world.hosts[B]), "seed {seed}: a pin was left");
+    }
+}
+
+/// Both ends of a connection to this host itself are the shard's that opened it.
+#[test]
+fn loopback_stays_in_the_shard() {
+    let mut world = World::new(3, 1);
+    let listeners = world.listen(B, 80);
+    for (shard, listener) in listeners.into_iter().enumerate() {
+        let now = world.now();
+        let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
+        let stack = &mut world.hosts[B].shards[shard];
+        let client = stack
+            .connect(OWNER, None, remote, &Options::default(), now)
+            .unwrap();
+        world.run(10_000);
+        let stack = &mut world.hosts[B].shards[shard];
+        let server = stack.accept(listener).expect("a connection waits");
+        let flags = stack.view(client).unwrap().flags;
+        assert!(flags.contains(ViewFlags::CONNECTED));
+        let end = |id| End { side: B, shard, id };
+        world.transfer(&[[end(client), end(server)]], 300_000);
+    }
+    assert_eq!((world.hosts[B].by_tag, world.flying.len()), (0, 0));
+}
+
+/// RFC 826: an ARP reply comes in by any queue, and all shards learn from it; one that asks is answered once.
+#[test]
+fn rfc826_what_one_shard_hears_all_learn() {
+    let mut world = World::new(4, 3);
+    world.loss = 0;
+    let neighbour = Mac([2, 9, 9, 9, 9, 9]);
+    let mut bytes = vec![0; ethernet::HEADER_LEN + arp::LEN];
+    ethernet::Header {
+        dst: Mac::BROADCAST,
+        src: neighbour,
+        ethertype: ethernet::EtherType::ARP,
+    }
+    .emit(&mut bytes);
+    arp::Packet {
+        operation: arp::Operation::REQUEST,
+        sender_mac: neighbour,
+        sender_ip: Ipv4Addr::new(10, 0, 0, 77),
+        target_mac: Mac([0; 6]),
+        target_ip: ADDRESSES[B],
+    }
+    .emit(&mut bytes[ethernet::HEADER_LEN..]);
+    let now = world.now();
+    world.hosts[B].receive(2, &Flying::plain(bytes), now);
+    let mut replies = 0;
+    while !world.hosts[B].idle() || replies == 0 {
+        let out = world.hosts[B].work(now);
+        replies += out
+            .iter()
+            .filter(|(_, frame)| frame.arp().is_some())
+            .count();
+    }
+    assert_eq!(replies, 1);
+    for shard in &world.hosts[B].shards {
+        assert_eq!(shard.usage().neighbours, 1);
+    }
+}
