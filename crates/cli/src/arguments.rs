@@ -72,10 +72,10 @@ pub struct LinkArguments {
     /// Serve 127.0.0.0/8, ::1 and the own addresses too, between programs of this engine; alone, without any link
     #[arg(long)]
     pub loopback: bool,
-    /// Threads that run the stack
+    /// Threads that run the stack, each with a queue of the device and its part of the connections; with a core for each, that core is its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
-    /// Do not move the stack's thread to the core of the program it serves
+    /// Do not move the stack's thread to the core of the program it serves (with several shards it is not moved)
     #[arg(long)]
     pub no_follow: bool,
     /// Ask for explicit congestion notification when connecting (it is accepted always)

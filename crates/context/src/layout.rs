@@ -4,7 +4,7 @@
 //! header      one page: magic, geometry, addresses the engine serves, one line per shard that says whether it sleeps
 //! slots       256 bytes each
 //! contexts    CONTEXT_STRIDE each: head page, submission ring, staging ring
-//! pollers     POLLER_STRIDE each: head lines, ring of hints
+//! pollers     head lines, and a ring of hints for each shard
 //! arena       receive rings, given out by the engine in powers of two
 //! ```
 //! The file is sparse: only what is touched takes memory.
@@ -30,10 +30,10 @@ pub const SUBMISSIONS: u32 = 1024;
 pub const STAGING: u64 = 256 * 1024;
 /// Bytes of one context: head page, submissions, staging.
 pub const CONTEXT_STRIDE: usize = PAGE + SUBMISSIONS as usize * 64 + STAGING as usize;
-/// Hints that a poller's ring holds; more set its overflow count, upon which the shim looks at every socket it watches.
+/// Hints that each of a poller's rings holds; more set its overflow count, upon which the shim looks at every socket it watches.
 pub const HINTS: u32 = 4096;
-/// Bytes of one poller.
-pub const POLLER_STRIDE: usize = PAGE + HINTS as usize * 4;
+/// Bytes of a poller's head lines; only those of shards that exist are touched.
+pub const POLLER_HEAD: usize = 3 * PAGE;
 
 /// How many of each part a region has. Sent to the program when it attaches; the engine works with its own copy.
 #[repr(C)]
@@ -64,9 +64,13 @@ impl Geometry {
     pub const fn pollers_at(&self) -> usize {
         self.contexts_at() + self.contexts as usize * CONTEXT_STRIDE
     }
+    /// Bytes of one poller.
+    pub const fn poller_stride(&self) -> usize {
+        POLLER_HEAD + self.shards as usize * HINTS as usize * 4
+    }
     /// Offset of the arena.
     pub const fn arena_at(&self) -> usize {
-        self.pollers_at() + self.pollers as usize * POLLER_STRIDE
+        self.pollers_at() + self.pollers as usize * self.poller_stride()
     }
     /// Bytes in all.
     pub const fn total(&self) -> usize {

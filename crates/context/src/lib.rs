@@ -7,7 +7,7 @@
 //! - [`layout`]: where things are.
 //! - [`slot`]: a socket's shared state.
 //! - [`submission`]: the ring of requests and the staging ring of payload, program to shard.
-//! - [`poller`]: the ring of hints, shard to program.
+//! - [`poller`]: the rings of hints, shards to program.
 //! - [`reply`]: the answer to the few requests that want one.
 //! - [`protocol`]: messages of the control socket.
 //! - [`futex`]: sleeping and waking on words of the region.
@@ -31,4 +31,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

@@ -1,121 +1,161 @@
 //! Hints from a shard to the program: "this socket changed, look at its slot".
 //!
-//! One poller serves one epoll set (or one thread's `poll`/`select`). The ring has one producer, the shard. Its consumers are the
-//! program's threads, which take turns by `lock`. A hint carries no state and may be spurious; when there are more than the ring
-//! holds, `overflow` goes up and the program looks at every socket of the set.
+//! One poller serves one epoll set (or one thread's `poll`/`select`). Each shard has a ring in it, of which it is the one producer. The
+//! consumers are the program's threads, which take turns by `lock`. A hint carries no state and may be spurious; when there are more than a
+//! ring holds, `overflow` goes up and the program looks at every socket of the set.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::layout::{HINTS, PAGE};
+use crate::layout::{HINTS, POLLER_HEAD, SHARDS_MAX};
+
+/// Written by the program, but for `shards`.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Common {
+    sleepers: AtomicU32,
+    lock: AtomicU32,
+    /// Rings in use. Written by the engine, for the program, before that knows of the poller.
+    shards: AtomicU32,
+}
 
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EngineLine {
     tail: AtomicU32,
     overflow: AtomicU32,
 }
 
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct AppLine {
     head: AtomicU32,
-    sleepers: AtomicU32,
-    lock: AtomicU32,
     overflow_seen: AtomicU32,
 }
 
-/// Head page of a poller; the ring follows it.
-#[repr(C, align(4096))]
-#[derive(Debug, Default)]
-pub struct Poller {
+/// One shard's ring.
+#[repr(C)]
+#[derive(Debug)]
+struct Ends {
     engine: EngineLine,
     app: AppLine,
 }
 
-const _: () = assert!(size_of::<Poller>() == PAGE);
+/// Head pages of a poller; its rings follow them.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Poller {
+    common: Common,
+    rings: [Ends; SHARDS_MAX],
+}
+
+const _: () = assert!(size_of::<Poller>() == POLLER_HEAD);
 
 impl Poller {
     // ---- the engine's side ----
 
-    /// Adds a hint; `tail` is the engine's own copy of the ring's tail. Returns the hint's position for [`Poller::still_pending`].
-    pub fn push(&self, ring: &[AtomicU32], tail: &mut u32, slot: u32) -> u32 {
-        let head = self.app.head.load(Ordering::Acquire);
+    /// Adds a hint of `shard`; `tail` is its own copy of its ring's tail. Returns the hint's position for [`Poller::still_pending`].
+    pub fn push(&self, rings: &[AtomicU32], shard: u32, tail: &mut u32, slot: u32) -> u32 {
+        let Ends { engine, app } = &self.rings[shard as usize];
+        let head = app.head.load(Ordering::Acquire);
         if tail.wrapping_sub(head) >= HINTS {
-            self.engine.overflow.fetch_add(1, Ordering::Release);
+            engine.overflow.fetch_add(1, Ordering::Release);
             return *tail;
         }
-        ring[(*tail % HINTS) as usize].store(slot, Ordering::Relaxed);
+        rings[(shard * HINTS + *tail % HINTS) as usize].store(slot, Ordering::Relaxed);
         let position = *tail;
         *tail = tail.wrapping_add(1);
-        self.engine.tail.store(*tail, Ordering::Release);
+        engine.tail.store(*tail, Ordering::Release);
         position
     }
 
-    /// Whether the hint at `position` has not been taken yet, so that another for the same socket would say nothing new.
-    pub fn still_pending(&self, tail: u32, position: u32) -> bool {
-        let head = self.app.head.load(Ordering::Acquire);
+    /// Whether the hint of `shard` at `position` has not been taken yet, so that another for the same socket would say nothing new.
+    pub fn still_pending(&self, shard: u32, tail: u32, position: u32) -> bool {
+        let head = self.rings[shard as usize].app.head.load(Ordering::Acquire);
         let ahead = position.wrapping_sub(head);
         ahead < tail.wrapping_sub(head).min(HINTS)
     }
 
     /// Threads that sleep for hints. Read after a full fence that follows the push.
     pub fn sleepers(&self) -> u32 {
-        self.app.sleepers.load(Ordering::Relaxed)
+        self.common.sleepers.load(Ordering::Relaxed)
     }
 
-    /// All words to zero, for a new use.
-    pub fn reset(&self) {
-        for word in [
-            &self.engine.tail,
-            &self.engine.overflow,
-            &self.app.head,
-            &self.app.sleepers,
-            &self.app.lock,
-            &self.app.overflow_seen,
-        ] {
+    /// All words to zero, for a new use with hints of this many shards.
+    pub fn reset(&self, shards: u32) {
+        let Common {
+            sleepers,
+            lock,
+            shards: rings,
+        } = &self.common;
+        for word in [sleepers, lock] {
             word.store(0, Ordering::Release);
         }
+        for Ends { engine, app } in self.rings.iter().take(shards as usize) {
+            for word in [
+                &engine.tail,
+                &engine.overflow,
+                &app.head,
+                &app.overflow_seen,
+            ] {
+                word.store(0, Ordering::Release);
+            }
+        }
+        rings.store(shards, Ordering::Release);
     }
 
     // ---- the program's side ----
 
     /// The program's lock word: the holder's thread id, or 0.
     pub fn lock(&self) -> &AtomicU32 {
-        &self.app.lock
+        &self.common.lock
+    }
+
+    fn in_use(&self) -> &[Ends] {
+        let shards = self.common.shards.load(Ordering::Relaxed) as usize;
+        &self.rings[..shards.min(SHARDS_MAX)]
     }
 
     /// Takes the next hint (under the lock).
-    pub fn take(&self, ring: &[AtomicU32]) -> Option<u32> {
-        let head = self.app.head.load(Ordering::Relaxed);
-        if head == self.engine.tail.load(Ordering::Acquire) {
-            return None;
+    pub fn take(&self, rings: &[AtomicU32]) -> Option<u32> {
+        let rings = rings.chunks_exact(HINTS as usize);
+        for (Ends { engine, app }, ring) in self.in_use().iter().zip(rings) {
+            let head = app.head.load(Ordering::Relaxed);
+            if head != engine.tail.load(Ordering::Acquire) {
+                let slot = ring[(head % HINTS) as usize].load(Ordering::Relaxed);
+                app.head.store(head.wrapping_add(1), Ordering::Release);
+                return Some(slot);
+            }
         }
-        let slot = ring[(head % HINTS) as usize].load(Ordering::Relaxed);
-        self.app.head.store(head.wrapping_add(1), Ordering::Release);
-        Some(slot)
+        None
     }
 
     /// Whether there is a hint, or an overflow not looked into yet.
     pub fn pending(&self) -> bool {
-        self.app.head.load(Ordering::Relaxed) != self.engine.tail.load(Ordering::Acquire)
-            || self.app.overflow_seen.load(Ordering::Relaxed)
-                != self.engine.overflow.load(Ordering::Acquire)
+        self.in_use().iter().any(|Ends { engine, app }| {
+            app.head.load(Ordering::Relaxed) != engine.tail.load(Ordering::Acquire)
+                || app.overflow_seen.load(Ordering::Relaxed)
+                    != engine.overflow.load(Ordering::Acquire)
+        })
     }
 
     /// Whether hints were lost since the last call (under the lock): look at every socket of the set.
     pub fn overflowed(&self) -> bool {
-        let now = self.engine.overflow.load(Ordering::Acquire);
-        self.app.overflow_seen.swap(now, Ordering::Relaxed) != now
+        let mut lost = false;
+        for Ends { engine, app } in self.in_use() {
+            let now = engine.overflow.load(Ordering::Acquire);
+            lost |= app.overflow_seen.swap(now, Ordering::Relaxed) != now;
+        }
+        lost
     }
 
     /// One thread more is about to sleep. Check [`Poller::pending`] once more after it.
     pub fn sleep_begins(&self) {
-        self.app.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.common.sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
     /// It has woken.
     pub fn sleep_ends(&self) {
-        self.app.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.common.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -123,42 +163,67 @@ impl Poller {
 mod tests {
     use super::*;
 
-    fn ring() -> Vec<AtomicU32> {
-        (0..HINTS).map(|_| AtomicU32::new(0)).collect()
+    const SHARDS: u32 = 3;
+
+    fn poller() -> (Box<Poller>, Vec<AtomicU32>) {
+        // SAFETY: integers only, for which zeros are good.
+        let poller: Box<Poller> = unsafe { Box::new_zeroed().assume_init() };
+        poller.reset(SHARDS);
+        let rings = (0..SHARDS * HINTS).map(|_| AtomicU32::new(0)).collect();
+        (poller, rings)
     }
 
     #[test]
     fn hints_come_out_as_they_went_in() {
-        let (poller, ring, mut tail) = (Poller::default(), ring(), 0);
-        for i in 0..2 * HINTS {
-            let at = poller.push(&ring, &mut tail, i);
-            assert!(poller.still_pending(tail, at));
-            assert!(poller.pending());
-            assert_eq!(poller.take(&ring), Some(i));
-            assert!(!poller.still_pending(tail, at));
+        let (poller, rings) = poller();
+        for shard in 0..SHARDS {
+            let mut tail = 0;
+            for i in 0..2 * HINTS {
+                let at = poller.push(&rings, shard, &mut tail, i);
+                assert!(poller.still_pending(shard, tail, at));
+                assert!(poller.pending());
+                assert_eq!(poller.take(&rings), Some(i));
+                assert!(!poller.still_pending(shard, tail, at));
+            }
+            assert_eq!(poller.take(&rings), None);
         }
-        assert_eq!(poller.take(&ring), None);
+    }
+
+    #[test]
+    fn each_shard_has_a_ring_of_its_own() {
+        let (poller, rings) = poller();
+        let mut tails = [0; SHARDS as usize];
+        for i in 0..90 {
+            let shard = i % SHARDS;
+            poller.push(&rings, shard, &mut tails[shard as usize], i);
+        }
+        let mut taken: Vec<u32> = std::iter::from_fn(|| poller.take(&rings)).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, (0..90).collect::<Vec<u32>>());
+        assert!(!poller.pending());
     }
 
     #[test]
     fn too_many_hints_are_an_overflow_not_a_loss() {
-        let (poller, ring, mut tail) = (Poller::default(), ring(), 0);
+        let (poller, rings) = poller();
+        let mut tail = 0;
         for i in 0..HINTS + 5 {
-            poller.push(&ring, &mut tail, i);
+            poller.push(&rings, 1, &mut tail, i);
         }
         assert!(poller.overflowed());
         assert!(!poller.overflowed());
         assert_eq!(
-            std::iter::from_fn(|| poller.take(&ring)).count(),
+            std::iter::from_fn(|| poller.take(&rings)).count(),
             HINTS as usize
         );
     }
 
     #[test]
     fn a_head_that_lies_costs_the_engine_nothing() {
-        let (poller, ring, mut tail) = (Poller::default(), ring(), 0);
-        poller.app.head.store(77, Ordering::Relaxed);
-        let at = poller.push(&ring, &mut tail, 1);
+        let (poller, rings) = poller();
+        let mut tail = 0;
+        poller.rings[0].app.head.store(77, Ordering::Relaxed);
+        let at = poller.push(&rings, 0, &mut tail, 1);
         assert_eq!(tail.wrapping_sub(at), 0, "taken as full");
     }
 }

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::layout::{
-    CONTEXT_STRIDE, Geometry, HINTS, Header, PAGE, POLLER_STRIDE, STAGING, SUBMISSIONS,
+    CONTEXT_STRIDE, Geometry, HINTS, Header, PAGE, POLLER_HEAD, STAGING, SUBMISSIONS,
 };
 use crate::poller::Poller;
 use crate::slot::Slot;
@@ -140,17 +140,21 @@ impl Region {
         })
     }
 
-    /// A poller's head and its ring.
+    /// A poller's head and its rings, one after the other.
     pub fn poller(&self, index: u32) -> Option<(&Poller, &[AtomicU32])> {
         if index >= self.geometry.pollers {
             return None;
         }
-        let base = self.at(self.geometry.pollers_at() + index as usize * POLLER_STRIDE);
+        let base =
+            self.at(self.geometry.pollers_at() + index as usize * self.geometry.poller_stride());
         // SAFETY: in bounds by the check; both are atomics only.
         unsafe {
             Some((
                 &*base.cast::<Poller>(),
-                std::slice::from_raw_parts(base.add(PAGE).cast::<AtomicU32>(), HINTS as usize),
+                std::slice::from_raw_parts(
+                    base.add(POLLER_HEAD).cast::<AtomicU32>(),
+                    HINTS as usize * self.geometry.shards as usize,
+                ),
             ))
         }
     }

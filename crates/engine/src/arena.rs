@@ -13,7 +13,7 @@ const KEEP: u64 = 32 << 20;
 /// The allocator of one arena.
 #[derive(Debug)]
 pub struct Arena {
-    len: u64,
+    end: u64,
     /// Never given out beyond here.
     top: u64,
     free: [Vec<u64>; SIZES],
@@ -25,11 +25,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena of `len` bytes.
-    pub fn new(len: u64) -> Arena {
+    /// An arena of the `len` bytes from `start` on.
+    pub fn new(start: u64, len: u64) -> Arena {
         Arena {
-            len,
-            top: 0,
+            end: start + len,
+            top: start,
             free: Default::default(),
             resting: Vec::new(),
             in_use: 0,
@@ -76,7 +76,7 @@ impl Arena {
     fn extend(&mut self, log2: u8) -> Option<u64> {
         let at = self.top;
         let end = at.checked_add(1 << log2)?;
-        (end <= self.len).then(|| {
+        (end <= self.end).then(|| {
             self.top = end;
             at
         })
@@ -125,10 +125,11 @@ mod tests {
 
     #[test]
     fn blocks_do_not_overlap_and_come_back() {
-        let mut arena = Arena::new(1 << 20);
+        let mut arena = Arena::new(1 << 30, 1 << 20);
         let a = arena.allocate(12).unwrap();
         let b = arena.allocate(16).unwrap();
         assert!(a + (1 << 12) <= b || b + (1 << 16) <= a);
+        assert!(a.min(b) >= 1 << 30, "before its start");
         arena.free(a, 12);
         assert_ne!(
             arena.allocate(12),
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_exhausted_arena_refuses_and_recovers() {
-        let mut arena = Arena::new(1 << 16);
+        let mut arena = Arena::new(0, 1 << 16);
         let all = arena.allocate(16).unwrap();
         assert_eq!(arena.allocate(12), None);
         assert_eq!(arena.failures(), 1);
@@ -158,14 +159,14 @@ mod tests {
 
     #[test]
     fn sizes_out_of_range_are_refused() {
-        let mut arena = Arena::new(1 << 30);
+        let mut arena = Arena::new(0, 1 << 30);
         assert_eq!(arena.allocate(11), None);
         assert_eq!(arena.allocate(25), None);
     }
 
     #[test]
     fn much_free_memory_goes_back_to_the_machine() {
-        let mut arena = Arena::new(1 << 30);
+        let mut arena = Arena::new(0, 1 << 30);
         let blocks: Vec<u64> = (0..20).map(|_| arena.allocate(22).unwrap()).collect();
         for block in blocks {
             arena.free(block, 22);

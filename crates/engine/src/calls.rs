@@ -21,7 +21,7 @@ impl Worker {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
         let slot = this.open_slot().ok_or(ENFILE)?;
-        this.entries[slot as usize].holders.push(process);
+        this.entries[slot].holders.push(process);
         let reference = this.reference(slot);
         Ok((0, reference.to_bits().to_ne_bytes().to_vec()))
     }
@@ -30,7 +30,7 @@ impl Worker {
         let [a, b, c, flags, ..] = submission.arguments;
         let address = Address::from_words([a, b, c]);
         let program = self.program(place.program);
-        let entry = &program.entries[place.slot as usize];
+        let entry = &program.entries[place.slot];
         if entry.socket.is_some() {
             return Err(EINVAL);
         }
@@ -44,8 +44,7 @@ impl Worker {
             ..Options::default()
         };
         let id = self
-            .shard
-            .bind_with(owner, SocketAddr::from(address), &bound)
+            .bind_everywhere(place, owner, SocketAddr::from(address), bound, &options)
             .map_err(|error| error.errno())?;
         for opt in options {
             // Each was accepted before; what a bound socket refuses concerns nothing that exists yet.
@@ -59,13 +58,14 @@ impl Worker {
     pub(crate) fn listen(&mut self, place: Place, backlog: u32) -> Outcome {
         let program = self.program(place.program);
         let owner = program.owner;
-        let entry = &program.entries[place.slot as usize];
+        let entry = &program.entries[place.slot];
         let (socket, accepts) = (entry.socket, entry.accepts);
+        let options = entry.options.clone();
         if let Some(mut queue) = accepts {
             queue.backlog = backlog;
             let id = socket.ok_or(EINVAL)?;
-            self.program(place.program).entries[place.slot as usize].accepts = Some(queue);
-            return plain(self.shard.listen_bound(id, backlog.max(1)));
+            self.program(place.program).entries[place.slot].accepts = Some(queue);
+            return plain(self.listen_everywhere(place, id, backlog));
         }
         let id = match socket {
             Some(id) => id,
@@ -73,8 +73,7 @@ impl Worker {
             None => {
                 let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
                 let id = self
-                    .shard
-                    .bind(owner, any, Reuse::default())
+                    .bind_everywhere(place, owner, any, Options::default(), &options)
                     .map_err(|error| error.errno())?;
                 self.tie(id, place);
                 id
@@ -87,11 +86,11 @@ impl Worker {
             .memory_mut()
             .allocate(owner, log2)
             .ok_or(libc::ENOBUFS)?;
-        if let Err(error) = self.shard.listen_bound(id, backlog.max(1)) {
+        if let Err(error) = self.listen_everywhere(place, id, backlog) {
             self.shard.memory_mut().free(owner, block);
             return Err(error.errno());
         }
-        self.program(place.program).entries[place.slot as usize].accepts = Some(AcceptQueue {
+        self.program(place.program).entries[place.slot].accepts = Some(AcceptQueue {
             at: block.at,
             log2,
             pushed: 0,
@@ -106,11 +105,11 @@ impl Worker {
         let remote = SocketAddr::from(Address::from_words([a, b, c]));
         let buffers = self.shard.config().buffers;
         let program = self.program(place.program);
-        let entry = &program.entries[place.slot as usize];
+        let entry = &program.entries[place.slot];
         let (owner, socket) = (program.owner, entry.socket);
         let options = options::collect(&entry.options, &buffers);
         let result = match socket {
-            Some(id) => self.shard.connect_bound(id, remote, self.now),
+            Some(id) => self.connect_bound(id, remote),
             None => self
                 .shard
                 .connect(owner, None, remote, &options, self.now)
@@ -127,7 +126,7 @@ impl Worker {
     }
 
     pub(crate) fn accepted(&mut self, place: Place, process: Process) -> Outcome {
-        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        let entry = &mut self.program(place.program).entries[place.slot];
         let Some(waiting) = entry.waiting.take() else {
             return Err(EINVAL);
         };
@@ -138,14 +137,14 @@ impl Worker {
         };
         // There is room in the listener's queue again.
         let mut touched = std::mem::take(&mut self.touched);
-        self.hand_over(listener, &mut touched);
+        self.make_room(listener, &mut touched);
         self.touched = touched;
         done()
     }
 
     pub(crate) fn watch(&mut self, place: Place, submission: &Submission) -> Outcome {
         let (poller, [mask, sequence, ..]) = (submission.parameter, submission.arguments);
-        let mask = mask as u32;
+        let (mask, own) = (mask as u32, self.own);
         let program = self.program(place.program);
         let Some(Some(entry)) = program.pollers.get_mut(poller as usize) else {
             return Err(EINVAL);
@@ -156,7 +155,7 @@ impl Worker {
         ) else {
             return Err(EINVAL);
         };
-        let watches = &mut program.entries[place.slot as usize].watches;
+        let watches = &mut program.entries[place.slot].watches;
         let index = match watches.iter().position(|watch| watch.poller == poller) {
             Some(index) => index,
             None => {
@@ -172,7 +171,7 @@ impl Worker {
         watch.mask = mask;
         // What changed after the program last looked and before it was watched has been hinted to nobody.
         if slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
-            watch.hint = Some(shared.push(hints, &mut entry.tail, place.slot));
+            watch.hint = Some(shared.push(hints, own, &mut entry.tail, place.slot));
             entry.touched = true;
             self.touch(place);
         }
@@ -182,9 +181,13 @@ impl Worker {
     pub(crate) fn set_option(&mut self, place: Place, submission: &Submission) -> Outcome {
         let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
         let opt = options::parse(name, &submission.arguments)?;
-        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        let entry = &mut self.program(place.program).entries[place.slot];
+        let replicated = entry.replicated;
         match entry.socket {
             Some(id) => {
+                if replicated {
+                    self.set_option_elsewhere(place, opt);
+                }
                 self.touch(place);
                 plain(self.shard.set_option(id, opt, self.now))
             }
@@ -200,7 +203,7 @@ impl Worker {
 
     pub(crate) fn get_option(&mut self, place: Place, submission: &Submission) -> Outcome {
         let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
-        let entry = &self.program(place.program).entries[place.slot as usize];
+        let entry = &self.program(place.program).entries[place.slot];
         let (socket, set) = (entry.socket, entry.options.clone());
         let Some(id) = socket else {
             // Without a socket: what was set, else the zeros of a fresh one.
@@ -221,7 +224,7 @@ impl Worker {
         match (name, info) {
             (Name::Info, Some(info)) => Ok((0, tcp_info::encode(&info))),
             (Name::Info, None) => {
-                let listening = self.program(place.program).entries[place.slot as usize]
+                let listening = self.program(place.program).entries[place.slot]
                     .accepts
                     .is_some();
                 let mut data = vec![0; size_of::<libc::tcp_info>()];
@@ -247,9 +250,13 @@ impl Worker {
 
     pub(crate) fn disconnect(&mut self, place: Place) -> Outcome {
         let program = self.program(place.program);
-        let entry = &mut program.entries[place.slot as usize];
+        let entry = &mut program.entries[place.slot];
+        let replicated = std::mem::take(&mut entry.replicated);
         if let Some(id) = entry.socket.take() {
             let _ = self.shard.abort(id, self.now);
+        }
+        if replicated {
+            self.forget_everywhere(place);
         }
         self.touch(place);
         done()

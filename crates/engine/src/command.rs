@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use millrace_context::{Region, SlotRef};
 use millrace_shard::Owner;
 
+use crate::snapshot::SocketRow;
 use crate::socket::Process;
 
 /// A command. Those with a `done` are waited for: the program must not go on before they have been carried out.
@@ -73,7 +74,7 @@ pub enum Command {
         /// Its index.
         poller: u32,
         /// Its eventfd.
-        doorbell: OwnedFd,
+        doorbell: Arc<OwnedFd>,
         /// Told when it can be watched with.
         done: Sender<()>,
     },
@@ -84,10 +85,10 @@ pub enum Command {
         /// Its index.
         poller: u32,
     },
-    /// All sockets as JSON.
+    /// All sockets.
     Sockets {
         /// Where to.
-        reply: Sender<String>,
+        reply: Sender<Vec<SocketRow>>,
     },
     /// Counters and usage as JSON.
     Describe {

@@ -15,7 +15,7 @@ pub struct Config {
     pub loopback: bool,
     /// Ends when its last program has ended.
     pub ephemeral: bool,
-    /// Shards, 1 for now.
+    /// Threads that run the stack, each with its part of the flows, 1 to 64.
     pub shards: u16,
     /// The shard's thread follows its program's thread from core to core.
     pub follow: bool,

@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
@@ -22,9 +20,10 @@ use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::numbers::Numbers;
 use crate::serving::Serving;
+use crate::snapshot;
 use crate::socket::Process;
 use crate::start::token;
-use crate::worker::ring;
+use crate::workers::Workers;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
@@ -78,9 +77,7 @@ pub struct Control {
     limits: Limits,
     serving: Serving,
     listener: OwnedFd,
-    commands: Sender<Command>,
-    doorbell: Arc<OwnedFd>,
-    worker: Option<JoinHandle<()>>,
+    workers: Workers,
     epoll: OwnedFd,
     clients: HashMap<u64, Client>,
     next_client: u64,
@@ -94,14 +91,12 @@ const LISTENER: u64 = 0;
 const PIDFD: u64 = 1 << 63;
 
 impl Control {
-    /// A control thread for a worker that runs already.
-    pub fn new(
+    /// A control thread for workers that run already.
+    pub(crate) fn new(
         config: &Config,
         serving: Serving,
         listener: OwnedFd,
-        commands: Sender<Command>,
-        doorbell: Arc<OwnedFd>,
-        worker: JoinHandle<()>,
+        workers: Workers,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -117,9 +112,7 @@ impl Control {
             limits: config.limits.clone(),
             serving,
             listener,
-            commands,
-            doorbell,
-            worker: Some(worker),
+            workers,
             epoll,
             clients: HashMap::new(),
             next_client: 1,
@@ -133,12 +126,8 @@ impl Control {
     pub fn run(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
-            if self.worker.as_ref().is_none_or(JoinHandle::is_finished) {
-                let outcome = self.worker.take().map(JoinHandle::join);
-                return match outcome {
-                    Some(Err(_)) => Err(io::Error::other("the shard's thread panicked")),
-                    _ => Ok(()),
-                };
+            if self.workers.have_ended(self.ending) {
+                return self.workers.outcome();
             }
             let timeout = if self.ending {
                 Some(Timespec {
@@ -271,9 +260,7 @@ impl Control {
                 Err(libc::EACCES)
             }
             Kind::Program => self.program(number),
-            Kind::Sockets => self
-                .ask(|reply| Command::Sockets { reply })
-                .and_then(|text| document(&text)),
+            Kind::Sockets => self.sockets().and_then(|text| document(&text)),
             Kind::Describe => self.describe().and_then(|text| document(&text)),
             Kind::Down => {
                 self.end(PATIENCE_DOWN);
@@ -286,28 +273,13 @@ impl Control {
         }
     }
 
-    fn send(&self, command: Command) {
-        // If the worker is gone the main loop sees it next.
-        let _ = self.commands.send(command);
-        ring(self.doorbell.as_fd());
-    }
-
-    /// Sends a command and waits for its answer.
-    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, i32> {
-        let (reply, receiver) = mpsc::channel();
-        self.send(command(reply));
-        receiver
-            .recv_timeout(Duration::from_secs(5))
-            .map_err(|_| libc::EIO)
-    }
-
     fn program(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let limits = &self.limits;
         let geometry = Geometry {
             slots: limits.sockets,
-            contexts: limits.processes * CONTEXTS,
+            contexts: limits.processes * CONTEXTS * self.workers.len(),
             pollers: limits.pollers,
-            shards: 1,
+            shards: self.workers.len(),
             arena: limits.memory,
         };
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
@@ -323,7 +295,7 @@ impl Control {
             .unwrap_or(self.programs.len());
         let owner = Owner(index as u32);
         let token = token().map_err(errno)?;
-        self.send(Command::AddProgram {
+        self.workers.send(|_| Command::AddProgram {
             owner,
             region: region.clone(),
         });
@@ -402,7 +374,8 @@ impl Control {
         member.pid = pid;
         if member.contexts.is_empty() {
             let block = program.contexts.take().ok_or(libc::EAGAIN)?;
-            member.contexts = (block * CONTEXTS..(block + 1) * CONTEXTS).collect();
+            let contexts = CONTEXTS * self.workers.len();
+            member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
         let contexts = member.contexts.clone();
         let geometry = *program.region.geometry();
@@ -412,12 +385,17 @@ impl Control {
             client.member = Some((index as u32, process));
         }
         let first = contexts[0];
-        self.ask(|done| Command::AddProcess {
-            owner: Owner(index as u32),
-            process,
-            pid,
-            contexts,
-            done,
+        // In turn, as `Attached::contexts` says.
+        let every = self.workers.len() as usize;
+        self.workers.ask(|shard, done| {
+            let own = contexts.iter().skip(shard as usize).step_by(every);
+            Command::AddProcess {
+                owner: Owner(index as u32),
+                process,
+                pid,
+                contexts: own.copied().collect(),
+                done,
+            }
         })?;
         let attached = Attached {
             geometry,
@@ -426,7 +404,8 @@ impl Control {
             contexts: CONTEXTS,
             engine_pid: std::process::id(),
         };
-        Ok((attached.to_words(), vec![file, self.doorbell.clone()]))
+        let descriptors = std::iter::once(file).chain(self.workers.doorbells());
+        Ok((attached.to_words(), descriptors.collect()))
     }
 
     /// Watches for a process's death.
@@ -481,7 +460,7 @@ impl Control {
                 parent: Some(parent),
             },
         );
-        self.ask(|done| Command::Fork {
+        self.workers.ask(|_, done| Command::Fork {
             owner: Owner(index),
             parent,
             child,
@@ -506,21 +485,21 @@ impl Control {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
         let poller = program.pollers.take().ok_or(libc::EMFILE)?;
         if let Some((shared, _)) = program.region.poller(poller) {
-            shared.reset();
+            shared.reset(self.workers.len());
         }
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| errno.raw_os_error())?;
-        let ours = doorbell.try_clone().map_err(|_| libc::EMFILE)?;
+        let doorbell = Arc::new(doorbell);
         if let Some(member) = program.members.get_mut(&process) {
             member.pollers.push(poller);
         }
-        self.ask(|done| Command::AddPoller {
+        self.workers.ask(|_, done| Command::AddPoller {
             owner: Owner(index),
             poller,
-            doorbell: ours,
+            doorbell: doorbell.clone(),
             done,
         })?;
-        Ok((words(&[u64::from(poller)]), vec![Arc::new(doorbell)]))
+        Ok((words(&[u64::from(poller)]), vec![doorbell]))
     }
 
     fn poller_gone(&mut self, number: u64, poller: u32) {
@@ -551,7 +530,7 @@ impl Control {
                 continue;
             }
             program.pollers.give(*poller);
-            self.send(Command::RemovePoller {
+            self.workers.send(|_| Command::RemovePoller {
                 owner: Owner(index),
                 poller: *poller,
             });
@@ -560,14 +539,14 @@ impl Control {
 
     fn holds(&mut self, number: u64, payload: &[u8]) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let (index, process) = self.member(number)?;
-        let sockets = payload
+        let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
             .map(|word| SlotRef::from_bits(u64::from_ne_bytes(word.try_into().unwrap_or_default())))
             .collect();
-        self.ask(|done| Command::Holds {
+        self.workers.ask(|_, done| Command::Holds {
             owner: Owner(index),
             process,
-            sockets,
+            sockets: sockets.clone(),
             done,
         })?;
         Ok((words(&[]), Vec::new()))
@@ -598,10 +577,12 @@ impl Control {
             }
         }
         if let Some(first) = member.contexts.first() {
-            program.contexts.give(first / CONTEXTS);
+            program
+                .contexts
+                .give(first / (CONTEXTS * self.workers.len()));
         }
         program.processes.give(u32::from(process));
-        self.send(Command::ProcessGone {
+        self.workers.send(|_| Command::ProcessGone {
             owner: Owner(index),
             process,
         });
@@ -651,7 +632,7 @@ impl Control {
                 .is_some_and(|program| !program.guarded && program.members.is_empty())
             {
                 self.programs[index] = None;
-                self.send(Command::RemoveProgram {
+                self.workers.send(|_| Command::RemoveProgram {
                     owner: Owner(index as u32),
                 });
             }
@@ -667,14 +648,23 @@ impl Control {
 
     fn end(&mut self, patience: Duration) {
         self.ending = true;
-        self.send(Command::Drain {
+        self.workers.send(|_| Command::Drain {
             patience_ms: patience.as_millis() as u64,
         });
     }
 
+    fn sockets(&self) -> Result<String, i32> {
+        let shards = self.workers.ask(|_, reply| Command::Sockets { reply })?;
+        snapshot::sockets_json(shards).map_err(|_| libc::EIO)
+    }
+
     fn describe(&self) -> Result<String, i32> {
-        let worker: String = self.ask(|reply| Command::Describe { reply })?;
-        let worker: serde_json::Value = serde_json::from_str(&worker).map_err(|_| libc::EIO)?;
+        let shards = self.workers.ask(|_, reply| Command::Describe { reply })?;
+        let shards: Result<Vec<serde_json::Value>, _> = shards
+            .iter()
+            .map(|text| serde_json::from_str(text))
+            .collect();
+        let shards = shards.map_err(|_| libc::EIO)?;
         let description = serde_json::json!({
             "name": self.name,
             "pid": std::process::id(),
@@ -682,7 +672,7 @@ impl Control {
             "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
             "addresses": self.serving.own,
             "loopback": self.loopback,
-            "shards": [worker],
+            "shards": shards,
         });
         Ok(description.to_string())
     }

@@ -7,6 +7,7 @@
 //! - [`arena`], [`memory`]: receive rings inside the programs' regions.
 //! - [`program`], [`socket`]: what the engine believes of each program and each of its sockets, in private memory.
 //! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
+//! - `handoff`, `peers`, `replicas`: what several shards of one engine have to do with each other.
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
 pub mod arena;
@@ -16,14 +17,18 @@ pub mod config;
 pub mod control;
 mod egress;
 mod follow;
+mod handoff;
 mod host;
 mod life;
 pub mod memory;
 mod numbers;
 mod options;
+mod peers;
+mod pin;
 pub mod process;
 pub mod program;
 mod publish;
+mod replicas;
 mod serve;
 mod serving;
 mod snapshot;
@@ -31,6 +36,7 @@ pub mod socket;
 pub mod start;
 mod tcp_info;
 pub mod worker;
+mod workers;
 
 pub use config::Config;
 pub use start::{StartError, start};

@@ -13,7 +13,7 @@ use crate::worker::{Place, Worker};
 impl Worker {
     /// A process holds a socket no more. The last one closes it.
     pub(crate) fn release(&mut self, place: Place, process: Process) {
-        let entry = &mut self.program(place.program).entries[place.slot as usize];
+        let entry = &mut self.program(place.program).entries[place.slot];
         let Some(at) = entry.holders.iter().position(|holder| *holder == process) else {
             return;
         };
@@ -27,9 +27,10 @@ impl Worker {
     fn close(&mut self, place: Place) {
         let program = self.program(place.program);
         let owner = program.owner;
-        let entry = &mut program.entries[place.slot as usize];
+        let entry = &mut program.entries[place.slot];
         entry.open = false;
         let (socket, accepts) = (entry.socket.take(), entry.accepts.take());
+        let replicated = std::mem::take(&mut entry.replicated);
         entry.watches.clear();
         program.vacant.push(place.slot);
         let slot = program.slot(place.slot);
@@ -58,20 +59,25 @@ impl Worker {
             );
             self.reset_waiting(place, u64::MAX);
         }
+        if replicated {
+            self.forget_everywhere(place);
+        }
     }
 
     /// Resets connections that wait in a listener's queue below `position`: nobody will take them. One that a living process has claimed is
     /// its own: the submission that says so may be on its way.
-    fn reset_waiting(&mut self, listener: Place, position: u64) {
+    pub(crate) fn reset_waiting(&mut self, listener: Place, position: u64) {
         let program = self.program(listener.program);
         let claimed = |slot: u32| {
             let claim = program.slot(slot).app.context.load(Ordering::Acquire);
             let mut contexts = program.contexts.iter();
             contexts.any(|context| context.index + 1 == claim)
         };
-        let lost: Vec<u32> = (0..program.entries.len() as u32)
+        let lost: Vec<u32> = program
+            .entries
+            .numbers()
             .filter(|slot| {
-                let entry = &program.entries[*slot as usize];
+                let entry = &program.entries[*slot];
                 entry.open
                     && entry.waiting.is_some_and(|waiting| {
                         waiting.listener == listener.slot && waiting.position < position
@@ -85,7 +91,7 @@ impl Worker {
     /// Resets connections that nobody has taken.
     fn reset(&mut self, program: u32, slots: &[u32]) {
         for slot in slots {
-            let entry = &mut self.program(program).entries[*slot as usize];
+            let entry = &mut self.program(program).entries[*slot];
             entry.waiting = None;
             if let Some(id) = entry.socket.take() {
                 let _ = self.shard.abort(id, self.now);
@@ -107,9 +113,11 @@ impl Worker {
             return;
         };
         // What it had claimed from a queue, whether or not the listener is still there.
-        let claimed: Vec<u32> = (0..this.entries.len() as u32)
+        let claimed: Vec<u32> = this
+            .entries
+            .numbers()
             .filter(|slot| {
-                let entry = &this.entries[*slot as usize];
+                let entry = &this.entries[*slot];
                 let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
                 let mut contexts = this.contexts.iter();
                 entry.open
@@ -120,12 +128,14 @@ impl Worker {
             .collect();
         this.contexts.retain(|context| context.process != process);
         this.processes.retain(|entry| entry.process != process);
-        let held: Vec<u32> = (0..this.entries.len() as u32)
-            .filter(|slot| this.entries[*slot as usize].holders.contains(&process))
+        let held: Vec<u32> = this
+            .entries
+            .numbers()
+            .filter(|slot| this.entries[*slot].holders.contains(&process))
             .collect();
         let listeners: Vec<(u32, u64)> = held
             .iter()
-            .filter(|slot| this.entries[**slot as usize].accepts.is_some())
+            .filter(|slot| this.entries[**slot].accepts.is_some())
             .map(|slot| (*slot, this.slot(*slot).app.consumed.load(Ordering::Acquire)))
             .collect();
         self.reset(program, &claimed);
@@ -146,7 +156,7 @@ impl Worker {
                     self.programs.resize_with(index + 1, || None);
                 }
                 self.shard.memory_mut().insert(owner, region.clone());
-                self.programs[index] = Some(Program::new(owner, region));
+                self.programs[index] = Some(Program::new(owner, region, self.own));
             }
             Command::RemoveProgram { owner } => self.remove_program(owner.0),
             Command::AddProcess {
@@ -223,10 +233,11 @@ impl Worker {
                                 .iter()
                                 .any(|held| held.index == slot && program.find(*held).is_some())
                         };
-                        (0..program.entries.len() as u32)
+                        program
+                            .entries
+                            .numbers()
                             .filter(|slot| {
-                                program.entries[*slot as usize].holders.contains(&process)
-                                    && !kept(*slot)
+                                program.entries[*slot].holders.contains(&process) && !kept(*slot)
                             })
                             .collect()
                     });
@@ -277,12 +288,12 @@ impl Worker {
                     if let Some(entry) = program.pollers.get_mut(poller as usize) {
                         *entry = None;
                     }
-                    for entry in &mut program.entries {
+                    for entry in program.entries.iter_mut() {
                         entry.watches.retain(|watch| watch.poller != poller);
                     }
                 }
             }
-            Command::Sockets { reply } => drop(reply.send(self.sockets_json())),
+            Command::Sockets { reply } => drop(reply.send(self.socket_rows())),
             Command::Describe { reply } => drop(reply.send(self.describe_json())),
             Command::Drain { .. } => {}
         }
@@ -298,15 +309,17 @@ impl Worker {
             return;
         };
         this.contexts.clear();
-        let (waiting, open): (Vec<u32>, Vec<u32>) = (0..this.entries.len() as u32)
-            .filter(|slot| this.entries[*slot as usize].open)
-            .partition(|slot| this.entries[*slot as usize].waiting.is_some());
+        let numbers = this.entries.numbers();
+        let (waiting, open): (Vec<u32>, Vec<u32>) = numbers
+            .filter(|slot| this.entries[*slot].open)
+            .partition(|slot| this.entries[*slot].waiting.is_some());
         for slot in waiting.into_iter().chain(open) {
-            if self.program(program).entries[slot as usize].open {
+            if self.program(program).entries[slot].open {
                 self.close(Place { program, slot });
             }
         }
         self.publish();
+        self.forget_replicas_of(program);
         let owner = self.program(program).owner;
         self.programs[program as usize] = None;
         // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.

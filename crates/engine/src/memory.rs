@@ -6,6 +6,7 @@ use millrace_context::Region;
 use millrace_shard::{Block, Memory, Owner};
 
 use crate::arena::Arena;
+use crate::program::Part;
 
 /// One program's arena and where it is mapped.
 #[derive(Debug)]
@@ -15,19 +16,30 @@ pub struct Share {
 }
 
 /// All programs' arenas, by owner.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arenas {
     shares: Vec<Option<Share>>,
+    /// The shard whose parts they are.
+    own: u32,
 }
 
 impl Arenas {
+    /// No program's yet; shard `own`'s part of each to come.
+    pub fn new(own: u32) -> Arenas {
+        Arenas {
+            shares: Vec::new(),
+            own,
+        }
+    }
+
     /// Adds a program's.
     pub fn insert(&mut self, owner: Owner, region: Arc<Region>) {
         let index = owner.0 as usize;
         if self.shares.len() <= index {
             self.shares.resize_with(index + 1, || None);
         }
-        let arena = Arena::new(region.geometry().arena);
+        let part = Part::of(region.geometry().arena, self.own, &region);
+        let arena = Arena::new(part.start, part.len);
         self.shares[index] = Some(Share { region, arena });
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use millrace_context::submission::Cursor;
 use millrace_context::{Region, Slot, SlotRef};
@@ -24,7 +25,7 @@ pub struct ContextEntry {
 #[derive(Debug)]
 pub struct PollerEntry {
     /// Its eventfd.
-    pub doorbell: OwnedFd,
+    pub doorbell: Arc<OwnedFd>,
     /// The engine's own copy of the ring's tail.
     pub tail: u32,
     /// Set when it has had hints since the last ringing.
@@ -40,6 +41,86 @@ pub struct ProcessEntry {
     pub pid: u32,
 }
 
+/// A shard's part of what a region has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+impl Part {
+    /// Shard `own`'s part of `all`; in units of 4 KB if there is that much of it.
+    pub(crate) fn of(all: u64, own: u32, region: &Region) -> Part {
+        match u64::from(region.geometry().shards) {
+            0 | 1 => Part { start: 0, len: all },
+            shards => {
+                let share = all / shards;
+                let len = share - if share >= 4096 { share % 4096 } else { 0 };
+                Part {
+                    start: len * u64::from(own),
+                    len,
+                }
+            }
+        }
+    }
+}
+
+/// The slots of one shard that have been used, by their number in the region.
+#[derive(Debug)]
+pub struct Entries {
+    base: u32,
+    limit: u32,
+    list: Vec<Entry>,
+}
+
+impl Entries {
+    fn new(base: u32, limit: u32) -> Entries {
+        Entries {
+            base,
+            limit,
+            list: Vec::new(),
+        }
+    }
+
+    /// One more; none when the shard has no more.
+    fn push(&mut self) -> Option<u32> {
+        let next = self.list.len() as u32;
+        (next < self.limit).then(|| {
+            self.list.push(Entry::default());
+            self.base + next
+        })
+    }
+
+    /// The entry of a slot, if it is one of these.
+    pub fn get(&self, slot: u32) -> Option<&Entry> {
+        self.list.get(slot.wrapping_sub(self.base) as usize)
+    }
+
+    /// The numbers of all.
+    pub fn numbers(&self) -> std::ops::Range<u32> {
+        self.base..self.base + self.list.len() as u32
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.list.iter_mut()
+    }
+}
+
+impl std::ops::Index<u32> for Entries {
+    type Output = Entry;
+
+    fn index(&self, slot: u32) -> &Entry {
+        &self.list[(slot - self.base) as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Entries {
+    fn index_mut(&mut self, slot: u32) -> &mut Entry {
+        &mut self.list[(slot - self.base) as usize]
+    }
+}
+
 /// One program, as its worker sees it.
 #[derive(Debug)]
 pub struct Program {
@@ -47,8 +128,8 @@ pub struct Program {
     pub owner: Owner,
     /// The memory shared with it.
     pub region: Arc<Region>,
-    /// Slots that have been used, by index.
-    pub entries: Vec<Entry>,
+    /// Slots that have been used, of those that are this shard's.
+    pub entries: Entries,
     /// Slots to use again, the last freed first.
     pub vacant: Vec<u32>,
     /// Contexts in use.
@@ -57,19 +138,22 @@ pub struct Program {
     pub pollers: Vec<Option<PollerEntry>>,
     /// Processes alive or announced.
     pub processes: Vec<ProcessEntry>,
+    own: u32,
 }
 
 impl Program {
-    /// A program without processes.
-    pub fn new(owner: Owner, region: Arc<Region>) -> Program {
+    /// A program without processes, as shard `own` of its region's shards serves it.
+    pub fn new(owner: Owner, region: Arc<Region>, own: u32) -> Program {
+        let slots = Part::of(u64::from(region.geometry().slots), own, &region);
         Program {
             owner,
             region,
-            entries: Vec::new(),
+            entries: Entries::new(slots.start as u32, slots.len as u32),
             vacant: Vec::new(),
             contexts: Vec::new(),
             pollers: Vec::new(),
             processes: Vec::new(),
+            own,
         }
     }
 
@@ -77,21 +161,42 @@ impl Program {
     pub fn open_slot(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
-            None if self.entries.len() < self.region.geometry().slots as usize => {
-                self.entries.push(Entry::default());
-                self.entries.len() as u32 - 1
-            }
-            None => return None,
+            None => self.entries.push()?,
         };
-        let entry = &mut self.entries[index as usize];
+        let entry = &mut self.entries[index];
         entry.open();
-        self.region.slot(index)?.reset(entry.generation, 0);
+        self.region.slot(index)?.reset(entry.generation, self.own);
         Some(index)
+    }
+
+    /// Takes back a slot that was opened for nothing.
+    pub fn give_back_slot(&mut self, slot: u32) {
+        self.entries[slot].open = false;
+        self.vacant.push(slot);
+    }
+
+    /// Whether a listener's queue takes one connection more.
+    pub fn has_room(&self, listener: u32) -> bool {
+        self.entries[listener].accepts.is_some_and(|queue| {
+            let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
+            let waiting = queue.pushed - consumed.min(queue.pushed);
+            waiting < queue.capacity().min(u64::from(queue.backlog.max(1)))
+        })
+    }
+
+    /// Puts a connection into a listener's queue, which has room for it.
+    pub fn append_accepted(&mut self, listener: u32, accepted: SlotRef) {
+        if let Some(queue) = &mut self.entries[listener].accepts {
+            let at = queue.at + ((queue.pushed * 8) & ((1 << queue.log2) - 1));
+            self.region
+                .write_arena(at, &accepted.to_bits().to_ne_bytes());
+            queue.pushed += 1;
+        }
     }
 
     /// The slot that a program's reference means, if it is the present one.
     pub fn find(&self, slot: SlotRef) -> Option<u32> {
-        let entry = self.entries.get(slot.index as usize)?;
+        let entry = self.entries.get(slot.index)?;
         (entry.open && entry.generation == slot.generation).then_some(slot.index)
     }
 
@@ -106,7 +211,7 @@ impl Program {
     pub fn reference(&self, index: u32) -> SlotRef {
         SlotRef {
             index,
-            generation: self.entries[index as usize].generation,
+            generation: self.entries[index].generation,
         }
     }
 
@@ -120,6 +225,11 @@ impl Program {
 
     /// Slots in use.
     pub fn open_slots(&self) -> usize {
-        self.entries.len() - self.vacant.len()
+        self.entries.numbers().len() - self.vacant.len()
+    }
+
+    /// The shard that a slot is served by.
+    pub fn shard_of(&self, slot: u32) -> u32 {
+        slot / self.entries.limit.max(1)
     }
 }

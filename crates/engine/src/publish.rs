@@ -41,9 +41,14 @@ impl Worker {
                 } else {
                     touched.push(place);
                 }
+            } else if self.peers.is_some() {
+                self.relay(id, &mut touched);
             }
         }
         self.changed = changed;
+        if self.peers.is_some() {
+            self.retry_stuck(&mut touched);
+        }
         if !touched.is_empty() {
             for place in &touched {
                 self.publish_slot(*place);
@@ -67,51 +72,42 @@ impl Worker {
             .get(place.program as usize)?
             .as_ref()?
             .entries
-            .get(place.slot as usize)?;
+            .get(place.slot)?;
         (entry.socket == Some(id)).then_some(place)
     }
 
     /// Ties a socket to a slot.
     pub(crate) fn tie(&mut self, id: SocketId, place: Place) {
-        let index = id.index() as usize;
-        if self.places.len() <= index {
-            self.places.resize(index + 1, None);
-        }
-        self.places[index] = Some(place);
+        note_place(&mut self.places, id, place);
         if let Some(program) = self.programs[place.program as usize].as_mut() {
-            program.entries[place.slot as usize].socket = Some(id);
+            program.entries[place.slot].socket = Some(id);
         }
     }
 
     /// Moves established connections from a listener in the shard to its queue in the program's memory, as far as the backlog goes.
     pub(crate) fn hand_over(&mut self, place: Place, touched: &mut Vec<Place>) {
+        if self.peers.is_some() && !self.hand_over_late(place, touched) {
+            return;
+        }
         let Some(program) = self.programs[place.program as usize].as_mut() else {
             return;
         };
-        let Some(listener) = program.entries[place.slot as usize].socket else {
+        let Some(listener) = program.entries[place.slot].socket else {
             return;
         };
         let mut moved = false;
-        loop {
-            let Some(mut queue) = program.entries[place.slot as usize].accepts else {
+        while self
+            .shard
+            .view(listener)
+            .is_some_and(|view| view.pending_accepts > 0)
+        {
+            let Some(queue) = program.entries[place.slot].accepts else {
                 return;
             };
-            let taken = program
-                .slot(place.slot)
-                .app
-                .consumed
-                .load(Ordering::Acquire)
-                .min(queue.pushed);
-            let waiting = queue.pushed - taken;
-            let room = queue.capacity().min(u64::from(queue.backlog.max(1)));
-            if waiting >= room {
-                break;
-            }
-            if self
-                .shard
-                .view(listener)
-                .is_none_or(|view| view.pending_accepts == 0)
-            {
+            if !program.has_room(place.slot) {
+                if let Some(peers) = &mut self.peers {
+                    peers.note_stuck(place);
+                }
                 break;
             }
             let Some(slot) = program.open_slot() else {
@@ -119,31 +115,21 @@ impl Worker {
                 break;
             };
             let Ok(id) = self.shard.accept(listener) else {
-                program.entries[slot as usize].open = false;
-                program.vacant.push(slot);
+                program.give_back_slot(slot);
                 break;
             };
-            program.entries[slot as usize].waiting = Some(Waiting {
+            let entry = &mut program.entries[slot];
+            entry.waiting = Some(Waiting {
                 listener: place.slot,
                 position: queue.pushed,
             });
-            let reference = program.reference(slot);
-            let at = queue.at + ((queue.pushed * 8) & ((1 << queue.log2) - 1));
-            program
-                .region
-                .write_arena(at, &reference.to_bits().to_ne_bytes());
-            queue.pushed += 1;
-            program.entries[place.slot as usize].accepts = Some(queue);
-            program.entries[slot as usize].socket = Some(id);
+            entry.socket = Some(id);
+            program.append_accepted(place.slot, program.reference(slot));
             let accepted = Place {
                 program: place.program,
                 slot,
             };
-            let index = id.index() as usize;
-            if self.places.len() <= index {
-                self.places.resize(index + 1, None);
-            }
-            self.places[index] = Some(accepted);
+            note_place(&mut self.places, id, accepted);
             touched.push(accepted);
             moved = true;
         }
@@ -158,7 +144,7 @@ impl Worker {
             return;
         };
         let index = place.slot;
-        let entry = &mut program.entries[index as usize];
+        let entry = &mut program.entries[index];
         if !entry.open {
             return;
         }
@@ -226,7 +212,7 @@ impl Worker {
             pollers,
             ..
         } = program;
-        let entry = &mut entries[place.slot as usize];
+        let entry = &mut entries[place.slot];
         let Some(slot) = region.slot(place.slot) else {
             return;
         };
@@ -297,11 +283,11 @@ impl Worker {
             poller.touched = true;
             if watch
                 .hint
-                .is_some_and(|hint| shared.still_pending(poller.tail, hint))
+                .is_some_and(|hint| shared.still_pending(self.own, poller.tail, hint))
             {
                 continue;
             }
-            watch.hint = Some(shared.push(hints, &mut poller.tail, place.slot));
+            watch.hint = Some(shared.push(hints, self.own, &mut poller.tail, place.slot));
             self.counters.hints += 1;
         }
         if chosen.is_some() && entry.watches.len() > 1 {
@@ -337,19 +323,27 @@ impl Worker {
     /// Sets a slot's error word: a request failed that nobody waits for.
     pub(crate) fn fail(&mut self, place: Place, error: Error) {
         if let Some(program) = self.programs[place.program as usize].as_mut() {
-            let entry = &mut program.entries[place.slot as usize];
+            let entry = &mut program.entries[place.slot];
             entry.error = (entry.error >> 16).wrapping_add(1) << 16 | error.errno() as u32;
             let slot = program.slot(place.slot);
-            slot.engine.error.store(
-                program.entries[place.slot as usize].error,
-                Ordering::Release,
-            );
+            slot.engine
+                .error
+                .store(program.entries[place.slot].error, Ordering::Release);
             slot.engine
                 .status
                 .store(Status::OPEN.bits(), Ordering::Release);
         }
         self.touch(place);
     }
+}
+
+/// Notes where a socket is shown.
+pub(crate) fn note_place(places: &mut Vec<Option<Place>>, id: SocketId, place: Place) {
+    let index = id.index() as usize;
+    if places.len() <= index {
+        places.resize(index + 1, None);
+    }
+    places[index] = Some(place);
 }
 
 fn status(view: &View) -> Status {

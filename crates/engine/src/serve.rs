@@ -136,7 +136,7 @@ impl Worker {
         cursor: &millrace_context::submission::Cursor,
     ) -> Outcome {
         let place = self.find(program, submission.slot)?;
-        let entry = &self.program(program).entries[place.slot as usize];
+        let entry = &self.program(program).entries[place.slot];
         let id = entry.socket.ok_or(EBADF)?;
         let len = submission.parameter as usize;
         let [(first_at, first_len), (second_at, _)] = cursor.staged(len as u64);
@@ -179,7 +179,7 @@ impl Worker {
         let Some(program) = self.programs[place.program as usize].as_ref() else {
             return;
         };
-        let entry = &program.entries[place.slot as usize];
+        let entry = &program.entries[place.slot];
         let Some(id) = entry.socket.filter(|_| entry.accepts.is_none()) else {
             return;
         };
@@ -220,9 +220,12 @@ impl Worker {
                     2 => How::Both,
                     _ => return Err(EINVAL),
                 };
-                let id = self.program(program).entries[place.slot as usize]
-                    .socket
-                    .ok_or(libc::ENOTCONN)?;
+                let entry = &self.program(program).entries[place.slot];
+                let listens = entry.accepts.is_some() && entry.replicated;
+                let id = entry.socket.ok_or(libc::ENOTCONN)?;
+                if listens {
+                    self.shut_down_elsewhere(place, how);
+                }
                 self.touch(place);
                 plain(self.shard.shutdown(id, how, self.now))
             }
@@ -232,7 +235,7 @@ impl Worker {
             }
             Operation::Watch => self.watch(place, submission),
             Operation::Unwatch => {
-                self.program(program).entries[place.slot as usize]
+                self.program(program).entries[place.slot]
                     .watches
                     .retain(|watch| watch.poller != submission.parameter);
                 done()

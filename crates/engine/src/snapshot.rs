@@ -5,8 +5,10 @@ use serde::Serialize;
 
 use crate::worker::Worker;
 
-#[derive(Serialize)]
-struct SocketRow {
+/// One socket, as `ss` shows it.
+#[derive(Debug, Serialize)]
+pub struct SocketRow {
+    shard: u32,
     state: &'static str,
     local: String,
     remote: String,
@@ -17,7 +19,7 @@ struct SocketRow {
     tcp: Option<TcpRow>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct TcpRow {
     cwnd: u32,
     ssthresh: Option<u32>,
@@ -49,6 +51,16 @@ struct Description {
     shard: serde_json::Map<String, serde_json::Value>,
 }
 
+/// All shards' sockets as JSON, listeners first.
+pub(crate) fn sockets_json(shards: Vec<Vec<SocketRow>>) -> Result<String, serde_json::Error> {
+    let mut rows: Vec<SocketRow> = shards.into_iter().flatten().collect();
+    rows.sort_by(|a, b| {
+        let key = |row: &SocketRow| row.state != "LISTEN";
+        (key(a), &a.local, &a.remote).cmp(&(key(b), &b.local, &b.remote))
+    });
+    serde_json::to_string(&rows)
+}
+
 impl Worker {
     /// What `ss` calls the state of a socket.
     fn state_name(state: SocketState) -> &'static str {
@@ -78,18 +90,30 @@ impl Worker {
         let Some(program) = self.programs[place.program as usize].as_ref() else {
             return Vec::new();
         };
-        program.entries[place.slot as usize]
+        program.entries[place.slot]
             .holders
             .iter()
             .map(|holder| program.pid(*holder))
             .collect()
     }
 
-    /// Every socket, listeners first.
-    pub(crate) fn sockets_json(&mut self) -> String {
+    /// Whether it stands in for another shard's, which shows it.
+    fn is_replica(&self, socket: &SocketInfo) -> bool {
+        self.peers
+            .as_ref()
+            .zip(socket.id)
+            .is_some_and(|(peers, id)| peers.places.contains_key(&id))
+    }
+
+    /// Every socket.
+    pub(crate) fn socket_rows(&mut self) -> Vec<SocketRow> {
         let mut rows = Vec::new();
         self.shard.for_each_socket(self.now, |socket| {
+            if self.is_replica(socket) {
+                return;
+            }
             let mut row = SocketRow {
+                shard: self.own,
                 state: Worker::state_name(socket.state),
                 local: socket.local.to_string(),
                 remote: socket.remote.to_string(),
@@ -115,7 +139,7 @@ impl Worker {
             if let (SocketState::Listen, Some(place)) =
                 (socket.state, socket.id.and_then(|id| self.place(id)))
                 && let Some(program) = self.programs[place.program as usize].as_ref()
-                && let Some(queue) = program.entries[place.slot as usize].accepts
+                && let Some(queue) = program.entries[place.slot].accepts
             {
                 let taken = program
                     .slot(place.slot)
@@ -127,8 +151,7 @@ impl Worker {
             }
             rows.push(row);
         });
-        rows.sort_by_key(|row| (row.state != "LISTEN", row.local.clone(), row.remote.clone()));
-        serde_json::to_string(&rows).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+        rows
     }
 
     /// Counters and usage.
@@ -149,7 +172,9 @@ impl Worker {
         });
         let mut sockets = 0;
         let programs = programs.collect();
-        self.shard.for_each_socket(self.now, |_| sockets += 1);
+        self.shard.for_each_socket(self.now, |socket| {
+            sockets += usize::from(!self.is_replica(socket));
+        });
         let description = Description {
             sockets,
             programs,

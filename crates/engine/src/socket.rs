@@ -65,6 +65,8 @@ pub struct Entry {
     pub waiting: Option<Waiting>,
     /// Set for a listener.
     pub accepts: Option<AcceptQueue>,
+    /// Other shards have replicas of it.
+    pub replicated: bool,
     /// The view's error has been published: the count and the errno.
     pub error: u32,
     /// `send_wanted` that has been answered.
@@ -97,6 +99,7 @@ impl Entry {
         self.watches.clear();
         self.waiting = None;
         self.accepts = None;
+        self.replicated = false;
         self.error = 0;
         self.send_wanted = 0;
         self.seen = Seen::default();

@@ -4,9 +4,10 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
 
+use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::{Port, spec, tap};
-use millrace_shard::{Ipv6, Shard};
+use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 
@@ -16,6 +17,8 @@ use crate::host;
 use crate::memory::Arenas;
 use crate::serving::Serving;
 use crate::worker::{self, Worker};
+use crate::workers::{Handle, Workers};
+use crate::{peers, pin};
 
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -31,10 +34,8 @@ pub enum StartError {
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
-    /// Not yet.
-    #[error(
-        "{0} shards were asked for; this version runs 1 shard for each engine (leave --shards out)"
-    )]
+    /// None, or more than a program can speak to.
+    #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),
     /// Neither a link nor loopback.
     #[error("an engine needs a --link, --loopback, or both")]
@@ -55,7 +56,8 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
 
 /// Starts the engine and runs it in the calling thread until it ends. `ready` is called once it can be used, with the device's name.
 pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), StartError> {
-    if config.shards != 1 {
+    let shards = config.shards;
+    if shards == 0 || usize::from(shards) > SHARDS_MAX {
         return Err(StartError::Shards(config.shards));
     }
     if config.link.is_none() && !config.loopback {
@@ -70,33 +72,123 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     })?;
     raise_descriptor_limit();
 
-    let mut device = None;
-    let mut port: Option<Box<dyn Port + Send>> = None;
-    let mut mac = Mac([2, 0, 0, 0, 0, 1]);
-    let mut mss = 65_495;
-    if let Some(link) = &config.link {
+    let link = Link::open(config)?;
+    let mut shard_config = shard_config(config, link.mac)?;
+    shard_config.limits = share(&shard_config.limits, shards);
+    let hash = hash()?;
+
+    let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| worker::doorbell()).collect();
+    let doorbells = doorbells.map_err(system("cannot make a doorbell"))?;
+    let mut peers = peers::mesh(&doorbells).into_iter();
+    let cores = pin::cores();
+    if shards > 1 && usize::from(shards) > cores.len() {
+        eprintln!(
+            "millrace: {shards} shards on {} cores: they take turns, which is slower than fewer shards",
+            cores.len()
+        );
+    }
+    let start = std::time::Instant::now();
+    let mut ports = link.ports.into_iter();
+    let mut workers = Vec::new();
+    // An IPv6 address is of use once nobody on the link has claimed it.
+    let (settled, wait) = mpsc::channel();
+    for (own, doorbell) in (0..shards).zip(doorbells) {
+        let mut shard_config = shard_config.clone();
+        shard_config.steer = (shards > 1).then(|| Steer {
+            own,
+            hash: hash.clone(),
+            groups: Groups::even(shards),
+        });
+        let memory = Arenas::new(own.into());
+        let (commands, receiver) = mpsc::channel();
+        let parts = worker::Parts {
+            shard: Shard::new(shard_config, memory, Instant::from_micros(0)),
+            own: own.into(),
+            peers: peers.next().filter(|_| shards > 1),
+            port: ports.next(),
+            doorbell: doorbell.clone(),
+            commands: receiver,
+            start,
+            follow: config.follow && shards == 1,
+        };
+        let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
+        worker.tell_when_settled(settled.clone());
+        let core = cores.get(usize::from(own)).copied();
+        let core = core.filter(|_| shards > 1 && cores.len() >= usize::from(shards));
+        let thread = std::thread::Builder::new()
+            .name(format!("millrace-shard{own}"))
+            .spawn(move || {
+                if let Some(core) = core {
+                    pin::to(core);
+                }
+                worker.run();
+            })
+            .map_err(system("cannot start the shard's thread"))?;
+        workers.push(Handle {
+            commands,
+            doorbell,
+            thread,
+        });
+    }
+
+    let serving = Serving::new(config, link.mss);
+    let mut control = Control::new(config, serving, listener, Workers(workers))
+        .map_err(system("cannot set up the control socket"))?;
+    // A worker has ended if it says nothing, and the control thread will notice that.
+    drop(settled);
+    while wait.recv().is_ok() {}
+    ready(link.device.as_deref());
+    control.run().map_err(system("the control socket failed"))
+}
+
+/// The link, with a port for each shard; nothing of it for an engine without one.
+struct Link {
+    device: Option<String>,
+    ports: Vec<Box<dyn Port + Send>>,
+    mac: Mac,
+    mss: u32,
+}
+
+impl Link {
+    fn open(config: &Config) -> Result<Link, StartError> {
+        let Some(link) = &config.link else {
+            return Ok(Link {
+                device: None,
+                ports: Vec::new(),
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                mss: 65_495,
+            });
+        };
         let prefix = spec::Prefix::of_host(link.address, link.prefix_len)?;
         let host = link
             .host
             .map(|(address, len)| spec::Prefix::of_host(address, len))
             .transpose()?;
-        let tap = tap::open(&tap::Config {
+        let taps = tap::open(&tap::Config {
             name: link.device.clone(),
             host,
             mtu: link.mtu,
+            queues: config.shards,
             ..tap::Config::default()
-        })?
-        .pop()
-        .expect("at least one queue was asked for");
-        host::add_addresses(tap.name(), &link.hosts_v6)
-            .map_err(system("cannot give the device an IPv6 address"))?;
+        })?;
         debug_assert!(prefix.contains(link.address));
-        mac = tap.capabilities().mac;
-        mss = u32::from(link.mtu) - 40;
-        device = Some(tap.name().to_owned());
-        port = Some(Box::new(tap));
+        let first = taps.first().expect("at least one queue was asked for");
+        host::add_addresses(first.name(), &link.hosts_v6)
+            .map_err(system("cannot give the device an IPv6 address"))?;
+        Ok(Link {
+            device: Some(first.name().to_owned()),
+            mac: first.capabilities().mac,
+            mss: u32::from(link.mtu) - 40,
+            ports: taps
+                .into_iter()
+                .map(|tap| Box::new(tap) as Box<dyn Port + Send>)
+                .collect(),
+        })
     }
+}
 
+/// What every shard is told.
+fn shard_config(config: &Config, mac: Mac) -> Result<millrace_shard::Config, StartError> {
     let mut secret = [0; 32];
     random(&mut secret).map_err(system("cannot get random bytes"))?;
     let (address, prefix_len) = config
@@ -119,34 +211,30 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             ..Ipv6::default()
         });
     }
-    let shard = Shard::new(shard_config, Arenas::default(), Instant::from_micros(0));
+    Ok(shard_config)
+}
 
-    let doorbell = worker::doorbell().map_err(system("cannot make a doorbell"))?;
-    let (commands, receiver) = mpsc::channel();
-    let mut worker = Worker::new(
-        shard,
-        port,
-        doorbell.clone(),
-        receiver,
-        std::time::Instant::now(),
-        config.follow,
-    )
-    .map_err(system("cannot set up the shard's waiting"))?;
-    // An IPv6 address is of use once nobody on the link has claimed it.
-    let (settled, wait) = mpsc::channel();
-    worker.tell_when_settled(settled);
-    let thread = std::thread::Builder::new()
-        .name("millrace-shard".to_owned())
-        .spawn(move || worker.run())
-        .map_err(system("cannot start the shard's thread"))?;
+/// One shard's share of limits that are meant for the engine.
+fn share(limits: &Limits, shards: u16) -> Limits {
+    let part = |of: u32| of.div_ceil(u32::from(shards));
+    Limits {
+        sockets: part(limits.sockets),
+        half_open: part(limits.half_open),
+        time_wait: part(limits.time_wait),
+        orphans: part(limits.orphans),
+        send_memory: limits.send_memory / u64::from(shards),
+        icmp_errors_per_second: part(limits.icmp_errors_per_second),
+        resets_per_second: part(limits.resets_per_second),
+        ..limits.clone()
+    }
+}
 
-    let serving = Serving::new(config, mss);
-    let mut control = Control::new(config, serving, listener, commands, doorbell, thread)
-        .map_err(system("cannot set up the control socket"))?;
-    // The worker has ended if it says nothing, and the control thread will notice that.
-    let _ = wait.recv();
-    ready(device.as_deref());
-    control.run().map_err(system("the control socket failed"))
+/// The tags that tell the shards' flows apart: others for each engine.
+fn hash() -> Result<Hash, StartError> {
+    let mut keys = [0; 24];
+    random(&mut keys).map_err(system("cannot get random bytes"))?;
+    let key = |at: usize| u64::from_ne_bytes(keys[at..at + 8].try_into().unwrap_or_default());
+    Ok(Hash::Keyed([key(0), key(8), key(16) | 1]))
 }
 
 fn random(out: &mut [u8]) -> io::Result<()> {

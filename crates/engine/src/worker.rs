@@ -21,6 +21,7 @@ use crate::command::Command;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
 use crate::memory::Arenas;
+use crate::peers::Peers;
 use crate::program::Program;
 
 /// Frames taken from the port in one round.
@@ -63,10 +64,14 @@ pub struct WorkerCounters {
     pub slots_exhausted: u64,
     /// Sends beyond what the socket was allowed.
     pub overruns: u64,
+    /// Frames handed to the shard whose they are.
+    pub handed: u64,
+    /// Frames dropped because that one did not keep up.
+    pub handed_dropped: u64,
 }
 
 /// Where a shard's socket is in a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) program: u32,
     pub(crate) slot: u32,
@@ -75,6 +80,10 @@ pub(crate) struct Place {
 /// A worker. Everything in it belongs to its thread.
 pub struct Worker {
     pub(crate) shard: Shard<Arenas>,
+    /// Which of the engine's shards it is.
+    pub(crate) own: u32,
+    /// The others, if there are others.
+    pub(crate) peers: Option<Box<Peers>>,
     pub(crate) programs: Vec<Option<Program>>,
     /// By the shard's socket index.
     pub(crate) places: Vec<Option<Place>>,
@@ -99,6 +108,25 @@ pub struct Worker {
     wakeups_before: u64,
 }
 
+/// What a worker is made of.
+pub struct Parts {
+    /// The stack.
+    pub shard: Shard<Arenas>,
+    /// Which of the engine's shards it is, from 0.
+    pub own: u32,
+    pub(crate) peers: Option<Peers>,
+    /// Its queue of the link; none for an engine without one.
+    pub port: Option<Box<dyn Port + Send>>,
+    /// Rung by programs, the control thread and the other workers.
+    pub doorbell: Arc<OwnedFd>,
+    /// From the control thread.
+    pub commands: Receiver<Command>,
+    /// The zero of the shards' time.
+    pub start: std::time::Instant,
+    /// Whether the thread follows its program's.
+    pub follow: bool,
+}
+
 /// A doorbell that programs and the control thread ring.
 pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(
@@ -114,15 +142,18 @@ pub fn ring(doorbell: BorrowedFd<'_>) {
 }
 
 impl Worker {
-    /// A worker for a shard and its port; `start` is the zero of the shard's time.
-    pub fn new(
-        shard: Shard<Arenas>,
-        port: Option<Box<dyn Port + Send>>,
-        doorbell: Arc<OwnedFd>,
-        commands: Receiver<Command>,
-        start: std::time::Instant,
-        follow: bool,
-    ) -> io::Result<Worker> {
+    /// A worker for a shard and its port.
+    pub fn new(parts: Parts) -> io::Result<Worker> {
+        let Parts {
+            shard,
+            own,
+            peers,
+            port,
+            doorbell,
+            commands,
+            start,
+            follow,
+        } = parts;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
@@ -140,6 +171,8 @@ impl Worker {
         }
         Ok(Worker {
             shard,
+            own,
+            peers: peers.map(Box::new),
             programs: Vec::new(),
             places: Vec::new(),
             changed: Vec::new(),
@@ -173,7 +206,7 @@ impl Worker {
     pub fn run(&mut self) {
         loop {
             self.clock();
-            let received = self.receive();
+            let received = self.receive() + self.take_handed();
             let served = self.serve();
             if self
                 .shard
@@ -188,6 +221,7 @@ impl Worker {
             }
             let sent = self.transmit();
             self.publish();
+            self.pass_on();
             self.counters.rounds += 1;
             let commanded = self.command();
             if commanded || received + served + sent > 0 {
@@ -215,6 +249,11 @@ impl Worker {
                     };
                     self.shard.input(&frame, self.now);
                     self.counters.frames_in += 1;
+                    if let Some(peers) = &mut self.peers
+                        && let Some((stray, whole)) = self.shard.take_stray()
+                    {
+                        peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
+                    }
                 }
                 Ok(None) => {
                     self.readable = false;
@@ -243,6 +282,16 @@ impl Worker {
         self.shard.transmit(&mut egress, self.now);
         self.counters.frames_out += egress.sent;
         egress.sent as usize
+    }
+
+    /// Gives the other shards what is theirs.
+    fn pass_on(&mut self) {
+        if self.peers.is_some() {
+            self.unpin();
+        }
+        if let Some(peers) = &mut self.peers {
+            peers.flush();
+        }
     }
 
     /// Carries out one command. Whether there was one.
@@ -283,21 +332,25 @@ impl Worker {
     }
 
     /// The contexts that have something, seen from the flags alone.
-    fn pending(&self) -> bool {
-        self.programs.iter().flatten().any(|program| {
-            program.contexts.iter().any(|entry| {
-                program
-                    .region
-                    .context(entry.index)
-                    .is_some_and(|(context, _)| context.pending(&entry.cursor))
+    fn pending(&mut self) -> bool {
+        self.peers.as_mut().is_some_and(|peers| peers.pending())
+            || self.programs.iter().flatten().any(|program| {
+                program.contexts.iter().any(|entry| {
+                    program
+                        .region
+                        .context(entry.index)
+                        .is_some_and(|(context, _)| context.pending(&entry.cursor))
+                })
             })
-        })
     }
 
     /// Tells the programs whether to ring ([`layout::AWAKE`] and its sisters).
     fn announce(&mut self, wakefulness: u32) {
+        if let Some(peers) = &self.peers {
+            peers.sleeps(wakefulness != layout::AWAKE);
+        }
         for program in self.programs.iter().flatten() {
-            let line = &program.region.header().sleeping[0].0;
+            let line = &program.region.header().sleeping[self.own as usize].0;
             line.store(wakefulness, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
@@ -352,7 +405,11 @@ impl Worker {
             at_most((until - self.now).min(DRAIN_LOOK));
         }
         let mut programs = self.programs.iter().flatten();
-        if nap {
+        let stuck = self
+            .peers
+            .as_ref()
+            .is_some_and(|peers| !peers.stuck.is_empty());
+        if nap || stuck {
             at_most(NAP);
         } else if programs.any(|program| self.shard.memory().usage(program.owner).0 > 0) {
             at_most(SWEEP);

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
-use common::{Program, end, engine, transfer};
+use common::{Program, end, engine, engine_with_shards, transfer};
 use millrace_context::layout::SUBMISSIONS;
 use millrace_context::{Operation, SlotRef, Status, Submission};
 
@@ -44,9 +44,19 @@ fn two_ends_in_one_program_talk() {
 /// One program fills all it can write with random bytes while another's checked transfer runs.
 #[test]
 fn a_program_that_scribbles_harms_itself_alone() {
-    let thread = engine("scribble");
-    let good = Program::attach("scribble");
+    scribbling_harms_nobody("scribble", 1);
+}
+
+#[test]
+fn a_program_that_scribbles_at_two_shards_harms_itself_alone() {
+    scribbling_harms_nobody("scribble2", 2);
+}
+
+fn scribbling_harms_nobody(name: &str, shards: u16) {
+    let thread = engine_with_shards(name, shards);
+    let good = Program::attach(name);
     let listener = good.listener(8000);
+    good.shard.set(u32::from(shards) - 1);
     let client = good.connect(8000);
     let server = good.accept(listener);
     let done = AtomicBool::new(false);
@@ -58,7 +68,7 @@ fn a_program_that_scribbles_harms_itself_alone() {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
-                scribble(&mut random, port);
+                scribble(name, &mut random, port);
             }
         });
         for _ in 0..4 {
@@ -68,19 +78,21 @@ fn a_program_that_scribbles_harms_itself_alone() {
         done.store(true, Ordering::Relaxed);
     });
     // The engine serves newcomers as before.
-    let again = Program::attach("scribble");
+    let again = Program::attach(name);
     let listener = again.listener(8001);
     let client = again.connect(8001);
     let server = again.accept(listener);
     transfer(&again, client, server, 100_000, || ());
     drop((good, again));
-    end("scribble", thread);
+    end(name, thread);
 }
 
 /// Attaches, does a little, and then writes noise over everything the program may write: slots, contexts, pollers, arena.
-fn scribble(random: &mut Random, port: u16) {
-    let bad = Program::attach("scribble");
+fn scribble(name: &str, random: &mut Random, port: u16) {
+    let bad = Program::attach(name);
     let listener = bad.listener(port);
+    bad.shard
+        .set(u32::from(port) % bad.attached.geometry.shards);
     let client = bad.connect(port);
     let server = bad.accept(listener);
     bad.send(client, &[1; 10_000]);

@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use common::{Program, byte, end, engine_on};
+use common::{Program, byte, end, engine_of};
 use millrace_context::Status;
 use millrace_engine::config::Link;
 
@@ -33,7 +33,7 @@ fn link() -> Link {
 #[test]
 fn the_kernel_and_a_program_exchange_streams() {
     own_namespace();
-    let thread = engine_on("link", Some(link()));
+    let thread = engine_of("link", Some(link()), 1);
     let program = Program::attach("link");
     let listener = program.listener(8000);
     let len = 20_000_000;
@@ -78,11 +78,57 @@ fn the_kernel_and_a_program_exchange_streams() {
     end("link", thread);
 }
 
+/// The kernel puts frames into either queue; each connection is one shard's all the same, and those of both are accepted from one listener.
+#[test]
+fn two_shards_serve_the_kernel() {
+    own_namespace();
+    let thread = engine_of("two", Some(link()), 2);
+    let program = Program::attach("two");
+    let listener = program.listener(8000);
+    let kernel = std::thread::spawn(move || {
+        let mut streams: Vec<TcpStream> = (0..32)
+            .map(|_| TcpStream::connect("10.9.0.2:8000").unwrap())
+            .collect();
+        for stream in &mut streams {
+            let data: Vec<u8> = (0..200_000).map(byte).collect();
+            stream.write_all(&data).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut back = Vec::new();
+            stream.read_to_end(&mut back).unwrap();
+            assert_eq!(back, b"done");
+        }
+    });
+    let servers: Vec<_> = (0..32).map(|_| program.accept(listener)).collect();
+    for shard in 0..2 {
+        assert!(servers.iter().any(|slot| program.shard_of(*slot) == shard));
+    }
+    let mut got = vec![0; servers.len()];
+    while got.iter().any(|got| *got < 200_000) {
+        for (slot, got) in servers
+            .iter()
+            .zip(&mut got)
+            .filter(|(_, got)| **got < 200_000)
+        {
+            for seen in program.receive(*slot) {
+                assert_eq!(seen, byte(*got), "at {got}");
+                *got += 1;
+            }
+            if *got == 200_000 {
+                assert_eq!(program.send(*slot, b"done"), 4);
+                program.close(*slot);
+            }
+        }
+    }
+    kernel.join().unwrap();
+    drop(program);
+    end("two", thread);
+}
+
 /// The device is the engine's: it goes with it.
 #[test]
 fn nothing_is_left_behind() {
     own_namespace();
-    let thread = engine_on("gone", Some(link()));
+    let thread = engine_of("gone", Some(link()), 2);
     let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     assert!(devices().contains("mr0:"));
     end("gone", thread);

@@ -18,7 +18,7 @@ use crate::{anchor, lane, lock, options, thread};
 
 /// A new socket, in no descriptor yet.
 pub fn open(engine: &'static Engine, family: c_int) -> Result<Socket> {
-    let shard = thread::number() % engine.region.geometry().shards;
+    let shard = engine.shard_for(thread::number());
     let none = SlotRef {
         index: 0,
         generation: 0,

@@ -36,6 +36,8 @@ pub struct Engine {
     first_context: AtomicU32,
     /// Contexts of this process for each shard.
     contexts: AtomicU32,
+    /// This process's number in the program.
+    process: AtomicU32,
     lost: AtomicBool,
 }
 
@@ -131,6 +133,7 @@ fn attach_now(environment: &Environment) -> Result<&'static Engine> {
     engine
         .contexts
         .store(attached.contexts.max(1), Ordering::Release);
+    engine.process.store(attached.process, Ordering::Release);
     Ok(engine)
 }
 
@@ -159,6 +162,7 @@ fn map(attached: &Attached, descriptors: &mut Descriptors) -> Result<()> {
         control: AtomicU32::new(0),
         first_context: AtomicU32::new(0),
         contexts: AtomicU32::new(1),
+        process: AtomicU32::new(0),
         lost: AtomicBool::new(false),
     };
     // SAFETY: under LOCK, and nobody reads before MAPPED is set.
@@ -253,6 +257,12 @@ impl Engine {
         self.first_context.load(Ordering::Relaxed)
             + thread % contexts * self.region.geometry().shards
             + shard
+    }
+
+    /// The shard for a new socket of the thread of this number: the threads and processes of a program spread over all.
+    pub fn shard_for(&self, thread: u32) -> u32 {
+        let process = self.process.load(Ordering::Relaxed);
+        process.wrapping_add(thread) % self.region.geometry().shards
     }
 
     /// Contexts of this process for each shard.

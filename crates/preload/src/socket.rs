@@ -244,7 +244,15 @@ impl Socket {
             // as far as the peer's window goes: so the close is for the shard's next round.
             lane.wait_taken()?;
         }
-        lane.submit(&self.submission(Operation::Close, 0))
+        let close = self.submission(Operation::Close, 0);
+        let status = self.slot.engine.status();
+        let holds_address = status.contains(Status::BOUND)
+            && !status.intersects(Status::CONNECTED | Status::CONNECTING);
+        if holds_address && self.engine.region.geometry().shards > 1 {
+            // A bind behind this may be another shard's: the address is to be free by then.
+            return lane.ask(&close, &mut []).map(drop);
+        }
+        lane.submit(&close)
     }
 }
 

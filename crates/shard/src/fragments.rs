@@ -53,6 +53,7 @@ impl<M: Memory> Shard<M> {
             };
             let unchecked = ChecksumState::Unchecked;
             self.ipv4_deliver(link, &header, &whole.bytes, &whole.packet, unchecked, now);
+            self.hand_over_whole(link, ipv4::HEADER_LEN, &whole.bytes, |out| header.emit(out));
         }
     }
 
@@ -107,6 +108,7 @@ impl<M: Memory> Shard<M> {
             let unchecked = ChecksumState::Unchecked;
             let (bytes, packet) = (&whole.bytes, &whole.packet);
             self.ipv6_deliver(link, &header, bytes, packet, unchecked, true, now);
+            self.hand_over_whole(link, ipv6::HEADER_LEN, &whole.bytes, |out| header.emit(out));
         }
     }
 

@@ -68,6 +68,8 @@ pub struct Shard<M: Memory> {
     /// How the frame that is being taken in came.
     pub(crate) arrival: Arrival,
     pub(crate) stray: Option<Stray>,
+    /// What was put together of fragments and is another shard's.
+    pub(crate) whole: Option<Vec<u8>>,
     /// Flows that belong here and are pinned to others.
     pub(crate) pins: Pins,
     /// Flows that belong to others, were pinned to us and are over.
@@ -137,6 +139,7 @@ impl<M: Memory> Shard<M> {
             orphans: 0,
             arrival: Arrival::Link,
             stray: None,
+            whole: None,
             pins: Pins::default(),
             unpinned: Vec::new(),
             counters: Counters::default(),

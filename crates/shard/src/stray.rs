@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 
 use millrace_tcp::Instant;
+use millrace_wire::ethernet;
 use millrace_wire::offload::Frame;
 
 use crate::error::Error;
@@ -24,10 +25,29 @@ impl<M: Memory> Shard<M> {
         self.arrival = Arrival::Link;
     }
 
-    /// What else is to be done with the frame that was taken in last; once. To be asked after each one if there are other shards. The frame's
-    /// transport checksum has been verified.
-    pub fn take_stray(&mut self) -> Option<Stray> {
-        self.stray.take()
+    /// What else is to be done with the frame that was taken in last; once. To be asked after each one if there are other shards. With it a frame to
+    /// hand over in its place, if it was the last fragment of a packet. The transport checksum has been verified.
+    pub fn take_stray(&mut self) -> Option<(Stray, Option<Vec<u8>>)> {
+        let stray = self.stray.take()?;
+        Some((stray, self.whole.take()))
+    }
+
+    /// A packet has been put together: if it is another shard's, that one is to have it whole.
+    pub(crate) fn hand_over_whole(
+        &mut self,
+        link: &ethernet::Header,
+        header_len: usize,
+        payload: &[u8],
+        emit: impl FnOnce(&mut [u8]),
+    ) {
+        if self.stray.is_none() {
+            return;
+        }
+        let mut frame = vec![0; ethernet::HEADER_LEN + header_len];
+        link.emit(&mut frame);
+        emit(&mut frame[ethernet::HEADER_LEN..]);
+        frame.extend_from_slice(payload);
+        self.whole = Some(frame);
     }
 
     /// Whether a frame for `tuple`, which the table does not know, is another shard's; noted if so.

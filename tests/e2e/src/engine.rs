@@ -28,6 +28,8 @@ impl Engine {
             &format!("{SUBJECT}/24"),
             "--host-addr",
             &format!("{PEER}/24"),
+            "--shards",
+            &world.shards.to_string(),
         ]);
         world.start_on_subject(up)?.wait(seconds(10))?.success()?;
         Ok(Engine { name })

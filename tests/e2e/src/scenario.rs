@@ -27,6 +27,27 @@ macro_rules! on_both_stacks {
     )* };
 }
 
+/// As [`on_both_stacks`], with a third test: on millrace with two shards.
+#[macro_export]
+macro_rules! on_both_stacks_and_two_shards {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn kernel() {
+                $crate::scenario::run($crate::Stack::Kernel, super::$name);
+            }
+            #[test]
+            fn millrace() {
+                $crate::scenario::run($crate::Stack::Millrace, super::$name);
+            }
+            #[test]
+            fn millrace_with_two_shards() {
+                $crate::scenario::run_on_shards(2, super::$name);
+            }
+        }
+    )* };
+}
+
 /// Makes of each named function a test on millrace alone: for what the kernel has no counterpart of.
 #[macro_export]
 macro_rules! on_millrace {
@@ -42,14 +63,24 @@ macro_rules! on_millrace {
 
 /// Runs a scenario in a fresh world and checks that it left nothing behind.
 pub fn run(stack: Stack, scenario: impl FnOnce(&World) -> Result<()>) {
+    run_in(stack, 1, scenario);
+}
+
+/// Runs a scenario on millrace, in engines with this many shards.
+pub fn run_on_shards(shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
+    run_in(Stack::Millrace, shards, scenario);
+}
+
+fn run_in(stack: Stack, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
     let result = prepare()
         .and_then(|()| World::create(stack))
-        .and_then(|world| {
+        .and_then(|mut world| {
+            world.shards = shards;
             scenario(&world)?;
             world.finish()
         });
     if let Err(error) = result {
-        panic!("on {stack:?}: {error:#}");
+        panic!("on {stack:?} with {shards} shards: {error:#}");
     }
 }
 

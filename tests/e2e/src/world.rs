@@ -37,6 +37,8 @@ pub enum Stack {
 pub struct World {
     /// Which stack the subject runs on.
     pub stack: Stack,
+    /// How many shards its engines have.
+    pub shards: u16,
     /// Namespace of the subject where that is not the peer's.
     subject: Option<Namespace>,
     peer: Namespace,
@@ -69,6 +71,7 @@ impl World {
         }
         Ok(World {
             stack,
+            shards: 1,
             subject,
             peer,
             directory: Directory::create()?,
@@ -107,6 +110,8 @@ impl World {
                         &format!("{SUBJECT}/24"),
                         "--host-addr",
                         &format!("{PEER}/24"),
+                        "--shards",
+                        &self.shards.to_string(),
                         "--",
                     ])
                     .args(words);

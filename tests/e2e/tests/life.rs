@@ -10,11 +10,11 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::engine::{self, Engine};
 use millrace_e2e::{
     Context as _, PEER, Process, Result, SUBJECT, World, compile, ensure, http, load,
-    on_both_stacks, on_millrace, seconds, wait_until,
+    on_both_stacks_and_two_shards, on_millrace, seconds, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-on_both_stacks!(
+on_both_stacks_and_two_shards!(
     the_exit_status_is_the_programs,
     output_and_input_pass_through,
     sigint_and_sigterm_reach_the_program,

@@ -7,11 +7,12 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::load::{fetch_while, hold};
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::{
-    Context as _, Process, Result, World, ensure, http, on_both_stacks, seconds, wait_until,
+    Context as _, Process, Result, World, ensure, http, on_both_stacks_and_two_shards, seconds,
+    wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-on_both_stacks!(
+on_both_stacks_and_two_shards!(
     serves_files_of_every_size,
     serves_files_without_sendfile,
     keeps_connections_alive,

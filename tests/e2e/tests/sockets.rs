@@ -1,5 +1,5 @@
-//! The statements of `tests/programs/sockets`, each on the kernel and on millrace: with both ends on the stack under test
-//! (`--loopback`), and with the kernel at the other end of the link, where the near end accepts or connects.
+//! The statements of `tests/programs/sockets`, each on the kernel and on millrace, with one shard and with two: with both ends on the stack
+//! under test (`--loopback`), and with the kernel at the other end of the link, where the near end accepts or connects.
 
 use std::path::Path;
 
@@ -19,7 +19,11 @@ fn check(world: &World, statement: &str) -> Result<()> {
     ];
     let on_loopback = |words: &[&str]| match world.stack {
         Stack::Kernel => command(words),
-        Stack::Millrace => world.millrace(&[&["run", "--loopback", "--"], words].concat()),
+        Stack::Millrace => {
+            let shards = world.shards.to_string();
+            let run = ["run", "--loopback", "--shards", &shards, "--"];
+            world.millrace(&[&run, words].concat())
+        }
     };
     let on_link = |words: &[&str]| match world.stack {
         // The kernel talks to itself over loopback, whatever the addresses.
@@ -62,6 +66,10 @@ macro_rules! statements {
             #[test]
             fn millrace() {
                 scenario::run(Stack::Millrace, |world| check(world, stringify!($name)));
+            }
+            #[test]
+            fn millrace_with_two_shards() {
+                scenario::run_on_shards(2, |world| check(world, stringify!($name)));
             }
         })*
     };

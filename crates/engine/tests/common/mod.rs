@@ -1,6 +1,7 @@
 //! A program in miniature: it speaks to an engine as the shim does, and can misbehave as no shim would.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -17,17 +18,22 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An engine in this process that serves loopback alone; [`end`] ends it, since its programs' process is this one, which lives on.
 pub fn engine(name: &str) -> std::thread::JoinHandle<()> {
-    engine_on(name, None)
+    engine_of(name, None, 1)
+}
+
+/// The same with several shards.
+pub fn engine_with_shards(name: &str, shards: u16) -> std::thread::JoinHandle<()> {
+    engine_of(name, None, shards)
 }
 
 /// An engine on a link, without loopback; or without one, with it.
-pub fn engine_on(name: &str, link: Option<Link>) -> std::thread::JoinHandle<()> {
+pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::JoinHandle<()> {
     let config = Config {
         name: format!("{name}-{}", std::process::id()),
         loopback: link.is_none(),
         link,
         ephemeral: false,
-        shards: 1,
+        shards,
         follow: false,
         ecn: false,
         limits: Limits {
@@ -54,14 +60,16 @@ pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
     thread.join().unwrap();
 }
 
-/// A program with one process and one context in use.
+/// A program with one process, and one context for each shard in use.
 pub struct Program {
     // Held open: the program lives as long.
     _guard: OwnedFd,
     _control: OwnedFd,
     pub region: Region,
     pub attached: Attached,
-    doorbell: OwnedFd,
+    doorbells: Vec<OwnedFd>,
+    /// The shard for new sockets.
+    pub shard: Cell<u32>,
 }
 
 impl Program {
@@ -81,25 +89,47 @@ impl Program {
         let attached = Attached::from_words(answer.words);
         let file = descriptors.take(0).unwrap();
         let region = Region::map(file.as_fd(), attached.geometry).unwrap();
-        let doorbell = descriptors.take(1).unwrap();
+        let doorbells = (0..attached.geometry.shards as usize)
+            .map(|shard| descriptors.take(1 + shard).unwrap())
+            .collect();
         Program {
             _guard: guard,
             _control: control,
             region,
             attached,
-            doorbell,
+            doorbells,
+            shard: Cell::new(0),
         }
     }
 
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
-        rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).unwrap();
+        for doorbell in &self.doorbells {
+            rustix::io::write(doorbell, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// The shard that serves a socket.
+    pub fn shard_of(&self, slot: SlotRef) -> u32 {
+        let shared = self.region.slot(slot.index);
+        let shard = shared.map_or(0, |shared| shared.engine.shard.load(Ordering::Relaxed));
+        // After a program has scribbled it may be anything.
+        shard.min(self.attached.geometry.shards - 1)
+    }
+
+    /// The context that speaks to a socket's shard.
+    fn context_of(&self, slot: SlotRef) -> u32 {
+        self.attached.context + self.shard_of(slot)
     }
 
     /// Submits, and waits for the reply.
     pub fn ask(&self, mut submission: Submission) -> (i64, [u8; 64]) {
         submission.ask |= Ask::REPLY;
-        let (context, ring) = self.region.context(self.attached.context).unwrap();
+        let index = match submission.operation {
+            Operation::Socket => self.attached.context + self.shard.get(),
+            _ => self.context_of(submission.slot),
+        };
+        let (context, ring) = self.region.context(index).unwrap();
         let before = context.reply.sequence.load(Ordering::Acquire);
         let end = Instant::now() + PATIENCE;
         while context.room() == 0 {
@@ -194,7 +224,8 @@ impl Program {
     /// Sends what fits now; how much that was.
     pub fn send(&self, slot: SlotRef, data: &[u8]) -> usize {
         let shared = self.region.slot(slot.index).unwrap();
-        let (context, ring) = self.region.context(self.attached.context).unwrap();
+        let index = self.context_of(slot);
+        let (context, ring) = self.region.context(index).unwrap();
         let queued = shared.app.queued.load(Ordering::Relaxed);
         let used = queued - shared.engine.acked.load(Ordering::Acquire);
         let limit = u64::from(shared.engine.send_limit.load(Ordering::Acquire));
@@ -207,8 +238,7 @@ impl Program {
         }
         let mut done = 0;
         for (at, piece) in context.staging_pieces(len) {
-            self.region
-                .stage(self.attached.context, at, &data[done..done + piece]);
+            self.region.stage(index, at, &data[done..done + piece]);
             done += piece;
         }
         shared.app.queued.store(queued + len, Ordering::Release);

@@ -9,8 +9,9 @@ use millrace_shard::{
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
+use millrace_wire::offload::ChecksumState;
 use millrace_wire::tcp::Segment;
-use millrace_wire::{arp, ethernet};
+use millrace_wire::{arp, ethernet, ipv4};
 
 use crate::net::{
     A, ADDRESSES, ADDRESSES_V6, B, Flying, MACS, OWNER, Port, Random, config_v6, offloading,
@@ -62,13 +63,17 @@ impl Host {
 
     fn pass_on(&mut self, from: usize, frame: &Flying) {
         match self.shards[from].take_stray() {
-            Some(Stray::Shard(to, arrival)) => {
+            Some((Stray::Shard(to, arrival), whole)) => {
                 assert_ne!(usize::from(to), from);
                 self.by_tag += u32::from(arrival == Arrival::ByTag);
                 self.by_pin += u32::from(arrival == Arrival::ByPin);
-                self.handed[usize::from(to)].push_back((frame.clone(), arrival));
+                let frame = match whole {
+                    Some(bytes) => Flying::plain(bytes),
+                    None => frame.clone(),
+                };
+                self.handed[usize::from(to)].push_back((frame, arrival));
             }
-            Some(Stray::Everyone) => {
+            Some((Stray::Everyone, _)) => {
                 for to in (0..self.handed.len()).filter(|to| *to != from) {
                     self.handed[to].push_back((frame.clone(), Arrival::Copy));
                 }
@@ -466,4 +471,62 @@ fn rfc826_what_one_shard_hears_all_learn() {
     for shard in &world.hosts[B].shards {
         assert_eq!(shard.usage().neighbours, 1);
     }
+}
+
+/// RFC 1122 3.3.2: what one shard has put together of fragments is another's, whole.
+#[test]
+fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
+    let mut world = World::new(2, 5);
+    world.loss = 0;
+    let listeners = world.listen(B, 80);
+    let remote = SocketAddr::from((ADDRESSES[B], 80));
+    let now = world.now();
+    let client = &mut world.hosts[A].shards[0];
+    let options = Options::default();
+    let id = client.connect(OWNER, None, remote, &options, now).unwrap();
+    world.run(1_000_000);
+    let port = world.hosts[A].shards[0].view(id).unwrap().local.port();
+    let server = (0..2)
+        .find_map(|shard| {
+            let id = world.hosts[B].shards[shard].accept(listeners[shard]);
+            id.ok().map(|id| End { side: B, shard, id })
+        })
+        .expect("a connection waits");
+    // A segment of the client's, caught on its way, in two halves, to the other shard's queue.
+    let now = world.now();
+    let host = &mut world.hosts[A];
+    host.shards[0].send(id, &[7; 1000], true).unwrap();
+    let sent = host.work(now);
+    let (_, frame) = sent
+        .iter()
+        .find(|(_, frame)| ports(frame) == Some((port, 80)))
+        .expect("a segment");
+    let (mut bytes, offloaded) = (frame.bytes.clone(), frame.checksum);
+    let (header, segment) = (14..34, 34..bytes.len());
+    if offloaded == ChecksumState::Partial {
+        // Fragments carry the checksum of the whole.
+        let sum = millrace_wire::checksum::Sum::of(&bytes[segment.clone()]);
+        bytes[34 + 16..34 + 18].copy_from_slice(&sum.finish().to_be_bytes());
+    }
+    let half = 512;
+    for (start, end, more) in [(0, half, true), (half, segment.len(), false)] {
+        let (parsed, _, _) = ipv4::Header::parse(&frame.bytes[14..]).unwrap();
+        let mut part = bytes[..34].to_vec();
+        ipv4::Header {
+            id: 9,
+            dont_fragment: false,
+            more_fragments: more,
+            fragment_offset: start as u16,
+            payload_len: (end - start) as u16,
+            ..parsed
+        }
+        .emit(&mut part[header.clone()]);
+        part.extend_from_slice(&bytes[segment.start + start..segment.start + end]);
+        world.hosts[B].receive(1 - server.shard, &Flying::plain(part), now);
+    }
+    world.run(1000);
+    let mut buffer = [0; 2000];
+    let got = world.hosts[B].shards[server.shard].recv(server.id, &mut buffer, now);
+    assert_eq!(got, Ok(1000));
+    assert_eq!(buffer[..1000], [7; 1000]);
 }

@@ -1,0 +1,260 @@
+//! The ring by which one shard hands frames and small messages to another: one writer, one reader, bytes in order.
+//!
+//! A record is a head of 16 bytes and its body, in units of 16 bytes, never in two pieces. What was written is the reader's once it has been
+//! committed, which is done once for a batch. A record for which there is no room is not written; the writer counts it.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of a ring: sixteen of the largest frames. Only what is used takes memory.
+const SIZE: usize = 1 << 20;
+/// Units of a record's length.
+const UNIT: usize = 16;
+/// The length in a head that fills the ring up to its end.
+const FILLER: u32 = u32::MAX;
+
+/// A position, alone on its cache line.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Position(AtomicUsize);
+
+/// What both ends share. Positions count bytes since the start and are read modulo the size.
+#[derive(Debug)]
+struct Ring {
+    bytes: Box<[UnsafeCell<u8>]>,
+    /// Written up to here.
+    tail: Position,
+    /// Read up to here.
+    head: Position,
+}
+
+// SAFETY: bytes from head to tail are the reader's, the others the writer's; each end is used by one thread, and hands them over with
+// release and acquire on the positions.
+unsafe impl Sync for Ring {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Ring {}
+
+/// The writer's end.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    ring: Arc<Ring>,
+    /// Written up to here, committed or not.
+    tail: usize,
+    /// The reader's position when it was last looked at.
+    head: usize,
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    ring: Arc<Ring>,
+    head: usize,
+    /// The writer's position when it was last looked at.
+    tail: usize,
+    /// Bytes of the record that was returned last.
+    taken: usize,
+}
+
+/// A ring's two ends.
+pub(crate) fn ring() -> (Writer, Reader) {
+    let bytes = Box::into_raw(vec![0u8; SIZE].into_boxed_slice());
+    let ring = Arc::new(Ring {
+        // SAFETY: an UnsafeCell<u8> is laid out as a u8, and the box is ours alone.
+        bytes: unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) },
+        tail: Position::default(),
+        head: Position::default(),
+    });
+    let writer = Writer {
+        ring: ring.clone(),
+        tail: 0,
+        head: 0,
+    };
+    let reader = Reader {
+        ring,
+        head: 0,
+        tail: 0,
+        taken: 0,
+    };
+    (writer, reader)
+}
+
+impl Ring {
+    /// Where `len` bytes at `position` are.
+    fn at(&self, position: usize, len: usize) -> *mut u8 {
+        let at = position % SIZE;
+        assert!(at + len <= SIZE, "a record is in one piece");
+        self.bytes[at..].as_ptr().cast_mut().cast()
+    }
+
+    /// Writes a head: a length in bytes, and a word of the writer's.
+    ///
+    /// # Safety
+    /// The unit at `position` is the writer's.
+    unsafe fn write_head(&self, position: usize, len: u32, word: u64) {
+        let mut head = [0; UNIT];
+        head[..4].copy_from_slice(&len.to_ne_bytes());
+        head[8..].copy_from_slice(&word.to_ne_bytes());
+        // SAFETY: in bounds by `at`; the caller's promise.
+        unsafe {
+            self.at(position, UNIT)
+                .copy_from_nonoverlapping(head.as_ptr(), UNIT);
+        }
+    }
+}
+
+fn record_len(body: usize) -> usize {
+    UNIT + body.next_multiple_of(UNIT)
+}
+
+impl Writer {
+    /// Whether there is room for a record with a body of `len` bytes.
+    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+        let needed = self.needed(record_len(len));
+        if SIZE - (self.tail - self.head) < needed {
+            self.head = self.ring.head.0.load(Ordering::Acquire);
+        }
+        SIZE - (self.tail - self.head) >= needed
+    }
+
+    /// What a record of `len` bytes takes, with what is left unused at the ring's end.
+    fn needed(&self, len: usize) -> usize {
+        let to_end = SIZE - self.tail % SIZE;
+        if len <= to_end { len } else { to_end + len }
+    }
+
+    /// Writes a record, to be committed; false if there is no room for it.
+    pub(crate) fn write(&mut self, word: u64, body: &[u8]) -> bool {
+        if !self.has_room(body.len()) {
+            return false;
+        }
+        let len = record_len(body.len());
+        let to_end = SIZE - self.tail % SIZE;
+        // SAFETY: the reader has read all that is needed from the tail on, and looks at none of it before the commit.
+        unsafe {
+            if len > to_end {
+                self.ring.write_head(self.tail, FILLER, 0);
+                self.tail += to_end;
+            }
+            self.ring.write_head(self.tail, body.len() as u32, word);
+            self.ring
+                .at(self.tail + UNIT, body.len())
+                .copy_from_nonoverlapping(body.as_ptr(), body.len());
+        }
+        self.tail += len;
+        true
+    }
+
+    /// Gives the reader what was written.
+    pub(crate) fn commit(&mut self) {
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+    }
+}
+
+impl Reader {
+    /// The next record: its word and its body. It is given back with the next call.
+    pub(crate) fn next(&mut self) -> Option<(u64, &[u8])> {
+        if self.taken != 0 {
+            self.head += self.taken;
+            self.taken = 0;
+            self.ring.head.0.store(self.head, Ordering::Release);
+        }
+        loop {
+            if self.is_empty() {
+                return None;
+            }
+            let mut head = [0; UNIT];
+            // SAFETY: between head and tail all is the reader's; a record begins here, in one piece.
+            unsafe {
+                self.ring
+                    .at(self.head, UNIT)
+                    .copy_to_nonoverlapping(head.as_mut_ptr(), UNIT);
+            }
+            let len = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
+            if len == FILLER {
+                self.head += SIZE - self.head % SIZE;
+                continue;
+            }
+            let word = u64::from_ne_bytes(head[8..].try_into().unwrap_or_default());
+            let len = len as usize;
+            self.taken = record_len(len);
+            // SAFETY: as above; the writer leaves it alone until the next call moves the head, which the borrow outlasts.
+            let body =
+                unsafe { std::slice::from_raw_parts(self.ring.at(self.head + UNIT, len), len) };
+            return Some((word, body));
+        }
+    }
+
+    /// Whether there is nothing to read.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        let start = self.head + self.taken;
+        if start == self.tail {
+            self.tail = self.ring.tail.0.load(Ordering::Acquire);
+        }
+        start == self.tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_out_as_they_went_in_and_when_committed() {
+        let (mut writer, mut reader) = ring();
+        assert!(writer.write(7, b"seven") && writer.write(8, b""));
+        assert!(reader.next().is_none());
+        writer.commit();
+        assert_eq!(reader.next(), Some((7, &b"seven"[..])));
+        assert_eq!(reader.next(), Some((8, &b""[..])));
+        assert!(reader.next().is_none() && reader.is_empty());
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_recovers() {
+        let (mut writer, mut reader) = ring();
+        let body = vec![3; 60_000];
+        let mut written = 0;
+        while writer.write(written, &body) {
+            written += 1;
+        }
+        assert_eq!(written, 17);
+        writer.commit();
+        assert_eq!(reader.next(), Some((0, &body[..])));
+        assert!(!writer.write(written, &body), "still being read");
+        assert_eq!(reader.next().map(|(word, _)| word), Some(1));
+        assert!(writer.write(written, &body));
+    }
+
+    #[test]
+    fn two_threads_pass_every_byte_in_order() {
+        let (mut writer, mut reader) = ring();
+        let count = 20_000u64;
+        let body = |word: u64| vec![word as u8; (word.wrapping_mul(7919) % 3000) as usize];
+        let thread = std::thread::spawn(move || {
+            for word in 0..count {
+                let body = body(word);
+                while !writer.write(word, &body) {
+                    writer.commit();
+                    std::thread::yield_now();
+                }
+                if word % 16 == 0 {
+                    writer.commit();
+                }
+            }
+            writer.commit();
+        });
+        let mut expected = 0;
+        while expected < count {
+            match reader.next() {
+                Some((word, bytes)) => {
+                    assert_eq!((word, bytes), (expected, &body(expected)[..]));
+                    expected += 1;
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        thread.join().unwrap();
+        assert!(reader.is_empty());
+    }
+}

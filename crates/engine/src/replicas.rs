@@ -1,0 +1,437 @@
+//! Addresses and listeners that concern every shard.
+//!
+//! A bound socket is one shard's, its home; each of the others has a *replica* of it, so that every shard knows which addresses are taken, and
+//! hears connections for every listener. A shard that accepts a connection keeps it, and hands its slot to the listener's home, which puts it
+//! into the program's queue.
+//!
+//! Shards are asked in their order. Of two that want one address at once the same one is first everywhere: the other fails at the first shard that
+//! both ask.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use millrace_context::SlotRef;
+use millrace_shard::{Error, How, Opt, Options, Owner, SocketId};
+
+use crate::peers::{Accepted, Replica, Request};
+use crate::socket::Waiting;
+use crate::worker::{Place, Worker};
+
+/// Ports tried for a bind that leaves the choice to us: another shard may have connections with the first.
+const PORTS_TRIED: usize = 256;
+
+impl Worker {
+    /// Binds a socket of this shard, in every shard.
+    pub(crate) fn bind_everywhere(
+        &mut self,
+        place: Place,
+        owner: Owner,
+        local: SocketAddr,
+        bound: Options,
+        options: &[Opt],
+    ) -> Result<SocketId, Error> {
+        if self.peers.is_none() {
+            return self.shard.bind_with(owner, local, &bound);
+        }
+        let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
+        let mut outcome = Err(Error::AddressInUse);
+        for _ in 0..tries {
+            outcome = self.bind_in_turn(place, owner, local, bound, options);
+            if outcome != Err(Error::AddressInUse) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn bind_in_turn(
+        &mut self,
+        place: Place,
+        owner: Owner,
+        mut local: SocketAddr,
+        bound: Options,
+        options: &[Opt],
+    ) -> Result<SocketId, Error> {
+        let mut own = None;
+        if local.port() == 0 {
+            let id = self.shard.bind_with(owner, local, &bound)?;
+            let view = self.shard.view(id).ok_or(Error::NoSocket)?;
+            local = view.local;
+            own = Some(id);
+        }
+        let generation = self.program(place.program).entries[place.slot].generation;
+        let outcome = self.in_turn(|worker, shard| match shard {
+            None if own.is_some() => Ok(()),
+            None => worker
+                .shard
+                .bind_with(owner, local, &bound)
+                .map(|id| own = Some(id)),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::Bind {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                options: options.to_vec(),
+                reply,
+            }),
+        });
+        match (outcome, own) {
+            (Ok(()), Some(id)) => {
+                self.program(place.program).entries[place.slot].replicated = true;
+                Ok(id)
+            }
+            (outcome, own) => {
+                // Those that were not asked know nothing of it, and forget that.
+                self.forget_everywhere(place);
+                if let Some(id) = own {
+                    let _ = self.shard.close(id, self.now);
+                }
+                Err(outcome.err().unwrap_or(Error::NoSocket))
+            }
+        }
+    }
+
+    /// Lets a bound socket of this shard listen in every shard, or gives it another backlog.
+    pub(crate) fn listen_everywhere(
+        &mut self,
+        place: Place,
+        id: SocketId,
+        backlog: u32,
+    ) -> Result<(), Error> {
+        if self.peers.is_none() {
+            return self.shard.listen_bound(id, backlog.max(1));
+        }
+        let listening = self.in_turn(|worker, shard| match shard {
+            None => worker.listen_in_part(id, backlog),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::Listen {
+                place,
+                backlog,
+                reply,
+            }),
+        });
+        if listening.is_err() {
+            let _ = self.shard.shutdown(id, How::Read, self.now);
+            self.shut_down_elsewhere(place, How::Read);
+        }
+        listening
+    }
+
+    /// What the program does not see of a backlog is shared among the shards.
+    fn listen_in_part(&mut self, id: SocketId, backlog: u32) -> Result<(), Error> {
+        let shards = self.peers.as_ref().map_or(1, |peers| peers.shards().end);
+        self.shard.listen_bound(id, backlog / shards)
+    }
+
+    /// Calls `each` for every shard in its turn, the own one being none, until one fails.
+    fn in_turn(
+        &mut self,
+        mut each: impl FnMut(&mut Worker, Option<u32>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(peers) = &self.peers else {
+            return each(self, None);
+        };
+        let (shards, own) = (peers.shards(), u32::from(peers.own));
+        for shard in shards {
+            each(self, (shard != own).then_some(shard))?;
+        }
+        Ok(())
+    }
+
+    /// A bound socket of this shard is gone.
+    pub(crate) fn forget_everywhere(&mut self, place: Place) {
+        if let Some(peers) = &mut self.peers {
+            peers.late.remove(&place);
+            peers.stuck.retain(|stuck| *stuck != place);
+            peers.tell_all(|| Request::Forget { place });
+        }
+    }
+
+    /// A listener of this shard is shut down.
+    pub(crate) fn shut_down_elsewhere(&mut self, place: Place, how: How) {
+        if let Some(peers) = &self.peers {
+            peers.tell_all(|| Request::Shutdown { place, how });
+        }
+    }
+
+    /// An option of a bound socket of this shard has been set.
+    pub(crate) fn set_option_elsewhere(&mut self, place: Place, opt: Opt) {
+        if let Some(peers) = &self.peers {
+            peers.tell_all(|| Request::SetOption { place, opt });
+        }
+    }
+
+    /// Connects a bound socket. Its port is the program's choice, so the flow may be another shard's by its tag: that one must know first.
+    pub(crate) fn connect_bound(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
+        let pinned = self.shard.must_pin(id, remote);
+        let own = self.peers.as_ref().map_or(0, |peers| peers.own);
+        if let Some((owner, tuple)) = pinned {
+            self.ask_peer(owner.into(), |reply| Request::Pin {
+                tuple,
+                shard: own,
+                reply,
+            })?;
+        }
+        let outcome = self.shard.connect_bound(id, remote, self.now);
+        if let (Err(_), Some((owner, tuple)), Some(peers)) = (&outcome, pinned, &self.peers) {
+            peers.tell(owner.into(), Request::Unpin { tuple, shard: own });
+        }
+        outcome
+    }
+
+    /// Lets the others forget the flows that were pinned to this shard and are over.
+    pub(crate) fn unpin(&mut self) {
+        let (Some(peers), Some(steer)) = (&self.peers, &self.shard.config().steer) else {
+            return;
+        };
+        let steer = steer.clone();
+        let shard = peers.own;
+        for tuple in self.shard.take_unpinned() {
+            peers.tell(steer.owner(&tuple).into(), Request::Unpin { tuple, shard });
+        }
+    }
+
+    /// Does what another worker asks for.
+    pub(crate) fn grant(&mut self, request: Request) {
+        match request {
+            Request::Bind {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                options,
+                reply,
+            } => {
+                let outcome = self.shard.bind_with(owner, local, &bound);
+                if let (Ok(id), Some(peers)) = (outcome, &mut self.peers) {
+                    for opt in options {
+                        // As for the socket itself.
+                        let _ = self.shard.set_option(id, opt, self.now);
+                    }
+                    let replica = Replica {
+                        id,
+                        generation,
+                        backlog: 0,
+                    };
+                    peers.replicas.insert(place, replica);
+                    peers.places.insert(id, place);
+                }
+                let _ = reply.send(outcome.map(drop));
+            }
+            Request::Listen {
+                place,
+                backlog,
+                reply,
+            } => {
+                let peers = self.peers.as_mut();
+                let replica = peers.and_then(|peers| peers.replicas.get_mut(&place));
+                let outcome = match replica {
+                    Some(replica) => {
+                        replica.backlog = backlog;
+                        let id = replica.id;
+                        self.listen_in_part(id, backlog)
+                    }
+                    None => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
+            }
+            Request::SetOption { place, opt } => {
+                if let Some(replica) = self.replica(place) {
+                    let _ = self.shard.set_option(replica.id, opt, self.now);
+                }
+            }
+            Request::Shutdown { place, how } => {
+                if let Some(replica) = self.replica(place) {
+                    let _ = self.shard.shutdown(replica.id, how, self.now);
+                }
+            }
+            Request::Forget { place } => {
+                self.forget_replica(place);
+                if self
+                    .programs
+                    .get(place.program as usize)
+                    .is_some_and(Option::is_some)
+                {
+                    self.reset_waiting(place, u64::MAX);
+                }
+            }
+            Request::Pin {
+                tuple,
+                shard,
+                reply,
+            } => drop(reply.send(self.shard.pin(tuple, shard))),
+            Request::Unpin { tuple, shard } => self.shard.unpin(&tuple, shard),
+        }
+    }
+
+    fn replica(&self, place: Place) -> Option<Replica> {
+        self.peers.as_ref()?.replicas.get(&place).copied()
+    }
+
+    fn forget_replica(&mut self, place: Place) {
+        let Some(peers) = &mut self.peers else {
+            return;
+        };
+        peers.stuck.retain(|stuck| *stuck != place);
+        if let Some(replica) = peers.replicas.remove(&place) {
+            peers.places.remove(&replica.id);
+            let _ = self.shard.close(replica.id, self.now);
+        }
+    }
+
+    /// A program is over: what this shard stands in for goes.
+    pub(crate) fn forget_replicas_of(&mut self, program: u32) {
+        let of_program: Vec<Place> = self.peers.as_ref().map_or_else(Vec::new, |peers| {
+            let places = peers.replicas.keys().copied();
+            places.filter(|place| place.program == program).collect()
+        });
+        for place in of_program {
+            self.forget_replica(place);
+        }
+    }
+
+    /// Moves connections to where their program finds them, if a socket is a replica.
+    pub(crate) fn relay(&mut self, id: SocketId, touched: &mut Vec<Place>) {
+        let peers = self.peers.as_ref();
+        if let Some(place) = peers.and_then(|peers| peers.places.get(&id)).copied() {
+            self.relay_to(place, touched);
+        }
+    }
+
+    /// Hands connections that this shard has accepted to the home of their listener, as far as its queue goes.
+    pub(crate) fn relay_to(&mut self, place: Place, touched: &mut Vec<Place>) {
+        let Some(replica) = self.replica(place) else {
+            return;
+        };
+        let Some(program) = self.programs[place.program as usize].as_mut() else {
+            return;
+        };
+        let home = program.shard_of(place.slot);
+        let listener = SlotRef {
+            index: place.slot,
+            generation: replica.generation,
+        };
+        while self
+            .shard
+            .view(replica.id)
+            .is_some_and(|view| view.pending_accepts > 0)
+        {
+            let Some(peers) = &mut self.peers else {
+                return;
+            };
+            let queue = program.slot(place.slot);
+            let pushed = queue.engine.received.load(Ordering::Acquire);
+            let waiting = pushed.saturating_sub(queue.app.consumed.load(Ordering::Acquire));
+            if waiting >= u64::from(replica.backlog.max(1)) || !peers.has_room(home) {
+                return peers.note_stuck(place);
+            }
+            let Some(slot) = program.open_slot() else {
+                self.counters.slots_exhausted += 1;
+                return peers.note_stuck(place);
+            };
+            let Ok(id) = self.shard.accept(replica.id) else {
+                program.give_back_slot(slot);
+                return;
+            };
+            let entry = &mut program.entries[slot];
+            entry.socket = Some(id);
+            entry.waiting = Some(Waiting {
+                listener: place.slot,
+                // It has one at the listener's home only.
+                position: 0,
+            });
+            let accepted = Place {
+                program: place.program,
+                slot,
+            };
+            // It is published before this is the other's to read.
+            peers.hand_accepted(
+                home,
+                &Accepted {
+                    program: place.program,
+                    listener,
+                    slot: program.reference(slot),
+                },
+            );
+            crate::publish::note_place(&mut self.places, id, accepted);
+            touched.push(accepted);
+        }
+    }
+
+    /// Another shard has accepted a connection for a listener of this one. If that is gone the other hears of it.
+    pub(crate) fn accepted_elsewhere(&mut self, accepted: &Accepted) {
+        let program = self.programs.get(accepted.program as usize);
+        let listens = program.and_then(Option::as_ref).is_some_and(|program| {
+            program
+                .find(accepted.listener)
+                .is_some_and(|slot| program.entries[slot].accepts.is_some())
+        });
+        let Some(peers) = self.peers.as_mut().filter(|_| listens) else {
+            return;
+        };
+        let place = Place {
+            program: accepted.program,
+            slot: accepted.listener.index,
+        };
+        peers
+            .late
+            .entry(place)
+            .or_default()
+            .push_back(accepted.slot);
+        let mut touched = std::mem::take(&mut self.touched);
+        self.hand_over(place, &mut touched);
+        self.touched = touched;
+    }
+
+    /// Puts connections that others accepted into a listener's queue, as far as the backlog goes; false if some are left.
+    pub(crate) fn hand_over_late(&mut self, place: Place, touched: &mut Vec<Place>) -> bool {
+        let Some(peers) = &mut self.peers else {
+            return true;
+        };
+        let Some(late) = peers.late.get_mut(&place) else {
+            return true;
+        };
+        let Some(program) = self.programs[place.program as usize].as_mut() else {
+            return true;
+        };
+        let mut moved = false;
+        while !late.is_empty() && program.has_room(place.slot) {
+            if let Some(reference) = late.pop_front() {
+                program.append_accepted(place.slot, reference);
+                moved = true;
+            }
+        }
+        if moved {
+            touched.push(place);
+        }
+        let done = late.is_empty();
+        if done {
+            peers.late.remove(&place);
+        } else {
+            peers.note_stuck(place);
+        }
+        done
+    }
+
+    /// Tries again for listeners whose queue was full.
+    pub(crate) fn retry_stuck(&mut self, touched: &mut Vec<Place>) {
+        let Some(peers) = self.peers.as_mut().filter(|peers| !peers.stuck.is_empty()) else {
+            return;
+        };
+        for place in std::mem::take(&mut peers.stuck) {
+            self.make_room(place, touched);
+        }
+    }
+
+    /// There may be room in a listener's queue again.
+    pub(crate) fn make_room(&mut self, listener: Place, touched: &mut Vec<Place>) {
+        let program = self.programs[listener.program as usize].as_ref();
+        let home = program.is_some_and(|program| program.entries.get(listener.slot).is_some());
+        if home {
+            self.hand_over(listener, touched);
+        } else {
+            self.relay_to(listener, touched);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The workers, as the control thread commands them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::command::Command;
+use crate::worker::ring;
+
+/// How long a worker may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One worker.
+pub(crate) struct Handle {
+    pub(crate) commands: Sender<Command>,
+    pub(crate) doorbell: Arc<OwnedFd>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// All of them, by shard.
+pub(crate) struct Workers(pub(crate) Vec<Handle>);
+
+impl Workers {
+    /// How many there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// What programs ring.
+    pub(crate) fn doorbells(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
+        self.0.iter().map(|handle| handle.doorbell.clone())
+    }
+
+    /// Commands each worker, by its shard.
+    pub(crate) fn send(&self, command: impl Fn(u32) -> Command) {
+        for (shard, handle) in self.0.iter().enumerate() {
+            // If the worker is gone the main loop sees it next.
+            let _ = handle.commands.send(command(shard as u32));
+            ring(handle.doorbell.as_fd());
+        }
+    }
+
+    /// Commands each worker, and waits for the answers of all, by shard.
+    pub(crate) fn ask<T>(
+        &self,
+        command: impl Fn(u32, Sender<T>) -> Command,
+    ) -> Result<Vec<T>, i32> {
+        let (replies, receivers): (Vec<_>, Vec<_>) = self.0.iter().map(|_| mpsc::channel()).unzip();
+        self.send(|shard| command(shard, replies[shard as usize].clone()));
+        drop(replies);
+        let answers = receivers
+            .into_iter()
+            .map(|receiver| receiver.recv_timeout(PATIENCE).map_err(|_| libc::EIO));
+        answers.collect()
+    }
+
+    /// Whether they have ended: all of them, as they do when told to; or one, which it should not.
+    pub(crate) fn have_ended(&self, told: bool) -> bool {
+        let mut handles = self.0.iter();
+        let ended = |handle: &Handle| handle.thread.is_finished();
+        if told {
+            handles.all(ended)
+        } else {
+            handles.any(ended)
+        }
+    }
+
+    /// How they ended. One that goes on although it should not is left.
+    pub(crate) fn outcome(&mut self) -> io::Result<()> {
+        for handle in self
+            .0
+            .drain(..)
+            .filter(|handle| handle.thread.is_finished())
+        {
+            if handle.thread.join().is_err() {
+                return Err(io::Error::other("a shard's thread panicked"));
+            }
+        }
+        Ok(())
+    }
+}
