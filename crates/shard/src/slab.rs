@@ -169,6 +169,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn t5_a_place_used_a_million_times_tells_its_tenants_apart() {
+        let mut slab = Slab::new(1);
+        for tenant in 0..1_000_000u32 {
+            let index = slab.insert(tenant).unwrap();
+            assert_eq!(slab.generation(index), tenant);
+            assert_eq!(
+                slab.get_of_generation_mut(index, tenant.wrapping_sub(1)),
+                None
+            );
+            assert_eq!(
+                slab.get_of_generation_mut(index, tenant).copied(),
+                Some(tenant)
+            );
+            slab.remove(index);
+        }
+    }
+
+    #[test]
     fn recycles_places_with_a_new_generation() {
         let mut slab = Slab::new(100);
         let places: Vec<u32> = (0..100).map(|value| slab.insert(value).unwrap()).collect();

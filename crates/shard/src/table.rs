@@ -314,6 +314,29 @@ mod tests {
         assert_eq!(table.len(), 5_000);
     }
 
+    /// A search looks at the entries of one place, so it looks at few.
+    #[test]
+    fn t13_few_tuples_share_a_place_among_a_hundred_thousand() {
+        let mut table = Table::new([5, 6, 7]);
+        let tuple = |i: u32| {
+            Tuple::V4(Pair {
+                local: Ipv4Addr::LOCALHOST,
+                remote: Ipv4Addr::from_bits(0x0a00_0000 + i / 50_000),
+                local_port: 80,
+                remote_port: (i % 50_000) as u16,
+            })
+        };
+        let mut places = vec![0u8; 1 << 17];
+        for i in 0..100_000 {
+            table.insert(tuple(i), Place::Stream(i));
+            places[table.hash(&tuple(i)) as usize & 0x1_ffff] += 1;
+        }
+        assert!(places.iter().all(|&sharing| sharing < 12));
+        for i in (0..100_000).step_by(997) {
+            assert_eq!(table.get(&tuple(i)), Some(Place::Stream(i)));
+        }
+    }
+
     #[test]
     fn e11_the_hash_spreads_tuples_that_differ_in_one_field() {
         let keys = [

@@ -141,3 +141,96 @@ impl TimeWaitTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use millrace_tcp::{Config, Connection, Duration, Limits, Open, ReceiveBuffer, Settings};
+    use millrace_wire::tcp::{Flags, Options, Segment, Seq};
+
+    use super::*;
+    use crate::table::Pair;
+
+    struct Nowhere;
+
+    impl ReceiveBuffer for Nowhere {
+        fn store(&mut self, _: u64, _: &[u8]) -> bool {
+            false
+        }
+    }
+
+    /// A connection that was opened and closed, in TIME-WAIT since `now`.
+    fn waiting(now: Instant) -> TimeWait {
+        let config = Config::default();
+        let open = Open {
+            iss: Seq(100),
+            timestamp_offset: 0,
+            mss: 1_460,
+            default_mss: 536,
+            receive_limit: 65_535,
+        };
+        let mut connection = Connection::connect(&config, &Settings::default(), open, now);
+        let mut say = |flags: Flags, seq: u32, ack: u32| {
+            while connection
+                .poll_transmit(&config, &Limits { max_payload: 0 }, now)
+                .is_some()
+            {}
+            let segment = Segment {
+                src_port: 80,
+                dst_port: 1_000,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: 1_000,
+                urgent: 0,
+                options: Options::default(),
+                payload: &[],
+                marked: false,
+            };
+            connection.on_segment(&config, &segment, &mut Nowhere, now);
+            connection.shutdown_write(now);
+        };
+        say(Flags::SYN | Flags::ACK, 500, 101);
+        say(Flags::FIN | Flags::ACK, 501, 102);
+        connection.time_wait(&config, now).expect("in TIME-WAIT")
+    }
+
+    fn tuple(i: u32) -> Tuple {
+        Tuple::V4(Pair {
+            local: Ipv4Addr::LOCALHOST,
+            remote: Ipv4Addr::from_bits(i),
+            local_port: 80,
+            remote_port: 1_000,
+        })
+    }
+
+    /// All but the first are over, which cannot be: were one of them looked at, it would go.
+    #[test]
+    fn t12_of_a_hundred_thousand_only_the_first_is_looked_at() {
+        let start = Instant::from_millis(1_000_000);
+        let late = waiting(start + Duration::from_secs(100));
+        let early = waiting(start);
+        let mut table = TimeWaitTable::new(100_001);
+        table.insert(tuple(0), late.clone(), false, false, start);
+        for i in 1..=100_000 {
+            table.insert(tuple(i), early.clone(), false, false, start);
+        }
+        assert_eq!(table.len(), 100_001);
+        assert_eq!(table.deadline(), Some(late.deadline()));
+        let now = start + Duration::from_secs(90);
+        assert!(table.pop(now).is_none());
+        // Who is taken out of the middle, or starts over, leaves the others as they are.
+        assert_eq!(
+            table.remove(50_000).map(|out| out.tuple),
+            Some(tuple(50_000))
+        );
+        table.renew(0);
+        let order: Vec<Tuple> = std::iter::from_fn(|| table.pop(now))
+            .map(|out| out.tuple)
+            .collect();
+        assert_eq!(order.len(), 99_999);
+        assert_eq!(order[49_999..50_001], [tuple(50_001), tuple(50_002)]);
+        assert_eq!(table.deadline(), Some(late.deadline()));
+    }
+}

@@ -79,14 +79,14 @@ fn converse_again(network: &mut Network, [client, server]: [HostId; 2]) {
 }
 
 #[test]
-fn every_way_of_closing() {
+fn i5_every_way_of_closing() {
     for ending in [
         Ending::HalfClose,
         Ending::ClientCloses,
         Ending::ServerCloses,
         Ending::BothClose,
     ] {
-        for_seeds("every_way_of_closing", 25, |network| {
+        for_seeds("i5_every_way_of_closing", 25, |network| {
             let hosts = two_hosts(network, LOSSY);
             converse(
                 network,

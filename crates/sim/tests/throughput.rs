@@ -3,12 +3,25 @@
 mod common;
 
 use common::for_seeds;
+use millrace_shard::Config;
 use millrace_sim::{Client, Link, Network, Nic, Plan, Server};
 use millrace_tcp::{Duration, Ecn};
 
 /// Sends this much from one host to another and returns the payload bits per second. The links are alike.
 fn measure(network: &mut Network, link: Link, bytes: u64, connections: usize) -> f64 {
-    let [client, server] = [(); 2].map(|()| network.add_host(Nic::Segment, link));
+    measure_with(network, link, bytes, connections, |_| {})
+}
+
+/// The same with hosts that are set up like this.
+fn measure_with(
+    network: &mut Network,
+    link: Link,
+    bytes: u64,
+    connections: usize,
+    adjust: impl Fn(&mut Config),
+) -> f64 {
+    let [client, server] =
+        [(); 2].map(|()| network.add_host_with(Nic::Segment, link, |config| adjust(config)));
     let plan = Plan::exchange(bytes, 0);
     let address = network.address_of(server, 80);
     let start = network.now();
@@ -117,6 +130,34 @@ fn t8_reordering_is_not_loss() {
         let rate = measure(network, reordering, 10_000_000, 1);
         assert!(rate > 10e6, "{:.1} of 20 Mbit/s", rate / 1e6);
     });
+}
+
+#[test]
+fn t8_shaping_costs_no_more_with_rack_than_without() {
+    for_seeds(
+        "t8_shaping_costs_no_more_with_rack_than_without",
+        3,
+        |network| {
+            // Slow, with a long queue; frames come in bunches, and some are overtaken.
+            let shaped = Link {
+                rate: Some(5_000_000),
+                jitter: Duration::from_millis(15),
+                reorder: 0.02,
+                reorder_delay: Duration::from_millis(20),
+                ..broadband()
+            };
+            let with = measure(network, shaped, 3_000_000, 1);
+            let without = measure_with(network, shaped, 3_000_000, 1, |config| {
+                config.tcp.selective_ack = false;
+            });
+            assert!(
+                with > 0.95 * without && with > 4e6,
+                "{:.2} of 5 Mbit/s, {:.2} without",
+                with / 1e6,
+                without / 1e6
+            );
+        },
+    );
 }
 
 #[test]

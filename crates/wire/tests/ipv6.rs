@@ -136,7 +136,7 @@ fn rfc8200_4_5_a_fragment_is_not_looked_into() {
 }
 
 #[test]
-fn rfc6946_an_atomic_fragment_is_a_whole_packet() {
+fn h6_rfc6946_an_atomic_fragment_is_a_whole_packet() {
     let payload = [60, 0, 0, 0, 0, 1, 2, 3, 6, 0, 1, 4, 0, 0, 0, 0, 0xaa];
     let content = walked(44, &payload).expect("is sound");
     assert!(

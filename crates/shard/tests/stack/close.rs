@@ -128,7 +128,7 @@ fn data_after_close_is_answered_with_reset() {
 }
 
 #[test]
-fn linger_zero_resets() {
+fn i5_linger_zero_resets() {
     let mut net = Net::new();
     let (client, server, _) = net.pair();
     let now = net.now();

@@ -229,7 +229,7 @@ fn rfc8200_4_5_lengths_that_cannot_be_right_are_pointed_at() {
 }
 
 #[test]
-fn rfc5722_3_overlapping_fragments_leave_nothing() {
+fn h1_rfc5722_3_overlapping_fragments_leave_nothing() {
     let mut net = acquainted();
     let good = cut_v6(icmpv6::PROTOCOL, &echo_v6(&[7; 600]), 200);
     let mut evil = good[1].clone();

@@ -3,6 +3,7 @@
 mod accept;
 mod addresses;
 mod close;
+mod complaints;
 mod fragments;
 mod frames;
 mod hostile;

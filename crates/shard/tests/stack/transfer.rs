@@ -138,7 +138,7 @@ fn a_small_message_takes_a_small_ring() {
 }
 
 #[test]
-fn buffers_grow_with_the_path() {
+fn t10_buffers_grow_with_the_path() {
     let mut net = Net::new().with_offloads();
     net.latency_us = 20_000;
     let (client, server, _) = net.pair();

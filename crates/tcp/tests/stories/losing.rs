@@ -473,7 +473,7 @@ fn a_single_loss_in_a_long_transfer_costs_no_time_out() {
 }
 
 #[test]
-fn a_lost_flight_of_every_second_segment_is_repaired_without_a_time_out() {
+fn t7_a_lost_flight_of_every_second_segment_is_repaired_without_a_time_out() {
     let mut pair = Pair::new(&Config::default(), nodelay(), nodelay());
     pair.connect();
     pair.wire = Box::new(|packet| {

@@ -91,7 +91,7 @@ fn rfc6093_3_2_pointer_of_zero_is_that_of_one() {
 proptest! {
     /// No pointer, wherever it points, disturbs the stream.
     #[test]
-    fn any_pointer_leaves_the_stream_alone(pointers in proptest::collection::vec(any::<u16>(), 1..30)) {
+    fn c15_any_pointer_leaves_the_stream_alone(pointers in proptest::collection::vec(any::<u16>(), 1..30)) {
         let mut script = Script::established();
         let mut latest = None;
         for (i, pointer) in pointers.iter().enumerate() {
