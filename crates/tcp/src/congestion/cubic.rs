@@ -242,6 +242,18 @@ mod tests {
     }
 
     #[test]
+    fn rfc9438_4_2_no_round_trip_adds_more_than_half() {
+        // A curve that is so old that it is far above.
+        let (mut cubic, mut window) = reduced(20_000);
+        run(&mut cubic, &mut window, 0, 1);
+        let mut last = window.cwnd;
+        for next in run(&mut cubic, &mut window, 90_000, 12) {
+            assert!(last < next && next <= last + last / 2, "{last} to {next}");
+            last = next;
+        }
+    }
+
+    #[test]
     fn rfc9438_4_2_window_returns_to_its_peak_after_k() {
         let (mut cubic, mut window) = reduced(1_000_000);
         // K = cubic root of 300 / 0.4 = 9.086 s.

@@ -13,6 +13,7 @@ mod losing;
 mod marking;
 mod pacing;
 mod reassembly;
+mod reordering;
 mod reports;
 mod requirements;
 mod reset;

@@ -1,0 +1,61 @@
+//! How long what may be merely reordered is waited for (RFC 8985 6.2), and when the tail is not probed (7.2).
+
+use millrace_tcp::{Duration, Phase, Settings};
+
+use crate::support::Script;
+
+const NODELAY: Settings = Settings {
+    nodelay: true,
+    ..Settings::UNSET
+};
+
+/// With `count` segments of 1,000 in flight, and a round trip later.
+fn flight(mut script: Script, count: usize) -> Script {
+    script.write(count as u64 * 1_000);
+    assert_eq!(script.drain().len(), count);
+    script.pass(Duration::from_millis(10));
+    script
+}
+
+#[test]
+fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
+    let mut script = flight(Script::with(NODELAY), 8);
+    // The path reorders: the first comes late, but comes.
+    script.inject(". 1:1(0) ack 1 sack 1001:2001");
+    script.inject(". 1:1(0) ack 2001");
+    script.inject(". 1:1(0) ack 8001");
+    let mut acked = 8_001;
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        script = flight(script, 8);
+        let (next, end) = (acked + 1_000, acked + 8_000);
+        script.inject(&format!(
+            ". 1:1(0) ack {acked} sack {next}:{}",
+            acked + 5_000
+        ));
+        script.silent();
+        let waited = script.tick().as_micros();
+        let srtt_us = u64::from(script.connection.info(script.now).srtt_us);
+        assert!(waited <= srtt_us, "{waited} of {srtt_us}");
+        script.expect(&format!(". {acked}:{next}(1000) ack 1"));
+        waits.push(waited);
+        // It was for nothing: both arrive, and the peer says so.
+        script.inject(&format!(". 1:1(0) ack {end} sack {acked}:{next}"));
+        acked = end;
+    }
+    // A quarter of the least round trip of 10 ms; then a quarter more each time.
+    assert_eq!(waits[..3], [2_500, 5_000, 7_500]);
+    assert!(waits.is_sorted(), "{waits:?}");
+}
+
+#[test]
+fn rfc8985_7_2_nothing_is_probed_during_recovery() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.inject(". 1:1(0) ack 1 sack 1001:6001");
+    script.expect(". 1:1001(1000) ack 1");
+    assert_eq!(script.connection.info(script.now).phase, Phase::Recovery);
+    script.drain();
+    let rto_us = u64::from(script.connection.info(script.now).rto_us);
+    assert_eq!(script.tick().as_micros(), rto_us);
+    assert_eq!(script.connection.info(script.now).timeouts, 1);
+}
