@@ -31,7 +31,7 @@ pub struct Link {
     pub duplicate: f64,
     /// How probably one byte of a frame is changed, behind the Ethernet header: where checksums find it.
     pub corrupt: f64,
-    /// Whether ARP is not lost with the rest: of three questions none may be answered, and then the host is unreachable.
+    /// Whether ARP and neighbour discovery are not lost with the rest: of three questions none may be answered, and then the host is unreachable.
     pub spare_arp: bool,
     /// Whether the link is cut: nothing arrives.
     pub cut: bool,
@@ -102,8 +102,8 @@ pub(crate) enum Kind {
     Checked,
     /// Only Ethernet's own check would, and that is not modelled: it is not damaged.
     Unchecked,
-    /// An unchecked one: ARP.
-    Arp,
+    /// An unchecked one: ARP, and neighbour discovery.
+    Discovery,
 }
 
 /// A link and what is on it.
@@ -156,7 +156,7 @@ impl Line {
         } else {
             self.free_at_ns = now_ns;
         }
-        let spared = kind == Kind::Arp && link.spare_arp;
+        let spared = kind == Kind::Discovery && link.spare_arp;
         if rng.chance(link.burst_loss) {
             self.burst_until = now + link.burst;
         }

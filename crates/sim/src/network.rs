@@ -303,7 +303,8 @@ impl Network {
             Err(_) => (Mac::BROADCAST, EtherType(0)),
         };
         let kind = match (ethertype, frame.checksum) {
-            (EtherType::ARP, _) => Kind::Arp,
+            (EtherType::ARP, _) => Kind::Discovery,
+            (EtherType::IPV6, _) if router::is_discovery(&frame.bytes) => Kind::Discovery,
             (EtherType::IPV4, ChecksumState::Unchecked) => Kind::Checked,
             _ => Kind::Unchecked,
         };

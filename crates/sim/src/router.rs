@@ -119,3 +119,12 @@ pub(crate) fn mark(frame: &mut [u8]) -> bool {
     }
     true
 }
+
+/// Whether the frame asks for a neighbour over IPv6, or answers (RFC 4861 4.3, 4.4).
+pub(crate) fn is_discovery(frame: &[u8]) -> bool {
+    const SOLICITATION: u8 = 135;
+    const ADVERTISEMENT: u8 = 136;
+    let at = |offset: usize| frame.get(HEADER_LEN + offset).copied();
+    at(6) == Some(icmpv6::PROTOCOL)
+        && matches!(at(ipv6::HEADER_LEN), Some(SOLICITATION | ADVERTISEMENT))
+}
