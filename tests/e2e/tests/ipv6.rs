@@ -8,12 +8,12 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::world::DEVICE;
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, Stack, World, compile, ensure, on_both_stacks,
-    on_millrace, seconds, wait_until,
+    Context as _, PEER, Process, Result, SUBJECT, Stack, World, compile, ensure,
+    on_both_stacks_and_two_shards, on_millrace, seconds, wait_until,
 };
 use rustix::process::Signal;
 
-on_both_stacks!(
+on_both_stacks_and_two_shards!(
     nginx_serves_both_families,
     curl_fetches_over_ipv6,
     a_megabyte_goes_through_an_mtu_of_1280,
@@ -44,6 +44,7 @@ fn on_subject(world: &World, words: &[String], more: &[&str]) -> Result<Command>
                 .args(["--addr", &format!("{SUBJECT_V6}/64")])
                 .args(["--host-addr", &format!("{PEER}/24")])
                 .args(["--host-addr", &format!("{PEER_V6}/64")])
+                .args(["--shards", &world.shards.to_string()])
                 .args(more)
                 .arg("--")
                 .args(words);
