@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use millrace_engine::config::{ADDRESSES_V6_MAX, Config, Limits, Link};
+use millrace_engine::config::{ADDRESSES_V6_MAX, Config, Device, Limits, Link};
 use millrace_port::spec::{Prefix, Spec};
 
 /// Default addresses: documented in `--help` and the README.
@@ -54,7 +55,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Link")]
 pub struct LinkArguments {
-    /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME [default: tap, with a free name]
+    /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME [default: tap, with a free name];
+    /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has
     #[arg(long, value_name = "KIND[:NAME]")]
     pub link: Option<Spec>,
     /// millrace's own addresses on the link: one of IPv4 [default: 10.9.0.2/24], and up to eight of IPv6, each with the option again
@@ -217,27 +219,50 @@ impl LinkArguments {
 
     fn link(&self) -> anyhow::Result<Link> {
         let parse = |text: &str| prefix(text).map_err(anyhow::Error::msg);
-        let given = (
-            only_v4("--addr", &self.addr)?,
-            only_v4("--host-addr", &self.host_addr)?,
-        );
-        let (address, host) = match given {
-            (Some(address), Some(host)) => (address, host),
-            (Some(address), None) => (address, neighbour(address)),
-            (None, Some(host)) => (neighbour(host), host),
-            (None, None) => (parse(DEFAULT_ADDRESS)?, parse(DEFAULT_HOST_ADDRESS)?),
+        let own = only_v4("--addr", &self.addr)?;
+        let (device, address, host) = match &self.link {
+            Some(Spec::Packet { name }) => {
+                anyhow::ensure!(
+                    self.host_addr.is_empty(),
+                    "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
+                );
+                let address = own.with_context(|| {
+                    format!(
+                        "--link packet:{name} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
+                    )
+                })?;
+                (Device::Packet { name: name.clone() }, address, None)
+            }
+            tap => {
+                let name = match tap {
+                    Some(Spec::Tap { name }) => name.clone(),
+                    _ => None,
+                };
+                let given = (own, only_v4("--host-addr", &self.host_addr)?);
+                let (address, host) = match given {
+                    (Some(address), Some(host)) => (address, host),
+                    (Some(address), None) => (address, neighbour(address)),
+                    (None, Some(host)) => (neighbour(host), host),
+                    (None, None) => (parse(DEFAULT_ADDRESS)?, parse(DEFAULT_HOST_ADDRESS)?),
+                };
+                anyhow::ensure!(
+                    address.contains(host.address) && address.address != host.address,
+                    "--host-addr {}/{} is not another address of --addr {}/{}: give both from one prefix, such as --addr 10.9.0.2/24 --host-addr 10.9.0.1/24",
+                    host.address,
+                    host.len,
+                    address.address,
+                    address.len
+                );
+                (
+                    Device::Tap { name },
+                    address,
+                    Some((host.address, host.len)),
+                )
+            }
         };
-        anyhow::ensure!(
-            address.contains(host.address) && address.address != host.address,
-            "--host-addr {}/{} is not another address of --addr {}/{}: give both from one prefix, such as --addr 10.9.0.2/24 --host-addr 10.9.0.1/24",
-            host.address,
-            host.len,
-            address.address,
-            address.len
-        );
         let addresses_v6 = all_v6(&self.addr);
         let mut hosts_v6 = all_v6(&self.host_addr);
-        if hosts_v6.is_empty() {
+        if hosts_v6.is_empty() && host.is_some() {
             hosts_v6 = addresses_v6.iter().copied().map(neighbour_v6).collect();
         }
         for &(host, bits) in &hosts_v6 {
@@ -277,15 +302,11 @@ impl LinkArguments {
             );
             anyhow::ensure!(!taken, "--gateway {hop} is the second one of its family");
         }
-        let device = match &self.link {
-            Some(Spec::Tap { name }) => name.clone(),
-            None => None,
-        };
         Ok(Link {
             device,
             address: address.address,
             prefix_len: address.len,
-            host: Some((host.address, host.len)),
+            host,
             gateway,
             addresses_v6,
             hosts_v6,

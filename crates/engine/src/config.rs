@@ -28,16 +28,31 @@ pub struct Config {
 /// IPv6 addresses of one link: what programs are told of them has room for no more.
 pub const ADDRESSES_V6_MAX: usize = 8;
 
-/// A TAP device and the addresses on it.
+/// Where an engine's frames come from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Device {
+    /// A TAP device that is made for it.
+    Tap {
+        /// Its name; a free one if none.
+        name: Option<String>,
+    },
+    /// A device that is there already, by packet sockets.
+    Packet {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A device and the addresses on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// Name of the device; a free one if none.
-    pub device: Option<String>,
+    /// The device.
+    pub device: Device,
     /// The engine's address.
     pub address: Ipv4Addr,
     /// Bits of the prefix.
     pub prefix_len: u8,
-    /// The kernel's address at the other end; none leaves the device as it is.
+    /// The kernel's address at the other end of a TAP device; none leaves it as it is.
     pub host: Option<(Ipv4Addr, u8)>,
     /// Next hop for everything off the link.
     pub gateway: Option<Ipv4Addr>,
@@ -47,7 +62,7 @@ pub struct Link {
     pub hosts_v6: Vec<(Ipv6Addr, u8)>,
     /// Next hop for everything of IPv6 off the link.
     pub gateway_v6: Option<Ipv6Addr>,
-    /// Largest IP packet in bytes.
+    /// Largest IP packet in bytes; no larger than a device that is there already allows.
     pub mtu: u16,
 }
 

@@ -6,12 +6,13 @@ use std::sync::mpsc;
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
-use millrace_port::{Port, spec, tap};
+use millrace_port::{Offload, Port, packet, spec, tap};
 use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer};
 use millrace_tcp::Instant;
-use millrace_wire::ethernet::Mac;
+use millrace_wire::ethernet::{EtherType, Mac};
+use millrace_wire::{arp, ethernet};
 
-use crate::config::Config;
+use crate::config::{self, Config, Device};
 use crate::control::Control;
 use crate::host;
 use crate::memory::Arenas;
@@ -31,6 +32,9 @@ pub enum StartError {
     /// Something about the device.
     #[error(transparent)]
     Tap(#[from] tap::Error),
+    /// Likewise.
+    #[error(transparent)]
+    Packet(#[from] packet::Error),
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
@@ -73,7 +77,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     raise_descriptor_limit();
 
     let link = Link::open(config)?;
-    let mut shard_config = shard_config(config, link.mac)?;
+    let mut shard_config = shard_config(config, &link)?;
     shard_config.limits = share(&shard_config.limits, shards);
     let hash = hash()?;
 
@@ -131,7 +135,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         });
     }
 
-    let serving = Serving::new(config, link.mss);
+    let serving = Serving::new(config, u32::from(link.mtu) - 40);
     let mut control = Control::new(config, serving, listener, Workers(workers))
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
@@ -146,8 +150,11 @@ struct Link {
     device: Option<String>,
     ports: Vec<Box<dyn Port + Send>>,
     mac: Mac,
-    mss: u32,
+    mtu: u16,
 }
+
+/// The largest IP packet of an engine without a link.
+const LOOPBACK_MTU: u16 = u16::MAX;
 
 impl Link {
     fn open(config: &Config) -> Result<Link, StartError> {
@@ -156,39 +163,92 @@ impl Link {
                 device: None,
                 ports: Vec::new(),
                 mac: Mac([2, 0, 0, 0, 0, 1]),
-                mss: 65_495,
+                mtu: LOOPBACK_MTU,
             });
         };
-        let prefix = spec::Prefix::of_host(link.address, link.prefix_len)?;
+        spec::Prefix::of_host(link.address, link.prefix_len)?;
+        match &link.device {
+            Device::Tap { name } => Link::tap(config, link, name.clone()),
+            Device::Packet { name } => Link::packet(config, link, name),
+        }
+    }
+
+    fn tap(config: &Config, link: &config::Link, name: Option<String>) -> Result<Link, StartError> {
         let host = link
             .host
             .map(|(address, len)| spec::Prefix::of_host(address, len))
             .transpose()?;
         let taps = tap::open(&tap::Config {
-            name: link.device.clone(),
+            name,
             host,
             mtu: link.mtu,
             queues: config.shards,
             ..tap::Config::default()
         })?;
-        debug_assert!(prefix.contains(link.address));
         let first = taps.first().expect("at least one queue was asked for");
         host::add_addresses(first.name(), &link.hosts_v6)
             .map_err(system("cannot give the device an IPv6 address"))?;
-        Ok(Link {
-            device: Some(first.name().to_owned()),
-            mac: first.capabilities().mac,
-            mss: u32::from(link.mtu) - 40,
-            ports: taps
+        Ok(Link::of(first.name().to_owned(), link.mtu, taps))
+    }
+
+    fn packet(config: &Config, link: &config::Link, name: &str) -> Result<Link, StartError> {
+        let sockets = packet::open(&packet::Config {
+            device: name.to_owned(),
+            queues: config.shards,
+            mac: None,
+        })?;
+        let mut opened = Link::of(name.to_owned(), link.mtu, sockets);
+        opened
+            .announce(link.address)
+            .map_err(system("cannot send on the device"))?;
+        Ok(opened)
+    }
+
+    /// Tells the neighbours whose the address is from now on (RFC 5227 2.3): they may remember another engine that had it before.
+    fn announce(&mut self, address: Ipv4Addr) -> io::Result<()> {
+        let mut frame = [0; ethernet::HEADER_LEN + arp::LEN];
+        ethernet::Header {
+            dst: Mac::BROADCAST,
+            src: self.mac,
+            ethertype: EtherType::ARP,
+        }
+        .emit(&mut frame);
+        arp::Packet {
+            operation: arp::Operation::REQUEST,
+            sender_mac: self.mac,
+            sender_ip: address,
+            target_mac: Mac([0; 6]),
+            target_ip: address,
+        }
+        .emit(&mut frame[ethernet::HEADER_LEN..]);
+        let Some(port) = self.ports.first_mut() else {
+            return Ok(());
+        };
+        // A device without room now has lost it, as a wire may.
+        port.send(&frame, [&[]; 2], Offload::None).map(drop)
+    }
+
+    /// The link of these ports, of which there is one at least.
+    fn of<P: Port + Send + 'static>(device: String, mtu: u16, ports: Vec<P>) -> Link {
+        let capabilities = ports
+            .first()
+            .expect("at least one queue was asked for")
+            .capabilities();
+        let mtu = mtu.min(capabilities.mtu);
+        Link {
+            device: Some(device),
+            mac: capabilities.mac,
+            mtu,
+            ports: ports
                 .into_iter()
-                .map(|tap| Box::new(tap) as Box<dyn Port + Send>)
+                .map(|port| Box::new(port) as Box<dyn Port + Send>)
                 .collect(),
-        })
+        }
     }
 }
 
 /// What every shard is told.
-fn shard_config(config: &Config, mac: Mac) -> Result<millrace_shard::Config, StartError> {
+fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config, StartError> {
     let mut secret = [0; 32];
     random(&mut secret).map_err(system("cannot get random bytes"))?;
     let (address, prefix_len) = config
@@ -197,14 +257,14 @@ fn shard_config(config: &Config, mac: Mac) -> Result<millrace_shard::Config, Sta
         .map_or((Ipv4Addr::LOCALHOST, 8), |link| {
             (link.address, link.prefix_len)
         });
-    let mut shard_config = millrace_shard::Config::new(address, prefix_len, mac, secret);
+    let mut shard_config = millrace_shard::Config::new(address, prefix_len, opened.mac, secret);
     shard_config.loopback = config.loopback;
     if config.ecn {
         shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
     }
     if let Some(link) = &config.link {
         shard_config.gateway = link.gateway;
-        shard_config.mtu = link.mtu;
+        shard_config.mtu = opened.mtu;
         shard_config.ipv6 = (!link.addresses_v6.is_empty()).then(|| Ipv6 {
             addresses: link.addresses_v6.clone(),
             gateway: link.gateway_v6,

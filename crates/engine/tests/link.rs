@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 
 use common::{Program, byte, end, engine_of};
 use millrace_context::Status;
-use millrace_engine::config::Link;
+use millrace_engine::config::{Device, Link};
 
 /// A namespace for the calling thread and all that it starts: devices made in it go with it.
 fn own_namespace() {
@@ -18,7 +18,9 @@ fn own_namespace() {
 
 fn link() -> Link {
     Link {
-        device: Some("mr0".to_owned()),
+        device: Device::Tap {
+            name: Some("mr0".to_owned()),
+        },
         address: "10.9.0.2".parse().unwrap(),
         prefix_len: 24,
         host: Some(("10.9.0.1".parse().unwrap(), 24)),

@@ -10,6 +10,7 @@ use std::str::FromStr;
 /// use millrace_port::spec::Spec;
 /// assert_eq!("tap:mr7".parse(), Ok(Spec::Tap { name: Some("mr7".into()) }));
 /// assert_eq!("tap".parse(), Ok(Spec::Tap { name: None }));
+/// assert_eq!("packet:eth0".parse(), Ok(Spec::Packet { name: "eth0".into() }));
 /// assert!("ring".parse::<Spec>().is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,11 @@ pub enum Spec {
         /// Name of the device to be created; a free one when there is none.
         name: Option<String>,
     },
+    /// `packet:NAME`.
+    Packet {
+        /// Name of the device, which is there already.
+        name: String,
+    },
 }
 
 /// Why the text does not name a port or a prefix.
@@ -26,7 +32,8 @@ pub enum Spec {
 pub enum Error {
     /// The part before the colon is no kind of port.
     #[error(
-        "there is no port kind `{0}`; the kinds are: tap (a TAP device with a free name), tap:NAME (one of this name)"
+        "there is no port kind `{0}`; the kinds are: tap (a TAP device with a free name), tap:NAME (one of this name), \
+         packet:NAME (a network device that is there already, by packet sockets)"
     )]
     Kind(String),
     /// No name that Linux gives to a network device.
@@ -54,6 +61,12 @@ impl FromStr for Spec {
                     name: Some(name.to_owned()),
                 })
             }
+            Some(("packet", name)) => {
+                check_device_name(name)?;
+                Ok(Spec::Packet {
+                    name: name.to_owned(),
+                })
+            }
             _ => Err(Error::Kind(
                 text.split(':').next().unwrap_or(text).to_owned(),
             )),
@@ -66,6 +79,7 @@ impl fmt::Display for Spec {
         match self {
             Spec::Tap { name: None } => f.write_str("tap"),
             Spec::Tap { name: Some(name) } => write!(f, "tap:{name}"),
+            Spec::Packet { name } => write!(f, "packet:{name}"),
         }
     }
 }

@@ -20,6 +20,7 @@ on_millrace!(
     loopback_alone_makes_no_device,
     a_gateway_leads_off_the_link,
     ping_is_answered,
+    r2_a_device_that_is_there_serves,
 );
 
 const PORT: u16 = 7002;
@@ -198,4 +199,50 @@ fn ping_is_answered(world: &World) -> Result<()> {
     let ping = compile::script("ping.py");
     world.run_on_peer(&[PYTHON, &ping, &SUBJECT.to_string()], seconds(20))?;
     server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+/// nginx by packet sockets on one end of a veth pair; the kernel, which has the other, and a second program of its own on the same device.
+fn r2_a_device_that_is_there_serves(world: &World) -> Result<()> {
+    let host = world.peer_namespace();
+    host.ip("link add mr-here type veth peer name mr-there")?;
+    host.ip(&format!("addr add {PEER}/24 dev mr-there"))?;
+    host.ip("link set mr-here up")?;
+    host.ip("link set mr-there up")?;
+    fs::create_dir_all(world.directory().join("www"))?;
+    let file = world.directory().join("www/file");
+    write_file(&file, 2, 20_000_000)?;
+    let words = Nginx {
+        port: 80,
+        main: "daemon off;",
+        http: "",
+        server: "",
+    }
+    .configure(world)?;
+    for shards in ["1", "2"] {
+        let mut command = world.millrace(&["run", "--link", "packet:mr-here", "--shards", shards]);
+        command
+            .args(["--addr", &format!("{SUBJECT}/24"), "--"])
+            .args(&words);
+        let mut running = world.start_on_subject(command)?;
+        wait_until("nginx takes connections", seconds(20), || {
+            ensure!(running.is_running()?, "it has ended:\n{}", running.stderr());
+            Ok(host.enter(|| http::connect(world.at(80))).is_ok())
+        })?;
+        let got = world.directory().join("got");
+        let url = format!("http://{SUBJECT}/file");
+        let got_name = got.to_string_lossy().into_owned();
+        for _ in 0..3 {
+            world.run_on_peer(
+                &["curl", "-sS", "--fail", "-o", &got_name, &url],
+                seconds(30),
+            )?;
+            ensure_same(&file, &got)?;
+        }
+        running.stop(Signal::TERM, seconds(15))?;
+    }
+    ensure!(
+        host.devices()?.iter().any(|name| name == "mr-here"),
+        "the device stays"
+    );
+    host.ip("link del mr-here").map(drop)
 }

@@ -13,6 +13,8 @@ use crate::ioctl::{Request, check, interface_call};
 const RECEIVE_BUFFER: c_int = 8 << 20;
 /// `PACKET_IGNORE_OUTGOING`: what the kernel and others send on the device is not for us.
 const PACKET_IGNORE_OUTGOING: c_int = 23;
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`: the same for a group.
+const FANOUT_IGNORE_OUTGOING: c_uint = 0x4000;
 const ETH_P_ALL: u16 = 3;
 
 /// What is known of a device.
@@ -122,7 +124,8 @@ pub(super) fn open(name: &str, device: &Device, mac: Mac, shared: bool) -> Resul
     .map_err(fail("listen promiscuously on"))?;
     if shared {
         // Any number that is the same for all of ours; the hash keeps a flow on one socket.
-        let group = (std::process::id() as c_uint & 0xffff) | libc::PACKET_FANOUT_HASH << 16;
+        let kind = libc::PACKET_FANOUT_HASH | FANOUT_IGNORE_OUTGOING;
+        let group = (std::process::id() as c_uint & 0xffff) | kind << 16;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &group)
             .map_err(fail("share the frames among the queues of"))?;
     }
