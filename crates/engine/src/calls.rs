@@ -34,7 +34,7 @@ impl Worker {
         if entry.socket.is_some() {
             return Err(EINVAL);
         }
-        let (owner, options) = (program.owner, entry.options.clone());
+        let (owner, options) = (program.owner, entry.options().to_vec());
         let bound = Options {
             reuse: Reuse {
                 address: flags & 1 != 0,
@@ -59,12 +59,12 @@ impl Worker {
         let program = self.program(place.program);
         let owner = program.owner;
         let entry = &program.entries[place.slot];
-        let (socket, accepts) = (entry.socket, entry.accepts);
-        let options = entry.options.clone();
+        let (socket, accepts) = (entry.socket, entry.accepts.as_deref().copied());
+        let options = entry.options().to_vec();
         if let Some(mut queue) = accepts {
             queue.backlog = backlog;
             let id = socket.ok_or(EINVAL)?;
-            self.program(place.program).entries[place.slot].accepts = Some(queue);
+            self.program(place.program).entries[place.slot].accepts = Some(Box::new(queue));
             return plain(self.listen_everywhere(place, id, backlog));
         }
         let id = match socket {
@@ -90,12 +90,12 @@ impl Worker {
             self.shard.memory_mut().free(owner, block);
             return Err(error.errno());
         }
-        self.program(place.program).entries[place.slot].accepts = Some(AcceptQueue {
+        self.program(place.program).entries[place.slot].accepts = Some(Box::new(AcceptQueue {
             at: block.at,
             log2,
             pushed: 0,
             backlog,
-        });
+        }));
         self.touch(place);
         done()
     }
@@ -107,7 +107,7 @@ impl Worker {
         let program = self.program(place.program);
         let entry = &program.entries[place.slot];
         let (owner, socket) = (program.owner, entry.socket);
-        let options = options::collect(&entry.options, &buffers);
+        let options = options::collect(entry.options(), &buffers);
         let result = match socket {
             Some(id) => self.connect_bound(id, remote),
             None => self
@@ -192,10 +192,7 @@ impl Worker {
                 plain(self.shard.set_option(id, opt, self.now))
             }
             None => {
-                entry
-                    .options
-                    .retain(|set| std::mem::discriminant(set) != std::mem::discriminant(&opt));
-                entry.options.push(opt);
+                entry.set_option(opt);
                 done()
             }
         }
@@ -204,7 +201,7 @@ impl Worker {
     pub(crate) fn get_option(&mut self, place: Place, submission: &Submission) -> Outcome {
         let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
         let entry = &self.program(place.program).entries[place.slot];
-        let (socket, set) = (entry.socket, entry.options.clone());
+        let (socket, set) = (entry.socket, entry.options().to_vec());
         let Some(id) = socket else {
             // Without a socket: what was set, else the zeros of a fresh one.
             let wanted = options::readable(name).ok_or(libc::ENOTCONN)?;

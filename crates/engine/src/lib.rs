@@ -20,6 +20,7 @@ mod follow;
 mod handoff;
 mod host;
 mod life;
+mod look;
 pub mod memory;
 mod numbers;
 mod options;

@@ -177,11 +177,14 @@ impl Program {
 
     /// Whether a listener's queue takes one connection more.
     pub fn has_room(&self, listener: u32) -> bool {
-        self.entries[listener].accepts.is_some_and(|queue| {
-            let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
-            let waiting = queue.pushed - consumed.min(queue.pushed);
-            waiting < queue.capacity().min(u64::from(queue.backlog.max(1)))
-        })
+        self.entries[listener]
+            .accepts
+            .as_deref()
+            .is_some_and(|queue| {
+                let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
+                let waiting = queue.pushed - consumed.min(queue.pushed);
+                waiting < queue.capacity().min(u64::from(queue.backlog.max(1)))
+            })
     }
 
     /// Puts a connection into a listener's queue, which has room for it.

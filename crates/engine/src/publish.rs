@@ -101,7 +101,7 @@ impl Worker {
             .view(listener)
             .is_some_and(|view| view.pending_accepts > 0)
         {
-            let Some(queue) = program.entries[place.slot].accepts else {
+            let Some(queue) = program.entries[place.slot].accepts.as_deref().copied() else {
                 return;
             };
             if !program.has_room(place.slot) {
@@ -173,7 +173,7 @@ impl Worker {
         slot.engine
             .send_limit
             .store(view.send_limit, Ordering::Relaxed);
-        if let Some(queue) = entry.accepts {
+        if let Some(queue) = entry.accepts.as_deref() {
             slot.engine
                 .ring
                 .store(pack_ring(queue.at, queue.log2), Ordering::Release);

@@ -139,7 +139,7 @@ impl Worker {
             if let (SocketState::Listen, Some(place)) =
                 (socket.state, socket.id.and_then(|id| self.place(id)))
                 && let Some(program) = self.programs[place.program as usize].as_ref()
-                && let Some(queue) = program.entries[place.slot].accepts
+                && let Some(queue) = program.entries[place.slot].accepts.as_deref()
             {
                 let taken = program
                     .slot(place.slot)

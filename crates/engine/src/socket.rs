@@ -56,7 +56,11 @@ pub struct Entry {
     /// The shard's socket, once there is one.
     pub socket: Option<SocketId>,
     /// Options set before there was one.
-    pub options: Vec<Opt>,
+    #[expect(
+        clippy::box_collection,
+        reason = "most slots have none: a word for them, not three"
+    )]
+    options: Option<Box<Vec<Opt>>>,
     /// Processes that hold it. Empty while it waits to be accepted.
     pub holders: SmallVec<[Process; 4]>,
     /// Pollers that want hints: one as a rule, which needs no memory of its own.
@@ -64,7 +68,7 @@ pub struct Entry {
     /// Set while it waits to be accepted.
     pub waiting: Option<Waiting>,
     /// Set for a listener.
-    pub accepts: Option<AcceptQueue>,
+    pub accepts: Option<Box<AcceptQueue>>,
     /// Other shards have replicas of it.
     pub replicated: bool,
     /// The view's error has been published: the count and the errno.
@@ -89,12 +93,24 @@ pub struct Seen {
 }
 
 impl Entry {
+    /// Options set before there was a socket.
+    pub fn options(&self) -> &[Opt] {
+        self.options.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// One more of them, in place of an earlier one of its kind.
+    pub fn set_option(&mut self, opt: Opt) {
+        let options = self.options.get_or_insert_default();
+        options.retain(|set| std::mem::discriminant(set) != std::mem::discriminant(&opt));
+        options.push(opt);
+    }
+
     /// Takes the slot into use, keeping the vectors' memory.
     pub fn open(&mut self) {
         self.generation = self.generation.wrapping_add(1).max(1);
         self.open = true;
         self.socket = None;
-        self.options.clear();
+        self.options = None;
         self.holders.clear();
         self.watches.clear();
         self.waiting = None;

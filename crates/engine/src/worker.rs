@@ -20,6 +20,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use crate::command::Command;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
+use crate::look::Look;
 use crate::memory::Arenas;
 use crate::peers::Peers;
 use crate::program::Program;
@@ -106,6 +107,7 @@ pub struct Worker {
     readable: bool,
     /// `counters.wakeups` when it slept last.
     wakeups_before: u64,
+    look: Look,
 }
 
 /// What a worker is made of.
@@ -190,6 +192,7 @@ impl Worker {
             settled: None,
             readable: true,
             wakeups_before: 0,
+            look: Look::default(),
         })
     }
 
@@ -361,6 +364,9 @@ impl Worker {
         let woken = self.counters.wakeups != self.wakeups_before;
         self.wakeups_before = self.counters.wakeups;
         let nap = woken || self.batching();
+        if nap && self.finds_answer() {
+            return;
+        }
         self.announce(if nap { layout::NAPPING } else { layout::ASLEEP });
         if self.pending() {
             self.announce(layout::AWAKE);
@@ -381,7 +387,25 @@ impl Worker {
             }
         }
         self.announce(layout::AWAKE);
+        let before = self.now;
         self.clock();
+        if nap {
+            self.look.napped((self.now - before).as_micros());
+        }
+    }
+
+    /// Looks for an answer instead of taking a nap, if naps have been short. Whether there is one, or something else to do.
+    fn finds_answer(&mut self) -> bool {
+        let until = self.now + Duration::from_micros(self.look.for_us());
+        while self.now < until {
+            self.readable = true;
+            if self.receive() > 0 || self.pending() {
+                return true;
+            }
+            rustix::thread::sched_yield();
+            self.clock();
+        }
+        false
     }
 
     /// Whether a thread of a program is between two waits.
