@@ -140,6 +140,35 @@ fn frames_to_other_stations_stay_the_kernels() {
 }
 
 #[test]
+fn frames_of_a_virtual_lan_are_not_taken_for_ours() {
+    namespace::run("frames_of_a_virtual_lan_are_not_taken_for_ours", || {
+        veth();
+        let mut port = open("mr-a", 1).expect("a port").remove(0);
+        let mut other = open("mr-b", 1).expect("a port").remove(0);
+        let sender_mac = other.capabilities().mac;
+        let (tagged, plain) = (Ipv4Addr::new(10, 98, 0, 7), Ipv4Addr::new(10, 98, 0, 8));
+        for (sender_ip, tag) in [(tagged, &[0x81, 0, 0, 5][..]), (plain, &[])] {
+            let mut payload = [0; arp::LEN];
+            arp::Packet {
+                operation: arp::Operation::REQUEST,
+                sender_mac,
+                sender_ip,
+                target_mac: Mac([0; 6]),
+                target_ip: OURS,
+            }
+            .emit(&mut payload);
+            let addresses = [Mac::BROADCAST.0, sender_mac.0].concat();
+            let frame = [&addresses, tag, &[8, 6], &payload].concat();
+            assert!(other.send(&frame, [&[]; 2], Offload::None).expect("sent"));
+        }
+        let heard = receive_until(&mut port, |frame, _| {
+            arp_in(frame).filter(|packet| packet.sender_mac == sender_mac)
+        });
+        assert_eq!(heard.expect("the second").sender_ip, plain);
+    });
+}
+
+#[test]
 fn every_queue_is_a_port_and_a_flow_stays_on_one() {
     namespace::run("every_queue_is_a_port_and_a_flow_stays_on_one", || {
         veth();

@@ -140,9 +140,13 @@ fn filter(socket: &OwnedFd, mac: Mac) -> io::Result<()> {
     const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    // Frames of a virtual LAN are another network's; the device has taken the tag off, and noted that.
+    const TAGGED: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     let line = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let [a, b, c, d, e, f] = mac.0;
     let mut program = [
+        line(LOAD_BYTE, TAGGED, 0, 0),
+        line(JUMP_EQUAL, 0, 0, 7),
         line(LOAD_BYTE, 0, 0, 0),
         line(JUMP_SET, 1, 4, 0),
         line(LOAD_WORD, 0, 0, 0),
