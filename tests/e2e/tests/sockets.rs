@@ -142,9 +142,11 @@ statements! {
     o2_datagram_spellings_work_on_streams
     o2_fortified_names_work
     o2_messages_move_bytes
+    o2_ranges_are_closed
     o2_sendfile_sends_files
     o2_sendfile_stops_when_full
     o2_vectors_move_bytes
+    o2_waits_by_number_work
     o3_linger_waits_until_all_has_arrived
     o3_linger_zero_resets
     o4_a_backlog_queues_connections

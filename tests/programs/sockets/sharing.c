@@ -171,6 +171,39 @@ STATEMENT(a_close_by_syscall_is_seen)
     close(pair.far);
 }
 
+STATEMENT(o2_waits_by_number_work)
+{
+    struct pair pair = make_pair();
+    int set = epoll_create1(0);
+    struct epoll_event event = { .events = EPOLLIN, .data.u32 = 3 };
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event), 0);
+    write_all(pair.far, "x", 1);
+    wait_for(pair.near, POLLIN);
+    struct timespec soon = { 5, 0 };
+    struct pollfd polled = { .fd = pair.near, .events = POLLIN };
+    EQUAL(syscall(SYS_ppoll, &polled, 1L, &soon, NULL, 8L), 1);
+    EQUAL(polled.revents, POLLIN);
+    EQUAL(syscall(SYS_epoll_pwait2, set, &event, 1, &soon, NULL, 8L), 1);
+    EQUAL(event.data.u32, 3);
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(pair.near, &readable);
+    struct timeval patience = { 5, 0 };
+    EQUAL(syscall(SYS_select, pair.near + 1, &readable, NULL, NULL, &patience), 1);
+    CHECK(FD_ISSET(pair.near, &readable));
+    close(set);
+    close_pair(&pair);
+}
+
+STATEMENT(o2_ranges_are_closed)
+{
+    struct pair pair = make_pair();
+    EQUAL(close_range(pair.near, pair.near, 0), 0);
+    expect_end(pair.far);
+    FAILS(close(pair.near), EBADF);
+    close(pair.far);
+}
+
 STATEMENT(streams_of_the_c_library_work)
 {
     struct pair pair = make_pair();

@@ -45,6 +45,13 @@ hooks! {
             libc::SYS_epoll_create1 => c_long::from(epoll::epoll_create1(fd)),
             libc::SYS_epoll_ctl => c_long::from(epoll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut _)),
             libc::SYS_epoll_pwait => c_long::from(epoll::epoll_pwait(fd, b as *mut _, c as c_int, d as c_int, e as *const _)),
+            libc::SYS_epoll_pwait2 => c_long::from(epoll::epoll_pwait2(fd, b as *mut _, c as c_int, d as *const _, e as *const _)),
+            libc::SYS_ppoll => c_long::from(poll::ppoll(a as *mut _, b as u64, c as *const _, d as *const _)),
+            libc::SYS_splice => io::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as u32) as c_long,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => c_long::from(epoll::epoll_create(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => c_long::from(poll::select(fd, b as *mut _, c as *mut _, d as *mut _, e as *mut _)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(descriptor::dup2(fd, b as c_int)),
             #[cfg(target_arch = "x86_64")]
