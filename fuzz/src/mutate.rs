@@ -1,24 +1,21 @@
 //! Mutants from a seed: the same seed gives the same ones on every machine.
 
+use millrace_sim::Rng;
+
 /// Makes mutants.
 #[derive(Debug)]
-pub struct Mutator(u64);
+pub struct Mutator(Rng);
 
 const INTERESTING: [u8; 10] = [0, 1, 2, 4, 5, 0x10, 0x7f, 0x80, 0xfe, 0xff];
 
 impl Mutator {
     /// A mutator of this seed.
     pub fn new(seed: u64) -> Mutator {
-        Mutator(seed)
+        Mutator(Rng::new(seed))
     }
 
-    /// The next number below `limit`, which is not 0 (splitmix64).
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as usize % limit
+        self.0.below(limit as u64) as usize
     }
 
     /// A few changes to one of the inputs, or the beginning of one and the end of another.
