@@ -68,7 +68,7 @@ pub struct LinkArguments {
     /// Next hop for destinations off the link, one for each family; without one they go to the kernel's own stack
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
-    /// Largest IP packet on the link in bytes
+    /// Largest IP packet on the link in bytes; on a device that is there already, no larger than that device's
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521))]
     pub mtu: u16,
     /// Serve 127.0.0.0/8, ::1 and the own addresses too, between programs of this engine; alone, without any link

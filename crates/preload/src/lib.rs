@@ -5,9 +5,9 @@
 //! `connect`, `options`, `descriptors`, `epoll`, `poll`. These read a socket's shared state (`socket`, `readiness`) and speak to its shard
 //! through a `lane`. Below are the `engine` that this process has attached to, and plain tools.
 //!
-//! Rules for everything here: nothing is allocated (the program's allocator may call us), nothing goes through what we stand in for, no lock
-//! is waited for by the thread that holds it (a signal handler may call us in the middle of a call), nothing happens at load but reading
-//! the environment.
+//! Rules for everything here: nothing is allocated (the program's allocator may call us) but a `stream` of the C library, nothing goes through
+//! what we stand in for, no lock is waited for by the thread that holds it (a signal handler may call us in the middle of a call), nothing
+//! happens at load but reading the environment and taking over what was inherited.
 
 #![allow(
     rustdoc::private_intra_doc_links,
