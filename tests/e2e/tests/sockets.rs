@@ -204,6 +204,63 @@ statements! {
     writing_to_who_has_gone_fails
 }
 
+/// As `statements`, of datagram sockets, on the kernel alone.
+macro_rules! datagrams {
+    ($($name:ident)*) => {
+        const DATAGRAMS: &[&str] = &[$(stringify!($name)),*];
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn kernel() {
+                scenario::run(Stack::Kernel, |world| check(world, stringify!($name)));
+            }
+        })*
+    };
+}
+
+datagrams! {
+    u1_a_datagram_can_be_looked_at
+    u1_a_datagram_is_cut_to_the_buffer
+    u1_datagrams_keep_their_bounds
+    u1_datagrams_longer_than_a_packet_arrive_whole
+    u1_vectors_and_plain_calls_move_datagrams
+    u2_a_connected_socket_hears_its_peer_alone
+    u2_a_first_send_takes_a_port
+    u2_a_reuseport_group_shares_senders
+    u2_connect_names_and_unnames
+    u2_datagrams_tell_their_sender
+    u2_ports_are_taken_and_shared
+    u2_the_closest_match_hears
+    u3_a_closed_port_refuses
+    u3_calls_of_streams_are_refused
+    u3_nobody_there_is_an_error_of_the_connected
+    u3_shutdown_ends_a_direction
+    u3_shutdown_wakes_a_sleeping_receive
+    u4_events_of_datagrams
+    u4_waits_and_timeouts
+    u5_a_full_buffer_keeps_the_old
+    u5_many_datagrams_flow
+    u5_many_messages_in_one_call
+    u6_a_child_shares_a_datagram_socket
+    u6_the_kernels_own_addresses_are_served
+    u6_threads_send_each_datagram_once
+    u6_threads_take_each_datagram_once
+    u7_a_wildcard_socket_learns_its_address
+    u7_broadcast_needs_leave
+    u7_errors_wait_in_their_queue
+    u7_options_of_datagrams_hold
+    u7_path_mtu_discovery_is_a_choice
+    u7_time_to_live_and_class_ride_along
+    u8_groups_reach_over_the_link
+    u8_many_datagrams_may_be_received_as_one
+    u8_members_of_a_group_all_hear
+    u8_one_send_makes_many_datagrams
+    u8_pieces_are_corked_into_one
+    u9_a_v6_socket_hears_v4_as_mapped
+    u9_v6_datagrams_flow
+}
+
 #[test]
 fn every_statement_is_a_test() -> Result<()> {
     let program = compile::program("sockets")?;
@@ -213,9 +270,11 @@ fn every_statement_is_a_test() -> Result<()> {
         .output()?;
     let listed = String::from_utf8(listed.stdout)?;
     let listed: Vec<&str> = listed.lines().collect();
+    let mut here = [STATEMENTS, DATAGRAMS].concat();
+    here.sort_unstable();
     ensure!(
-        listed == STATEMENTS,
-        "`sockets --list` and this file differ:\n{listed:?}\n{STATEMENTS:?}"
+        listed == here,
+        "`sockets --list` and this file differ:\n{listed:?}\n{here:?}"
     );
     Ok(())
 }

@@ -64,20 +64,23 @@ static long kernel(long number, long a, const void *b, const void *c)
 #endif
 }
 
-/* A socket of the far end on the kernel, at its address. */
-static int bound_far(int port)
+/* A socket of the far end on the kernel, at this address; tells its port. */
+static int bound_far(long type, struct sockaddr_in *address)
 {
-    int fd = kernel(SYS_socket, AF_INET, (void *)(SOCK_STREAM | SOCK_CLOEXEC), 0);
+    int fd = kernel(SYS_socket, AF_INET, (void *)(type | SOCK_CLOEXEC), 0);
     CHECK(fd >= 0);
-    struct sockaddr_in address = far_address(port);
-    EQUAL(kernel(SYS_bind, fd, &address, (void *)sizeof address), 0);
+    EQUAL(kernel(SYS_bind, fd, address, (void *)sizeof *address), 0);
+    socklen_t length = sizeof *address;
+    EQUAL(kernel(SYS_getsockname, fd, address, &length), 0);
     return fd;
 }
 
 int socket_far(void)
 {
-    if (!is_loopback)
-        return bound_far(0);
+    if (!is_loopback) {
+        struct sockaddr_in address = far_address(0);
+        return bound_far(SOCK_STREAM, &address);
+    }
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0);
     return fd;
@@ -109,10 +112,9 @@ int listen_far(struct sockaddr_in *address)
 {
     if (is_loopback)
         return listen_near(address);
-    int fd = bound_far(0);
-    socklen_t length = sizeof *address;
+    *address = far_address(0);
+    int fd = bound_far(SOCK_STREAM, address);
     EQUAL(kernel(SYS_listen, fd, (void *)128, NULL), 0);
-    EQUAL(kernel(SYS_getsockname, fd, address, &length), 0);
     return fd;
 }
 
@@ -157,6 +159,41 @@ void close_pair(struct pair *pair)
 {
     EQUAL(close(pair->near), 0);
     EQUAL(close(pair->far), 0);
+}
+
+int datagram_near(struct sockaddr_in *address)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(fd >= 0);
+    *address = near_address(0);
+    EQUAL(bind(fd, (struct sockaddr *)address, sizeof *address), 0);
+    socklen_t length = sizeof *address;
+    EQUAL(getsockname(fd, (struct sockaddr *)address, &length), 0);
+    return fd;
+}
+
+int datagram_far(struct sockaddr_in *address)
+{
+    if (is_loopback)
+        return datagram_near(address);
+    *address = far_address(0);
+    return datagram_far_at(address);
+}
+
+int datagram_far_at(struct sockaddr_in *address)
+{
+    return bound_far(SOCK_DGRAM, address);
+}
+
+struct pair datagram_pair(void)
+{
+    struct sockaddr_in near, far;
+    struct pair pair;
+    pair.near = datagram_near(&near);
+    pair.far = datagram_far(&far);
+    EQUAL(connect(pair.near, (struct sockaddr *)&far, sizeof far), 0);
+    EQUAL(connect(pair.far, (struct sockaddr *)&near, sizeof near), 0);
+    return pair;
 }
 
 void set_blocking(int fd, bool blocking)

@@ -1,5 +1,5 @@
 /*
- * Statements about stream sockets, each a small function that ends the process with a message when it does not hold.
+ * Statements about stream and datagram sockets, each a small function that ends the process with a message when it does not hold.
  *
  * Two ends are needed. The near one is on the stack under test. The far one is on the same stack (loopback), or, with a peer's
  * address given, on the kernel: its socket is then made by system calls that no library sees.
@@ -104,6 +104,14 @@ struct pair accepted_pair(void);
 /* As make_pair; the near end has connected. */
 struct pair connected_pair(void);
 void close_pair(struct pair *pair);
+
+/* A datagram socket of the stack under test, or of the far end, bound to a port of its own; tells which. */
+int datagram_near(struct sockaddr_in *address);
+int datagram_far(struct sockaddr_in *address);
+/* One of the far end at this address, a group's for example; tells the port if that is 0. */
+int datagram_far_at(struct sockaddr_in *address);
+/* Two of them, connected to each other. */
+struct pair datagram_pair(void);
 
 void set_blocking(int fd, bool blocking);
 /* Waits until `poll` says one of these events, for some seconds. */
