@@ -38,6 +38,7 @@ pub use host::{Context, HostId, Tuning};
 pub use link::{Link, LinkCounters};
 pub use network::Network;
 pub use nic::Nic;
+pub use pattern::Pattern;
 pub use program::{Client, Peer, Program, Server};
 pub use rng::Rng;
 pub use station::StationId;

@@ -7,7 +7,7 @@ use crate::rng::mix;
 
 /// Names the stream of bytes from one end of a connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern(u64);
+pub struct Pattern(u64);
 
 impl Pattern {
     /// The stream from `source` to `target`.

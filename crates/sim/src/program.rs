@@ -97,6 +97,12 @@ impl Server {
     pub fn backlog(self, backlog: u32) -> Server {
         Server { backlog, ..self }
     }
+
+    /// With these socket options, which its connections inherit.
+    #[must_use]
+    pub fn options(self, options: Options) -> Server {
+        Server { options, ..self }
+    }
 }
 
 impl Program for Server {
