@@ -118,6 +118,8 @@ pub enum Name {
     TrafficClass = 24,
     /// SO_MAX_PACING_RATE in bytes per second; all ones: unlimited.
     MaxPacingRate = 25,
+    /// IP_BIND_ADDRESS_NO_PORT: 0 or 1.
+    AddressOnly = 26,
 }
 
 impl Name {
@@ -150,6 +152,7 @@ impl Name {
             HopLimit,
             TrafficClass,
             MaxPacingRate,
+            AddressOnly,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{EINVAL, ENFILE, ENOPROTOOPT};
 use millrace_context::submission::{Ask, Name};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Memory, OptName, Options, Reuse};
+use millrace_shard::{Memory, Opt, OptName, Options, Reuse};
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
@@ -41,6 +41,7 @@ impl Worker {
                 port: flags & 2 != 0,
             },
             v6_only: flags & 4 != 0,
+            address_only: options.contains(&Opt::AddressOnly(true)),
             ..Options::default()
         };
         let id = self
@@ -67,10 +68,24 @@ impl Worker {
             self.program(place.program).entries[place.slot].accepts = Some(Box::new(queue));
             return plain(self.listen_everywhere(place, id, backlog));
         }
-        let id = match socket {
-            Some(id) => id,
+        let addressed = socket.and_then(|id| Some((id, self.shard.view(id)?.local)));
+        let id = match (socket, addressed) {
+            // Bound to an address alone: now it takes any port.
+            (_, Some((id, local))) if local.port() == 0 => {
+                let bound = Options {
+                    address_only: false,
+                    ..self.shard.options(id).unwrap_or_default()
+                };
+                let _ = self.shard.close(id, self.now);
+                let id = self
+                    .bind_everywhere(place, owner, local, bound, &options)
+                    .map_err(|error| error.errno())?;
+                self.tie(id, place);
+                id
+            }
+            (Some(id), _) => id,
             // Listening without a bind takes any port, as on Linux.
-            None => {
+            (None, _) => {
                 let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
                 let id = self
                     .bind_everywhere(place, owner, any, Options::default(), &options)
@@ -261,8 +276,7 @@ impl Worker {
 }
 
 /// The name of an option.
-fn named(opt: millrace_shard::Opt) -> OptName {
-    use millrace_shard::Opt;
+fn named(opt: Opt) -> OptName {
     match opt {
         Opt::NoDelay(_) => OptName::NoDelay,
         Opt::Cork(_) => OptName::Cork,
@@ -284,6 +298,7 @@ fn named(opt: millrace_shard::Opt) -> OptName {
         Opt::ReuseAddress(_) => OptName::ReuseAddress,
         Opt::ReusePort(_) => OptName::ReusePort,
         Opt::V6Only(_) => OptName::V6Only,
+        Opt::AddressOnly(_) => OptName::AddressOnly,
         Opt::Ttl(_) => OptName::Ttl,
         Opt::Tos(_) => OptName::Tos,
         Opt::HopLimit(_) => OptName::HopLimit,

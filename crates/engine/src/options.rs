@@ -25,6 +25,7 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::ReceiveBuffer => Opt::ReceiveBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::Congestion => Opt::Congestion(algorithm(&arguments[..2])?),
+        Name::AddressOnly => Opt::AddressOnly(flag),
         Name::Ttl => Opt::Ttl(narrow(255)? as u8),
         Name::Tos => Opt::Tos(narrow(255)? as u8),
         // One more than the value, so that 0 is the default.
@@ -84,6 +85,7 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::SendBuffer => OptName::SendBuffer,
         Name::Congestion => OptName::Congestion,
         Name::QuickAck => OptName::QuickAck,
+        Name::AddressOnly => OptName::AddressOnly,
         Name::Ttl => OptName::Ttl,
         Name::Tos => OptName::Tos,
         Name::HopLimit => OptName::HopLimit,
@@ -104,6 +106,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::QuickAck(on)
         | Opt::ReuseAddress(on)
         | Opt::V6Only(on)
+        | Opt::AddressOnly(on)
         | Opt::ReusePort(on) => int(i64::from(on)),
         Opt::KeepIdle(value)
         | Opt::KeepInterval(value)

@@ -349,7 +349,9 @@ pub(crate) fn note_place(places: &mut Vec<Option<Place>>, id: SocketId, place: P
 fn status(view: &View) -> Status {
     let mut status = Status::OPEN;
     let has = |flag| view.flags.contains(flag);
-    status.set(Status::BOUND, view.local.port() != 0);
+    // To an address alone, too (IP_BIND_ADDRESS_NO_PORT).
+    let bound = view.local.port() != 0 || !view.local.ip().is_unspecified();
+    status.set(Status::BOUND, bound);
     status.set(Status::LISTENING, has(ViewFlags::LISTENING));
     status.set(Status::CONNECTING, has(ViewFlags::CONNECTING));
     status.set(Status::CONNECTED, has(ViewFlags::CONNECTED));

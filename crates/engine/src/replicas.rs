@@ -30,7 +30,8 @@ impl Worker {
         bound: Options,
         options: &[Opt],
     ) -> Result<SocketId, Error> {
-        if self.peers.is_none() {
+        let address_only = bound.address_only && local.port() == 0;
+        if self.peers.is_none() || address_only {
             return self.shard.bind_with(owner, local, &bound);
         }
         let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };

@@ -26,7 +26,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 31] = [
+pub const ALL: [(c_int, c_int); 32] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -58,6 +58,7 @@ pub const ALL: [(c_int, c_int); 31] = [
     (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (IPPROTO_IPV6, libc::IPV6_TCLASS),
     (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
+    (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -191,6 +192,9 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
             hops if (1..=255).contains(&hops) => Ok(shard(Name::Ttl, hops as u64)),
             _ => Err(Errno::INVAL),
         },
+        (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => {
+            byte(value).map(|on| shard(Name::AddressOnly, u64::from(on != 0)))
+        }
         (IPPROTO_IP, libc::IP_TOS) => byte(value).map(|tos| shard(Name::Tos, tos as u8 as u64)),
         (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => match int()? {
             -1 => Ok(shard(Name::HopLimit, 0)),
@@ -433,6 +437,7 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
         (IPPROTO_IP, libc::IP_TTL) => (Name::Ttl, DEFAULT_HOPS as c_int),
         (IPPROTO_IP, libc::IP_TOS) => (Name::Tos, 0),
+        (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => (Name::AddressOnly, 0),
         (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => (Name::HopLimit, DEFAULT_HOPS as c_int),
         (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Name::TrafficClass, 0),
         (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),

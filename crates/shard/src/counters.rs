@@ -149,6 +149,8 @@ counters! {
     orphans_refused,
     /// Connections that went through TIME-WAIT.
     time_waits,
+    /// Connections in TIME-WAIT whose place a new one took that began here.
+    time_wait_reused,
     /// Connections for which there was no room in TIME-WAIT.
     time_wait_overflow,
     /// Sockets refused because of the limit.

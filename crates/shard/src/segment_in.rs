@@ -23,6 +23,7 @@ use crate::segment::Fields;
 use crate::shard::{Shard, note_changed};
 use crate::socket::{Kind, Marks, Options, Socket, SocketId};
 use crate::table::{Place, Tuple};
+use crate::time_wait::Waiting;
 use crate::tuning;
 
 /// What IP and TCP headers take of an MTU.
@@ -175,12 +176,12 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Forgets a connection in TIME-WAIT before its time.
-    pub(crate) fn forget_time_wait(&mut self, index: u32) {
-        if let Some(waiting) = self.time_wait.remove(index) {
-            self.forget_tuple(&waiting.tuple);
-            self.ports
-                .remove_connection(waiting.tuple.local(), waiting.reuse);
-        }
+    pub(crate) fn forget_time_wait(&mut self, index: u32) -> Option<Waiting> {
+        let waiting = self.time_wait.remove(index)?;
+        self.forget_tuple(&waiting.tuple);
+        self.ports
+            .remove_connection(waiting.tuple.local(), waiting.reuse);
+        Some(waiting)
     }
 
     /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
@@ -232,10 +233,8 @@ impl<M: Memory> Shard<M> {
             self.counters.ip_no_route += 1;
             return;
         };
-        if let Some(after) = after
-            && !open.iss.after(after)
-        {
-            open.iss = after + ISS_STEP;
+        if let Some(after) = after {
+            open.begin_after(after);
         }
         if self.half_open.is_full() {
             self.send_cookie(index, tuple, syn, open, now);
@@ -507,5 +506,3 @@ const FAILURES: Events = Events::RESET
     .union(Events::TIMED_OUT);
 /// Events after which a connection has nothing more to say but its last segment.
 const OVER: Events = Events::TIME_WAIT.union(Events::CLOSED);
-/// How far beyond an old connection's numbers those of its successor begin, when the clock has not gone far enough.
-pub(crate) const ISS_STEP: u32 = 65_535 + 2;

@@ -43,6 +43,18 @@ pub struct Open {
     pub receive_limit: u32,
 }
 
+/// How far beyond an old connection's numbers those of its successor begin, when the clock has not gone far enough: as Linux has it.
+const ISS_STEP: u32 = 65_535 + 2;
+
+impl Open {
+    /// Takes the place of a connection whose numbers ended at `after`: ours lie beyond (RFC 9293 3.10.7.4, RFC 6191 2).
+    pub fn begin_after(&mut self, after: Seq) {
+        if !self.iss.after(after) {
+            self.iss = after + ISS_STEP;
+        }
+    }
+}
+
 bitflags::bitflags! {
     /// What is to be sent besides the stream.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

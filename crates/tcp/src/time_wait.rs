@@ -41,6 +41,11 @@ impl TimeWait {
         self.deadline
     }
 
+    /// The last sequence number that the connection used: those of one that takes its place lie beyond.
+    pub fn after(&self) -> Seq {
+        self.send_next
+    }
+
     /// Processes a segment for TIME-WAIT (RFC 9293 3.10.7.4, RFC 1337, RFC 6191).
     pub fn on_segment(
         &mut self,
@@ -56,7 +61,7 @@ impl TimeWait {
         if segment.flags & (Flags::SYN | Flags::ACK | Flags::FIN) == Flags::SYN {
             return if self.may_reopen(segment, now) {
                 Reopen {
-                    after: self.send_next,
+                    after: self.after(),
                 }
             } else {
                 self.answer(config, now)

@@ -76,6 +76,7 @@ macro_rules! statements {
 }
 
 statements! {
+    a_bind_may_leave_the_port_to_connect
     a_bound_client_keeps_its_port
     a_close_by_syscall_is_seen
     a_closed_descriptor_leaves_its_sets

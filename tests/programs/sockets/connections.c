@@ -448,3 +448,43 @@ STATEMENT(i6_no_descriptor_left_keeps_the_queue)
     close(far);
     close(listener);
 }
+
+STATEMENT(a_bind_may_leave_the_port_to_connect)
+{
+    struct sockaddr_in address, local = near_address(0), got;
+    int listener = listen_far(&address), fd = socket(AF_INET, SOCK_STREAM, 0), value = -1;
+    socklen_t length = sizeof value;
+    EQUAL(getsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &value, &length), 0);
+    EQUAL(value, 0);
+    EQUAL(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &(int){ 1 }, sizeof value), 0);
+    EQUAL(bind(fd, (struct sockaddr *)&local, sizeof local), 0);
+    EQUAL(getsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &value, &length), 0);
+    EQUAL(value, 1);
+    length = sizeof got;
+    EQUAL(getsockname(fd, (struct sockaddr *)&got, &length), 0);
+    EQUAL(got.sin_port, 0);
+    CHECK(got.sin_addr.s_addr == local.sin_addr.s_addr);
+    EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    EQUAL(getsockname(fd, (struct sockaddr *)&got, &length), 0);
+    CHECK(got.sin_port != 0);
+    CHECK(got.sin_addr.s_addr == local.sin_addr.s_addr);
+    int far = accept_far(listener);
+    write_all(fd, "x", 1);
+    char byte;
+    read_all(far, &byte, 1);
+    close(far);
+    close(fd);
+    close(listener);
+    /* Listening is naming a port as well. */
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    EQUAL(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &(int){ 1 }, sizeof value), 0);
+    EQUAL(bind(fd, (struct sockaddr *)&local, sizeof local), 0);
+    EQUAL(listen(fd, 1), 0);
+    length = sizeof got;
+    EQUAL(getsockname(fd, (struct sockaddr *)&got, &length), 0);
+    CHECK(got.sin_port != 0);
+    CHECK(got.sin_addr.s_addr == local.sin_addr.s_addr);
+    far = connect_far(&got);
+    close(far);
+    close(fd);
+}

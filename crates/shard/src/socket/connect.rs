@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_tcp::{Connection, Duration, Instant};
+use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
 use crate::error::Error;
@@ -77,10 +78,14 @@ impl<M: Memory> Shard<M> {
         let index = self.check(id)?;
         let (local, remote, route) = self.ends(index, remote)?;
         let options = self.sockets.get(index).ok_or(Error::NoSocket)?.options;
-        let tuple = self.choose_tuple(local, remote, now)?;
-        let open = self
+        let (tuple, old) = self.choose_tuple(local, remote, now)?;
+        let mut open = self
             .open_parameters(&tuple, &options, now)
             .ok_or(Error::NetworkUnreachable)?;
+        if let Some(old) = old {
+            self.counters.time_wait_reused += 1;
+            open.begin_after(old);
+        }
         let connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
         let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
         let fields = self.fields(&tuple, &options);
@@ -156,13 +161,13 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do if timestamps tell old
-    /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`).
+    /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it comes the number after which ours have to begin.
     fn choose_tuple(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
-    ) -> Result<Tuple, Error> {
+    ) -> Result<(Tuple, Option<Seq>), Error> {
         let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
         let (address, port) = (local.ip(), local.port());
         let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
@@ -198,10 +203,11 @@ impl<M: Memory> Shard<M> {
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);
-        if let Some(Place::TimeWait(at)) = self.table.get(&tuple) {
-            self.forget_time_wait(at);
-        }
-        Ok(tuple)
+        let old = match self.table.get(&tuple) {
+            Some(Place::TimeWait(at)) => self.forget_time_wait(at),
+            _ => None,
+        };
+        Ok((tuple, old.map(|old| old.state.after())))
     }
 }
 

@@ -18,7 +18,7 @@ const BACKLOG_MAX: u32 = 4096;
 
 impl<M: Memory> Shard<M> {
     /// Makes a socket that holds a local address and port. An unspecified address means all of its family, `::` all of both unless
-    /// `IPV6_V6ONLY` is set; port 0 picks a free one.
+    /// `IPV6_V6ONLY` is set; port 0 picks a free one, unless `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this shard, [`Error::TooManySockets`].
@@ -63,6 +63,8 @@ impl<M: Memory> Shard<M> {
                 return Err(Error::AddressInUse);
             }
             local.port()
+        } else if options.address_only {
+            0
         } else {
             let free = |ports: &Ports, port| ports.is_free(port, &bound);
             self.ports
@@ -77,7 +79,9 @@ impl<M: Memory> Shard<M> {
             kind: Kind::Bound { local },
         })?;
         bound.socket = index;
-        self.ports.bind(port, bound);
+        if port != 0 {
+            self.ports.bind(port, bound);
+        }
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 

@@ -46,6 +46,8 @@ pub enum Opt {
     ReusePort(bool),
     /// `IPV6_V6ONLY`, before the socket is bound: `::` does not mean IPv4, too.
     V6Only(bool),
+    /// `IP_BIND_ADDRESS_NO_PORT`: a bind to port 0 leaves the choice of the port to connect, which knows the peer.
+    AddressOnly(bool),
     /// `IP_TTL`, 1..=255.
     Ttl(u8),
     /// `IP_TOS`.
@@ -99,6 +101,8 @@ pub enum OptName {
     ReusePort,
     /// `IPV6_V6ONLY`.
     V6Only,
+    /// `IP_BIND_ADDRESS_NO_PORT`.
+    AddressOnly,
     /// `IP_TTL`.
     Ttl,
     /// `IP_TOS`.
@@ -126,6 +130,8 @@ pub struct Options {
     pub reuse: Reuse,
     /// `IPV6_V6ONLY`.
     pub v6_only: bool,
+    /// `IP_BIND_ADDRESS_NO_PORT`.
+    pub address_only: bool,
     /// `IP_TTL`; `None` is the default.
     pub ttl: Option<u8>,
     /// `IP_TOS`.

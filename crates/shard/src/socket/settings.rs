@@ -74,6 +74,12 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
+    /// All that was set on a socket.
+    pub fn options(&self, id: SocketId) -> Option<Options> {
+        let socket = self.sockets.get(self.check(id).ok()?)?;
+        Some(socket.options)
+    }
+
     /// Reads an option.
     ///
     /// # Errors
@@ -125,6 +131,7 @@ impl<M: Memory> Shard<M> {
             OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
             OptName::V6Only => Opt::V6Only(options.v6_only),
+            OptName::AddressOnly => Opt::AddressOnly(options.address_only),
             OptName::Ttl => Opt::Ttl(options.ttl.unwrap_or(HOPS)),
             OptName::Tos => Opt::Tos(options.tos),
             OptName::HopLimit => Opt::HopLimit(Some(options.hop_limit.unwrap_or(HOPS))),
@@ -230,6 +237,7 @@ impl Options {
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,
             Opt::V6Only(on) => self.v6_only = on,
+            Opt::AddressOnly(on) => self.address_only = on,
             Opt::Ttl(0) => return Err(Error::Invalid),
             Opt::Ttl(hops) => self.ttl = Some(hops),
             // TCP speaks of congestion in the last two bits, not the program (RFC 3168 23.2).

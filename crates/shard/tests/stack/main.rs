@@ -11,6 +11,7 @@ mod limits;
 mod loopback;
 mod marks;
 mod net;
+mod opening;
 mod options;
 mod requirements;
 mod steering;
