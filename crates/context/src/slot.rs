@@ -71,6 +71,8 @@ pub struct EngineHot {
     pub received: AtomicU64,
     /// Bytes the peer has acknowledged so far: room for more.
     pub acked: AtomicU64,
+    /// Bytes that were sent so far, once at least. Kept up to date with [`EngineCold::notsent_low`].
+    pub sent: AtomicU64,
     /// The program should post [`crate::Operation::Consumed`] and ring once it has read to here: a window update is then worth sending.
     pub consume_wake: AtomicU64,
     /// [`Status`].
@@ -95,10 +97,8 @@ pub struct EngineCold {
     pub local: [AtomicU64; 3],
     /// Remote address.
     pub remote: [AtomicU64; 3],
-    /// Receive buffer limit in bytes.
-    pub receive_limit: AtomicU32,
-    /// Current maximum segment size.
-    pub mss: AtomicU32,
+    /// TCP_NOTSENT_LOWAT: nothing more is taken while so many bytes beyond `sent` are queued; 0: no bound.
+    pub notsent_low: AtomicU32,
     /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written before `received` passes it.
     pub urgent: AtomicU64,
 }
@@ -216,6 +216,7 @@ impl Slot {
             ring,
             received,
             acked,
+            sent,
             consume_wake,
             status,
             sequence: _,
@@ -224,7 +225,7 @@ impl Slot {
             generation: g,
             shard: s,
         } = &self.engine;
-        for word in [ring, received, acked] {
+        for word in [ring, received, acked, sent] {
             word.store(0, Ordering::Relaxed);
         }
         consume_wake.store(u64::MAX, Ordering::Relaxed);
@@ -273,6 +274,7 @@ impl Slot {
         }
         self.cold.set_addresses(Address::NONE, Address::NONE);
         self.cold.urgent.store(0, Ordering::Relaxed);
+        self.cold.notsent_low.store(0, Ordering::Relaxed);
         g.store(generation, Ordering::Relaxed);
         status.store(Status::OPEN.bits(), Ordering::Release);
     }

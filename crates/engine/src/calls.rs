@@ -298,6 +298,7 @@ fn named(opt: Opt) -> OptName {
         Opt::ReuseAddress(_) => OptName::ReuseAddress,
         Opt::ReusePort(_) => OptName::ReusePort,
         Opt::V6Only(_) => OptName::V6Only,
+        Opt::NotSentLowWater(_) => OptName::NotSentLowWater,
         Opt::AddressOnly(_) => OptName::AddressOnly,
         Opt::Ttl(_) => OptName::Ttl,
         Opt::Tos(_) => OptName::Tos,

@@ -36,9 +36,8 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::QuickAck => Opt::QuickAck(flag),
         Name::MaxPacingRate => Opt::MaxPacingRate(value),
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
-        Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => {
-            return Err(ENOPROTOOPT);
-        }
+        Name::NotSentLowWater => Opt::NotSentLowWater(narrow(u64::from(u32::MAX))? as u32),
+        Name::Info | Name::OutQueue | Name::OutQueueUnsent => return Err(ENOPROTOOPT),
     })
 }
 
@@ -92,7 +91,8 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::TrafficClass => OptName::TrafficClass,
         Name::MaxPacingRate => OptName::MaxPacingRate,
         Name::DeferAccept => OptName::DeferAccept,
-        Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::NotSentLowWater => return None,
+        Name::NotSentLowWater => OptName::NotSentLowWater,
+        Name::Info | Name::OutQueue | Name::OutQueueUnsent => return None,
     })
 }
 
@@ -121,6 +121,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         Opt::UserTimeout(value)
         | Opt::ReceiveBuffer(value)
         | Opt::SendBuffer(value)
+        | Opt::NotSentLowWater(value)
         | Opt::DeferAccept(value) => int(i64::from(value)),
         Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
         Opt::Linger(linger) => [

@@ -173,6 +173,9 @@ impl Worker {
         slot.engine
             .send_limit
             .store(view.send_limit, Ordering::Relaxed);
+        slot.cold
+            .notsent_low
+            .store(view.notsent_low, Ordering::Relaxed);
         if let Some(queue) = entry.accepts.as_deref() {
             slot.engine
                 .ring
@@ -196,6 +199,7 @@ impl Worker {
                     .fetch_or(Status::URGENT.bits(), Ordering::Release);
             }
             slot.engine.received.store(view.received, Ordering::Release);
+            slot.engine.sent.store(view.sent, Ordering::Relaxed);
             slot.engine.acked.store(view.acked, Ordering::Release);
         }
         slot.engine.status.store(status.bits(), Ordering::Release);
@@ -235,14 +239,14 @@ impl Worker {
         }
         // Room to send is news only to who has asked for it, and worth it from a third of the buffer (Linux's sk_stream_is_writeable).
         let wanted = slot.app.send_wanted.load(Ordering::Acquire);
-        if seen.acked != entry.seen.acked && wanted != entry.send_wanted {
+        let low = u64::from(slot.cold.notsent_low.load(Ordering::Relaxed));
+        if (low != 0 || seen.acked != entry.seen.acked) && wanted != entry.send_wanted {
             let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
-            let used = slot
-                .app
-                .queued
-                .load(Ordering::Acquire)
-                .saturating_sub(seen.acked);
-            if used <= limit * 2 / 3 {
+            let queued = slot.app.queued.load(Ordering::Acquire);
+            let used = queued.saturating_sub(seen.acked);
+            let unsent = queued.saturating_sub(slot.engine.sent.load(Ordering::Relaxed));
+            // With a bound on what was not sent yet: from half of it.
+            if used <= limit * 2 / 3 && (low == 0 || unsent.saturating_mul(2) < low) {
                 entry.send_wanted = wanted;
                 bits |= OUT;
             }

@@ -26,7 +26,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 32] = [
+pub const ALL: [(c_int, c_int); 33] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -59,6 +59,7 @@ pub const ALL: [(c_int, c_int); 32] = [
     (IPPROTO_IPV6, libc::IPV6_TCLASS),
     (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -183,6 +184,9 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         }
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
             int().map(|s| shard(Name::DeferAccept, s.max(0) as u64))
+        }
+        (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
+            int().map(|bytes| shard(Name::NotSentLowWater, u64::from(bytes as u32)))
         }
         (IPPROTO_TCP, libc::TCP_CONGESTION) => congestion(value),
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
@@ -434,6 +438,7 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_TCP, libc::TCP_QUICKACK) => (Name::QuickAck, 1),
         (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => (Name::MaxPacingRate, 0),
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (Name::DeferAccept, 0),
+        (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => (Name::NotSentLowWater, 0),
         (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
         (IPPROTO_IP, libc::IP_TTL) => (Name::Ttl, DEFAULT_HOPS as c_int),
         (IPPROTO_IP, libc::IP_TOS) => (Name::Tos, 0),

@@ -46,23 +46,34 @@ pub struct Edge {
     pub wanted: u32,
 }
 
-/// Bytes that can be queued now.
+/// Bytes that can be queued now: none while TCP_NOTSENT_LOWAT is reached (Linux's `sk_stream_memory_free`).
 pub fn room(socket: &Socket) -> u64 {
     let slot = socket.slot;
     let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
     let acked = slot.engine.acked.load(Ordering::Acquire);
-    let used = slot
-        .app
-        .queued
-        .load(Ordering::Relaxed)
-        .saturating_sub(acked);
-    limit.saturating_sub(used)
+    let queued = slot.app.queued.load(Ordering::Relaxed);
+    let room = limit.saturating_sub(queued.saturating_sub(acked));
+    match low_water(socket) {
+        Some((low, unsent)) if unsent >= low => 0,
+        _ => room,
+    }
 }
 
-/// Whether there is room worth a report: a third of the buffer (Linux's `sk_stream_is_writeable`).
+/// Whether there is room worth a report: a third of the buffer, and less than half of TCP_NOTSENT_LOWAT not sent yet (Linux's
+/// `sk_stream_is_writeable`).
 pub fn is_writable(socket: &Socket) -> bool {
     let limit = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed));
-    room(socket) >= limit / 3 && (limit > 0)
+    let held = low_water(socket).is_some_and(|(low, unsent)| unsent.saturating_mul(2) >= low);
+    room(socket) >= limit / 3 && limit > 0 && !held
+}
+
+/// TCP_NOTSENT_LOWAT, if it is set, and how many bytes were not sent yet.
+pub fn low_water(socket: &Socket) -> Option<(u64, u64)> {
+    let slot = socket.slot;
+    let low = u64::from(slot.cold.notsent_low.load(Ordering::Relaxed));
+    let queued = slot.app.queued.load(Ordering::Relaxed);
+    let sent = || slot.engine.sent.load(Ordering::Relaxed);
+    (low != 0).then(|| (low, queued.saturating_sub(sent())))
 }
 
 /// Says that room to send is missed. Look once more after it: the engine may have made some before it could see this.

@@ -189,8 +189,9 @@ fn step(
         return Ok(Step::Sent(0));
     }
     let mut submission = socket.submission(Operation::Send, filled as u32);
-    // More certainly follows when the cut is ours; what the program says holds for the end.
-    let cut = source.left() > 0 && filled < room;
+    // More certainly follows when the cut is ours; what the program says holds for the end. Who bounds what is not sent yet has to wait for this to
+    // be sent.
+    let cut = source.left() > 0 && filled < room && readiness::low_water(socket).is_none();
     if cut || source.left() == 0 && flags & MSG_MORE != 0 {
         submission.ask |= Ask::MORE;
     }

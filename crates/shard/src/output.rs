@@ -13,8 +13,8 @@ use crate::reply::Reply;
 use crate::route::Route;
 use crate::segment::{self, Job, PAYLOAD_MAX};
 use crate::send_ring::SendRing;
-use crate::shard::{Egress, Shard};
-use crate::socket::{Marks, Socket};
+use crate::shard::{Egress, Shard, note_changed};
+use crate::socket::{Marks, Socket, SocketId};
 use crate::table::Tuple;
 use crate::v6::group_station;
 
@@ -150,6 +150,10 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         let ending = socket.marks.contains(Marks::ENDING);
+        // Who goes by what was not sent yet hears of what is.
+        if socket.marks.contains(Marks::NOTSENT_LOW) {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
         let Some(stream) = socket.stream_mut() else {
             return Served::Idle;
         };
@@ -194,6 +198,11 @@ impl<M: Memory> Shard<M> {
 
     /// The turn of a connection whose peer is on this host.
     fn serve_local(&mut self, index: u32, budget: &mut u32, now: Instant) -> Served {
+        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index)
+            && socket.marks.contains(Marks::NOTSENT_LOW)
+        {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
         for _ in 0..TURN {
             if !self.send_local(index, now) {
                 self.finish(index, now);

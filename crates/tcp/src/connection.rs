@@ -270,6 +270,12 @@ impl Connection {
         self.send.una.min(self.send.end)
     }
 
+    /// Stream bytes that are queued and were never sent (`SIOCOUTQNSD`).
+    #[inline]
+    pub fn unsent(&self) -> u64 {
+        self.send.end.saturating_sub(self.send.nxt)
+    }
+
     /// Stream bytes before this offset have been stored without a gap.
     #[inline]
     pub fn received(&self) -> u64 {

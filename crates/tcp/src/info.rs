@@ -128,7 +128,7 @@ impl Connection {
             sacked: board.map_or(0, |board| board.sacked()),
             lost: board.map_or(0, |board| board.lost()),
             retransmitted: board.map_or(0, |board| board.resent()),
-            unsent: self.send.end.saturating_sub(self.send.nxt),
+            unsent: self.unsent(),
             send_window: self.send.window,
             receive_window: self.receive.window(),
             bytes_acked: self.acked(),

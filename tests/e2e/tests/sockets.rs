@@ -202,6 +202,7 @@ statements! {
     v6_streams_flow_and_have_names
     v6_unconnected_sockets_show_nowhere
     waitall_waits_over_many_arrivals
+    what_was_not_sent_yet_bounds_writing
     writing_to_who_has_gone_fails
 }
 

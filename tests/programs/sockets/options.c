@@ -378,3 +378,75 @@ STATEMENT(a_low_water_mark_holds_events_back)
     EQUAL(poll(&watched, 1, 5000), 1);
     close_pair(&pair);
 }
+
+STATEMENT(what_was_not_sent_yet_bounds_writing)
+{
+    struct pair pair = make_pair();
+    int value = -1;
+    socklen_t length = sizeof value;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &length), 0);
+    EQUAL(value, 0);
+    const int low = 100000;
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low), 0);
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &length), 0);
+    EQUAL(value, low);
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_SNDBUF, &(int){ 1 << 21 }, sizeof(int)), 0);
+    set_blocking(pair.near, false);
+    static char block[10000], received[1 << 16];
+    fill(block, sizeof block, 0);
+    /* Until the peer takes no more; what is too little for its window may be held back for a while. */
+    size_t total = 0;
+    int unsent = 0, before, calm = 0;
+    while (calm < 30) {
+        before = unsent;
+        ssize_t count;
+        while ((count = write(pair.near, block, sizeof block)) > 0)
+            total += count;
+        EQUAL(errno, EAGAIN);
+        pause_ms(10);
+        EQUAL(ioctl(pair.near, SIOCOUTQNSD, &unsent), 0);
+        calm = unsent < low || unsent != before ? 0 : calm + 1;
+    }
+    CHECK(unsent < low + 4 * 65536);
+    int queued;
+    EQUAL(ioctl(pair.near, SIOCOUTQ, &queued), 0);
+    CHECK(queued >= unsent && (size_t)queued <= total);
+    struct pollfd watched = { .fd = pair.near, .events = POLLOUT };
+    EQUAL(poll(&watched, 1, 50), 0);
+    int set = epoll_create1(0);
+    struct epoll_event event = { .events = EPOLLOUT | EPOLLET };
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event), 0);
+    EQUAL(epoll_wait(set, &event, 1, 50), 0);
+    /* The peer reads on, and the program hears of it as soon as less than half is left. */
+    size_t taken = 0;
+    set_blocking(pair.far, false);
+    while (epoll_wait(set, &event, 1, 10) == 0) {
+        ssize_t count = read(pair.far, received, sizeof received);
+        if (count > 0)
+            taken += count;
+        CHECK(taken < total);
+    }
+    CHECK(event.events & EPOLLOUT);
+    EQUAL(ioctl(pair.near, SIOCOUTQNSD, &unsent), 0);
+    CHECK(unsent * 2 < low);
+    EQUAL(poll(&watched, 1, 0), 1);
+    /* A blocking write of much more goes through. */
+    set_blocking(pair.near, true);
+    set_blocking(pair.far, true);
+    pid_t child = fork_child();
+    if (child == 0) {
+        for (int i = 0; i < 100; i++)
+            write_all(pair.near, block, sizeof block);
+        _exit(0);
+    }
+    for (size_t left = total - taken + 100 * sizeof block; left > 0;) {
+        size_t part = left < sizeof received ? left : sizeof received;
+        read_all(pair.far, received, part);
+        left -= part;
+    }
+    int status;
+    EQUAL(waitpid(child, &status, 0), child);
+    EQUAL(status, 0);
+    close(set);
+    close_pair(&pair);
+}

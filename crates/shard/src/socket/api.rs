@@ -28,9 +28,21 @@ impl<M: Memory> Shard<M> {
     /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to follow at once (no `MSG_MORE`).
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is no room or the connection is not established yet, the pending error if there is one, [`Error::BrokenPipe`]
+    /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
     /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
+        let notsent_low = self
+            .sockets
+            .get(self.check(id)?)
+            .and_then(|socket| Some((socket.options.notsent_low, socket.stream()?)));
+        if let Some((low, stream)) = notsent_low
+            && low != 0
+            && !bytes.is_empty()
+            && stream.error == 0
+            && stream.connection.unsent() >= u64::from(low)
+        {
+            return Err(Error::WouldBlock);
+        }
         let mut rest = bytes;
         self.send_with(id, bytes.len(), push, |piece| {
             let (now, later) = rest.split_at(piece.len());
@@ -39,7 +51,8 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive pieces of the accepted length.
+    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive pieces of the accepted length. `TCP_NOTSENT_LOWAT` is for the
+    /// caller to keep.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -313,7 +326,7 @@ impl<M: Memory> Shard<M> {
                 pending_accepts: listener.queue.len() as u32,
                 ..View::empty(ViewFlags::LISTENING)
             },
-            Kind::Stream(stream) => stream.view(socket.marks),
+            Kind::Stream(stream) => stream.view(socket.marks, socket.options.notsent_low),
         })
     }
 
@@ -359,7 +372,7 @@ impl Stream {
         marks.intersects(Marks::PEER_CLOSED | Marks::READ_SHUT | Marks::DEAD | Marks::ENDING)
     }
 
-    fn view(&self, marks: Marks) -> View {
+    fn view(&self, marks: Marks, notsent_low: u32) -> View {
         let mut flags = ViewFlags::empty();
         let state = self.connection.state();
         let over = marks.intersects(Marks::DEAD | Marks::ENDING);
@@ -375,8 +388,9 @@ impl Stream {
         flags.set(ViewFlags::HUNG_UP, at_end && write_shut);
         flags.set(ViewFlags::ERROR, self.error != 0);
         let queued = self.send.len();
-        let writable =
-            marks.contains(Marks::ESTABLISHED) && queued * 3 <= u64::from(self.send_limit) * 2;
+        let writable = marks.contains(Marks::ESTABLISHED)
+            && queued * 3 <= u64::from(self.send_limit) * 2
+            && (notsent_low == 0 || self.connection.unsent() * 2 < u64::from(notsent_low));
         flags.set(ViewFlags::WRITABLE, writable);
         View {
             state: Some(state),
@@ -386,7 +400,9 @@ impl Stream {
             ring: self.recv.block(),
             queued: self.send.end(),
             acked: self.send.start(),
+            sent: self.send.end() - self.connection.unsent(),
             send_limit: self.send_limit,
+            notsent_low,
             error: self.error,
             local: self.tuple.local(),
             remote: self.tuple.remote(),
@@ -445,7 +461,7 @@ impl Socket {
 
     fn info(&self, id: Option<SocketId>, now: Instant) -> SocketInfo {
         let view = match &self.kind {
-            Kind::Stream(stream) => stream.view(self.marks),
+            Kind::Stream(stream) => stream.view(self.marks, self.options.notsent_low),
             Kind::Bound { local } | Kind::Listener(Listener { local, .. }) => View {
                 local: *local,
                 remote: nowhere(local),

@@ -93,6 +93,9 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks.set(Marks::LOCAL, route == Some(Route::Local));
+        socket
+            .marks
+            .set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         socket.kind = Kind::Stream(stream);
         self.table.insert(tuple, Place::Stream(index));
         self.ports

@@ -185,6 +185,7 @@ impl<M: Memory> Shard<M> {
         stream.listener = listener;
         let mut marks = Marks::UNACCEPTED;
         marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
+        marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         let index = self
             .insert_socket(Socket {
                 owner,

@@ -89,6 +89,8 @@ bitflags::bitflags! {
         const LOCAL = 1 << 11;
         /// The local address was bound by the program.
         const BOUND = 1 << 12;
+        /// How much was not sent yet decides whether it is writable (`TCP_NOTSENT_LOWAT`).
+        const NOTSENT_LOW = 1 << 13;
     }
 }
 

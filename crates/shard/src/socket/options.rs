@@ -48,6 +48,9 @@ pub enum Opt {
     V6Only(bool),
     /// `IP_BIND_ADDRESS_NO_PORT`: a bind to port 0 leaves the choice of the port to connect, which knows the peer.
     AddressOnly(bool),
+    /// `TCP_NOTSENT_LOWAT`, bytes: room to write is reported while less than half of this was not sent yet, and given while less than this was.
+    /// 0 is no bound.
+    NotSentLowWater(u32),
     /// `IP_TTL`, 1..=255.
     Ttl(u8),
     /// `IP_TOS`.
@@ -103,6 +106,8 @@ pub enum OptName {
     V6Only,
     /// `IP_BIND_ADDRESS_NO_PORT`.
     AddressOnly,
+    /// `TCP_NOTSENT_LOWAT`.
+    NotSentLowWater,
     /// `IP_TTL`.
     Ttl,
     /// `IP_TOS`.
@@ -132,6 +137,8 @@ pub struct Options {
     pub v6_only: bool,
     /// `IP_BIND_ADDRESS_NO_PORT`.
     pub address_only: bool,
+    /// `TCP_NOTSENT_LOWAT`, bytes; 0 is no bound.
+    pub notsent_low: u32,
     /// `IP_TTL`; `None` is the default.
     pub ttl: Option<u8>,
     /// `IP_TOS`.

@@ -36,6 +36,9 @@ impl<M: Memory> Shard<M> {
             socket.options,
             socket.marks.contains(Marks::BOUND),
         );
+        socket
+            .marks
+            .set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         let port = match &mut socket.kind {
             Kind::Bound { local } => local.port(),
             Kind::Listener(listener) => listener.local.port(),
@@ -131,6 +134,7 @@ impl<M: Memory> Shard<M> {
             OptName::ReuseAddress => Opt::ReuseAddress(options.reuse.address),
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
             OptName::V6Only => Opt::V6Only(options.v6_only),
+            OptName::NotSentLowWater => Opt::NotSentLowWater(options.notsent_low),
             OptName::AddressOnly => Opt::AddressOnly(options.address_only),
             OptName::Ttl => Opt::Ttl(options.ttl.unwrap_or(HOPS)),
             OptName::Tos => Opt::Tos(options.tos),
@@ -237,6 +241,7 @@ impl Options {
             Opt::ReuseAddress(on) => self.reuse.address = on,
             Opt::ReusePort(on) => self.reuse.port = on,
             Opt::V6Only(on) => self.v6_only = on,
+            Opt::NotSentLowWater(bytes) => self.notsent_low = bytes,
             Opt::AddressOnly(on) => self.address_only = on,
             Opt::Ttl(0) => return Err(Error::Invalid),
             Opt::Ttl(hops) => self.ttl = Some(hops),

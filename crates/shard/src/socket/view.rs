@@ -25,7 +25,8 @@ bitflags::bitflags! {
         const HUNG_UP = 1 << 5;
         /// `error` waits to be taken.
         const ERROR = 1 << 6;
-        /// Space to write is at least a third of the send buffer (Linux's `sk_stream_is_writeable`).
+        /// Space to write is at least a third of the send buffer, and less than half of `TCP_NOTSENT_LOWAT` was not sent yet (Linux's
+        /// `sk_stream_is_writeable`).
         const WRITABLE = 1 << 7;
     }
 }
@@ -47,8 +48,12 @@ pub struct View {
     pub queued: u64,
     /// Stream bytes that the peer has acknowledged.
     pub acked: u64,
+    /// Stream bytes that were sent, once at least.
+    pub sent: u64,
     /// How many bytes beyond `acked` may be queued.
     pub send_limit: u32,
+    /// `TCP_NOTSENT_LOWAT`: how many bytes beyond `sent` may be queued before no more are; 0 is no bound.
+    pub notsent_low: u32,
     /// The pending error as errno, 0 when none. [`crate::Shard::take_error`] takes it.
     pub error: i32,
     /// Our end; port 0 when not bound.
@@ -90,7 +95,9 @@ impl View {
             ring: None,
             queued: 0,
             acked: 0,
+            sent: 0,
             send_limit: 0,
+            notsent_low: 0,
             error: 0,
             local: nowhere,
             remote: nowhere,

@@ -1,6 +1,6 @@
 //! Socket options: what is set is in effect, and reads as on Linux.
 
-use millrace_shard::{Error, Opt, OptName, Options, SocketState};
+use millrace_shard::{Error, Opt, OptName, Options, Poll, SocketState};
 use millrace_tcp::State;
 
 use crate::net::{A, B, Net, OWNER};
@@ -187,4 +187,51 @@ fn the_list_of_sockets_has_queues_and_states() {
     );
     assert!(of(server).tcp.as_ref().unwrap().srtt_us > 0);
     assert_eq!(seen.iter().filter(|info| info.id.is_none()).count(), 1);
+}
+
+/// Linux's `TCP_NOTSENT_LOWAT`: what the network has not taken yet bounds what is taken from the program.
+#[test]
+fn a_bound_on_what_was_not_sent_yet_holds_writing_back() {
+    let mut net = Net::new();
+    let (client, server, _) = net.pair();
+    let now = net.now();
+    const LOW: u32 = 20_000;
+    net.shards[A]
+        .set_option(client, Opt::NotSentLowWater(LOW), now)
+        .unwrap();
+    assert_eq!(
+        net.shards[A].option(client, OptName::NotSentLowWater),
+        Ok(Opt::NotSentLowWater(LOW))
+    );
+    // The peer does not read: its window fills, then nothing more is sent.
+    let mut queued = 0;
+    while let Ok(sent) = net.shards[A].send(client, &[7; 1_000], true) {
+        queued += sent as u64;
+        net.run(1_000);
+    }
+    let view = net.view(A, client);
+    assert_eq!(view.queued, queued);
+    assert!(
+        view.queued - view.sent >= u64::from(LOW)
+            && view.queued - view.sent < u64::from(LOW) + 1_000
+    );
+    assert!(!view.poll().contains(Poll::OUT));
+    assert!(
+        u64::from(view.send_limit) > view.queued - view.acked + 1_000,
+        "there is room"
+    );
+    assert_eq!(net.shards[A].send(client, &[], true), Ok(0));
+    // Once less than half of it is left the program hears of it.
+    let mut changed = Vec::new();
+    net.shards[A].take_changed(&mut changed);
+    changed.clear();
+    while net.view(A, client).sent + u64::from(LOW) / 2 <= queued {
+        assert!(!net.view(A, client).poll().contains(Poll::OUT));
+        assert!(!net.recv(B, server).is_empty());
+        net.run(100);
+    }
+    assert!(net.view(A, client).poll().contains(Poll::OUT));
+    net.shards[A].take_changed(&mut changed);
+    assert!(changed.contains(&client));
+    assert!(net.shards[A].send(client, &[7; 1_000], true).is_ok());
 }
