@@ -120,6 +120,8 @@ pub enum Name {
     MaxPacingRate = 25,
     /// IP_BIND_ADDRESS_NO_PORT: 0 or 1.
     AddressOnly = 26,
+    /// SO_RCVLOWAT in bytes: set so that the buffer can hold it, and read as what it can.
+    ReceiveLowWater = 27,
 }
 
 impl Name {
@@ -153,6 +155,7 @@ impl Name {
             TrafficClass,
             MaxPacingRate,
             AddressOnly,
+            ReceiveLowWater,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

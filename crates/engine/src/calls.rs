@@ -218,6 +218,11 @@ impl Worker {
         let entry = &self.program(place.program).entries[place.slot];
         let (socket, set) = (entry.socket, entry.options().to_vec());
         let Some(id) = socket else {
+            if name == Name::ReceiveLowWater {
+                let options = options::collect(&set, &self.shard.config().buffers);
+                let low = Opt::ReceiveLowWater(options.receive_low.max(1));
+                return Ok((0, options::encode(low)));
+            }
             // Without a socket: what was set, else the zeros of a fresh one.
             let wanted = options::readable(name).ok_or(libc::ENOTCONN)?;
             let found = set.into_iter().rev().find(|opt| named(*opt) == wanted);
@@ -299,6 +304,7 @@ fn named(opt: Opt) -> OptName {
         Opt::ReusePort(_) => OptName::ReusePort,
         Opt::V6Only(_) => OptName::V6Only,
         Opt::NotSentLowWater(_) => OptName::NotSentLowWater,
+        Opt::ReceiveLowWater(_) => OptName::ReceiveLowWater,
         Opt::AddressOnly(_) => OptName::AddressOnly,
         Opt::Ttl(_) => OptName::Ttl,
         Opt::Tos(_) => OptName::Tos,

@@ -26,6 +26,7 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::Congestion => Opt::Congestion(algorithm(&arguments[..2])?),
         Name::AddressOnly => Opt::AddressOnly(flag),
+        Name::ReceiveLowWater => Opt::ReceiveLowWater(narrow(u64::from(u32::MAX))? as u32),
         Name::Ttl => Opt::Ttl(narrow(255)? as u8),
         Name::Tos => Opt::Tos(narrow(255)? as u8),
         // One more than the value, so that 0 is the default.
@@ -85,6 +86,7 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::Congestion => OptName::Congestion,
         Name::QuickAck => OptName::QuickAck,
         Name::AddressOnly => OptName::AddressOnly,
+        Name::ReceiveLowWater => OptName::ReceiveLowWater,
         Name::Ttl => OptName::Ttl,
         Name::Tos => OptName::Tos,
         Name::HopLimit => OptName::HopLimit,
@@ -122,6 +124,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::ReceiveBuffer(value)
         | Opt::SendBuffer(value)
         | Opt::NotSentLowWater(value)
+        | Opt::ReceiveLowWater(value)
         | Opt::DeferAccept(value) => int(i64::from(value)),
         Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
         Opt::Linger(linger) => [

@@ -20,6 +20,8 @@ const REUSE_PORT: u32 = 2;
 const BROADCAST: u32 = 4;
 const V6_ONLY: u32 = 8;
 pub const OOB_INLINE: u32 = 16;
+/// Every receive buffer that was not set can hold so many bytes.
+const LOW_WATER_HELD: u32 = 1024;
 /// Hops that a packet may take, by default.
 const DEFAULT_HOPS: u64 = 64;
 /// Largest option value: a congestion control's name.
@@ -315,6 +317,16 @@ pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
             Ok(())
         }
         Setting::LowWater(bytes) => {
+            // More than a buffer holds at first it has to be made for, and there is a limit.
+            let bytes = if bytes > LOW_WATER_HELD {
+                let mut submission =
+                    socket.submission(Operation::SetOption, Name::ReceiveLowWater as u32);
+                submission.arguments[0] = u64::from(bytes);
+                socket.ask(&submission, &mut [])?;
+                ask_number(socket, Name::ReceiveLowWater)? as u32
+            } else {
+                bytes
+            };
             cold.low_water.store(bytes, Ordering::Relaxed);
             Ok(())
         }

@@ -1,5 +1,7 @@
 //! Sizes of buffers, while the program has not set them: as large as the connection can use.
 
+use std::num::NonZeroU32;
+
 use millrace_tcp::{Duration, Instant};
 
 use crate::config::Buffers;
@@ -23,10 +25,11 @@ pub(crate) fn first_limits(options: &Options, buffers: &Buffers, mss: u16) -> (u
     let receive = buffers
         .receive_default
         .max(FIRST_RECEIVE_SEGMENTS * u32::from(mss))
+        .max(options.receive_low.saturating_mul(2))
         .min(buffers.receive_max);
     (
-        options.send_buffer.unwrap_or(send),
-        options.receive_buffer.unwrap_or(receive),
+        options.send_buffer.map_or(send, NonZeroU32::get),
+        options.receive_buffer.map_or(receive, NonZeroU32::get),
     )
 }
 

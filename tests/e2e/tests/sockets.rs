@@ -82,6 +82,7 @@ statements! {
     a_closed_descriptor_leaves_its_sets
     a_cork_holds_back_and_lets_go
     a_low_water_mark_holds_events_back
+    a_low_water_mark_may_be_high
     a_pacing_rate_bounds_a_stream
     a_reset_ends_blocked_calls
     a_socket_looks_like_one

@@ -450,3 +450,29 @@ STATEMENT(what_was_not_sent_yet_bounds_writing)
     close(set);
     close_pair(&pair);
 }
+
+STATEMENT(a_low_water_mark_may_be_high)
+{
+    struct pair pair = make_pair();
+    const int mark = 1000000;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+    static char block[1000000];
+    pid_t child = fork_child();
+    if (child == 0) {
+        write_all(pair.far, block, sizeof block);
+        _exit(0);
+    }
+    struct pollfd watched = { .fd = pair.near, .events = POLLIN };
+    EQUAL(poll(&watched, 1, 20 * 1000), 1);
+    EQUAL(recv(pair.near, block, sizeof block, MSG_DONTWAIT), sizeof block);
+    int status, value;
+    EQUAL(waitpid(child, &status, 0), child);
+    socklen_t length = sizeof value;
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &(int){ -1 }, sizeof value), 0);
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &value, &length), 0);
+    CHECK(value >= mark && value < INT32_MAX);
+    EQUAL(setsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &(int){ 0 }, sizeof value), 0);
+    EQUAL(getsockopt(pair.near, SOL_SOCKET, SO_RCVLOWAT, &value, &length), 0);
+    EQUAL(value, 1);
+    close_pair(&pair);
+}

@@ -1,5 +1,7 @@
 //! Socket options: what may be set, and what it does.
 
+use std::num::NonZeroU32;
+
 use millrace_tcp::{Algorithm, Keepalive};
 
 /// One option with its value. [`crate::Shard::set_option`] sets it, [`crate::Shard::option`] reads it.
@@ -31,6 +33,9 @@ pub enum Opt {
     ReceiveBuffer(u32),
     /// `SO_SNDBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.
     SendBuffer(u32),
+    /// `SO_RCVLOWAT`, bytes. The caller holds reading back; here a buffer that is tuned grows to twice as much at once, and what could never
+    /// be held is cut, as on Linux.
+    ReceiveLowWater(u32),
     /// `TCP_CONGESTION`.
     Congestion(Algorithm),
     /// `TCP_QUICKACK`: on sends the acknowledgement that waits, off lets acknowledgements wait for payload. Reads as what holds now.
@@ -90,6 +95,8 @@ pub enum OptName {
     ReceiveBuffer,
     /// `SO_SNDBUF`.
     SendBuffer,
+    /// `SO_RCVLOWAT`.
+    ReceiveLowWater,
     /// `TCP_CONGESTION`.
     Congestion,
     /// `TCP_QUICKACK`.
@@ -128,9 +135,11 @@ pub struct Options {
     /// `SO_LINGER`.
     pub linger: Option<u16>,
     /// `SO_RCVBUF` as set, in bytes; `None` while it is tuned.
-    pub receive_buffer: Option<u32>,
+    pub receive_buffer: Option<NonZeroU32>,
     /// `SO_SNDBUF` as set, in bytes; `None` while it is tuned.
-    pub send_buffer: Option<u32>,
+    pub send_buffer: Option<NonZeroU32>,
+    /// `SO_RCVLOWAT`, bytes; 0 when not set. A buffer that is tuned holds twice as much.
+    pub receive_low: u32,
     /// `SO_REUSEADDR` and `SO_REUSEPORT`.
     pub reuse: Reuse,
     /// `IPV6_V6ONLY`.

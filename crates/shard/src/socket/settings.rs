@@ -1,5 +1,7 @@
 //! Setting and reading socket options.
 
+use std::num::NonZeroU32;
+
 use millrace_tcp::{Instant, Keepalive};
 
 use super::{Kind, Marks, Opt, OptName, Options, SocketId};
@@ -43,15 +45,17 @@ impl<M: Memory> Shard<M> {
             Kind::Bound { local } => local.port(),
             Kind::Listener(listener) => listener.local.port(),
             Kind::Stream(stream) => {
-                if let Some(limit) = options
-                    .receive_buffer
-                    .filter(|_| options.receive_buffer != before.receive_buffer)
-                {
+                let limit = match options.receive_buffer {
+                    Some(set) if options.receive_buffer != before.receive_buffer => set.get(),
+                    Some(_) => stream.receive_limit,
+                    None => stream.receive_limit.max(options.receive_low * 2),
+                };
+                if limit != stream.receive_limit {
                     stream.receive_limit = limit;
                     stream.connection.set_receive_limit(limit);
                 }
                 if let Some(limit) = options.send_buffer {
-                    stream.send_limit = limit;
+                    stream.send_limit = limit.get();
                 }
                 stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label);
                 if options.tcp != before.tcp {
@@ -120,9 +124,12 @@ impl<M: Memory> Shard<M> {
             ),
             OptName::Linger => Opt::Linger(options.linger),
             OptName::ReceiveBuffer => {
-                Opt::ReceiveBuffer(options.receive_buffer.map_or(receive, |set| set * 2))
+                Opt::ReceiveBuffer(options.receive_buffer.map_or(receive, |set| set.get() * 2))
             }
-            OptName::SendBuffer => Opt::SendBuffer(options.send_buffer.map_or(send, |set| set * 2)),
+            OptName::SendBuffer => {
+                Opt::SendBuffer(options.send_buffer.map_or(send, |set| set.get() * 2))
+            }
+            OptName::ReceiveLowWater => Opt::ReceiveLowWater(options.receive_low.max(1)),
             OptName::Congestion => Opt::Congestion(options.tcp.congestion),
             OptName::QuickAck => {
                 Opt::QuickAck(socket.stream().map_or(!options.tcp.interactive, |stream| {
@@ -229,10 +236,14 @@ impl Options {
             }
             Opt::Linger(linger) => self.linger = linger,
             Opt::ReceiveBuffer(bytes) => {
-                self.receive_buffer = Some(bytes.clamp(RECEIVE_BUFFER_MIN, receive_max));
+                self.receive_buffer = NonZeroU32::new(bytes.clamp(RECEIVE_BUFFER_MIN, receive_max));
             }
             Opt::SendBuffer(bytes) => {
-                self.send_buffer = Some(bytes.clamp(SEND_BUFFER_MIN, send_max));
+                self.send_buffer = NonZeroU32::new(bytes.clamp(SEND_BUFFER_MIN, send_max));
+            }
+            Opt::ReceiveLowWater(bytes) => {
+                let most = self.receive_buffer.map_or(receive_max / 2, NonZeroU32::get);
+                self.receive_low = bytes.min(most);
             }
             Opt::Congestion(algorithm) => self.tcp.congestion = algorithm,
             Opt::QuickAck(on) => self.tcp.interactive = !on,

@@ -235,3 +235,45 @@ fn a_bound_on_what_was_not_sent_yet_holds_writing_back() {
     assert!(changed.contains(&client));
     assert!(net.shards[A].send(client, &[7; 1_000], true).is_ok());
 }
+
+/// Linux's `tcp_set_rcvlowat`: who waits for much can be sent that much.
+#[test]
+fn a_low_water_mark_beyond_the_buffer_makes_the_buffer_larger() {
+    let mut net = Net::new();
+    let (client, server, _) = net.pair();
+    let now = net.now();
+    const LOW: u32 = 1_000_000;
+    net.shards[B]
+        .set_option(server, Opt::ReceiveLowWater(LOW), now)
+        .unwrap();
+    let mut sent = 0;
+    while sent < u64::from(LOW) {
+        sent += net.shards[A]
+            .send(client, &[1; 50_000], true)
+            .unwrap_or_default() as u64;
+        net.run(1_000);
+        assert!(net.now() < now + millrace_tcp::Duration::from_secs(20));
+    }
+    net.run(100_000);
+    assert!(net.view(B, server).received >= u64::from(LOW));
+    // What the largest buffer, or the one that was set, cannot hold is cut.
+    let shard = &mut net.shards[B];
+    shard
+        .set_option(server, Opt::ReceiveLowWater(1 << 30), now)
+        .unwrap();
+    let most = shard.config().buffers.receive_max / 2;
+    assert_eq!(
+        shard.option(server, OptName::ReceiveLowWater),
+        Ok(Opt::ReceiveLowWater(most))
+    );
+    shard
+        .set_option(server, Opt::ReceiveBuffer(20_000), now)
+        .unwrap();
+    shard
+        .set_option(server, Opt::ReceiveLowWater(LOW), now)
+        .unwrap();
+    assert_eq!(
+        shard.option(server, OptName::ReceiveLowWater),
+        Ok(Opt::ReceiveLowWater(20_000))
+    );
+}
