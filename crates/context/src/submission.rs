@@ -100,7 +100,7 @@ pub enum Name {
     OutQueue = 15,
     /// Bytes not yet sent (SIOCOUTQNSD), read only.
     OutQueueUnsent = 16,
-    /// TCP_LINGER2: seconds in FIN_WAIT_2.
+    /// TCP_LINGER2: seconds in FIN_WAIT_2, up to 120; all ones: none.
     Linger2 = 17,
     /// TCP_SYNCNT: SYN retransmissions.
     SynCount = 18,

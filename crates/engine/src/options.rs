@@ -20,7 +20,10 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::UserTimeout => Opt::UserTimeout(narrow(u64::from(u32::MAX))? as u32),
         Name::MaxSegment => Opt::MaxSegment(narrow(32767)? as u16),
         Name::SynCount => Opt::SynCount(narrow(127)? as u8),
-        Name::Linger2 => Opt::Linger2(narrow(60)? as u16),
+        Name::Linger2 => Opt::Linger2(match value {
+            u64::MAX => -1,
+            _ => narrow(120)? as i16,
+        }),
         Name::Linger => Opt::Linger(flag.then_some(arguments[1].min(u64::from(u16::MAX)) as u16)),
         Name::ReceiveBuffer => Opt::ReceiveBuffer(narrow(u64::from(u32::MAX))? as u32),
         Name::SendBuffer => Opt::SendBuffer(narrow(u64::from(u32::MAX))? as u32),
@@ -110,10 +113,10 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::V6Only(on)
         | Opt::AddressOnly(on)
         | Opt::ReusePort(on) => int(i64::from(on)),
-        Opt::KeepIdle(value)
-        | Opt::KeepInterval(value)
-        | Opt::MaxSegment(value)
-        | Opt::Linger2(value) => int(i64::from(value)),
+        Opt::KeepIdle(value) | Opt::KeepInterval(value) | Opt::MaxSegment(value) => {
+            int(i64::from(value))
+        }
+        Opt::Linger2(value) => int(i64::from(value)),
         Opt::KeepCount(value)
         | Opt::SynCount(value)
         | Opt::Ttl(value)

@@ -176,10 +176,11 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
             _ => within(88, 32767).map(|bytes| shard(Name::MaxSegment, bytes)),
         },
         (IPPROTO_TCP, libc::TCP_SYNCNT) => within(1, 127).map(|n| shard(Name::SynCount, n)),
-        // Linux takes a negative one for "not at all", which is not implemented.
-        (IPPROTO_TCP, libc::TCP_LINGER2) => {
-            within(0, c_int::MAX).map(|s| shard(Name::Linger2, s.min(60)))
-        }
+        // A negative one is "not at all".
+        (IPPROTO_TCP, libc::TCP_LINGER2) => int().map(|s| match u64::try_from(s) {
+            Ok(seconds) => shard(Name::Linger2, seconds.min(120)),
+            Err(_) => shard(Name::Linger2, u64::MAX),
+        }),
         // Linux looks at the lowest bit alone.
         (IPPROTO_TCP, libc::TCP_QUICKACK) => {
             int().map(|value| shard(Name::QuickAck, (value & 1) as u64))

@@ -96,7 +96,7 @@ pub struct Limits {
     pub fragmented: u32,
     /// Bytes of fragments that wait for others.
     pub fragment_memory: u64,
-    /// Bytes in send rings, of all sockets together.
+    /// Bytes in send rings, of all sockets together. When little is left connections that no program holds are reset for theirs.
     pub send_memory: u64,
     /// ICMP errors sent per second.
     pub icmp_errors_per_second: u32,

@@ -147,6 +147,8 @@ counters! {
     aborted_on_close,
     /// Connections reset because there were too many orphans.
     orphans_refused,
+    /// Connections that no program holds, reset because what they still had to send was wanted for others.
+    orphans_starved,
     /// Connections that went through TIME-WAIT.
     time_waits,
     /// Connections in TIME-WAIT whose place a new one took that began here.

@@ -78,6 +78,11 @@ impl Pool {
         }
     }
 
+    /// Whether little is left: less than an eighth of the limit.
+    pub fn is_short(&self) -> bool {
+        self.in_use > self.limit - self.limit / 8
+    }
+
     /// Bytes handed out.
     pub fn in_use(&self) -> u64 {
         self.in_use

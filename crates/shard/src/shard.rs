@@ -196,6 +196,10 @@ impl<M: Memory> Shard<M> {
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
+                    let starved = self.send_pool.is_short() && stream.send.len() > 0;
+                    if starved {
+                        self.starve_orphan(index);
+                    }
                     self.settle(index);
                 }
                 // The deadline has moved since the timer was armed.
@@ -228,6 +232,20 @@ impl<M: Memory> Shard<M> {
         self.expire_fragments(now);
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
+        }
+    }
+
+    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no progress (Linux's `tcp_out_of_resources`).
+    fn starve_orphan(&mut self, index: u32) {
+        let Some(socket) = self.sockets.get_mut(index) else {
+            return;
+        };
+        let orphan = socket.marks.contains(Marks::ORPHAN);
+        if let Some(stream) = socket.stream_mut().filter(|_| orphan) {
+            stream.connection.abort();
+            // At once, so that no more of them go than must.
+            stream.send.free(&mut self.send_pool);
+            self.counters.orphans_starved += 1;
         }
     }
 

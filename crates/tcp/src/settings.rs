@@ -16,7 +16,7 @@ pub struct Settings {
     pub max_segment: Option<u16>,
     /// TCP_SYNCNT: retransmissions of a SYN. `None`: the engine's.
     pub syn_retries: Option<u8>,
-    /// TCP_LINGER2, in seconds: how long to wait in FIN-WAIT-2 once closed. `None`: the engine's.
+    /// TCP_LINGER2, in seconds: how long to wait in FIN-WAIT-2 once closed; `Some(0)` does not wait but resets. `None`: the engine's.
     pub fin_wait_s: Option<u16>,
     /// TCP_CONGESTION.
     pub congestion: Algorithm,

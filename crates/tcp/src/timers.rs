@@ -185,6 +185,9 @@ impl Connection {
     /// Runs what waits while a closed connection waits for the peer: FIN-WAIT-2 must not last (`on_idle` reckons how long).
     pub(crate) fn wait_for_orphan(&mut self, now: Instant) {
         if self.orphan && self.state == State::FinWait2 {
+            if self.settings.fin_wait_s == Some(0) {
+                return self.abort();
+            }
             self.timers.stalled_since = now;
             self.timers.idle = now;
         }
@@ -275,8 +278,9 @@ impl Connection {
         let over = match self.settings.user_timeout_ms {
             Some(_) => shut >= self.patience(config),
             None => {
-                unanswered >= self.patience(config)
-                    || (self.orphan && shut >= config.retransmit_timeout)
+                // Nobody is here to wait for the window: as long as the time between probes grows (Linux's `tcp_probe_timer`).
+                let wait = self.backed_off(config);
+                unanswered >= self.patience(config) || (self.orphan && wait >= config.rto_max)
             }
         };
         if over {
@@ -289,22 +293,26 @@ impl Connection {
 
     /// Starts the timer of window probes.
     pub(crate) fn arm_persist(&mut self, config: &Config, now: Instant) {
-        let wait = self
-            .rtt
-            .rto()
-            .backed_off(u32::from(self.timers.backoff), config.rto_max);
-        self.timers.transmit = now + wait;
+        self.timers.transmit = now + self.backed_off(config);
         self.timers.purpose = Transmit::Persist;
+    }
+
+    /// The time-out, backed off as far as it is.
+    fn backed_off(&self, config: &Config) -> Duration {
+        self.rtt
+            .rto()
+            .backed_off(u32::from(self.timers.backoff), config.rto_max)
     }
 
     fn on_idle(&mut self, config: &Config, now: Instant) {
         if self.orphan && self.state == State::FinWait2 {
-            let wait = self
-                .settings
-                .fin_wait_s
-                .map_or(config.fin_wait_timeout, |s| {
-                    Duration::from_secs(u64::from(s))
-                });
+            let chosen = self.settings.fin_wait_s;
+            let wait = chosen.map_or(config.fin_wait_timeout, |s| {
+                Duration::from_secs(u64::from(s))
+            });
+            // A FIN that was lost has time to come again (Linux's `tcp_fin_time`: three and a half time-outs).
+            let least = self.rtt.rto().as_micros() * 7 / 2;
+            let wait = wait.max(Duration::from_micros(least));
             let end = self.timers.stalled_since + wait;
             if now >= end {
                 return self.finish(None, now);

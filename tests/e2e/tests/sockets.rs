@@ -133,6 +133,7 @@ statements! {
     i7_restarting_signals_do_not
     i7_signals_interrupt_blocked_calls
     ioctls_tell_what_waits
+    linger2_bounds_the_wait_for_the_peer
     listen_without_bind_takes_a_port
     many_connections_in_a_row
     many_ready_all_get_their_turn

@@ -488,3 +488,25 @@ STATEMENT(a_bind_may_leave_the_port_to_connect)
     close(far);
     close(fd);
 }
+
+STATEMENT(linger2_bounds_the_wait_for_the_peer)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0), value;
+    socklen_t length = sizeof value;
+    static const int shown[][2] = { { 20, 20 }, { -7, -1 }, { 1000, 120 }, { 0, 60 } };
+    for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
+        EQUAL(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &shown[i][0], sizeof value), 0);
+        EQUAL(getsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &value, &length), 0);
+        EQUAL(value, shown[i][1]);
+    }
+    close(fd);
+    /* Below 0 the peer, which has not closed, is reset once it has acknowledged the end of the stream. */
+    struct pair pair = make_pair();
+    EQUAL(setsockopt(pair.near, IPPROTO_TCP, TCP_LINGER2, &(int){ -1 }, sizeof value), 0);
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_LINGER2, &value, &length), 0);
+    EQUAL(value, -1);
+    close(pair.near);
+    wait_for(pair.far, POLLHUP);
+    FAILS(send(pair.far, "x", 1, MSG_NOSIGNAL), EPIPE);
+    close(pair.far);
+}

@@ -257,7 +257,10 @@ impl<M: Memory> Shard<M> {
                 self.counters.aborted_on_close += u64::from(unread);
                 let crowded = self.orphans >= self.config.limits.orphans;
                 self.counters.orphans_refused += u64::from(crowded);
-                if abort || lingers || crowded || unread {
+                // Linux's `tcp_check_oom`.
+                let starved = self.send_pool.is_short() && stream.send.len() > 0;
+                self.counters.orphans_starved += u64::from(starved);
+                if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
                 } else {
                     stream.connection.close(now);

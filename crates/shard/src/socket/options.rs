@@ -25,8 +25,8 @@ pub enum Opt {
     MaxSegment(u16),
     /// `TCP_SYNCNT`, 1..=127.
     SynCount(u8),
-    /// `TCP_LINGER2`, seconds that an orphan stays in FIN-WAIT-2, 1..=60; 0 is the system's default.
-    Linger2(u16),
+    /// `TCP_LINGER2`, seconds that an orphan stays in FIN-WAIT-2, 1..=120; 0 is the system's default, -1 not at all.
+    Linger2(i16),
     /// `SO_LINGER`: `None` is off; `Some(0)` resets the connection on close. With a time, close is as usual here, and the waiting is the caller's.
     Linger(Option<u16>),
     /// `SO_RCVBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.

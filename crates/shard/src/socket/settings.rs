@@ -116,12 +116,11 @@ impl<M: Memory> Shard<M> {
                     .syn_retries
                     .unwrap_or(self.config.tcp.syn_retries),
             ),
-            OptName::Linger2 => Opt::Linger2(
-                options
-                    .tcp
-                    .fin_wait_s
-                    .unwrap_or(self.config.tcp.fin_wait_timeout.as_secs() as u16),
-            ),
+            OptName::Linger2 => Opt::Linger2(match options.tcp.fin_wait_s {
+                None => self.config.tcp.fin_wait_timeout.as_secs() as i16,
+                Some(0) => -1,
+                Some(seconds) => seconds as i16,
+            }),
             OptName::Linger => Opt::Linger(options.linger),
             OptName::ReceiveBuffer => {
                 Opt::ReceiveBuffer(options.receive_buffer.map_or(receive, |set| set.get() * 2))
@@ -178,6 +177,9 @@ fn seconds_of(count: u8) -> u32 {
     timeouts().take(usize::from(count)).sum()
 }
 
+/// Longest wait in FIN-WAIT-2 (Linux's `TCP_FIN_TIMEOUT_MAX`).
+const FIN_WAIT_MAX_S: u32 = 120;
+
 /// What Linux says of the segment size of a socket that is not connected.
 const DEFAULT_MSS: u16 = 536;
 
@@ -230,8 +232,10 @@ impl Options {
                 self.tcp.syn_retries = Some(count);
             }
             Opt::Linger2(0) => self.tcp.fin_wait_s = None,
+            Opt::Linger2(-1) => self.tcp.fin_wait_s = Some(0),
             Opt::Linger2(seconds) => {
-                within(seconds.into(), 1, 60)?;
+                let seconds = u16::try_from(seconds).map_err(|_| Error::Invalid)?;
+                within(seconds.into(), 1, FIN_WAIT_MAX_S)?;
                 self.tcp.fin_wait_s = Some(seconds);
             }
             Opt::Linger(linger) => self.linger = linger,

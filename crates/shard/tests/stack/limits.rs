@@ -274,3 +274,49 @@ fn an_idle_connection_is_small() {
     let size = Shard::<HeapMemory>::SOCKET_SIZE;
     assert!(size <= 900, "{size} bytes");
 }
+
+/// What programs left behind gives way when memory for those that are there runs out (Linux's `tcp_out_of_resources`).
+#[test]
+fn e6_orphans_give_their_memory_up_when_it_is_short() {
+    let mut small = config(A);
+    small.limits.send_memory = 1 << 20;
+    let mut net = Net::with(small, config(B));
+    let listener = net.listen(80, 64);
+    let clients: Vec<_> = (0..16).map(|_| net.connect(80)).collect();
+    let last = net.connect(80);
+    net.run(10_000);
+    let mut accepted = Vec::new();
+    while let Ok(server) = net.shards[B].accept(listener) {
+        accepted.push(server);
+    }
+    assert_eq!(accepted.len(), 17);
+    // The peers do not read. Windows fill, then the send rings, and the programs go.
+    for _ in 0..20 {
+        for &client in &clients[..12] {
+            let _ = net.shards[A].send(client, &[1; 30_000], true);
+        }
+        net.run(10_000);
+    }
+    for &client in &clients[..12] {
+        net.close(A, client);
+    }
+    assert_eq!(net.shards[A].counters().orphans_starved, 0);
+    net.run(1_000_000);
+    assert_eq!(net.shards[A].usage().orphans, 12);
+    // Others want memory now: whoever is left behind is reset when next its time-out comes.
+    for &client in clients[12..].iter().chain([&last]) {
+        while net.shards[A].send(client, &[2; 30_000], true).is_ok() {}
+    }
+    assert!(net.shards[A].counters().send_memory_exhausted > 0);
+    net.run(10_000_000);
+    let starved = net.shards[A].counters().orphans_starved;
+    assert!(
+        starved > 0 && starved < 12,
+        "{starved}: no more than needed"
+    );
+    assert_eq!(net.shards[A].usage().orphans as u64, 12 - starved);
+    assert_eq!(net.count(A, Flags::RST) as u64, starved);
+    // While there is memory they may take their time, but not for ever.
+    net.run(600_000_000);
+    assert_eq!(net.shards[A].usage().orphans, 0);
+}

@@ -21,6 +21,7 @@ fn options_read_back_and_buffers_double() {
         (Opt::UserTimeout(5000), OptName::UserTimeout),
         (Opt::Linger(Some(7)), OptName::Linger),
         (Opt::Linger2(30), OptName::Linger2),
+        (Opt::Linger2(-1), OptName::Linger2),
         (Opt::SynCount(3), OptName::SynCount),
         (Opt::QuickAck(false), OptName::QuickAck),
         (Opt::DeferAccept(7), OptName::DeferAccept),

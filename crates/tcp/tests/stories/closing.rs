@@ -164,6 +164,62 @@ fn e6_tcp_linger2_sets_the_wait() {
     assert_eq!(script.state(), State::Closed);
 }
 
+/// Linux: a negative TCP_LINGER2. The peer learns at once that nobody waits for it.
+#[test]
+fn e6_tcp_linger2_may_forbid_the_wait() {
+    let settings = Settings {
+        fin_wait_s: Some(0),
+        ..Settings::default()
+    };
+    let mut script = Script::with(settings);
+    script.connection.close(script.now);
+    script.expect("F. 1:1(0) ack 1");
+    script.inject(". 1:1(0) ack 2");
+    script.expect("R. 2:2(0) ack 1");
+    assert_eq!(script.state(), State::Closed);
+    // So it is for who shut down first and closed in FIN-WAIT-2.
+    let mut script = Script::with(settings);
+    script.connection.shutdown_write(script.now);
+    script.expect("F. 1:1(0) ack 1");
+    script.inject(". 1:1(0) ack 2");
+    assert_eq!(script.state(), State::FinWait2);
+    script.connection.close(script.now);
+    script.expect("R. 2:2(0) ack 1");
+    // But who hears the peer's FIN with the acknowledgement is done.
+    let mut script = Script::with(settings);
+    script.connection.close(script.now);
+    script.expect("F. 1:1(0) ack 1");
+    script.inject("F. 1:1(0) ack 1");
+    script.expect(". 2:2(0) ack 2");
+    assert_eq!(script.state(), State::Closing);
+}
+
+/// Linux's `tcp_fin_time`: on a slow path the wait is three and a half time-outs at least.
+#[test]
+fn e6_a_short_fin_wait_leaves_time_for_a_fin_that_was_lost() {
+    let mut script = Script::connecting(
+        plain(),
+        Settings {
+            fin_wait_s: Some(1),
+            ..Settings::default()
+        },
+    );
+    script.expect("S 0:0(0)");
+    script.pass(Duration::from_millis(900));
+    script.inject("S. 0:0(0) ack 1 win 60000 mss 1000 sackOK");
+    script.expect(". 1:1(0) ack 1");
+    script.connection.close(script.now);
+    script.expect("F. 1:1(0) ack 1");
+    script.pass(Duration::from_millis(900));
+    script.inject(". 1:1(0) ack 2");
+    let rto_us = u64::from(script.connection.info(script.now).rto_us);
+    assert!(rto_us > 1_500_000, "{rto_us}");
+    script.pass(Duration::from_micros(rto_us * 3));
+    assert_eq!(script.state(), State::FinWait2);
+    script.pass(Duration::from_micros(rto_us));
+    assert_eq!(script.state(), State::Closed);
+}
+
 #[test]
 fn e6_closing_in_fin_wait_2_starts_the_wait() {
     let mut script = Script::established();

@@ -246,7 +246,9 @@ fn e4_shut_window_of_a_closed_connection_ends() {
         script.drain();
         script.inject(". 1:1(0) ack 1001 win 0");
     }
-    assert!((script.now - start).as_secs() < 1_200);
+    // Linux: until probes come no closer than two minutes apart.
+    let lasted = (script.now - start).as_secs();
+    assert!((100..500).contains(&lasted), "{lasted} s");
 }
 
 #[test]
