@@ -57,6 +57,10 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
             return Ok(done);
         }
         if done == 0 {
+            // As in Linux: a reset that came after the peer's end breaks the pipe, but who reads is told the end.
+            if closed && socket.error() == Some(Errno::PIPE) {
+                return Ok(0);
+            }
             if let Some(errno) = socket.take_error() {
                 return Err(errno);
             }

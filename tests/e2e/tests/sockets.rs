@@ -191,6 +191,7 @@ statements! {
     t4_small_reads
     t4_small_writes
     tcp_info_tells_the_state
+    the_end_is_told_even_after_a_reset
     urgent_byte_alone_is_nothing_to_read
     urgent_byte_comes_apart
     urgent_byte_in_line

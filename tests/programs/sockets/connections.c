@@ -323,6 +323,25 @@ STATEMENT(writing_to_who_has_gone_fails)
     close(pair.near);
 }
 
+STATEMENT(the_end_is_told_even_after_a_reset)
+{
+    signal(SIGPIPE, SIG_IGN);
+    struct pair pair = make_pair();
+    EQUAL(write(pair.far, "last", 4), 4);
+    EQUAL(shutdown(pair.far, SHUT_WR), 0);
+    wait_for(pair.near, POLLRDHUP);
+    struct linger linger = { 1, 0 };
+    EQUAL(setsockopt(pair.far, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    close(pair.far);
+    wait_for(pair.near, POLLERR);
+    char bytes[8];
+    EQUAL(read(pair.near, bytes, sizeof bytes), 4);
+    EQUAL(read(pair.near, bytes, sizeof bytes), 0);
+    EQUAL(read(pair.near, bytes, sizeof bytes), 0);
+    FAILS(write(pair.near, "x", 1), EPIPE);
+    close(pair.near);
+}
+
 STATEMENT(sigpipe_is_sent_unless_told_not_to)
 {
     struct pair pair = make_pair();

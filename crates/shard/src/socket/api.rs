@@ -430,7 +430,8 @@ impl Socket {
         if len > 0 {
             return Ok(len);
         }
-        if stream.error != 0 {
+        // As in Linux: who has read to the peer's end is told that, whatever became of the connection then.
+        if stream.error != 0 && !self.marks.contains(Marks::PEER_CLOSED) {
             return Err(Error::Connection(std::mem::take(&mut stream.error)));
         }
         if stream.is_at_end(self.marks) {

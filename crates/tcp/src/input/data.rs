@@ -48,8 +48,10 @@ impl Connection {
         let fin_here = fin && end <= limit && self.take_fin_offset(end);
 
         if start < nxt && start < end {
-            // RFC 2883 4: what was received before is reported.
-            self.report_again(start.max(0) as u64, end.min(nxt) as u64);
+            // RFC 2883 4: what was received before is reported. What claims to come before the first byte was not.
+            if nxt > 0 && end > 0 {
+                self.report_again(start.max(0) as u64, end.min(nxt) as u64);
+            }
             self.pending |= Pending::ACK;
         }
         let (from, to) = (start.max(nxt), end.min(limit));

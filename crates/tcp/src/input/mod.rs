@@ -51,6 +51,7 @@ impl Connection {
             && segment.seq == self.receive.seq(self.receive.nxt)
             && self.recovery.phase == Phase::Open
             && self.receive.gaps.is_none()
+            && self.receive.fin == u64::MAX
             && segment.options.sack.is_empty()
             && segment.marked == self.ecn.marked
             && acked >= 0

@@ -108,6 +108,18 @@ fn d3_data_beyond_the_fin_is_ignored() {
 }
 
 #[test]
+fn d3_data_over_an_early_fin_ends_at_it() {
+    // Nothing is stored beyond the gap, so that the data looks like any other that comes in order.
+    let mut script = Script::established();
+    script.inject("F. 51:51(0) ack 1");
+    script.expect(". 1:1(0) ack 1");
+    script.inject(". 1:101(100) ack 1");
+    script.expect(". 1:1(0) ack 52");
+    assert_eq!(script.text().len(), 50);
+    assert_eq!(script.state(), State::CloseWait);
+}
+
+#[test]
 fn d3_second_fin_with_another_number_is_ignored() {
     let mut script = Script::established();
     script.inject("F. 101:201(100) ack 1");
@@ -167,6 +179,13 @@ fn d5_subset_of_delivered_data_is_reported() {
     script.inject("P. 201:202(1) ack 1");
     script.tick();
     script.expect(". 1:1(0) ack 202");
+}
+
+#[test]
+fn rfc2883_4_what_comes_before_the_first_byte_was_not_received() {
+    let mut script = Script::established();
+    script.inject(". 0:51(51) ack 1");
+    script.expect(". 1:1(0) ack 51");
 }
 
 #[test]
