@@ -14,6 +14,7 @@ pub mod namespace;
 pub mod process;
 pub mod programs;
 pub mod scenario;
+pub mod wire;
 pub mod world;
 
 pub use anyhow::{Context, Result, anyhow, bail, ensure};
