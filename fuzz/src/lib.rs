@@ -6,6 +6,7 @@
 mod bytes;
 mod host;
 mod mutate;
+mod offload;
 mod parsers;
 mod shared;
 mod stack;
@@ -20,6 +21,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("parsers", parsers::run),
     ("stack", stack::run),
     ("shared", shared::run),
+    ("offload", offload::run),
 ];
 
 /// The target of this name.

@@ -47,3 +47,8 @@ fn a_stack_survives_the_corpus_and_its_mutants() {
 fn shared_memory_survives_the_corpus_and_its_mutants() {
     check("shared", 20_000);
 }
+
+#[test]
+fn offload_survives_the_corpus_and_its_mutants() {
+    check("offload", 20_000);
+}

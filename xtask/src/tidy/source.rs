@@ -6,7 +6,7 @@ use super::{File, Problem, contains_word};
 const LINES_MAX: usize = 800;
 
 /// Crates that take frames, requests and the time, and return frames, events and the next deadline.
-const SANS_IO: [&str; 4] = ["wire", "tcp", "shard", "sim"];
+const SANS_IO: [&str; 5] = ["wire", "tcp", "offload", "shard", "sim"];
 
 /// Where `unsafe` may stand: shared memory and rings, drivers, mappings, hooks, and the harness that makes namespaces.
 const UNSAFE_ALLOWED: [&str; 7] = [

@@ -1,0 +1,195 @@
+//! What is held of a flow: put where it belongs, taken out in order.
+
+use millrace_wire::checksum::Sum;
+use millrace_wire::tcp::{Flags, Seq};
+
+use crate::config::Config;
+use crate::flow::Flow;
+use crate::pool::{Item, NONE, Pool};
+use crate::unit::{Head, Sink, UNIT_SEGMENTS, Unit, extent};
+
+/// What became of a segment that was to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It is behind all that is held.
+    Last,
+    /// It is between others, or before them; a part of it that was there already may have been cut off.
+    Between {
+        /// Whether a part was cut off.
+        trimmed: bool,
+    },
+    /// All of it is there already.
+    Duplicate,
+    /// It has more than another one has on both of its sides.
+    Covers,
+}
+
+/// Puts the segment that the next free buffer holds where it belongs. It starts at or behind `base`, the number after what was handed on.
+pub(crate) fn insert(flow: &mut Flow, pool: &mut Pool, mut item: Item, base: Seq) -> Held {
+    let from_base = |seq: Seq| (seq - base) as u32;
+    let tail_end = if flow.tail == NONE {
+        base
+    } else {
+        pool.item(flow.tail).end()
+    };
+    if flow.tail == NONE || from_base(item.seq) >= from_base(tail_end) {
+        link(flow, pool, flow.tail, item, base);
+        return Held::Last;
+    }
+    // It is not the last: find the ones that it stands between.
+    let (mut before, mut after) = (NONE, flow.head);
+    while after != NONE && from_base(pool.item(after).seq) <= from_base(item.seq) {
+        before = after;
+        after = pool.item(after).next;
+    }
+    let mut trimmed = false;
+    if before != NONE {
+        let covered = from_base(pool.item(before).end()).saturating_sub(from_base(item.seq));
+        if covered >= u32::from(item.len) {
+            return Held::Duplicate;
+        }
+        if covered > 0 {
+            trim_front(pool, &mut item, covered as u16);
+            trimmed = true;
+        }
+    }
+    if after != NONE {
+        let next = pool.item(after);
+        if from_base(item.end()) > from_base(next.end()) {
+            return Held::Covers;
+        }
+        let over = from_base(item.end()).saturating_sub(from_base(next.seq));
+        if over >= u32::from(item.len) {
+            return Held::Duplicate;
+        }
+        if over > 0 {
+            trim_back(pool, &mut item, over as u16);
+            trimmed = true;
+        }
+    }
+    link(flow, pool, before, item, base);
+    Held::Between { trimmed }
+}
+
+/// Cuts off the first bytes. What is left is read once more for its sum: overlaps are rare.
+fn trim_front(pool: &Pool, item: &mut Item, len: u16) {
+    item.payload_at += len;
+    item.seq += u32::from(len);
+    item.len -= len;
+    sum_again(pool, item);
+}
+
+/// Cuts off the last bytes, and the push that was for them.
+fn trim_back(pool: &Pool, item: &mut Item, len: u16) {
+    item.len -= len;
+    item.flags -= Flags::PSH;
+    sum_again(pool, item);
+}
+
+fn sum_again(pool: &Pool, item: &mut Item) {
+    if item.sum.is_some() {
+        let at = usize::from(item.frame_at) + usize::from(item.payload_at);
+        let payload = &pool.buffer(pool.next())[at..at + usize::from(item.len)];
+        item.sum = Some(Sum::of(payload));
+    }
+}
+
+/// Puts it behind `before`, or at the head, and sees how far the bytes are in order now.
+fn link(flow: &mut Flow, pool: &mut Pool, before: u32, item: Item, base: Seq) {
+    let len = u32::from(item.len);
+    let index = pool.take(item);
+    let after = if before == NONE {
+        std::mem::replace(&mut flow.head, index)
+    } else {
+        std::mem::replace(&mut pool.item_mut(before).next, index)
+    };
+    pool.item_mut(index).next = after;
+    if after == NONE {
+        flow.tail = index;
+    }
+    flow.count += 1;
+    flow.bytes += len;
+    // The run grows by what now continues it.
+    let mut next = if flow.run_tail == NONE {
+        flow.head
+    } else {
+        pool.item(flow.run_tail).next
+    };
+    while next != NONE && pool.item(next).seq == base + flow.run_bytes {
+        flow.run_bytes += u32::from(pool.item(next).len);
+        flow.pushed |= pool.item(next).flags.contains(Flags::PSH);
+        flow.run_tail = next;
+        next = pool.item(next).next;
+    }
+}
+
+/// Hands on what is in order, or everything, in as few units as can be; says how many. `next_seq` moves behind it.
+pub(crate) fn hand_on(
+    flow: &mut Flow,
+    pool: &mut Pool,
+    config: &Config,
+    everything: bool,
+    sink: &mut impl Sink,
+) -> u64 {
+    let mut units = 0;
+    let mut left = if everything {
+        flow.bytes
+    } else {
+        flow.run_bytes
+    };
+    while left > 0 {
+        let (count, len) = extent(pool, flow.head, u32::from(config.aggregate));
+        one(flow, pool, config, count, len, sink);
+        left -= len;
+        flow.bytes -= len;
+        units += 1;
+    }
+    if flow.head == NONE {
+        flow.tail = NONE;
+    }
+    flow.run_bytes = 0;
+    flow.run_tail = NONE;
+    flow.pushed = false;
+    flow.units += units;
+    units
+}
+
+/// Hands on the first `count` segments as one unit of `len` bytes.
+fn one(
+    flow: &mut Flow,
+    pool: &mut Pool,
+    config: &Config,
+    count: u32,
+    len: u32,
+    sink: &mut impl Sink,
+) {
+    let mut slices: [&[u8]; UNIT_SEGMENTS] = [&[]; UNIT_SEGMENTS];
+    let (mut index, mut last) = (flow.head, flow.head);
+    let (mut segment_size, mut at) = (0, 0);
+    let mut sum = config.finish_checksums.then_some(Sum::ZERO);
+    for slice in &mut slices[..count as usize] {
+        let item = pool.item(index);
+        *slice = pool.payload(index);
+        if let Some(sum) = &mut sum {
+            let of_item = item.sum.unwrap_or_else(|| Sum::of(slice));
+            *sum = sum.add_at(at, of_item);
+        }
+        at += usize::from(item.len);
+        segment_size = segment_size.max(item.len);
+        last = index;
+        index = item.next;
+    }
+    let head = Head::new(pool, flow.head, last, len, segment_size, sum);
+    let end = pool.item(last).end();
+    sink.unit(Unit {
+        head: head.bytes(),
+        payload: &slices[..count as usize],
+        vnet: head.vnet,
+        segments: count,
+    });
+    for _ in 0..count {
+        flow.head = pool.put(flow.head);
+    }
+    flow.count -= count;
+    flow.next_seq = Some(end);
+}

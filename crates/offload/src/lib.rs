@@ -1,0 +1,30 @@
+//! Offload: what a network card can do for a stack above it, in software.
+//!
+//! [`Receive`] joins the segments of each TCP flow into units of up to 64 KB, puts right what came out of order, and hands everything else on as it
+//! is. [`transmit`] cuts the units that a stack sends into segments, and finishes checksums.
+//!
+//! Nothing here reads a clock or makes a system call; nothing is allocated for a packet. Frames lie in buffers of a pool from their arrival until
+//! they are handed on as slices of a scatter list: payload is not copied.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod config;
+mod counters;
+mod filter;
+mod flow;
+mod hold;
+mod key;
+mod pool;
+mod receive;
+mod table;
+mod time;
+pub mod transmit;
+mod unit;
+
+pub use config::Config;
+pub use counters::Counters;
+pub use flow::FlowInfo;
+pub use key::Key;
+pub use receive::Receive;
+pub use time::Instant;
+pub use unit::{HEAD_MAX, Sink, UNIT_SEGMENTS, Unit};

@@ -1,0 +1,194 @@
+//! When what is held is handed on.
+
+use millrace_offload::Config;
+use millrace_wire::tcp::Flags;
+
+use crate::support::{Bench, Spec, ranges};
+
+#[test]
+fn a_push_is_handed_on_at_once() {
+    let mut bench = Bench::small();
+    bench.feed(&Spec::data(0, 100));
+    assert_eq!(bench.taken().len(), 0);
+    bench.feed(&Spec::data(100, 100).pushed());
+    let outs = bench.taken();
+    assert_eq!(ranges(&outs), [(0, 200)]);
+    assert!(outs[0].segment().flags.contains(Flags::PSH));
+    assert_eq!(bench.receive.counters().flush_push, 1);
+}
+
+#[test]
+fn a_slow_flow_is_not_made_to_wait() {
+    let mut bench = Bench::small();
+    for i in 0..10 {
+        bench.pass(1_000_000);
+        assert_eq!(
+            ranges(&bench.burst(&[Spec::data(i * 100, 100)])),
+            [(i * 100, 100)]
+        );
+    }
+    assert_eq!(bench.receive.counters().flush_burst, 10);
+}
+
+#[test]
+fn a_fast_flow_is_held_across_bursts_for_some_intervals() {
+    let mut bench = Bench::small();
+    let at = bench.warm_up();
+    // One by one after a pause: soon they are fast again.
+    for i in 0..20 {
+        bench.burst(&[Spec::data(at + i * 100, 100)]);
+        bench.pass(1_000);
+    }
+    let held = at + 2000
+        - bench
+            .receive
+            .flows(millrace_offload::Instant(0))
+            .next()
+            .map_or(0, |flow| flow.held);
+    assert!(held < at + 2000, "more is expected soon");
+    let before = bench.receive.counters().flush_timeout;
+    bench.outs.0.clear();
+    bench.pass(Config::default().idle_hold_max);
+    assert_eq!(ranges(&bench.taken()), [(held, at + 2000 - held)]);
+    assert_eq!(bench.receive.counters().flush_timeout, before + 1);
+    assert_eq!(bench.receive.deadline(), None);
+}
+
+#[test]
+fn while_frames_keep_coming_a_flow_is_held_for_the_others() {
+    let mut bench = Bench::small();
+    let now = |bench: &Bench| millrace_offload::Instant(bench.now);
+    for i in 0..40 {
+        bench.feed(&Spec::data(i * 10, 10));
+        let at = now(&bench);
+        bench.receive.end_of_burst(false, at, &mut bench.outs);
+        bench.pass(20_000);
+    }
+    bench.pass(1_000_000);
+    // The first ones show how fast it is; the rest is held for a millisecond at most.
+    let counters = bench.receive.counters();
+    assert!(counters.units < 10, "{counters:?}");
+    let outs = bench.taken();
+    assert!(
+        outs.iter()
+            .all(|out| out.segments <= 1 + 1_000_000 / 20_000)
+    );
+}
+
+#[test]
+fn a_steady_trickle_cannot_hold_bytes_for_longer_than_is_allowed() {
+    let mut bench = Bench::new(Config {
+        hold_max: 20_000,
+        ..Config::default()
+    });
+    let at = bench.warm_up();
+    for i in 0..200 {
+        bench.burst(&[Spec::data(at + i * 10, 10)]);
+        bench.pass(900);
+    }
+    bench.pass(100_000);
+    let outs = bench.taken();
+    assert!(outs.iter().all(|out| out.segments <= 1 + 20_000 / 900));
+}
+
+#[test]
+fn what_passes_does_not_overtake_what_is_held() {
+    let flags = [
+        Flags::ACK,
+        Flags::ACK | Flags::FIN,
+        Flags::RST,
+        Flags::ACK | Flags::URG,
+        Flags::SYN,
+    ];
+    for flags in flags {
+        let mut bench = Bench::small();
+        bench.feed(&Spec::data(0, 100));
+        bench.feed(&Spec::data(100, 100));
+        bench.feed(&Spec::bare(200, flags));
+        let outs = bench.taken();
+        assert_eq!(ranges(&outs), [(0, 200), (200, 0)], "{flags:?}");
+        assert_eq!(outs[1].segment().flags, flags);
+    }
+}
+
+#[test]
+fn a_fragment_of_any_flow_passes_behind_all() {
+    let mut bench = Bench::small();
+    for port in 1..4 {
+        bench.feed(&Spec {
+            port,
+            ..Spec::data(0, 100)
+        });
+    }
+    // The frame's second half: nothing tells the ports.
+    let mut fragment = Spec::data(0, 64).build();
+    fragment[14 + 7] = 8;
+    fragment[24..26].copy_from_slice(&[0; 2]);
+    let sum = millrace_wire::checksum::Sum::of(&fragment[14..34]).finish();
+    fragment[24..26].copy_from_slice(&sum.to_be_bytes());
+    bench.bytes(&fragment);
+    let outs = bench.taken();
+    assert_eq!(outs.len(), 4);
+    assert_eq!(outs[3].bytes, fragment);
+}
+
+#[test]
+fn flows_end_with_fin_and_reset() {
+    for flags in [Flags::ACK | Flags::FIN, Flags::RST] {
+        let mut bench = Bench::small();
+        bench.burst(&[Spec::data(0, 100)]);
+        let now = millrace_offload::Instant(bench.now);
+        assert_eq!(bench.receive.flows(now).count(), 1);
+        bench.burst(&[Spec::data(100, 100), Spec::bare(200, flags)]);
+        assert_eq!(bench.receive.flows(now).count(), 0);
+    }
+}
+
+#[test]
+fn a_full_table_drops_the_flow_that_is_least_in_use() {
+    let mut bench = Bench::small();
+    for port in 0..20 {
+        bench.feed(&Spec {
+            port,
+            ..Spec::data(0, 100)
+        });
+        bench.feed(&Spec {
+            port,
+            ..Spec::data(100, 100)
+        });
+    }
+    bench.end_of_burst();
+    assert_eq!(ranges(&bench.taken()), [(0, 200); 20]);
+    let counters = bench.receive.counters();
+    assert_eq!((counters.flows_created, counters.flows_evicted), (20, 12));
+}
+
+#[test]
+fn a_flow_that_is_silent_is_forgotten() {
+    let mut bench = Bench::small();
+    bench.burst(&[Spec::data(0, 100)]);
+    bench.pass(2 * Config::default().age_max);
+    for _ in 0..8 {
+        bench.end_of_burst();
+    }
+    assert_eq!(bench.receive.counters().flows_aged, 1);
+}
+
+#[test]
+fn when_buffers_run_out_the_oldest_are_handed_on() {
+    let mut bench = Bench::new(Config {
+        buffers: 8,
+        flows: 64,
+        ..Config::default()
+    });
+    for port in 0..30 {
+        bench.feed(&Spec {
+            port,
+            ..Spec::data(0, 10)
+        });
+        bench.now += 10;
+        assert!(bench.receive.free_buffers() > 0);
+    }
+    assert!(bench.taken().len() >= 22);
+    assert!(bench.receive.counters().flush_pressure >= 22);
+}

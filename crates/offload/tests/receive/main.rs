@@ -1,0 +1,8 @@
+//! Receive offload: statements about single frames, and any traffic beside a model that knows nothing of units.
+
+mod flushing;
+mod frames;
+mod merging;
+mod model;
+mod order;
+mod support;

@@ -1,0 +1,143 @@
+//! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is made is a sound segment.
+
+use millrace_offload::{Config, Instant, Receive, Sink, Unit, transmit};
+use millrace_wire::checksum::{self, Sum};
+use millrace_wire::ethernet;
+use millrace_wire::ipv4;
+use millrace_wire::tcp::{self, Flags, Options, Segment, Seq, Timestamps};
+use millrace_wire::vnet::{self, Gso, VnetHeader};
+
+use crate::bytes::Bytes;
+
+/// Each step is a frame, of bytes as they come or a segment near what is expected, or a change of time.
+pub fn run(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let mut receive = Receive::new(Config {
+        aggregate: if bytes.u8() & 1 == 0 { u16::MAX } else { 3000 },
+        flows: 2,
+        buffers: 8,
+        buffer_len: 512,
+        finish_checksums: bytes.u8() & 1 == 0,
+        ..Config::default()
+    });
+    let mut now = 1_000_000;
+    let mut held = 0;
+    while !bytes.is_empty() {
+        match bytes.u8() % 4 {
+            0 => {
+                let len = usize::from(bytes.u8());
+                let vnet = vnet(&mut bytes);
+                let frame = bytes.take(len).to_vec();
+                give(&mut receive, &frame, vnet, now);
+                let mut copy = frame.clone();
+                let _ = transmit::complete(&mut copy, &vnet);
+                let _ = transmit::segment(&frame, &vnet, |head, payload| {
+                    assert!(head.len() + payload.len() <= frame.len() + ethernet::HEADER_LEN);
+                });
+            }
+            1 | 2 => {
+                let frame = segment(&mut bytes);
+                held += 1;
+                give(&mut receive, &frame, VnetHeader::default(), now);
+            }
+            _ => {
+                now += u64::from(bytes.u16()) * 100;
+                receive.end_of_burst(bytes.u8() & 1 == 0, Instant(now), &mut Checked);
+            }
+        }
+    }
+    receive.end_of_burst(true, Instant(now), &mut Checked);
+    while let Some(deadline) = receive.deadline() {
+        receive.on_timer(deadline, &mut Checked);
+    }
+    assert_eq!(receive.free_buffers(), 8, "after {held} segments");
+}
+
+fn give(receive: &mut Receive, frame: &[u8], vnet: VnetHeader, now: u64) {
+    let buffer = receive.buffer();
+    let len = frame.len().min(buffer.len());
+    buffer[..len].copy_from_slice(&frame[..len]);
+    let rest = &frame[len..];
+    receive.frame(0, len, rest, vnet, Instant(now), &mut Checked);
+}
+
+fn vnet(bytes: &mut Bytes<'_>) -> VnetHeader {
+    VnetHeader {
+        flags: vnet::Flags::from_bits_retain(bytes.u8()),
+        gso: Gso(bytes.u8() % 6),
+        header_len: 0,
+        gso_size: bytes.u16(),
+        csum_start: u16::from(bytes.u8()),
+        csum_offset: u16::from(bytes.u8()),
+    }
+}
+
+/// A sound segment.
+fn segment(bytes: &mut Bytes<'_>) -> Vec<u8> {
+    let header = tcp::Header {
+        src_port: u16::from(bytes.u8() % 3),
+        dst_port: 80,
+        seq: Seq(bytes.near(u32::MAX - 20)),
+        ack: Seq(bytes.near(9)),
+        flags: Flags::from_bits_retain(bytes.u8()) | Flags::ACK,
+        window: 9,
+        urgent: 0,
+        options: Options {
+            timestamps: (bytes.u8() & 1 == 0).then_some(Timestamps { value: 1, echo: 2 }),
+            ..Options::default()
+        },
+    };
+    let mut segment = vec![0; header.header_len()];
+    header.emit(&mut segment);
+    segment.resize(segment.len() + usize::from(bytes.u8() % 64), 7);
+    let ip = ipv4::Header {
+        src: 1.into(),
+        dst: 2.into(),
+        protocol: tcp::PROTOCOL,
+        ttl: 64,
+        tos: bytes.u8() & 3,
+        id: 0,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset: 0,
+        payload_len: segment.len() as u16,
+    };
+    let sum = checksum::pseudo_v4(ip.src, ip.dst, ip.protocol, ip.payload_len) + Sum::of(&segment);
+    segment[16..18].copy_from_slice(&sum.finish().to_be_bytes());
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0]);
+    frame.resize(frame.len() + ipv4::HEADER_LEN, 0);
+    ip.emit(&mut frame[14..]);
+    frame.extend(segment);
+    frame
+}
+
+/// Takes units, and looks at those that were made.
+struct Checked;
+
+impl Sink for Checked {
+    fn unit(&mut self, unit: Unit<'_>) {
+        if unit.segments == 0 {
+            return;
+        }
+        let mut frame = unit.head.to_vec();
+        for slice in unit.payload {
+            frame.extend_from_slice(slice);
+        }
+        transmit::complete(&mut frame, &unit.vnet).expect("a place for the checksum");
+        let ip_at = if frame[12] == 8 || frame[12] == 0x86 {
+            14
+        } else {
+            18
+        };
+        let packet = &frame[ip_at..];
+        if packet[0] >> 4 == 4 {
+            assert!(ipv4::verify(packet));
+            let (_, _, payload) = ipv4::Header::parse(packet).expect("a packet");
+            Segment::parse(payload).expect("a segment");
+        }
+        if unit.segments > 1 {
+            assert!(unit.vnet.gso.is_tcp() && unit.vnet.gso_size > 0);
+        }
+    }
+}
