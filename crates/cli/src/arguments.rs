@@ -1,19 +1,15 @@
 //! The command line.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use millrace_engine::config::{ADDRESSES_V6_MAX, Config, Device, Limits, Link};
+use millrace_engine::config::{Config, Limits};
 use millrace_port::spec::{Prefix, Spec};
 
-/// Default addresses: documented in `--help` and the README.
-const DEFAULT_ADDRESS: &str = "10.9.0.2/24";
-const DEFAULT_HOST_ADDRESS: &str = "10.9.0.1/24";
+use crate::link;
+
 /// Ethernet's.
 const DEFAULT_MTU: u16 = 1500;
-/// What IPv6 needs (RFC 8200 5).
-const MTU_MIN_V6: u16 = 1280;
 
 /// A user-level TCP/IP stack that runs the programs you have, unmodified.
 #[derive(Debug, Parser)]
@@ -59,15 +55,18 @@ pub struct LinkArguments {
     /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has
     #[arg(long, value_name = "KIND[:NAME]")]
     pub link: Option<Spec>,
-    /// millrace's own addresses on the link: one of IPv4 [default: 10.9.0.2/24], and up to eight of IPv6, each with the option again
-    #[arg(long, value_name = "IP/BITS", value_parser = given)]
-    pub addr: Vec<Given>,
+    /// millrace's own addresses on the link, up to eight of IPv4 [default: 10.9.0.2/24] and eight of IPv6, each with the option again
+    #[arg(long, value_name = "IP/BITS", value_parser = address)]
+    pub addr: Vec<(IpAddr, u8)>,
     /// The kernel's addresses at its end of the link, likewise [default: the first other address of each prefix of --addr]
-    #[arg(long, value_name = "IP/BITS", value_parser = given)]
-    pub host_addr: Vec<Given>,
-    /// Next hop for destinations off the link, one for each family; without one they go to the kernel's own stack
+    #[arg(long, value_name = "IP/BITS", value_parser = address)]
+    pub host_addr: Vec<(IpAddr, u8)>,
+    /// Next hop for all destinations of its family off the link, unless a --route leads to them; those that nothing leads to go to the kernel's own stack
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
+    /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the longest prefix counts; up to 32, each with the option again
+    #[arg(long, num_args = 3, value_names = ["PREFIX", "via", "IP"])]
+    pub route: Vec<String>,
     /// Largest IP packet on the link in bytes; on a device that is there already, no larger than that device's
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521))]
     pub mtu: u16,
@@ -96,7 +95,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "loopback", "shards", "mtu", "no_follow", "ecn"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "mtu", "no_follow", "ecn"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -151,26 +150,16 @@ pub struct EngineArguments {
     pub config: String,
 }
 
-fn prefix(text: &str) -> Result<Prefix, String> {
-    let prefix: Prefix = text
-        .parse()
-        .map_err(|error: millrace_port::spec::Error| error.to_string())?;
-    Prefix::of_host(prefix.address, prefix.len).map_err(|error| error.to_string())
-}
-
 /// An address with the length of its prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
-    V4(Prefix),
-    V6(Ipv6Addr, u8),
-}
-
-fn given(text: &str) -> Result<Given, String> {
+fn address(text: &str) -> Result<(IpAddr, u8), String> {
     let Some((ip, bits)) = text
         .split_once('/')
         .and_then(|(ip, bits)| Some((ip.parse::<Ipv6Addr>().ok()?, bits.parse::<u8>().ok()?)))
     else {
-        return prefix(text).map(Given::V4);
+        let prefix: Prefix = text
+            .parse()
+            .map_err(|error: millrace_port::spec::Error| error.to_string())?;
+        return Ok((prefix.address.into(), prefix.len));
     };
     let special = ip.is_unspecified()
         || ip.is_loopback()
@@ -182,7 +171,7 @@ fn given(text: &str) -> Result<Given, String> {
             "{text} is no address of a host in a prefix of 1 to 126 bits; write it as fd00:9::2/64"
         ));
     }
-    Ok(Given::V6(ip, bits))
+    Ok((ip.into(), bits))
 }
 
 fn engine_name(text: &str) -> Result<String, String> {
@@ -199,9 +188,10 @@ impl LinkArguments {
         let wants_link = self.link.is_some()
             || !self.addr.is_empty()
             || !self.host_addr.is_empty()
-            || !self.gateway.is_empty();
+            || !self.gateway.is_empty()
+            || !self.route.is_empty();
         let link = if wants_link || !self.loopback {
-            Some(self.link()?)
+            Some(link::of(self)?)
         } else {
             None
         };
@@ -216,162 +206,6 @@ impl LinkArguments {
             limits: Limits::default(),
         })
     }
-
-    fn link(&self) -> anyhow::Result<Link> {
-        let parse = |text: &str| prefix(text).map_err(anyhow::Error::msg);
-        let own = only_v4("--addr", &self.addr)?;
-        let (device, address, host) = match &self.link {
-            Some(Spec::Packet { name }) => {
-                anyhow::ensure!(
-                    self.host_addr.is_empty(),
-                    "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
-                );
-                let address = own.with_context(|| {
-                    format!(
-                        "--link packet:{name} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
-                    )
-                })?;
-                (Device::Packet { name: name.clone() }, address, None)
-            }
-            tap => {
-                let name = match tap {
-                    Some(Spec::Tap { name }) => name.clone(),
-                    _ => None,
-                };
-                let given = (own, only_v4("--host-addr", &self.host_addr)?);
-                let (address, host) = match given {
-                    (Some(address), Some(host)) => (address, host),
-                    (Some(address), None) => (address, neighbour(address)),
-                    (None, Some(host)) => (neighbour(host), host),
-                    (None, None) => (parse(DEFAULT_ADDRESS)?, parse(DEFAULT_HOST_ADDRESS)?),
-                };
-                anyhow::ensure!(
-                    address.contains(host.address) && address.address != host.address,
-                    "--host-addr {}/{} is not another address of --addr {}/{}: give both from one prefix, such as --addr 10.9.0.2/24 --host-addr 10.9.0.1/24",
-                    host.address,
-                    host.len,
-                    address.address,
-                    address.len
-                );
-                (
-                    Device::Tap { name },
-                    address,
-                    Some((host.address, host.len)),
-                )
-            }
-        };
-        let addresses_v6 = all_v6(&self.addr);
-        let mut hosts_v6 = all_v6(&self.host_addr);
-        if hosts_v6.is_empty() && host.is_some() {
-            hosts_v6 = addresses_v6.iter().copied().map(neighbour_v6).collect();
-        }
-        for &(host, bits) in &hosts_v6 {
-            let on_link = |&(ip, len): &(Ipv6Addr, u8)| ip != host && within(host, ip, len);
-            anyhow::ensure!(
-                addresses_v6.iter().any(on_link) && !addresses_v6.iter().any(|own| own.0 == host),
-                "--host-addr {host}/{bits} is not another address of a prefix of --addr: give both from one prefix, such as --addr fd00:9::2/64 --host-addr fd00:9::1/64"
-            );
-        }
-        anyhow::ensure!(
-            addresses_v6.len() <= ADDRESSES_V6_MAX && hosts_v6.len() <= ADDRESSES_V6_MAX,
-            "more than {ADDRESSES_V6_MAX} IPv6 addresses were given; leave some out"
-        );
-        anyhow::ensure!(
-            addresses_v6.is_empty() || self.mtu >= MTU_MIN_V6,
-            "--mtu {} is less than the {MTU_MIN_V6} bytes that IPv6 needs",
-            self.mtu
-        );
-        let (mut gateway, mut gateway_v6) = (None, None);
-        for &hop in &self.gateway {
-            let (on_link, taken) = match hop {
-                IpAddr::V4(hop) => (address.contains(hop), gateway.replace(hop).is_some()),
-                IpAddr::V6(hop) => (
-                    addresses_v6.iter().any(|&(ip, len)| within(hop, ip, len)),
-                    gateway_v6.replace(hop).is_some(),
-                ),
-            };
-            anyhow::ensure!(
-                on_link,
-                "--gateway {hop} is not on the link, whose prefixes are those of --addr: {}/{}{}",
-                address.address,
-                address.len,
-                addresses_v6
-                    .iter()
-                    .map(|(ip, len)| format!(", {ip}/{len}"))
-                    .collect::<String>()
-            );
-            anyhow::ensure!(!taken, "--gateway {hop} is the second one of its family");
-        }
-        Ok(Link {
-            device,
-            address: address.address,
-            prefix_len: address.len,
-            host,
-            gateway,
-            addresses_v6,
-            hosts_v6,
-            gateway_v6,
-            mtu: self.mtu,
-        })
-    }
-}
-
-/// The IPv4 address among those given with an option, if there is one.
-fn only_v4(option: &str, given: &[Given]) -> anyhow::Result<Option<Prefix>> {
-    let mut found = None;
-    for one in given {
-        if let Given::V4(prefix) = one {
-            anyhow::ensure!(
-                found.replace(*prefix).is_none(),
-                "{option} {}/{} is the second IPv4 address; the link has one, and any number of IPv6",
-                prefix.address,
-                prefix.len
-            );
-        }
-    }
-    Ok(found)
-}
-
-fn all_v6(given: &[Given]) -> Vec<(Ipv6Addr, u8)> {
-    given
-        .iter()
-        .filter_map(|one| match one {
-            Given::V6(ip, len) => Some((*ip, *len)),
-            Given::V4(_) => None,
-        })
-        .collect()
-}
-
-/// Whether `ip` is in the prefix of `of`.
-fn within(ip: Ipv6Addr, of: Ipv6Addr, len: u8) -> bool {
-    (ip.to_bits() ^ of.to_bits()).leading_zeros() >= u32::from(len)
-}
-
-/// The first other host address of a prefix.
-fn neighbour_v6((ip, len): (Ipv6Addr, u8)) -> (Ipv6Addr, u8) {
-    let network = ip.to_bits() & !(u128::MAX >> len);
-    let first = network + 1;
-    let other = if first == ip.to_bits() {
-        first + 1
-    } else {
-        first
-    };
-    (Ipv6Addr::from_bits(other), len)
-}
-
-/// The first other host address of a prefix.
-fn neighbour(of: Prefix) -> Prefix {
-    let ip = u32::from(of.address);
-    let network = ip & u32::from(of.mask());
-    let other = if network + 1 == ip {
-        network + 2
-    } else {
-        network + 1
-    };
-    Prefix {
-        address: Ipv4Addr::from(other),
-        len: of.len,
-    }
 }
 
 #[cfg(test)]
@@ -383,97 +217,5 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
-    }
-
-    fn link(line: &[&str]) -> anyhow::Result<Link> {
-        let line = ["millrace", "run"]
-            .iter()
-            .chain(line)
-            .chain(&["--", "true"]);
-        let Command::Run(run) = Arguments::try_parse_from(line)?.command else {
-            unreachable!("it says run")
-        };
-        Ok(run.link.config("x".to_owned(), true)?.link.expect("a link"))
-    }
-
-    #[test]
-    fn addresses_default_to_the_documented_prefix() {
-        let link = link(&[]).unwrap();
-        assert_eq!(
-            (link.address, link.host),
-            (
-                "10.9.0.2".parse().unwrap(),
-                Some(("10.9.0.1".parse().unwrap(), 24))
-            )
-        );
-    }
-
-    #[test]
-    fn the_host_address_defaults_to_a_neighbour() {
-        assert_eq!(
-            link(&["--addr", "10.1.0.1/16"]).unwrap().host,
-            Some(("10.1.0.2".parse().unwrap(), 16))
-        );
-        assert_eq!(
-            link(&["--host-addr", "10.1.0.9/16"]).unwrap().address,
-            "10.1.0.1".parse::<Ipv4Addr>().unwrap()
-        );
-    }
-
-    #[test]
-    fn addresses_of_ipv6_may_be_given_too() {
-        let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap();
-        let link = link(&["--addr", "fd00:9::2/64", "--addr", "2001:db8::1/48"]).unwrap();
-        assert_eq!(link.address, Ipv4Addr::new(10, 9, 0, 2));
-        assert_eq!(
-            link.addresses_v6,
-            [(ip("fd00:9::2"), 64), (ip("2001:db8::1"), 48)]
-        );
-        assert_eq!(
-            link.hosts_v6,
-            [(ip("fd00:9::1"), 64), (ip("2001:db8::2"), 48)]
-        );
-        let with_gateway = ["--addr", "fd00:9::2/64", "--gateway", "fd00:9::1"];
-        let link = self::link(&with_gateway).unwrap();
-        assert_eq!(
-            (link.gateway, link.gateway_v6),
-            (None, Some(ip("fd00:9::1")))
-        );
-        for bad in [
-            ["--addr", "fe80::2/64", "", ""],
-            ["--addr", "fd00:9::2/127", "", ""],
-            ["--addr", "fd00:9::2/64", "--host-addr", "fd00:8::1/64"],
-            ["--addr", "fd00:9::2/64", "--host-addr", "fd00:9::2/64"],
-            ["--addr", "fd00:9::2/64", "--gateway", "fd00:8::1"],
-            ["--addr", "fd00:9::2/64", "--mtu", "1000"],
-            ["--addr", "10.9.0.2/24", "--addr", "10.9.0.3/24"],
-        ] {
-            let line: Vec<&str> = bad.into_iter().filter(|word| !word.is_empty()).collect();
-            let last = line[line.len() - 1];
-            let error = format!("{:#}", self::link(&line).unwrap_err());
-            assert!(error.contains(last), "{error}");
-        }
-    }
-
-    #[test]
-    fn nonsense_is_refused_with_its_value() {
-        for bad in [
-            ["--addr", "10.9.0.0/24"],
-            ["--addr", "10.9.0.2"],
-            ["--addr", "x"],
-            ["--link", "wire:x"],
-            ["--mtu", "10"],
-            ["--shards", "0"],
-        ] {
-            let error = format!("{:#}", link(&bad).unwrap_err());
-            assert!(error.contains(bad[1]), "{error}");
-        }
-        assert!(link(&["--addr", "10.9.0.2/24", "--host-addr", "10.8.0.1/24"]).is_err());
-        assert!(
-            link(&["--gateway", "1.2.3.4"])
-                .unwrap_err()
-                .to_string()
-                .contains("1.2.3.4")
-        );
     }
 }

@@ -3,6 +3,7 @@
 mod arguments;
 mod client;
 mod engine_process;
+mod link;
 mod program;
 mod run;
 mod ss;

@@ -10,7 +10,7 @@
 //! The file is sparse: only what is touched takes memory.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
@@ -19,7 +19,7 @@ pub const PAGE: usize = 4096;
 /// Shards that one region can speak to.
 pub const SHARDS_MAX: usize = 64;
 /// Routes the header can hold.
-pub const ROUTES_MAX: usize = 16;
+pub const ROUTES_MAX: usize = 48;
 /// Addresses of the engine that the header can hold.
 pub const OWN_MAX: usize = 16;
 /// Bytes of one slot.
@@ -136,7 +136,7 @@ pub const NAPPING: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Line(pub AtomicU32);
 
-/// The first page. Written by the engine before the program maps it, but for the lines at its end.
+/// The first pages. Written by the engine before the program maps it, but for the lines at its end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -158,8 +158,10 @@ pub struct Header {
     pub geometry: Geometry,
     /// The engine's own addresses in network order, IPv4 mapped.
     pub own: [[u8; 16]; OWN_MAX],
-    /// Destinations served (own prefixes; everything of a family when there is a gateway).
+    /// Destinations served: own prefixes, and what is behind gateways.
     pub routes: [Route; ROUTES_MAX],
+    /// 1 while a router of the link that advertises itself leads to all of IPv6.
+    pub default_router: Line,
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }
@@ -167,10 +169,19 @@ pub struct Header {
 const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
 
 impl Header {
-    /// Whether a connection to `ip` is the engine's to make.
+    /// Whether a connection to `ip` is the engine's to make. What is link-local is the kernel's: it means nothing without a link, of which the engine is
+    /// not told.
     pub fn serves(&self, ip: IpAddr) -> bool {
         if ip.is_loopback() || self.is_own(ip) {
             return self.loopback == 1;
+        }
+        if let IpAddr::V6(ip) = ip {
+            if ip.is_unicast_link_local() || ip.is_multicast() {
+                return false;
+            }
+            if self.default_router.0.load(Ordering::Relaxed) == 1 && ip.to_ipv4_mapped().is_none() {
+                return true;
+            }
         }
         let used = (self.routes_len as usize).min(ROUTES_MAX);
         self.routes[..used].iter().any(|route| route.covers(ip))

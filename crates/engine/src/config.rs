@@ -1,7 +1,8 @@
 //! What an engine is told at start.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
+use millrace_context::layout;
 use serde::{Deserialize, Serialize};
 
 /// Everything that flags decide. It crosses to the engine's process as JSON.
@@ -25,8 +26,10 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// IPv6 addresses of one link: what programs are told of them has room for no more.
-pub const ADDRESSES_V6_MAX: usize = 8;
+/// Addresses of each family that a link can have: what programs are told of them has room for no more.
+pub const ADDRESSES_MAX: usize = layout::OWN_MAX / 2;
+/// Routes that a link can have, likewise.
+pub const ROUTES_MAX: usize = layout::ROUTES_MAX - layout::OWN_MAX;
 
 /// Where an engine's frames come from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,40 +51,43 @@ pub enum Device {
 pub struct Link {
     /// The device.
     pub device: Device,
-    /// The engine's address.
-    pub address: Ipv4Addr,
-    /// Bits of the prefix.
-    pub prefix_len: u8,
-    /// The kernel's address at the other end of a TAP device; none leaves it as it is.
-    pub host: Option<(Ipv4Addr, u8)>,
-    /// Next hop for everything off the link.
-    pub gateway: Option<Ipv4Addr>,
-    /// The engine's IPv6 addresses with the bits of their prefixes, at most [`ADDRESSES_V6_MAX`]; without any the link has no IPv6.
-    pub addresses_v6: Vec<(Ipv6Addr, u8)>,
-    /// The kernel's IPv6 addresses at the other end, likewise.
-    pub hosts_v6: Vec<(Ipv6Addr, u8)>,
-    /// Next hop for everything of IPv6 off the link.
-    pub gateway_v6: Option<Ipv6Addr>,
+    /// The engine's addresses with the bits of their prefixes, at most [`ADDRESSES_MAX`] of each family, one of IPv4 at least; without one of IPv6 the link
+    /// has no IPv6.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The kernel's addresses at the other end of a TAP device; none leaves it as it is.
+    pub hosts: Vec<(IpAddr, u8)>,
+    /// Ways to what is off the link, at most [`ROUTES_MAX`].
+    pub routes: Vec<Route>,
     /// Largest IP packet in bytes; no larger than a device that is there already allows.
     pub mtu: u16,
+}
+
+/// What begins like `prefix` is behind a neighbour. Of several that fit the longest prefix counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// An address of the prefix.
+    pub prefix: IpAddr,
+    /// Bits of the prefix; 0 for everything of its family.
+    pub prefix_len: u8,
+    /// The neighbour, of the same family.
+    pub gateway: IpAddr,
 }
 
 impl Link {
     /// The engine's addresses with their prefixes, for people.
     pub fn addresses(&self) -> String {
-        list(Some((self.address, self.prefix_len)), &self.addresses_v6)
+        list(&self.addresses)
     }
 
     /// The kernel's, likewise.
     pub fn hosts(&self) -> String {
-        list(self.host, &self.hosts_v6)
+        list(&self.hosts)
     }
 }
 
-fn list(v4: Option<(Ipv4Addr, u8)>, v6: &[(Ipv6Addr, u8)]) -> String {
-    let v4 = v4.into_iter().map(|(ip, bits)| format!("{ip}/{bits}"));
-    let v6 = v6.iter().map(|(ip, bits)| format!("{ip}/{bits}"));
-    v4.chain(v6).collect::<Vec<_>>().join(" and ")
+fn list(addresses: &[(IpAddr, u8)]) -> String {
+    let each = addresses.iter().map(|(ip, bits)| format!("{ip}/{bits}"));
+    each.collect::<Vec<_>>().join(" and ")
 }
 
 /// Upper bounds for one program.

@@ -156,7 +156,9 @@ impl Worker {
                     self.programs.resize_with(index + 1, || None);
                 }
                 self.shard.memory_mut().insert(owner, region.clone());
-                self.programs[index] = Some(Program::new(owner, region, self.own));
+                let program = Program::new(owner, region, self.own);
+                self.reach.tell(&program);
+                self.programs[index] = Some(program);
             }
             Command::RemoveProgram { owner } => self.remove_program(owner.0),
             Command::AddProcess {

@@ -1,8 +1,10 @@
 //! What programs are told of the engine: which destinations are its own.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_context::layout::{self, Geometry, Header, Route};
+use millrace_context::layout::{self, Geometry, Header, Line, Route};
 
 use crate::config::Config;
 
@@ -13,31 +15,26 @@ pub struct Serving {
     pub(crate) own: Vec<IpAddr>,
     mss: u32,
     routes: Vec<Route>,
+    /// [`Header::default_router`], as the worker that keeps it last saw it.
+    default_router: Arc<AtomicU32>,
 }
 
 impl Serving {
     /// From the configuration; `mss` is the link's maximum segment size.
-    pub fn new(config: &Config, mss: u32) -> Serving {
+    pub fn new(config: &Config, mss: u32, default_router: Arc<AtomicU32>) -> Serving {
         let (mut own, mut routes) = (Vec::new(), Vec::new());
         if let Some(link) = &config.link {
-            let v4 = (link.address.into(), link.prefix_len);
-            let v6 = link.addresses_v6.iter();
-            for (ip, bits) in std::iter::once(v4).chain(v6.map(|&(ip, bits)| (ip.into(), bits))) {
-                own.push(ip);
-                routes.push(Route::new(ip, bits));
-            }
-            let gateways = [
-                link.gateway.map(|_| Ipv4Addr::UNSPECIFIED.into()),
-                link.gateway_v6.map(|_| Ipv6Addr::UNSPECIFIED.into()),
-            ];
-            let everything = gateways.into_iter().flatten();
-            routes.extend(everything.map(|ip| Route::new(ip, 0)));
+            own.extend(link.addresses.iter().map(|&(ip, _)| ip));
+            let on_link = link.addresses.iter().copied();
+            let beyond = link.routes.iter().map(|via| (via.prefix, via.prefix_len));
+            routes.extend(on_link.chain(beyond).map(|(ip, bits)| Route::new(ip, bits)));
         }
         Serving {
             loopback: config.loopback,
             own,
             mss,
             routes,
+            default_router,
         }
     }
 
@@ -61,7 +58,8 @@ impl Serving {
             mss: self.mss,
             geometry,
             routes,
-            sleeping: std::array::from_fn(|_| layout::Line::default()),
+            default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
+            sleeping: std::array::from_fn(|_| Line::default()),
         }
     }
 }

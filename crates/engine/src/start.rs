@@ -1,21 +1,22 @@
 //! From a configuration to a running engine.
 
 use std::io;
-use std::net::Ipv4Addr;
-use std::sync::mpsc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::{Offload, Port, packet, spec, tap};
-use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer};
+use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::{EtherType, Mac};
 use millrace_wire::{arp, ethernet};
 
 use crate::config::{self, Config, Device};
 use crate::control::Control;
-use crate::host;
 use crate::memory::Arenas;
+use crate::reach::Reach;
 use crate::serving::Serving;
 use crate::worker::{self, Worker};
 use crate::workers::{Handle, Workers};
@@ -92,6 +93,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         );
     }
     let start = std::time::Instant::now();
+    let default_router = Arc::<AtomicU32>::default();
     let mut ports = link.ports.into_iter();
     let mut workers = Vec::new();
     // An IPv6 address is of use once nobody on the link has claimed it.
@@ -114,6 +116,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             commands: receiver,
             start,
             follow: config.follow && shards == 1,
+            reach: match own {
+                0 => Reach::kept_in(default_router.clone()),
+                _ => Reach::default(),
+            },
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
         worker.tell_when_settled(settled.clone());
@@ -135,7 +141,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         });
     }
 
-    let serving = Serving::new(config, u32::from(link.mtu) - 40);
+    let serving = Serving::new(config, u32::from(link.mtu) - 40, default_router);
     let mut control = Control::new(config, serving, listener, Workers(workers))
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
@@ -166,7 +172,9 @@ impl Link {
                 mtu: LOOPBACK_MTU,
             });
         };
-        spec::Prefix::of_host(link.address, link.prefix_len)?;
+        for (address, len) in addresses::<Ipv4Addr>(link) {
+            spec::Prefix::of_host(address, len)?;
+        }
         match &link.device {
             Device::Tap { name } => Link::tap(config, link, name.clone()),
             Device::Packet { name } => Link::packet(config, link, name),
@@ -174,20 +182,14 @@ impl Link {
     }
 
     fn tap(config: &Config, link: &config::Link, name: Option<String>) -> Result<Link, StartError> {
-        let host = link
-            .host
-            .map(|(address, len)| spec::Prefix::of_host(address, len))
-            .transpose()?;
         let taps = tap::open(&tap::Config {
             name,
-            host,
+            hosts: link.hosts.clone(),
             mtu: link.mtu,
             queues: config.shards,
             ..tap::Config::default()
         })?;
         let first = taps.first().expect("at least one queue was asked for");
-        host::add_addresses(first.name(), &link.hosts_v6)
-            .map_err(system("cannot give the device an IPv6 address"))?;
         Ok(Link::of(first.name().to_owned(), link.mtu, taps))
     }
 
@@ -198,9 +200,11 @@ impl Link {
             mac: None,
         })?;
         let mut opened = Link::of(name.to_owned(), link.mtu, sockets);
-        opened
-            .announce(link.address)
-            .map_err(system("cannot send on the device"))?;
+        for (address, _) in addresses(link) {
+            opened
+                .announce(address)
+                .map_err(system("cannot send on the device"))?;
+        }
         Ok(opened)
     }
 
@@ -251,27 +255,65 @@ impl Link {
 fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config, StartError> {
     let mut secret = [0; 32];
     random(&mut secret).map_err(system("cannot get random bytes"))?;
-    let (address, prefix_len) = config
-        .link
-        .as_ref()
-        .map_or((Ipv4Addr::LOCALHOST, 8), |link| {
-            (link.address, link.prefix_len)
-        });
-    let mut shard_config = millrace_shard::Config::new(address, prefix_len, opened.mac, secret);
+    let mut shard_config = millrace_shard::Config::new(Ipv4Addr::LOCALHOST, 8, opened.mac, secret);
     shard_config.loopback = config.loopback;
     if config.ecn {
         shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
     }
     if let Some(link) = &config.link {
-        shard_config.gateway = link.gateway;
+        shard_config.addresses = addresses(link);
+        shard_config.routes = routes(link);
         shard_config.mtu = opened.mtu;
-        shard_config.ipv6 = (!link.addresses_v6.is_empty()).then(|| Ipv6 {
-            addresses: link.addresses_v6.clone(),
-            gateway: link.gateway_v6,
+        let addresses_v6: Vec<(Ipv6Addr, u8)> = addresses(link);
+        shard_config.ipv6 = (!addresses_v6.is_empty()).then(|| Ipv6 {
+            addresses: addresses_v6,
+            routes: routes(link),
             ..Ipv6::default()
         });
     }
     Ok(shard_config)
+}
+
+/// An address of one family.
+trait Family: Sized {
+    fn of(ip: IpAddr) -> Option<Self>;
+}
+
+impl Family for Ipv4Addr {
+    fn of(ip: IpAddr) -> Option<Ipv4Addr> {
+        match ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+impl Family for Ipv6Addr {
+    fn of(ip: IpAddr) -> Option<Ipv6Addr> {
+        match ip {
+            IpAddr::V6(ip) => Some(ip),
+            IpAddr::V4(_) => None,
+        }
+    }
+}
+
+/// Those of a link's addresses that are of one family.
+fn addresses<A: Family>(link: &config::Link) -> Vec<(A, u8)> {
+    let all = link.addresses.iter();
+    all.filter_map(|&(ip, len)| Some((A::of(ip)?, len)))
+        .collect()
+}
+
+/// Those of a link's routes that are of one family.
+fn routes<A: Family>(link: &config::Link) -> Vec<Via<A>> {
+    let via = |route: &config::Route| {
+        Some(Via {
+            prefix: A::of(route.prefix)?,
+            prefix_len: route.prefix_len,
+            gateway: A::of(route.gateway)?,
+        })
+    };
+    link.routes.iter().filter_map(via).collect()
 }
 
 /// One shard's share of limits that are meant for the engine.

@@ -24,6 +24,7 @@ use crate::look::Look;
 use crate::memory::Arenas;
 use crate::peers::Peers;
 use crate::program::Program;
+use crate::reach::Reach;
 
 /// Frames taken from the port in one round.
 const RECEIVE_BURST: usize = 64;
@@ -94,6 +95,7 @@ pub struct Worker {
     pub(crate) counters: WorkerCounters,
     pub(crate) now: Instant,
     pub(crate) follow: Follow,
+    pub(crate) reach: Reach,
     port: Option<Box<dyn Port + Send>>,
     buffer: Box<[u8]>,
     epoll: OwnedFd,
@@ -127,6 +129,7 @@ pub struct Parts {
     pub start: std::time::Instant,
     /// Whether the thread follows its program's.
     pub follow: bool,
+    pub(crate) reach: Reach,
 }
 
 /// A doorbell that programs and the control thread ring.
@@ -155,6 +158,7 @@ impl Worker {
             commands,
             start,
             follow,
+            reach,
         } = parts;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -182,6 +186,7 @@ impl Worker {
             counters: WorkerCounters::default(),
             now: Instant::from_micros(0),
             follow: Follow::new(follow),
+            reach,
             port,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
             epoll,
@@ -222,6 +227,7 @@ impl Worker {
                 // Nobody may be waiting any more.
                 let _ = self.settled.take().map(|to| to.send(()));
             }
+            self.tell_reach();
             let sent = self.transmit();
             self.publish();
             self.pass_on();

@@ -21,13 +21,9 @@ fn link() -> Link {
         device: Device::Tap {
             name: Some("mr0".to_owned()),
         },
-        address: "10.9.0.2".parse().unwrap(),
-        prefix_len: 24,
-        host: Some(("10.9.0.1".parse().unwrap(), 24)),
-        gateway: None,
-        addresses_v6: Vec::new(),
-        hosts_v6: Vec::new(),
-        gateway_v6: None,
+        addresses: vec![("10.9.0.2".parse().unwrap(), 24)],
+        hosts: vec![("10.9.0.1".parse().unwrap(), 24)],
+        routes: Vec::new(),
         mtu: 1500,
     }
 }

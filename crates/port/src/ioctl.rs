@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `struct ifreq`: a name and a union.
@@ -38,13 +37,6 @@ impl Request {
     /// With a number of 32 bits.
     pub fn int(mut self, value: u32) -> Request {
         self.value[..4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    /// With a `struct sockaddr_in`.
-    pub fn address(mut self, address: Ipv4Addr) -> Request {
-        self = self.short(libc::AF_INET as u16);
-        self.value[4..8].copy_from_slice(&address.octets());
         self
     }
 

@@ -7,6 +7,7 @@
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
 mod ioctl;
+mod netlink;
 pub mod packet;
 pub mod pair;
 mod queue;

@@ -8,6 +8,7 @@ mod interface;
 mod ioctl;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
@@ -25,8 +26,8 @@ use crate::{
 pub struct Config {
     /// Its name; a free one of the form `mr0`, `mr1`, ... when there is none.
     pub name: Option<String>,
-    /// The kernel's address on it. With none the kernel's side is not set up at all, nor brought up.
-    pub host: Option<Prefix>,
+    /// The kernel's addresses on it with the bits of their prefixes. With none the kernel's side is not set up at all, nor brought up.
+    pub hosts: Vec<(IpAddr, u8)>,
     /// The largest IP datagram in bytes, [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
     /// How many queues it has, each a port; 1 to 256.
@@ -41,7 +42,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             name: None,
-            host: None,
+            hosts: Vec::new(),
             mtu: 1500,
             queues: 1,
             tx_queue_len: 1000,
@@ -77,8 +78,10 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
             queues: config.queues,
         });
     }
-    if let Some(host) = config.host {
-        interface::check_free(host)?;
+    for &(address, len) in &config.hosts {
+        if let IpAddr::V4(address) = address {
+            interface::check_free(Prefix::of_host(address, len)?)?;
+        }
     }
 
     // A pattern makes the kernel choose the number.
@@ -87,8 +90,8 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
     for _ in 1..config.queues {
         descriptors.push(ioctl::attach(&name)?);
     }
-    if let Some(host) = config.host {
-        interface::set_up(&name, host, config.mtu, config.tx_queue_len)?;
+    if !config.hosts.is_empty() {
+        interface::set_up(&name, config)?;
     }
 
     let capabilities = Capabilities {

@@ -6,7 +6,6 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use millrace_port::spec::Prefix;
 use millrace_port::tap::{self, Config, Error, Tap};
 use millrace_port::{ChecksumState, FRAME_MAX, MTU_MAX, Offload, Port, RxMeta};
 use millrace_wire::ethernet::{self, EtherType, Mac};
@@ -21,7 +20,7 @@ const TCP_AT: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
 fn config() -> Config {
     Config {
-        host: Some(Prefix::of_host(HOST, 24).expect("a host")),
+        hosts: vec![(HOST.into(), 24)],
         ..Config::default()
     }
 }
@@ -389,7 +388,7 @@ fn every_queue_is_a_port() {
 fn nothing_blocks_and_nothing_is_inherited() {
     namespace::run("nothing_blocks_and_nothing_is_inherited", || {
         let mut tap = open_one(&Config {
-            host: None,
+            hosts: Vec::new(),
             ..config()
         });
         assert_eq!(tap.receive(&mut vec![0; FRAME_MAX]).expect("sound"), None);
@@ -414,7 +413,7 @@ fn free_names_are_found_and_devices_go_with_their_ports() {
         "free_names_are_found_and_devices_go_with_their_ports",
         || {
             let unnumbered = Config {
-                host: None,
+                hosts: Vec::new(),
                 ..config()
             };
             let (one, two) = (open_one(&unnumbered), open_one(&unnumbered));
@@ -461,9 +460,9 @@ fn errors_name_the_value_and_the_next_step() {
             mtu: MTU_MAX,
             ..named("first")
         });
-        let wider = Prefix::of_host(Ipv4Addr::new(10, 0, 0, 1), 8).expect("a host");
+        let wider = (Ipv4Addr::new(10, 0, 0, 1).into(), 8);
         let error = refuse(&Config {
-            host: Some(wider),
+            hosts: vec![wider],
             ..named("second")
         });
         let message = error.to_string();
@@ -477,7 +476,7 @@ fn errors_name_the_value_and_the_next_step() {
         );
         drop(first);
         open_one(&Config {
-            host: Some(wider),
+            hosts: vec![wider],
             ..named("second")
         });
 

@@ -9,14 +9,12 @@ use crate::steer::Steer;
 /// Everything that a shard needs to know; nothing is read from the environment.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The address of this host on the link.
-    pub address: Ipv4Addr,
-    /// Length of the link's prefix, 0..=32.
-    pub prefix_len: u8,
+    /// The addresses of this host on the link, one at least, each with the length of its prefix, 0..=32: what is in the prefix is on the link.
+    pub addresses: Vec<(Ipv4Addr, u8)>,
+    /// Ways to what is off the link. What none of them leads to is unreachable.
+    pub routes: Vec<Via<Ipv4Addr>>,
     /// The hardware address of this host on the link.
     pub mac: Mac,
-    /// The next hop for destinations off the link; without it they are unreachable.
-    pub gateway: Option<Ipv4Addr>,
     /// Largest IP packet on the link in bytes, 576..=65535.
     pub mtu: u16,
     /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
@@ -39,10 +37,9 @@ impl Config {
     /// A configuration with the default limits and buffers for a host `address`/`prefix_len` with the hardware address `mac`.
     pub fn new(address: Ipv4Addr, prefix_len: u8, mac: Mac, secret: [u8; 32]) -> Config {
         Config {
-            address,
-            prefix_len,
+            addresses: vec![(address, prefix_len)],
+            routes: Vec::new(),
             mac,
-            gateway: None,
             ipv6: None,
             mtu: 1500,
             loopback: false,
@@ -53,6 +50,24 @@ impl Config {
             secret,
         }
     }
+
+    /// The first address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.addresses
+            .first()
+            .map_or(Ipv4Addr::UNSPECIFIED, |&(address, _)| address)
+    }
+}
+
+/// A way off the link. Of several that lead to a destination the one with the longest prefix counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via<A> {
+    /// Destinations that begin like this,
+    pub prefix: A,
+    /// with so many bits, no more than an address has; 0 for everything,
+    pub prefix_len: u8,
+    /// are behind this neighbour.
+    pub gateway: A,
 }
 
 /// IPv6 on the link. The link needs an MTU of at least 1280 bytes for it (RFC 8200 5).
@@ -60,8 +75,8 @@ impl Config {
 pub struct Ipv6 {
     /// The host's addresses and the lengths of their prefixes, 0..=128, beside the link-local address that it always has.
     pub addresses: Vec<(Ipv6Addr, u8)>,
-    /// The next hop for destinations off the link. Without it, what routers advertise counts.
-    pub gateway: Option<Ipv6Addr>,
+    /// Ways to what is off the link. Unless one leads to everything, what routers advertise counts, too.
+    pub routes: Vec<Via<Ipv6Addr>>,
     /// How often each address is asked for before it is used (RFC 4862 5.1: `DupAddrDetectTransmits`); 0 uses it at once.
     pub probes: u8,
 }
@@ -70,7 +85,7 @@ impl Default for Ipv6 {
     fn default() -> Ipv6 {
         Ipv6 {
             addresses: Vec::new(),
-            gateway: None,
+            routes: Vec::new(),
             probes: 1,
         }
     }

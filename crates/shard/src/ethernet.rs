@@ -42,7 +42,7 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// RFC 826, with the care of RFC 5227 for our own address.
+    /// RFC 826, with the care of RFC 5227 for our own addresses.
     fn arp_input(&mut self, bytes: &[u8], now: Instant) {
         let Ok(packet) = arp::Packet::parse(bytes) else {
             self.counters.arp_dropped += 1;
@@ -56,30 +56,36 @@ impl<M: Memory> Shard<M> {
             self.counters.arp_dropped += 1;
             return;
         }
-        let for_us = packet.target_ip == self.config.address;
-        if packet.sender_ip == self.config.address {
-            // Somebody claims our address. We neither believe it nor stop using it (RFC 5227 2.4 (c)).
+        let for_us = self.routes.is_own(packet.target_ip);
+        if self.routes.is_own(packet.sender_ip) {
+            // Somebody claims an address of ours. We neither believe it nor stop using it (RFC 5227 2.4 (c)).
             self.counters.arp_conflicts += 1;
             return;
         }
         // A probe for our address (sender unspecified) is answered, and taught nothing by.
         if !packet.sender_ip.is_unspecified() {
-            if !self.routes.is_valid_source(packet.sender_ip)
-                || !self.routes.on_link(packet.sender_ip)
-            {
+            if !self.routes.is_valid_source(packet.sender_ip) {
+                self.counters.arp_dropped += 1;
+                return;
+            }
+            // A host with several addresses may ask in the name of one that is not of this link, as Linux does. It is answered likewise.
+            let on_link = self.routes.on_link(packet.sender_ip);
+            if !on_link && !for_us {
                 self.counters.arp_dropped += 1;
                 return;
             }
             // One that asks for us will be answered: it is worth an entry. Others, gratuitous ones among them, only change what is known.
-            let create = for_us && packet.operation == Operation::REQUEST;
-            self.neighbours.learn(
-                packet.sender_ip.into(),
-                packet.sender_mac,
-                create,
-                now,
-                &mut self.counters,
-            );
-            self.copy_to_all();
+            if on_link {
+                let create = for_us && packet.operation == Operation::REQUEST;
+                self.neighbours.learn(
+                    packet.sender_ip.into(),
+                    packet.sender_mac,
+                    create,
+                    now,
+                    &mut self.counters,
+                );
+                self.copy_to_all();
+            }
         }
         if self.arrival == Arrival::Copy {
             return;
@@ -89,7 +95,7 @@ impl<M: Memory> Shard<M> {
                 self.arp_replies.push_back(arp::Packet {
                     operation: Operation::REPLY,
                     sender_mac: self.config.mac,
-                    sender_ip: self.config.address,
+                    sender_ip: packet.target_ip,
                     target_mac: packet.sender_mac,
                     target_ip: packet.sender_ip,
                 });
@@ -121,7 +127,7 @@ impl<M: Memory> Shard<M> {
         let packet = arp::Packet {
             operation: Operation::REQUEST,
             sender_mac: self.config.mac,
-            sender_ip: self.config.address,
+            sender_ip: self.routes.source_for(target),
             target_mac: Mac([0; 6]),
             target_ip: target,
         };

@@ -154,7 +154,7 @@ impl<M: Memory> Shard<M> {
         self.send_icmp(header, message);
     }
 
-    /// Queues a message to the sender of `header`.
+    /// Queues a message to the sender of `header`, from the address that it was sent to.
     fn send_icmp(&mut self, header: &ipv4::Header, message: &Message<'_>) {
         let len = message.encoded_len();
         if len + ipv4::HEADER_LEN > usize::from(u16::MAX) {
@@ -162,7 +162,7 @@ impl<M: Memory> Shard<M> {
             return;
         }
         let answer = ipv4::Header {
-            src: self.config.address,
+            src: header.dst,
             dst: header.src,
             protocol: ipv4::PROTOCOL_ICMP,
             ttl: 64,

@@ -45,7 +45,7 @@ impl<M: Memory> Shard<M> {
             && third >> 24 != 0
             && total_len >= ipv4::HEADER_LEN
             && total_len - ipv4::HEADER_LEN <= rest.len()
-            && dst == self.config.address.to_bits();
+            && self.routes.is_own(dst.into());
         let sum = u64::from(first)
             + u64::from(second)
             + u64::from(third)
@@ -86,7 +86,7 @@ impl<M: Memory> Shard<M> {
             return;
         }
         // Groups are not served, whether the address of the packet or of the frame says so (RFC 1122 3.3.6, RFC 9293 MUST-57).
-        if header.dst != self.config.address || link.dst.is_multicast() {
+        if !self.routes.is_own(header.dst) || link.dst.is_multicast() {
             self.counters.ip_not_ours += 1;
             return;
         }

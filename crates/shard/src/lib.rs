@@ -41,7 +41,7 @@ mod tuning;
 mod v6;
 mod wheel;
 
-pub use config::{Buffers, Config, Ipv6, Limits};
+pub use config::{Buffers, Config, Ipv6, Limits, Via};
 pub use counters::Counters;
 pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Memory, Owner};

@@ -93,6 +93,8 @@ pub struct Neighbours {
     wheel: Wheel,
     requests: VecDeque<Request>,
     settled: Vec<Settled>,
+    /// Those that have not answered of late.
+    failed: Vec<IpAddr>,
     /// Those that were not known or not used when last looked at, oldest first: the first to give way.
     doubtful: VecDeque<Handle>,
     limit: usize,
@@ -150,6 +152,7 @@ impl Neighbours {
             wheel: Wheel::new(now),
             requests: VecDeque::new(),
             settled: Vec::new(),
+            failed: Vec::new(),
             doubtful: VecDeque::new(),
             limit: limit as usize,
             hand: 0,
@@ -407,6 +410,7 @@ impl Neighbours {
                     }
                     entry.state = State::Failed;
                     counters.neighbours_failed += 1;
+                    self.failed.push(entry.address);
                     self.settle(index, None);
                     self.wheel.arm(index, now + UNUSED);
                 }
@@ -439,6 +443,20 @@ impl Neighbours {
     /// The next group of those that have waited long enough.
     pub fn take_settled(&mut self) -> Option<Settled> {
         self.settled.pop()
+    }
+
+    /// The next neighbour that has not answered; to be asked for after [`Neighbours::advance`] until there is none.
+    pub fn take_failed(&mut self) -> Option<IpAddr> {
+        self.failed.pop()
+    }
+
+    /// What goes by way of `address` may have to go another way: handles of it go stale, and who waits for it looks again where to send.
+    pub fn reroute(&mut self, address: IpAddr) {
+        if let Some(index) = self.index_of(address) {
+            let mac = self.entries.get(index).map(|entry| entry.mac);
+            self.settle(index, mac);
+            self.forget(index);
+        }
     }
 
     /// Whether a request or a settled group waits to be taken.

@@ -1,17 +1,8 @@
-//! Where a destination is: here, on the link, behind the gateway, or nowhere.
+//! Where a destination is: here, on the link, behind a gateway, or nowhere.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::Config;
-
-/// The IPv4 routes of a host with one link: its own prefix and perhaps a gateway.
-#[derive(Clone, Copy, Debug)]
-pub struct Routes {
-    address: Ipv4Addr,
-    mask: u32,
-    gateway: Option<Ipv4Addr>,
-    loopback: bool,
-}
+use crate::config::{Config, Via};
 
 /// Where to send a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +13,125 @@ pub enum Route {
     Link(IpAddr),
 }
 
+/// An address of either family.
+pub trait Address: Copy + Eq {
+    /// The mask of a prefix.
+    fn mask(len: u8) -> Self;
+    /// Whether two are the same under a mask.
+    fn is_same(self, other: Self, mask: Self) -> bool;
+}
+
+impl Address for Ipv4Addr {
+    fn mask(len: u8) -> Ipv4Addr {
+        let host_bits = 32 - u32::from(len.min(32));
+        Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0))
+    }
+
+    #[inline]
+    fn is_same(self, other: Ipv4Addr, mask: Ipv4Addr) -> bool {
+        (self.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
+    }
+}
+
+impl Address for Ipv6Addr {
+    fn mask(len: u8) -> Ipv6Addr {
+        let host_bits = 128 - u32::from(len.min(128));
+        Ipv6Addr::from_bits(u128::MAX.checked_shl(host_bits).unwrap_or(0))
+    }
+
+    #[inline]
+    fn is_same(self, other: Ipv6Addr, mask: Ipv6Addr) -> bool {
+        (self.to_bits() ^ other.to_bits()) & mask.to_bits() == 0
+    }
+}
+
+/// The prefixes of one family, the longest first. A connection asks once and keeps the neighbour that it was led to; the table is as short as its
+/// configuration.
+#[derive(Clone, Debug)]
+pub struct Prefixes<A>(Vec<Prefix<A>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Prefix<A> {
+    address: A,
+    mask: A,
+    /// None: on the link.
+    gateway: Option<A>,
+}
+
+impl<A: Address> Prefixes<A> {
+    /// The prefixes of a host's own addresses, which are on the link, and what is behind gateways.
+    pub fn new(own: &[(A, u8)], routes: &[Via<A>]) -> Prefixes<A> {
+        let on_link = own.iter().map(|&(address, len)| (len, address, None));
+        let beyond = routes
+            .iter()
+            .map(|via| (via.prefix_len, via.prefix, Some(via.gateway)));
+        let mut all: Vec<_> = on_link.chain(beyond).collect();
+        // The order among equals stays: a prefix of ours goes before the same prefix behind a gateway.
+        all.sort_by_key(|&(len, ..)| std::cmp::Reverse(len));
+        let prefix = |(len, address, gateway)| Prefix {
+            address,
+            mask: A::mask(len),
+            gateway,
+        };
+        Prefixes(all.into_iter().map(prefix).collect())
+    }
+
+    /// The neighbour that leads to `destination`: itself, or a gateway (RFC 1122 3.3.1.1, RFC 4861 5.2).
+    #[inline]
+    pub fn next_hop(&self, destination: A) -> Option<A> {
+        self.0
+            .iter()
+            .find(|prefix| prefix.address.is_same(destination, prefix.mask))
+            .map(|prefix| prefix.gateway.unwrap_or(destination))
+    }
+}
+
+/// An address of this host.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    address: Ipv4Addr,
+    mask: u32,
+}
+
+impl Own {
+    fn new((address, prefix_len): (Ipv4Addr, u8)) -> Own {
+        let mask = Ipv4Addr::mask(prefix_len).to_bits();
+        Own { address, mask }
+    }
+
+    #[inline]
+    fn on_link(&self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.address.to_bits()) & self.mask == 0
+    }
+
+    /// Prefixes of 31 and 32 bits have no such address (RFC 3021).
+    #[inline]
+    fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        let host = address.to_bits() & !self.mask;
+        !self.mask > 1 && self.on_link(address) && (host == !self.mask || host == 0)
+    }
+}
+
+/// The IPv4 addresses and routes of a host with one link.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    /// The first address, which nearly every packet is for.
+    first: Own,
+    others: Box<[Own]>,
+    prefixes: Prefixes<Ipv4Addr>,
+    loopback: bool,
+}
+
 impl Routes {
     /// The routes of a configuration.
     pub fn new(config: &Config) -> Routes {
-        let mask = u32::MAX
-            .checked_shl(32 - u32::from(config.prefix_len.min(32)))
-            .unwrap_or(0);
+        let mut own = config.addresses.iter().copied().map(Own::new);
         Routes {
-            address: config.address,
-            mask,
-            gateway: config.gateway,
+            first: own
+                .next()
+                .unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32))),
+            others: own.collect(),
+            prefixes: Prefixes::new(&config.addresses, &config.routes),
             loopback: config.loopback,
         }
     }
@@ -45,32 +145,69 @@ impl Routes {
         if !is_unicast(destination) || self.is_broadcast(destination) {
             return None;
         }
-        if self.on_link(destination) {
-            return Some(Route::Link(destination.into()));
+        let hop = self.prefixes.next_hop(destination)?;
+        Some(Route::Link(hop.into()))
+    }
+
+    /// The address to speak from to `destination` (RFC 1122 3.3.4.3): the first one of the longest prefix that the next hop is in.
+    pub fn source_for(&self, destination: Ipv4Addr) -> Ipv4Addr {
+        let hop = self.prefixes.next_hop(destination).unwrap_or(destination);
+        let mut best = None;
+        for own in self.own().filter(|own| own.on_link(hop)) {
+            if best.is_none_or(|best: &Own| own.mask > best.mask) {
+                best = Some(own);
+            }
         }
-        self.gateway.map(|gateway| Route::Link(gateway.into()))
+        best.unwrap_or(&self.first).address
     }
 
-    /// Whether `address` is this host: its own address or 127.0.0.0/8.
+    /// Whether packets to `address` are for this host.
+    #[inline]
+    pub fn is_own(&self, address: Ipv4Addr) -> bool {
+        address == self.first.address || self.is_other(|own| own.address == address)
+    }
+
+    /// Whether `address` is this host: an address of its own or 127.0.0.0/8.
+    #[inline]
     pub fn is_local(&self, address: Ipv4Addr) -> bool {
-        address == self.address || address.is_loopback()
+        self.is_own(address) || address.is_loopback()
     }
 
-    /// Whether `address` is in the link's prefix.
+    /// Whether `address` is in a prefix of the link.
     pub fn on_link(&self, address: Ipv4Addr) -> bool {
-        (address.to_bits() ^ self.address.to_bits()) & self.mask == 0
+        self.own().any(|own| own.on_link(address))
     }
 
-    /// Whether `address` means all hosts of the link. Prefixes of 31 and 32 bits have no such address (RFC 3021).
+    /// Whether `address` means all hosts of the link.
+    #[inline]
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        let host = address.to_bits() & !self.mask;
         address.is_broadcast()
-            || (!self.mask > 1 && self.on_link(address) && (host == !self.mask || host == 0))
+            || self.first.is_broadcast(address)
+            || self.is_other(|own| own.is_broadcast(address))
     }
 
     /// Whether a packet from the link may have this source (RFC 1122 3.2.1.3): one host, and not this one.
+    #[inline]
     pub fn is_valid_source(&self, source: Ipv4Addr) -> bool {
-        is_unicast(source) && !self.is_local(source) && !self.is_broadcast(source)
+        is_unicast(source)
+            && !source.is_loopback()
+            && source != self.first.address
+            && !self.first.is_broadcast(source)
+            && !self.is_other(|own| own.address == source || own.is_broadcast(source))
+    }
+
+    /// Whether an address other than the first is one of those. Most hosts have no other.
+    #[inline(always)]
+    fn is_other(&self, is_one: impl Fn(&Own) -> bool) -> bool {
+        #[cold]
+        fn search(others: &[Own], is_one: impl Fn(&Own) -> bool) -> bool {
+            others.iter().any(is_one)
+        }
+        !self.others.is_empty() && search(&self.others, is_one)
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Own> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 }
 
@@ -85,50 +222,135 @@ mod tests {
     use super::*;
     use millrace_wire::ethernet::Mac;
 
-    fn routes(prefix_len: u8, gateway: Option<Ipv4Addr>) -> Routes {
-        let mut config = Config::new(Ipv4Addr::new(10, 1, 2, 3), prefix_len, Mac([2; 6]), [0; 32]);
-        config.gateway = gateway;
+    fn ip(text: &str) -> Ipv4Addr {
+        text.parse().unwrap()
+    }
+
+    /// A host with `addresses` and routes, each a prefix, its length and the gateway.
+    fn routes(addresses: &[(&str, u8)], beyond: &[(&str, u8, &str)]) -> Routes {
+        let mut config = Config::new(Ipv4Addr::UNSPECIFIED, 0, Mac([2; 6]), [0; 32]);
+        config.addresses = addresses.iter().map(|&(own, len)| (ip(own), len)).collect();
+        let via = |&(prefix, prefix_len, gateway): &(&str, u8, &str)| Via {
+            prefix: ip(prefix),
+            prefix_len,
+            gateway: ip(gateway),
+        };
+        config.routes = beyond.iter().map(via).collect();
         config.loopback = true;
         Routes::new(&config)
     }
 
+    fn link(hop: &str) -> Option<Route> {
+        Some(Route::Link(ip(hop).into()))
+    }
+
     #[test]
     fn own_prefix_gateway_and_self() {
-        let gateway = Ipv4Addr::new(10, 1, 2, 254);
-        let routes = routes(24, Some(gateway));
-        assert_eq!(
-            routes.find(Ipv4Addr::new(10, 1, 2, 9)),
-            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 9).into()))
-        );
-        assert_eq!(
-            routes.find(Ipv4Addr::new(8, 8, 8, 8)),
-            Some(Route::Link(gateway.into()))
-        );
-        assert_eq!(routes.find(Ipv4Addr::new(10, 1, 2, 3)), Some(Route::Local));
-        assert_eq!(routes.find(Ipv4Addr::new(127, 9, 9, 9)), Some(Route::Local));
+        let routes = routes(&[("10.1.2.3", 24)], &[("0.0.0.0", 0, "10.1.2.254")]);
+        assert_eq!(routes.find(ip("10.1.2.9")), link("10.1.2.9"));
+        assert_eq!(routes.find(ip("8.8.8.8")), link("10.1.2.254"));
+        assert_eq!(routes.find(ip("10.1.2.3")), Some(Route::Local));
+        assert_eq!(routes.find(ip("127.9.9.9")), Some(Route::Local));
         for nowhere in [
-            [10, 1, 2, 255],
-            [10, 1, 2, 0],
-            [255; 4],
-            [224, 0, 0, 1],
-            [0, 0, 0, 0],
+            "10.1.2.255",
+            "10.1.2.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "0.0.0.0",
         ] {
-            assert_eq!(routes.find(nowhere.into()), None, "{nowhere:?}");
+            assert_eq!(routes.find(ip(nowhere)), None, "{nowhere}");
         }
     }
 
     #[test]
     fn without_a_gateway_only_the_link_is_reached() {
-        let routes = routes(24, None);
-        assert_eq!(routes.find(Ipv4Addr::new(8, 8, 8, 8)), None);
+        let routes = routes(&[("10.1.2.3", 24)], &[]);
+        assert_eq!(routes.find(ip("8.8.8.8")), None);
+    }
+
+    #[test]
+    fn rfc1812_5_2_4_3_the_longest_prefix_counts() {
+        let routes = routes(
+            &[("10.1.2.3", 24), ("172.16.0.3", 16)],
+            &[
+                ("0.0.0.0", 0, "10.1.2.254"),
+                ("192.0.2.0", 24, "10.1.2.1"),
+                ("192.0.2.128", 25, "172.16.0.1"),
+                ("192.0.2.200", 32, "10.1.2.2"),
+                // A part of the link is behind a neighbour.
+                ("172.16.9.0", 24, "172.16.0.9"),
+                // The same prefix as ours: ours counts.
+                ("10.1.2.0", 24, "172.16.0.1"),
+            ],
+        );
+        for (destination, hop) in [
+            ("192.0.2.1", "10.1.2.1"),
+            ("192.0.2.129", "172.16.0.1"),
+            ("192.0.2.200", "10.1.2.2"),
+            ("192.0.3.1", "10.1.2.254"),
+            ("172.16.1.1", "172.16.1.1"),
+            ("172.16.9.1", "172.16.0.9"),
+            ("10.1.2.77", "10.1.2.77"),
+        ] {
+            assert_eq!(routes.find(ip(destination)), link(hop), "{destination}");
+        }
+    }
+
+    #[test]
+    fn rfc1122_3_3_4_3_the_source_is_of_the_prefix_that_the_next_hop_is_in() {
+        let routes = routes(
+            &[
+                ("10.1.2.3", 24),
+                ("172.16.0.3", 16),
+                ("10.1.2.4", 24),
+                ("172.16.5.3", 24),
+            ],
+            &[
+                ("0.0.0.0", 0, "172.16.0.1"),
+                ("192.0.2.0", 24, "10.1.2.1"),
+                ("198.51.100.0", 24, "203.0.113.1"),
+            ],
+        );
+        for (destination, source) in [
+            ("10.1.2.9", "10.1.2.3"),
+            ("172.16.9.9", "172.16.0.3"),
+            ("172.16.5.9", "172.16.5.3"),
+            ("192.0.2.1", "10.1.2.3"),
+            ("8.8.8.8", "172.16.0.3"),
+            // By way of a gateway that is in no prefix of ours: the first.
+            ("198.51.100.1", "10.1.2.3"),
+        ] {
+            assert_eq!(
+                routes.source_for(ip(destination)),
+                ip(source),
+                "{destination}"
+            );
+        }
+    }
+
+    #[test]
+    fn rfc1122_3_2_1_3_no_address_and_no_broadcast_of_any_prefix_is_a_source() {
+        let routes = routes(&[("10.1.2.3", 24), ("172.16.0.3", 16)], &[]);
+        for bad in [
+            "10.1.2.3",
+            "172.16.0.3",
+            "10.1.2.255",
+            "10.1.2.0",
+            "172.16.255.255",
+            "127.0.0.1",
+            "0.0.0.1",
+            "239.1.1.1",
+        ] {
+            assert!(!routes.is_valid_source(ip(bad)), "{bad}");
+        }
+        for good in ["10.1.2.4", "172.16.2.255", "8.8.8.8"] {
+            assert!(routes.is_valid_source(ip(good)), "{good}");
+        }
     }
 
     #[test]
     fn rfc3021_a_prefix_of_31_bits_has_no_broadcast() {
-        let routes = routes(31, None);
-        assert_eq!(
-            routes.find(Ipv4Addr::new(10, 1, 2, 2)),
-            Some(Route::Link(Ipv4Addr::new(10, 1, 2, 2).into()))
-        );
+        let routes = routes(&[("10.1.2.3", 31)], &[]);
+        assert_eq!(routes.find(ip("10.1.2.2")), link("10.1.2.2"));
     }
 }

@@ -229,6 +229,9 @@ impl<M: Memory> Shard<M> {
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
         self.neighbours.advance(now, &mut self.counters);
+        while let Some(address) = self.neighbours.take_failed() {
+            self.neighbour_failed(address);
+        }
         self.expire_fragments(now);
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);

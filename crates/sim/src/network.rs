@@ -114,7 +114,7 @@ impl Network {
 
     /// The address of a port on a host.
     pub fn address_of(&self, host: HostId, port: u16) -> SocketAddr {
-        SocketAddr::new(self.hosts[host.0].stack.config().address.into(), port)
+        SocketAddr::new(self.hosts[host.0].stack.config().address().into(), port)
     }
 
     /// The same with the host's first address of IPv6.

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use millrace_shard::{Ipv6, Options};
+use millrace_shard::{Ipv6, Options, Via};
 use millrace_tcp::{Duration, Ecn, Settings};
 
 use crate::goodput::ALGORITHMS;
@@ -77,7 +77,11 @@ pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
             number += 1;
             config.ipv6 = v6.then(|| Ipv6 {
                 addresses: vec![(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number), 64)],
-                gateway: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 99)),
+                routes: vec![Via {
+                    prefix: Ipv6Addr::UNSPECIFIED,
+                    prefix_len: 0,
+                    gateway: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 99),
+                }],
                 probes: 0,
             });
             config.buffers.receive_default = buffers[0];

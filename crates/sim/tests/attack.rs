@@ -150,7 +150,7 @@ impl Attacker {
     fn new(network: &mut Network, host: HostId) -> Attacker {
         let station = network.add_station(Link::default());
         let config = network.stack(host).config();
-        let target = (config.mac, config.address);
+        let target = (config.mac, config.address());
         let source = network.station_address(station);
         Attacker {
             station,
@@ -460,7 +460,7 @@ fn a2_a5_f3_a_blind_attacker_disturbs_nothing() {
             network
                 .stack(client)
                 .for_each_socket(network.now(), |socket| port = socket.local.port());
-            attacker.source.1 = network.stack(client).config().address;
+            attacker.source.1 = network.stack(client).config().address();
             let rng = network.rng().fork();
             let mut guesses = rng;
             while !network.is_done() {

@@ -19,7 +19,10 @@ on_both_stacks_and_two_shards!(
     a_megabyte_goes_through_an_mtu_of_1280,
     ping_is_answered_in_one_piece_and_in_many,
 );
-on_millrace!(ss_and_run_say_addresses_of_both_families);
+on_millrace!(
+    ss_and_run_say_addresses_of_both_families,
+    what_is_behind_an_advertised_router_is_millraces,
+);
 
 /// The subject's address, and its peer's.
 const SUBJECT_V6: &str = "fd00:9::2";
@@ -172,4 +175,23 @@ fn ss_and_run_say_addresses_of_both_families(world: &World) -> Result<()> {
     .context("ss")?;
     drop(connection);
     stop(server)
+}
+
+fn what_is_behind_an_advertised_router_is_millraces(world: &World) -> Result<()> {
+    const FAR: &str = "2001:db8:99::1";
+    let peer = world.peer_namespace();
+    peer.ip(&format!("addr add {FAR}/128 dev lo"))?;
+    // Who says in its answers that it is no router is none (RFC 4861 7.2.5).
+    peer.set("ipv6.conf.all.forwarding", "1")?;
+    let listener = peer.enter(|| std::net::TcpListener::bind((FAR, 0)))?;
+    let script = compile::script("router_advertised.py");
+    let port = listener.local_addr()?.port().to_string();
+    let words = ["/usr/bin/python3", &script, DEVICE, SUBJECT_V6, FAR, &port].map(String::from);
+    let said = world
+        .start_on_subject(on_subject(world, &words, &[])?)?
+        .wait(seconds(90))?
+        .success()?
+        .text();
+    ensure!(said == "both ways\n", "{said:?}");
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
 use millrace_e2e::content::{ensure_same, write_file};
@@ -19,6 +19,7 @@ on_millrace!(
     loopback_and_link_in_one_engine,
     loopback_alone_makes_no_device,
     a_gateway_leads_off_the_link,
+    several_addresses_and_several_ways_off_the_link,
     ping_is_answered,
     r2_a_device_that_is_there_serves,
 );
@@ -188,6 +189,53 @@ fn a_gateway_leads_off_the_link(world: &World) -> Result<()> {
         ensure_same(&file, &got)?;
     }
     server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+fn several_addresses_and_several_ways_off_the_link(world: &World) -> Result<()> {
+    let peer = world.peer_namespace();
+    for far in ["10.99.0.1", "10.98.0.1"] {
+        peer.ip(&format!("addr add {far}/32 dev lo"))?;
+    }
+    let listener = peer.enter(|| TcpListener::bind(("0.0.0.0", 0)))?;
+    let port = listener.local_addr()?.port();
+    // What is behind each gateway is spoken to from the address of the gateway's prefix, unless the program is bound to another.
+    let script = format!(
+        "import socket\n\
+         def local(far, *bound):\n    \
+             with socket.create_connection((far, {port}), 10, bound or None) as s:\n        \
+                 return s.getsockname()[0]\n\
+         print(*[local(far) for far in ('10.9.0.1', '172.20.0.1', '10.99.0.1', '10.98.0.1')])\n\
+         print(local('10.98.0.1', '172.20.0.3', 0), local('10.99.0.1', '10.9.0.2', 0))\n\
+         listener = socket.create_server(('0.0.0.0', {PORT}), backlog=8)\n\
+         one = socket.create_server(('172.20.0.3', {PORT} + 1))\n\
+         print('ready', flush=True)\n\
+         for _ in range(3):\n    \
+             c = listener.accept()[0]\n    c.sendall(c.getsockname()[0].encode())\n    c.close()\n"
+    );
+    let arguments = "run --link tap:mr0 --addr 10.9.0.2/24 --addr 172.20.0.2/16 --addr 172.20.0.3/16 --host-addr 10.9.0.1/24 \
+                     --host-addr 172.20.0.1/16 --gateway 10.9.0.1 --route 10.99.0.0/16 via 172.20.0.1 --route 10.99.1.0/24 via 10.9.0.1";
+    for shards in ["1", "2"] {
+        let mut command = world.millrace(&arguments.split_whitespace().collect::<Vec<_>>());
+        command.args(["--shards", shards, "--", PYTHON, "-c", &script]);
+        let mut running = world.start_on_subject(command)?;
+        wait_until("it listens", seconds(20), || {
+            ensure!(running.is_running()?, "it has ended:\n{}", running.stderr());
+            Ok(running.stdout().contains("ready"))
+        })?;
+        let said = running.stdout();
+        ensure!(
+            said.starts_with("10.9.0.2 172.20.0.2 172.20.0.2 10.9.0.2\n172.20.0.3 10.9.0.2\n"),
+            "{said}"
+        );
+        for own in ["10.9.0.2", "172.20.0.2", "172.20.0.3"] {
+            let (at, mut answer) = (format!("{own}:{PORT}").parse()?, String::new());
+            let mut stream = peer.enter(|| http::connect(at))?;
+            stream.read_to_string(&mut answer)?;
+            ensure!(answer == own, "{answer} at {own}");
+        }
+        running.wait(seconds(15))?.success()?;
+    }
+    Ok(())
 }
 
 fn ping_is_answered(world: &World) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The kernel's side of a device: address, MTU, up. And what other interfaces have.
+//! The kernel's side of a device: addresses, MTU, up. And what other interfaces have.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::Error;
+use super::{Config, Error};
 use crate::ioctl::{Request, interface_call};
+use crate::netlink::Netlink;
 use crate::spec::Prefix;
 
 /// Whether there is a device of this name.
@@ -26,8 +27,8 @@ pub(super) fn exists(name: &str) -> Result<bool, Error> {
     }
 }
 
-/// Sets address, MTU and queue length, and brings the device up.
-pub(super) fn set_up(name: &str, host: Prefix, mtu: u16, tx_queue_len: u32) -> Result<(), Error> {
+/// Sets MTU, queue length and addresses, and brings the device up.
+pub(super) fn set_up(name: &str, config: &Config) -> Result<(), Error> {
     let operation = "configure the TAP device";
     let fail = |error| Error::system(operation, name, error);
     let socket = socket().map_err(fail)?;
@@ -39,21 +40,17 @@ pub(super) fn set_up(name: &str, host: Prefix, mtu: u16, tx_queue_len: u32) -> R
 
     call(
         libc::SIOCSIFMTU as libc::Ioctl,
-        Request::about(name).int(mtu.into()),
+        Request::about(name).int(config.mtu.into()),
     )?;
     call(
         libc::SIOCSIFTXQLEN as libc::Ioctl,
-        Request::about(name).int(tx_queue_len),
+        Request::about(name).int(config.tx_queue_len),
     )?;
-    // While the device is down no route appears, so that the mask which the first call guesses from the address does no harm.
-    call(
-        libc::SIOCSIFADDR as libc::Ioctl,
-        Request::about(name).address(host.address),
-    )?;
-    call(
-        libc::SIOCSIFNETMASK as libc::Ioctl,
-        Request::about(name).address(host.mask()),
-    )?;
+    let index = call(libc::SIOCGIFINDEX as libc::Ioctl, Request::about(name))?.number();
+    let netlink = Netlink::open().map_err(fail)?;
+    for &(address, bits) in &config.hosts {
+        netlink.add_address(index, address, bits).map_err(fail)?;
+    }
     let flags = call(libc::SIOCGIFFLAGS as libc::Ioctl, Request::about(name))?.flags();
     call(
         libc::SIOCSIFFLAGS as libc::Ioctl,

@@ -145,7 +145,7 @@ impl<M: Memory> Shard<M> {
         let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
-            (Route::Link(_), IpAddr::V4(_)) => self.config.address.into(),
+            (Route::Link(_), IpAddr::V4(address)) => self.routes.source_for(address).into(),
             (Route::Link(_), IpAddr::V6(address)) => self
                 .v6
                 .source_for(address)

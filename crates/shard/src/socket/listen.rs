@@ -253,7 +253,7 @@ impl<M: Memory> Shard<M> {
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
-                address == self.config.address || (self.config.loopback && address.is_loopback())
+                self.routes.is_own(address) || (self.config.loopback && address.is_loopback())
             }
             IpAddr::V6(address) => self.v6.is_bindable(address),
         }

@@ -7,6 +7,7 @@ use millrace_wire::ipv6::solicited_node;
 use millrace_wire::ndp::Message;
 
 use crate::memory::Memory;
+use crate::route::Address as _;
 use crate::shard::Shard;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
@@ -15,7 +16,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// An address of this host.
 pub struct Own {
     pub address: Ipv6Addr,
-    mask: u128,
+    pub prefix_len: u8,
     pub state: State,
 }
 
@@ -47,9 +48,7 @@ impl Own {
     pub fn new(address: Ipv6Addr, prefix_len: u8, probes: u8, now: Instant) -> Own {
         Own {
             address,
-            mask: u128::MAX
-                .checked_shl(128 - u32::from(prefix_len.min(128)))
-                .unwrap_or(0),
+            prefix_len: prefix_len.min(128),
             state: match probes {
                 0 => State::Preferred,
                 left => State::Tentative { left, at: now },
@@ -58,7 +57,7 @@ impl Own {
     }
 
     pub fn has_prefix_of(&self, other: Ipv6Addr) -> bool {
-        (self.address.to_bits() ^ other.to_bits()) & self.mask == 0
+        self.address.is_same(other, Ipv6Addr::mask(self.prefix_len))
     }
 }
 

@@ -53,7 +53,7 @@ impl<M: Memory> Shard<M> {
                 self.neighbours
                     .advertised(target, link, solicited, replaces, now);
                 if !router {
-                    self.v6.routers.remove(target);
+                    self.router_lost(target);
                 }
             }
             Message::RouterAdvertisement(router) => self.router_input(header.src, &router, now),

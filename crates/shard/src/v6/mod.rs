@@ -6,6 +6,7 @@ mod groups;
 pub mod icmp;
 mod input;
 mod routers;
+mod source;
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +15,7 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::ipv6::{self, MTU_MIN, solicited_node};
 
 use crate::config::Config;
-use crate::route::Route;
+use crate::route::{Prefixes, Route};
 use detect::{Own, State};
 use groups::Reports;
 use routers::Routers;
@@ -23,7 +24,7 @@ use routers::Routers;
 pub struct Ipv6 {
     /// The addresses on the link, the link-local one first.
     own: Vec<Own>,
-    gateway: Option<Ipv6Addr>,
+    prefixes: Prefixes<Ipv6Addr>,
     routers: Routers,
     reports: Reports,
     loopback: bool,
@@ -35,24 +36,26 @@ impl Ipv6 {
     /// What a configuration says; addresses are looked for on the link from `now` on.
     pub fn new(config: &Config, now: Instant) -> Ipv6 {
         let settings = config.ipv6.as_ref().filter(|_| config.mtu >= MTU_MIN);
-        let own = settings.map_or_else(Vec::new, |settings| {
+        let addresses = settings.map_or_else(Vec::new, |settings| {
             let link_local = (ipv6::link_local(config.mac), 64);
             std::iter::once(link_local)
                 .chain(settings.addresses.iter().copied())
-                .map(|(address, prefix_len)| Own::new(address, prefix_len, settings.probes, now))
                 .collect()
         });
-        let gateway = settings.and_then(|settings| settings.gateway);
+        let routes = settings.map_or(&[][..], |settings| &settings.routes);
+        let probes = settings.map_or(0, |settings| settings.probes);
+        let own =
+            |&(address, prefix_len): &(Ipv6Addr, u8)| Own::new(address, prefix_len, probes, now);
         Ipv6 {
             routers: Routers::new(
-                gateway.is_none(),
+                !routes.iter().any(|via| via.prefix_len == 0),
                 settings
                     .filter(|settings| settings.probes == 0)
                     .map(|_| now),
             ),
             reports: Reports::new(settings.map(|_| now)),
-            own,
-            gateway,
+            own: addresses.iter().map(own).collect(),
+            prefixes: Prefixes::new(&addresses, routes),
             loopback: config.loopback,
             mtu: config.mtu,
         }
@@ -81,12 +84,10 @@ impl Ipv6 {
         if !self.is_on() || !is_unicast(destination) {
             return None;
         }
-        if self.on_link(destination) {
-            return Some(Route::Link(destination.into()));
-        }
-        self.gateway
+        self.prefixes
+            .next_hop(destination)
             .or_else(|| self.routers.first())
-            .map(|router| Route::Link(router.into()))
+            .map(|hop| Route::Link(hop.into()))
     }
 
     /// Whether `address` is this host: one of its own, or `::1`.
@@ -131,17 +132,9 @@ impl Ipv6 {
         is_unicast(source) && !self.is_local(source)
     }
 
-    /// The address to speak from to `destination`: of the same scope if there is one, with the longest common prefix (RFC 6724 5, rules 2 and 8).
-    pub fn source_for(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
-        let local = is_link_scope(destination);
-        self.own
-            .iter()
-            .filter(|own| own.state == State::Preferred)
-            .map(|own| own.address)
-            .max_by_key(|address| {
-                let common = (address.to_bits() ^ destination.to_bits()).leading_zeros();
-                (is_link_scope(*address) == local, common)
-            })
+    /// Whether a router of the link has said that it leads everywhere, and is used for that.
+    pub fn has_default_router(&self) -> bool {
+        self.routers.first().is_some()
     }
 
     /// A router tells the MTU of the link (RFC 4861 6.3.4): within what is possible it is followed.
@@ -176,11 +169,6 @@ fn is_unicast(address: Ipv6Addr) -> bool {
         && !address.is_unspecified()
         && !address.is_loopback()
         && address.to_ipv4_mapped().is_none()
-}
-
-/// Whether `address` means nothing beyond the link.
-fn is_link_scope(address: Ipv6Addr) -> bool {
-    address.is_unicast_link_local() || (address.is_multicast() && address.segments()[0] & 0xf <= 2)
 }
 
 /// The station that a group's packets go to; `None` for the address of one host.

@@ -1,6 +1,6 @@
 //! The routers of the link, as they advertise themselves (RFC 4861 6.3), and the asking for them.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ipv6::ALL_ROUTERS;
@@ -51,9 +51,20 @@ impl Routers {
         self.known.iter().any(|router| router.address == address)
     }
 
-    /// It is no router any more (RFC 4861 7.2.5).
-    pub fn remove(&mut self, address: Ipv6Addr) {
+    /// It is no router any more (RFC 4861 7.2.5). Whether it was one.
+    fn remove(&mut self, address: Ipv6Addr) -> bool {
+        let before = self.known.len();
         self.known.retain(|router| router.address != address);
+        self.known.len() < before
+    }
+
+    /// It does not answer: the others go before it (RFC 4861 6.3.6). Whether there are others, and it was the one in use.
+    fn demote(&mut self, address: Ipv6Addr) -> bool {
+        let in_use = self.known.len() > 1 && self.first() == Some(address);
+        if in_use {
+            self.known.rotate_left(1);
+        }
+        in_use
     }
 
     /// When a router is to be asked for, or expires.
@@ -65,13 +76,15 @@ impl Routers {
             .min()
     }
 
+    /// One of those whose time is over.
+    fn expired(&self, now: Instant) -> Option<Ipv6Addr> {
+        let expired = |router: &&Known| router.expires <= now;
+        self.known.iter().find(expired).map(|router| router.address)
+    }
+
     /// An advertisement came; false when there was no room to remember it.
     fn heard(&mut self, address: Ipv6Addr, lifetime_s: u16, now: Instant) -> bool {
         if !self.wanted {
-            return true;
-        }
-        if lifetime_s == 0 {
-            self.remove(address);
             return true;
         }
         // Who has answered need not be asked (RFC 4861 6.3.7).
@@ -97,8 +110,10 @@ impl<M: Memory> Shard<M> {
     pub(crate) fn advance_v6(&mut self, now: Instant) {
         self.detect_duplicates(now);
         self.report_groups(now);
+        while let Some(expired) = self.v6.routers.expired(now) {
+            self.router_lost(expired);
+        }
         let routers = &mut self.v6.routers;
-        routers.known.retain(|router| router.expires > now);
         if routers.left == 0 || routers.at.is_some_and(|at| at > now) {
             return;
         }
@@ -116,7 +131,9 @@ impl<M: Memory> Shard<M> {
 
     /// A router advertisement from `address`, which RFC 4861 6.1.2 has nothing against.
     pub(super) fn router_input(&mut self, address: Ipv6Addr, router: &Router, now: Instant) {
-        if !self.v6.routers.heard(address, router.lifetime_s, now) {
+        if router.lifetime_s == 0 {
+            self.router_lost(address);
+        } else if !self.v6.routers.heard(address, router.lifetime_s, now) {
             self.counters.routers_refused += 1;
         }
         if let Some(mac) = router.source {
@@ -127,5 +144,26 @@ impl<M: Memory> Shard<M> {
         if let Some(mtu) = router.mtu {
             self.v6.limit_mtu(mtu);
         }
+    }
+
+    /// `address` is not, or no longer, a router: what goes by way of it looks for another way.
+    pub(super) fn router_lost(&mut self, address: Ipv6Addr) {
+        if self.v6.routers.remove(address) {
+            self.neighbours.reroute(address.into());
+        }
+    }
+
+    /// A neighbour did not answer: if it is the router in use and there are others, they are tried.
+    pub(crate) fn neighbour_failed(&mut self, address: IpAddr) {
+        if let IpAddr::V6(router) = address
+            && self.v6.routers.demote(router)
+        {
+            self.neighbours.reroute(address);
+        }
+    }
+
+    /// Whether a router of the link has advertised itself as one that leads everywhere, and no route of the configuration does.
+    pub fn has_default_router(&self) -> bool {
+        self.v6.has_default_router()
     }
 }

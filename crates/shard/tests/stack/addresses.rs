@@ -2,15 +2,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use millrace_shard::{Error, Options, errno};
+use millrace_shard::{Error, Options, Via, errno};
 use millrace_wire::arp::{self, Operation};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 
 use crate::net::{A, ADDRESSES, B, MACS, Net, OWNER, config};
 
-const STRANGER: Mac = Mac([2, 9, 9, 9, 9, 9]);
+pub const STRANGER: Mac = Mac([2, 9, 9, 9, 9, 9]);
 
-fn frame(dst: Mac, packet: &arp::Packet) -> Vec<u8> {
+pub fn frame(dst: Mac, packet: &arp::Packet) -> Vec<u8> {
     let mut bytes = vec![0; ethernet::HEADER_LEN + arp::LEN];
     ethernet::Header {
         dst,
@@ -22,7 +22,7 @@ fn frame(dst: Mac, packet: &arp::Packet) -> Vec<u8> {
     bytes
 }
 
-fn packet(operation: Operation, sender: (Mac, Ipv4Addr), target: Ipv4Addr) -> arp::Packet {
+pub fn packet(operation: Operation, sender: (Mac, Ipv4Addr), target: Ipv4Addr) -> arp::Packet {
     arp::Packet {
         operation,
         sender_mac: sender.0,
@@ -111,7 +111,7 @@ fn a_lost_request_delays_a_connect_by_a_second() {
 #[test]
 fn t14_a_thousand_neighbours_at_once() {
     let mut wide = config(A);
-    wide.prefix_len = 16;
+    wide.addresses = vec![(ADDRESSES[A], 16)];
     let mut net = Net::with(wide, config(B));
     let now = net.now();
     let host = |i: u32| Ipv4Addr::new(10, 0, (1 + i / 250) as u8, (1 + i % 250) as u8);
@@ -224,6 +224,19 @@ fn rfc5227_a_probe_for_our_address_is_answered() {
 }
 
 #[test]
+fn rfc826_who_asks_in_the_name_of_another_network_is_answered_and_not_remembered() {
+    let mut net = Net::new();
+    let off_link = Ipv4Addr::new(192, 168, 1, 1);
+    let question = packet(Operation::REQUEST, (STRANGER, off_link), ADDRESSES[A]);
+    let answers = net.inject(A, &frame(Mac::BROADCAST, &question));
+    let answer = answers[0].arp().unwrap();
+    assert_eq!((answer.target_mac, answer.target_ip), (STRANGER, off_link));
+    let other = packet(Operation::REQUEST, (STRANGER, off_link), ADDRESSES[B]);
+    assert!(net.inject(A, &frame(Mac::BROADCAST, &other)).is_empty());
+    assert_eq!(net.shards[A].usage().neighbours, 0);
+}
+
+#[test]
 fn arp_nonsense_is_dropped() {
     let mut net = Net::new();
     let group = Mac([1, 0, 0x5e, 0, 0, 1]);
@@ -231,7 +244,6 @@ fn arp_nonsense_is_dropped() {
         (group, ADDRESSES[B]),
         (Mac([0; 6]), ADDRESSES[B]),
         (Mac::BROADCAST, ADDRESSES[B]),
-        (STRANGER, Ipv4Addr::new(192, 168, 1, 1)),
         (STRANGER, Ipv4Addr::new(10, 0, 0, 255)),
         (STRANGER, Ipv4Addr::BROADCAST),
         (STRANGER, Ipv4Addr::LOCALHOST),
@@ -247,7 +259,7 @@ fn arp_nonsense_is_dropped() {
     let short = &frame(MACS[A], &odd)[..30];
     assert!(net.inject(A, short).is_empty());
     assert_eq!(net.shards[A].usage().neighbours, 0);
-    assert_eq!(net.shards[A].counters().arp_dropped, 9);
+    assert_eq!(net.shards[A].counters().arp_dropped, 8);
 }
 
 #[test]
@@ -294,7 +306,11 @@ fn unused_neighbours_are_forgotten() {
 #[test]
 fn beyond_the_link_the_gateway_is_asked_for() {
     let mut routed = config(A);
-    routed.gateway = Some(ADDRESSES[B]);
+    routed.routes = vec![Via {
+        prefix: Ipv4Addr::UNSPECIFIED,
+        prefix_len: 0,
+        gateway: ADDRESSES[B],
+    }];
     let mut net = Net::with(routed, config(B));
     let now = net.now();
     let far = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 80);

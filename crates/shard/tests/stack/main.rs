@@ -14,6 +14,7 @@ mod net;
 mod opening;
 mod options;
 mod requirements;
+mod routes;
 mod steering;
 mod transfer;
 mod v6;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Error, Ipv6, Opt, Options, Reuse, ViewFlags, errno};
+use millrace_shard::{Error, Ipv6, Opt, Options, Reuse, Via, ViewFlags, errno};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::ndp::Message;
 use millrace_wire::{icmpv6, ipv6, mld, ndp, tcp};
@@ -54,7 +54,7 @@ pub fn discovery(from: Mac, src: Ipv6Addr, dst: Ipv6Addr, message: &Message) -> 
 }
 
 /// A router advertisement in a frame, to the client's side.
-fn advertisement(router: Ipv6Addr, mac: Mac, lifetime_s: u16) -> Vec<u8> {
+pub fn advertisement(router: Ipv6Addr, mac: Mac, lifetime_s: u16) -> Vec<u8> {
     let mut bytes = vec![134, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
     bytes[6..8].copy_from_slice(&lifetime_s.to_be_bytes());
     bytes.extend(mac.0);
@@ -332,7 +332,11 @@ fn rfc4861_6_3_4_the_default_router_is_who_advertises_until_it_expires() {
 fn a_configured_gateway_goes_before_advertisements() {
     let mut with_gateway = config_v6(A);
     if let Some(settings) = &mut with_gateway.ipv6 {
-        settings.gateway = Some(ADDRESSES_V6[B]);
+        settings.routes = vec![Via {
+            prefix: Ipv6Addr::UNSPECIFIED,
+            prefix_len: 0,
+            gateway: ADDRESSES_V6[B],
+        }];
     }
     let mut net = Net::with(with_gateway, config_v6(B));
     net.run(20_000_000);

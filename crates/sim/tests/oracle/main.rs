@@ -84,7 +84,7 @@ impl Setting {
             config.tcp.rto_max = Duration::from_secs(8);
             config.ipv6 = self.v6.then(|| Ipv6 {
                 addresses: vec![(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), 64)],
-                gateway: None,
+                routes: Vec::new(),
                 probes: 0,
             });
         });

@@ -43,7 +43,7 @@ impl Kernel {
         namespace.set("ipv4.tcp_invalid_ratelimit", "0")?;
         let config = tap::Config {
             name: Some(DEVICE.into()),
-            host: Some(format!("{KERNEL}/24").parse()?),
+            hosts: vec![(KERNEL.into(), 24)],
             mac: Some(PEER.0),
             ..tap::Config::default()
         };

@@ -1,0 +1,373 @@
+//! From the command line's words about a link to what the engine is told: which addresses, which ways off it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context as _, bail, ensure};
+use millrace_engine::config::{ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route};
+use millrace_port::spec::Spec;
+
+use crate::arguments::LinkArguments;
+
+/// Default addresses: documented in `--help` and the README.
+const DEFAULT_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), 24);
+const DEFAULT_HOST_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), 24);
+/// What IPv6 needs (RFC 8200 5).
+const MTU_MIN_V6: u16 = 1280;
+
+/// An address with the length of its prefix.
+type Address = (IpAddr, u8);
+
+/// The link that the arguments ask for; where they say nothing the defaults stand.
+pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
+    let mut addresses = arguments.addr.clone();
+    let (device, hosts) = match &arguments.link {
+        Some(Spec::Packet { name }) => {
+            ensure!(
+                arguments.host_addr.is_empty(),
+                "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
+            );
+            ensure!(
+                addresses.iter().any(is_v4),
+                "--link packet:{name} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
+            );
+            (Device::Packet { name: name.clone() }, Vec::new())
+        }
+        tap => {
+            let name = match tap {
+                Some(Spec::Tap { name }) => name.clone(),
+                _ => None,
+            };
+            let hosts = both_ends(&mut addresses, &arguments.host_addr)?;
+            (Device::Tap { name }, hosts)
+        }
+    };
+    // Those of IPv4 first: the first address is the one that is shown.
+    addresses.sort_by_key(|own| !is_v4(own));
+    for (at, (ip, _)) in addresses.iter().enumerate() {
+        let twice = addresses[..at].iter().any(|(other, _)| other == ip);
+        ensure!(!twice, "--addr {ip} is given twice");
+    }
+    for family in [is_v4, is_v6] {
+        ensure!(
+            addresses.iter().filter(|own| family(own)).count() <= ADDRESSES_MAX,
+            "more than {ADDRESSES_MAX} addresses of one family were given; leave some out"
+        );
+    }
+    ensure!(
+        !addresses.iter().any(is_v6) || arguments.mtu >= MTU_MIN_V6,
+        "--mtu {} is less than the {MTU_MIN_V6} bytes that IPv6 needs",
+        arguments.mtu
+    );
+    Ok(Link {
+        device,
+        routes: routes(arguments, &addresses)?,
+        addresses,
+        hosts,
+        mtu: arguments.mtu,
+    })
+}
+
+/// The kernel's addresses at its end of a TAP device; `own` gets those that it lacks.
+fn both_ends(own: &mut Vec<Address>, given: &[Address]) -> anyhow::Result<Vec<Address>> {
+    let mut hosts = given.to_vec();
+    if !own.iter().any(is_v4) {
+        match given.iter().find(|host| is_v4(host)) {
+            Some(&host) => own.push(free_beside(host, given)?),
+            None => {
+                own.push(DEFAULT_ADDRESS);
+                hosts.push(DEFAULT_HOST_ADDRESS);
+            }
+        }
+    }
+    for &(host, bits) in given {
+        let others = own.iter().all(|(ip, _)| *ip != host);
+        ensure!(
+            others && own.iter().any(|own| covers(*own, host)),
+            "--host-addr {host}/{bits} is not another address of a prefix of --addr, which are {}: give both from one prefix, such as --addr 10.9.0.2/24 \
+             --host-addr 10.9.0.1/24",
+            list(own)
+        );
+    }
+    for &prefix in own.iter() {
+        if !hosts.iter().any(|(host, _)| covers(prefix, *host)) {
+            hosts.push(free_beside(prefix, own)?);
+        }
+    }
+    Ok(hosts)
+}
+
+/// The routes that --gateway and --route ask for, the longest prefix first.
+fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Route>> {
+    let everything = |gateway: &IpAddr| {
+        let prefix = match gateway {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        (format!("--gateway {gateway}"), (prefix, 0), *gateway)
+    };
+    let mut wanted: Vec<_> = arguments.gateway.iter().map(everything).collect();
+    for words in arguments.route.chunks(3) {
+        let said = format!("--route {}", words.join(" "));
+        let [prefix, via, gateway] = words else {
+            bail!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1");
+        };
+        let parsed = prefix
+            .split_once('/')
+            .and_then(|(ip, bits)| Some((ip.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?)))
+            .filter(|&(ip, bits)| bits <= width(ip) && via == "via");
+        let (prefix, gateway) = parsed
+            .zip(gateway.parse::<IpAddr>().ok())
+            .with_context(|| {
+                format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
+            })?;
+        let network = network(prefix);
+        ensure!(
+            network == prefix.0,
+            "{said} names a host, not a prefix; write the prefix as {network}/{}",
+            prefix.1
+        );
+        wanted.push((said, prefix, gateway));
+    }
+    let mut routes: Vec<Route> = Vec::new();
+    for (said, (prefix, prefix_len), gateway) in wanted {
+        ensure!(
+            prefix.is_ipv4() == gateway.is_ipv4(),
+            "{said}: the prefix is of one family and the gateway of the other"
+        );
+        let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let on_link = own.iter().any(|own| covers(*own, gateway))
+            || (is_link_local(gateway) && own.iter().any(is_v6));
+        ensure!(
+            on_link && own.iter().all(|(ip, _)| *ip != gateway),
+            "{said}: {gateway} is not a neighbour on the link, whose prefixes are those of --addr: {}",
+            list(own)
+        );
+        let same = |route: &&Route| (route.prefix, route.prefix_len) == (prefix, prefix_len);
+        if let Some(other) = routes.iter().find(same) {
+            bail!(
+                "{said}: there is a way to {prefix}/{prefix_len} already, via {}",
+                other.gateway
+            );
+        }
+        routes.push(Route {
+            prefix,
+            prefix_len,
+            gateway,
+        });
+    }
+    ensure!(
+        routes.len() <= ROUTES_MAX,
+        "{} routes were given; an engine has {ROUTES_MAX} at most",
+        routes.len()
+    );
+    Ok(routes)
+}
+
+fn is_v4((ip, _): &Address) -> bool {
+    ip.is_ipv4()
+}
+
+fn is_v6((ip, _): &Address) -> bool {
+    ip.is_ipv6()
+}
+
+fn width(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// An address as a number at the upper end of 128 bits, so that prefixes of both families begin alike.
+fn bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+/// Back from there.
+fn of_bits(bits: u128, like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::from_bits((bits >> 96) as u32).into(),
+        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+    }
+}
+
+/// Whether `ip` is in the prefix of `own`.
+fn covers((own, len): Address, ip: IpAddr) -> bool {
+    own.is_ipv4() == ip.is_ipv4() && (bits(own) ^ bits(ip)).leading_zeros() >= len.into()
+}
+
+/// The first address of a prefix, which is the name of all of it.
+fn network((ip, len): Address) -> IpAddr {
+    let host_bits = u128::MAX.checked_shr(len.into()).unwrap_or(0);
+    of_bits(bits(ip) & !host_bits, ip)
+}
+
+/// The first host address of a prefix that nobody of `taken` has.
+fn free_beside(prefix: Address, taken: &[Address]) -> anyhow::Result<Address> {
+    let (like, len) = prefix;
+    let step = 1u128 << (128 - u32::from(width(like)));
+    let first = bits(network(prefix));
+    (1..=taken.len() as u128 + 1)
+        .map(|at| of_bits(first + at * step, like))
+        .find(|ip| taken.iter().all(|(other, _)| other != ip))
+        .filter(|ip| covers(prefix, *ip) && !is_last(prefix, *ip))
+        .map(|ip| (ip, len))
+        .with_context(|| format!("{like}/{len} has no address left for the kernel's end of the link; give a shorter prefix"))
+}
+
+/// Whether `ip` is the broadcast address of a prefix of IPv4.
+fn is_last((own, len): Address, ip: IpAddr) -> bool {
+    own.is_ipv4() && covers((ip, 32), of_bits(bits(own) | u128::MAX >> len, own))
+}
+
+fn list(addresses: &[Address]) -> String {
+    let each = addresses.iter().map(|(ip, len)| format!("{ip}/{len}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn link(line: &[&str]) -> anyhow::Result<Link> {
+        let line = ["millrace", "run"]
+            .iter()
+            .chain(line)
+            .chain(&["--", "true"]);
+        let Command::Run(run) = Arguments::try_parse_from(line)?.command else {
+            unreachable!("it says run")
+        };
+        Ok(run.link.config("x".to_owned(), true)?.link.expect("a link"))
+    }
+
+    fn address(text: &str) -> Address {
+        let (ip, len) = text.split_once('/').unwrap();
+        (ip.parse().unwrap(), len.parse().unwrap())
+    }
+
+    /// What the line gives: the engine's addresses and the kernel's.
+    fn ends(line: &str) -> (String, String) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let link = link(&words).unwrap();
+        (list(&link.addresses), list(&link.hosts))
+    }
+
+    #[test]
+    fn addresses_default_to_the_documented_prefix_and_to_neighbours() {
+        for (line, own, hosts) in [
+            ("", "10.9.0.2/24", "10.9.0.1/24"),
+            ("--addr 10.1.0.1/16", "10.1.0.1/16", "10.1.0.2/16"),
+            ("--host-addr 10.1.0.9/16", "10.1.0.1/16", "10.1.0.9/16"),
+            (
+                "--addr fd00:9::2/64 --addr 2001:db8::1/48",
+                "10.9.0.2/24, fd00:9::2/64, 2001:db8::1/48",
+                "10.9.0.1/24, fd00:9::1/64, 2001:db8::2/48",
+            ),
+            // Two addresses of one prefix have one neighbour, which is neither of them.
+            (
+                "--addr 10.1.0.1/24 --addr 10.1.0.2/24 --addr 172.16.0.7/16",
+                "10.1.0.1/24, 10.1.0.2/24, 172.16.0.7/16",
+                "10.1.0.3/24, 172.16.0.1/16",
+            ),
+            (
+                "--addr 10.1.0.1/24 --addr 10.2.0.1/24 --host-addr 10.2.0.9/24",
+                "10.1.0.1/24, 10.2.0.1/24",
+                "10.2.0.9/24, 10.1.0.2/24",
+            ),
+        ] {
+            assert_eq!(ends(line), (own.to_owned(), hosts.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
+    fn routes_are_prefixes_with_a_neighbour() {
+        let line = "--addr fd00:9::2/64 --gateway 10.9.0.1 --route 192.0.2.0/24 via 10.9.0.7 \
+                    --route 2001:db8::/32 via fe80::1 --route 198.51.100.9/32 via 10.9.0.8";
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let route = |prefix: &str, gateway: &str| {
+            let (prefix, prefix_len) = address(prefix);
+            let gateway = gateway.parse().unwrap();
+            Route {
+                prefix,
+                prefix_len,
+                gateway,
+            }
+        };
+        assert_eq!(
+            link(&words).unwrap().routes,
+            [
+                route("0.0.0.0/0", "10.9.0.1"),
+                route("192.0.2.0/24", "10.9.0.7"),
+                route("2001:db8::/32", "fe80::1"),
+                route("198.51.100.9/32", "10.9.0.8"),
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_value() {
+        for (line, said) in [
+            ("--addr 10.9.0.0/24", "10.9.0.0/24"),
+            ("--addr 10.9.0.2", "10.9.0.2"),
+            ("--addr x", "x"),
+            ("--link wire:x", "wire:x"),
+            ("--mtu 10", "10"),
+            ("--shards 0", "0"),
+            ("--addr 10.9.0.2/24 --host-addr 10.8.0.1/24", "10.8.0.1/24"),
+            ("--addr 10.9.0.2/24 --host-addr 10.9.0.2/24", "10.9.0.2/24"),
+            ("--addr fe80::2/64", "fe80::2/64"),
+            ("--addr fd00:9::2/127", "fd00:9::2/127"),
+            ("--addr fd00:9::2/64 --host-addr fd00:8::1/64", "fd00:8::1"),
+            ("--addr fd00:9::2/64 --host-addr fd00:9::2/64", "fd00:9::2"),
+            ("--addr fd00:9::2/64 --mtu 1000", "--mtu 1000"),
+            (
+                "--addr 10.9.0.2/24 --addr 10.9.0.2/16",
+                "10.9.0.2 is given twice",
+            ),
+            ("--gateway 1.2.3.4", "--gateway 1.2.3.4"),
+            ("--gateway 10.9.0.2", "--gateway 10.9.0.2"),
+            ("--gateway fe80::1", "--gateway fe80::1"),
+            ("--gateway 10.9.0.1 --gateway 10.9.0.3", "via 10.9.0.1"),
+            ("--addr fd00:9::2/64 --gateway fd00:8::1", "fd00:8::1"),
+            ("--route 10.0.0.0/8 by 10.9.0.1", "10.0.0.0/8 by 10.9.0.1"),
+            ("--route 10.0.0.0/33 via 10.9.0.1", "10.0.0.0/33"),
+            ("--route 10.0.0.1/8 via 10.9.0.1", "10.0.0.0/8"),
+            (
+                "--route 10.0.0.0/8 via 10.8.0.1",
+                "10.8.0.1 is not a neighbour",
+            ),
+            ("--route 2001:db8::/32 via 10.9.0.1", "2001:db8::/32"),
+            (
+                "--route 10.0.0.0/8 via 10.9.0.1 --route 10.0.0.0/8 via 10.9.0.3",
+                "via 10.9.0.1",
+            ),
+            ("--link packet:eth0 --host-addr 10.8.0.1/24", "eth0"),
+            ("--link packet:eth0 --addr fd00:9::2/64", "eth0"),
+        ] {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let error = format!("{:#}", link(&words).expect_err(line));
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        let many: Vec<String> = (0..33)
+            .flat_map(|at| {
+                let prefix = format!("192.0.2.{at}/32");
+                [
+                    "--route".to_owned(),
+                    prefix,
+                    "via".to_owned(),
+                    "10.9.0.1".to_owned(),
+                ]
+            })
+            .collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(link(&many).unwrap_err().to_string().contains("32 at most"));
+        let many: Vec<String> = (2..11)
+            .flat_map(|at| ["--addr".to_owned(), format!("10.9.0.{at}/24")])
+            .collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(link(&many).unwrap_err().to_string().contains("more than 8"));
+    }
+}
