@@ -42,6 +42,8 @@ pub enum Command {
     Down(DownArguments),
     /// Show connections and listeners
     Ss(SsArguments),
+    /// A software network card in front of the kernel's own stack, with receive offload
+    Nic(crate::nic::NicArguments),
     /// The engine's own process; started by run and up
     #[command(hide = true)]
     Engine(EngineArguments),

@@ -4,9 +4,11 @@ mod arguments;
 mod client;
 mod engine_process;
 mod link;
+mod nic;
 mod program;
 mod run;
 mod ss;
+mod table;
 mod up;
 
 use std::process::ExitCode;
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(arguments) => up::down(&arguments),
         Command::Ss(arguments) => ss::ss(&arguments),
+        Command::Nic(arguments) => nic::nic(&arguments),
         Command::Engine(arguments) => engine_process::serve(&arguments),
     };
     match outcome {

@@ -73,17 +73,7 @@ fn table(json: &str) -> anyhow::Result<String> {
             number(&tcp["retransmits"]),
         ]);
     }
-    let widths: [usize; 9] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
-    let line = |row: &[String; 9]| {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        cells.join("  ").trim_end().to_owned() + "\n"
-    };
-    Ok(rows.iter().map(line).collect())
+    Ok(crate::table::format(&rows))
 }
 
 #[cfg(test)]

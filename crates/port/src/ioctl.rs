@@ -56,6 +56,12 @@ impl Request {
         u32::from_ne_bytes([a, b, c, d])
     }
 
+    /// The link-layer address, which some calls fill in behind the kind of hardware.
+    pub fn hardware_address(&self) -> [u8; 6] {
+        let [_, _, a, b, c, d, e, f, ..] = self.value;
+        [a, b, c, d, e, f]
+    }
+
     /// The first number of 16 bits, which some calls fill in.
     pub fn flags(&self) -> u16 {
         u16::from_ne_bytes([self.value[0], self.value[1]])

@@ -11,6 +11,7 @@ mod netlink;
 pub mod packet;
 pub mod pair;
 mod queue;
+mod relay;
 pub mod spec;
 pub mod tap;
 
@@ -18,10 +19,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use millrace_wire::ethernet;
+pub use relay::{Relay, Relayed};
+
 pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 
 /// The largest frame that a port receives, in bytes: Ethernet header and the largest IP datagram. A buffer that is smaller may cut frames off.
 pub const FRAME_MAX: usize = ethernet::HEADER_LEN + 0xffff;
+/// How many slices a frame may be given in, its head included.
+pub const PARTS_MAX: usize = 65;
 /// The smallest MTU that a port may have (RFC 791).
 pub const MTU_MIN: u16 = 68;
 /// The largest MTU that a port may have: what Linux allows a TAP device.

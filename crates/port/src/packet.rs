@@ -6,17 +6,21 @@
 
 mod error;
 mod socket;
+mod tagged;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
+use millrace_wire::vnet::VnetHeader;
 
 pub use error::Error;
 
 use crate::queue::Queue;
 use crate::spec::check_device_name;
-use crate::{Capabilities, Counters, FRAME_MAX, MTU_MIN, Offload, Port, RxMeta, random_mac};
+use crate::{
+    Capabilities, Counters, FRAME_MAX, MTU_MIN, Offload, Port, Relay, Relayed, RxMeta, random_mac,
+};
 
 /// Where the port is to be.
 #[derive(Clone, Debug)]
@@ -41,6 +45,18 @@ pub struct Packet {
 /// # Errors
 /// Each says what it met and what can be done; nothing is left behind.
 pub fn open(config: &Config) -> Result<Vec<Packet>, Error> {
+    open_with(config, false)
+}
+
+/// Opens so many sockets on the device, for frames that are relayed: those of virtual LANs are among them.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_relay(config: &Config) -> Result<Vec<Packet>, Error> {
+    open_with(config, true)
+}
+
+fn open_with(config: &Config, tagged: bool) -> Result<Vec<Packet>, Error> {
     check_device_name(&config.device)?;
     if !(1..=256).contains(&config.queues) {
         return Err(Error::Queues {
@@ -76,7 +92,7 @@ pub fn open(config: &Config) -> Result<Vec<Packet>, Error> {
     };
     (0..config.queues)
         .map(|_| {
-            let descriptor = socket::open(&config.device, &device, mac, config.queues > 1)?;
+            let descriptor = socket::open(&config.device, &device, mac, config.queues > 1, tagged)?;
             Ok(Packet {
                 queue: Queue::new(descriptor),
                 capabilities,
@@ -104,5 +120,24 @@ impl Port for Packet {
 
     fn counters(&self) -> Counters {
         self.queue.counters
+    }
+}
+
+impl Relay for Packet {
+    fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
+        let received = tagged::receive(&self.queue.descriptor, buffer, rest)?;
+        if let Some(frame) = &received {
+            self.queue.received(frame.len + frame.rest);
+        }
+        Ok(received)
+    }
+
+    fn send_parts(
+        &mut self,
+        head: &[u8],
+        payload: &[&[u8]],
+        vnet: &VnetHeader,
+    ) -> io::Result<bool> {
+        self.queue.send_parts(head, payload, vnet)
     }
 }

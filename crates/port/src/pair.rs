@@ -6,8 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_wire::ethernet::{self, Mac};
+use millrace_wire::vnet::{self, VnetHeader};
 
-use crate::{Capabilities, ChecksumState, Counters, FRAME_MAX, Offload, Port, RxMeta};
+use crate::{
+    Capabilities, ChecksumState, Counters, FRAME_MAX, Offload, Port, Relay, Relayed, RxMeta,
+};
 
 /// How the ends are connected.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +104,7 @@ impl Port for Pair {
         slot.bytes.extend_from_slice(head);
         slot.bytes.extend_from_slice(payload[0]);
         slot.bytes.extend_from_slice(payload[1]);
+        slot.vnet = VnetHeader::request(offload, head);
         slot.meta = RxMeta {
             len,
             checksum,
@@ -138,6 +142,61 @@ impl Port for Pair {
     }
 }
 
+impl Relay for Pair {
+    fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
+        let mut queue = lock(&self.incoming);
+        let Some(slot) = queue.frames.pop_front() else {
+            return Ok(None);
+        };
+        let len = slot.bytes.len().min(buffer.len());
+        let (first, second) = slot.bytes.split_at(len);
+        buffer[..len].copy_from_slice(first);
+        rest[..second.len()].copy_from_slice(second);
+        let relayed = Relayed {
+            start: 0,
+            len,
+            rest: second.len(),
+            vnet: slot.vnet,
+        };
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += slot.bytes.len() as u64;
+        queue.spare.push(slot);
+        Ok(Some(relayed))
+    }
+
+    fn send_parts(
+        &mut self,
+        head: &[u8],
+        payload: &[&[u8]],
+        vnet: &VnetHeader,
+    ) -> io::Result<bool> {
+        let len = head.len() + payload.iter().map(|slice| slice.len()).sum::<usize>();
+        let unfinished = vnet.flags.contains(vnet::Flags::NEEDS_CSUM);
+        let mut queue = lock(&self.outgoing);
+        if queue.frames.len() >= self.config.frames || unfinished && !self.config.offload {
+            self.counters.tx_dropped += 1;
+            return Ok(false);
+        }
+        let mut slot = queue.spare.pop().unwrap_or_default();
+        slot.bytes.clear();
+        slot.bytes.extend_from_slice(head);
+        for slice in payload {
+            slot.bytes.extend_from_slice(slice);
+        }
+        slot.vnet = *vnet;
+        slot.meta = RxMeta {
+            len,
+            checksum: vnet.checksum_state(),
+            segment_size: vnet.segment_size(),
+        };
+        queue.frames.push_back(slot);
+        drop(queue);
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += len as u64;
+        Ok(true)
+    }
+}
+
 /// Frames in one direction.
 #[derive(Debug, Default)]
 struct Queue {
@@ -150,6 +209,7 @@ struct Queue {
 struct Slot {
     bytes: Vec<u8>,
     meta: RxMeta,
+    vnet: VnetHeader,
 }
 
 /// A queue is whole between any two steps, so one that a panic left is, too.

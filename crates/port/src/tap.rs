@@ -12,13 +12,15 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
+use millrace_wire::vnet::VnetHeader;
 
 pub use error::Error;
 
 use crate::queue::Queue;
 use crate::spec::{Prefix, check_device_name};
 use crate::{
-    Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, RxMeta, random_mac,
+    Capabilities, Counters, FRAME_MAX, MTU_MAX, MTU_MIN, Offload, Port, Relay, Relayed, RxMeta,
+    random_mac,
 };
 
 /// The device to be created.
@@ -119,6 +121,22 @@ impl Tap {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The link-layer address that the kernel uses on its side.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn kernel_mac(&self) -> Result<Mac, Error> {
+        interface::kernel_mac(&self.name)
+    }
+
+    /// Sets the largest packet that the kernel sends on its side, in bytes.
+    ///
+    /// # Errors
+    /// Out of range, or the device is gone.
+    pub fn set_kernel_mtu(&self, mtu: u16) -> Result<(), Error> {
+        interface::set_mtu(&self.name, mtu)
+    }
 }
 
 impl Port for Tap {
@@ -140,5 +158,20 @@ impl Port for Tap {
 
     fn counters(&self) -> Counters {
         self.queue.counters
+    }
+}
+
+impl Relay for Tap {
+    fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
+        self.queue.receive_parts(buffer, rest)
+    }
+
+    fn send_parts(
+        &mut self,
+        head: &[u8],
+        payload: &[&[u8]],
+        vnet: &VnetHeader,
+    ) -> io::Result<bool> {
+        self.queue.send_parts(head, payload, vnet)
     }
 }

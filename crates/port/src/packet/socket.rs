@@ -64,7 +64,14 @@ pub(super) fn find(name: &str) -> Result<Device, Error> {
 }
 
 /// A socket that receives the frames to `mac`, and those to everybody, and sends on the device.
-pub(super) fn open(name: &str, device: &Device, mac: Mac, shared: bool) -> Result<OwnedFd, Error> {
+/// With `tagged` those of virtual LANs are among them, and what their tags were is told.
+pub(super) fn open(
+    name: &str,
+    device: &Device,
+    mac: Mac,
+    shared: bool,
+    tagged: bool,
+) -> Result<OwnedFd, Error> {
     let fail = |operation| move |error| Error::system(operation, name, error);
     // Of no protocol until it is bound: nothing from other devices gets in before.
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -94,7 +101,15 @@ pub(super) fn open(name: &str, device: &Device, mac: Mac, shared: bool) -> Resul
         "set the receive buffer for",
         RECEIVE_BUFFER,
     )?;
-    filter(&socket, mac).map_err(fail("set a filter for"))?;
+    if tagged {
+        set(
+            libc::SOL_PACKET,
+            super::tagged::PACKET_AUXDATA,
+            "ask for tags on",
+            1,
+        )?;
+    }
+    filter(&socket, mac, tagged).map_err(fail("set a filter for"))?;
 
     // SAFETY: zeros are a socket address of this family.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -133,7 +148,7 @@ pub(super) fn open(name: &str, device: &Device, mac: Mac, shared: bool) -> Resul
 }
 
 /// Lets through what goes to `mac` and what goes to more than one station: a program of the kernel's first packet filter.
-fn filter(socket: &OwnedFd, mac: Mac) -> io::Result<()> {
+fn filter(socket: &OwnedFd, mac: Mac, tagged: bool) -> io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
@@ -146,7 +161,7 @@ fn filter(socket: &OwnedFd, mac: Mac) -> io::Result<()> {
     let [a, b, c, d, e, f] = mac.0;
     let mut program = [
         line(LOAD_BYTE, TAGGED, 0, 0),
-        line(JUMP_EQUAL, 0, 0, 7),
+        line(JUMP_EQUAL, 0, 0, if tagged { 0 } else { 7 }),
         line(LOAD_BYTE, 0, 0, 0),
         line(JUMP_SET, 1, 4, 0),
         line(LOAD_WORD, 0, 0, 0),

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use millrace_wire::ethernet::Mac;
+
 use super::{Config, Error};
 use crate::ioctl::{Request, interface_call};
 use crate::netlink::Netlink;
@@ -25,6 +27,33 @@ pub(super) fn exists(name: &str) -> Result<bool, Error> {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(false),
         Err(error) => Err(Error::system(operation, name, error)),
     }
+}
+
+/// The address of the device, as the kernel has it.
+pub(super) fn kernel_mac(name: &str) -> Result<Mac, Error> {
+    let fail = |error| Error::system("read the address of", name, error);
+    let socket = socket().map_err(fail)?;
+    let mut request = Request::about(name);
+    interface_call(
+        socket.as_fd(),
+        libc::SIOCGIFHWADDR as libc::Ioctl,
+        &mut request,
+    )
+    .map_err(fail)?;
+    Ok(Mac(request.hardware_address()))
+}
+
+/// Sets the MTU of the device.
+pub(super) fn set_mtu(name: &str, mtu: u16) -> Result<(), Error> {
+    let fail = |error| Error::system("set the MTU of", name, error);
+    let socket = socket().map_err(fail)?;
+    let mut request = Request::about(name).int(mtu.into());
+    interface_call(
+        socket.as_fd(),
+        libc::SIOCSIFMTU as libc::Ioctl,
+        &mut request,
+    )
+    .map_err(fail)
 }
 
 /// Sets MTU, queue length and addresses, and brings the device up.

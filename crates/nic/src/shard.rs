@@ -1,0 +1,187 @@
+//! One shard: a queue of the wire, a queue of the kernel's interface, and the flows between them.
+
+use std::io;
+
+use millrace_offload::{Config, Counters, FlowInfo, Instant, Receive, Sink, Unit, transmit};
+use millrace_port::{FRAME_MAX, Relay};
+use millrace_wire::vnet::{self, VnetHeader};
+
+/// How many frames are taken from the wire before the other direction has its turn.
+const BURST: usize = 256;
+/// How many of the kernel's units are taken before the wire has its turn.
+const SEND_BURST: usize = 64;
+/// Room beyond the largest frame, for a tag.
+const SPARE: usize = 64;
+
+/// What a round has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Frames from the wire.
+    pub received: usize,
+    /// Units from the kernel.
+    pub sent: usize,
+}
+
+impl Round {
+    /// Whether there was nothing to do.
+    pub fn is_idle(&self) -> bool {
+        *self == Round::default()
+    }
+}
+
+/// Frames that could not be put into a form that the wire takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unsound(pub(crate) u64);
+
+/// A shard between the wire `W` and the host `H`. No system call but those of its ports, no clock.
+#[derive(Debug)]
+pub struct Shard<W, H> {
+    wire: W,
+    host: H,
+    receive: Receive,
+    /// What a buffer of the pool has no room for, and what the kernel sends.
+    large: Vec<u8>,
+    unsound: Unsound,
+}
+
+impl<W: Relay, H: Relay> Shard<W, H> {
+    /// A shard. The host must take unfinished checksums and large units, as a TAP device does.
+    pub fn new(wire: W, host: H, config: Config) -> Shard<W, H> {
+        Shard {
+            wire,
+            host,
+            receive: Receive::new(config),
+            large: vec![0; FRAME_MAX + SPARE],
+            unsound: Unsound::default(),
+        }
+    }
+
+    /// Takes what is there, from both sides, up to a limit.
+    ///
+    /// # Errors
+    /// Those of a device that is gone.
+    pub fn round(&mut self, now: Instant) -> io::Result<Round> {
+        let round = Round {
+            received: self.take_from_wire(now)?,
+            sent: self.take_from_host()?,
+        };
+        Ok(round)
+    }
+
+    fn take_from_wire(&mut self, now: Instant) -> io::Result<usize> {
+        let mut sink = ToHost {
+            host: &mut self.host,
+            error: None,
+        };
+        let mut received = 0;
+        while received < BURST {
+            let Some(frame) = self
+                .wire
+                .receive_parts(self.receive.buffer(), &mut self.large)?
+            else {
+                break;
+            };
+            let rest = &self.large[..frame.rest];
+            self.receive
+                .frame(frame.start, frame.len, rest, frame.vnet, now, &mut sink);
+            received += 1;
+        }
+        if received > 0 {
+            self.receive.end_of_burst(received < BURST, now, &mut sink);
+        } else {
+            self.receive.on_timer(now, &mut sink);
+        }
+        sink.error.map_or(Ok(received), Err)
+    }
+
+    fn take_from_host(&mut self) -> io::Result<usize> {
+        let capabilities = self.wire.capabilities();
+        let mut sent = 0;
+        while sent < SEND_BURST {
+            let Some(frame) = self.host.receive_parts(&mut self.large, &mut [])? else {
+                break;
+            };
+            sent += 1;
+            let bytes = &mut self.large[frame.start..frame.start + frame.len];
+            let done_by_wire = if frame.vnet.gso == vnet::Gso::NONE {
+                capabilities.tx_checksum
+            } else {
+                capabilities.tx_segmentation_max > 0
+            };
+            if done_by_wire {
+                self.wire.send_parts(bytes, &[], &frame.vnet)?;
+            } else if !send_segments(&mut self.wire, bytes, &frame.vnet)? {
+                self.unsound.0 += 1;
+            }
+        }
+        Ok(sent)
+    }
+
+    /// When [`Shard::round`] is wanted though no frame has come.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.receive.deadline()
+    }
+
+    /// What receive offload has done.
+    pub fn counters(&self) -> &Counters {
+        self.receive.counters()
+    }
+
+    /// The flows that it knows.
+    pub fn flows(&self, now: Instant) -> impl Iterator<Item = FlowInfo> {
+        self.receive.flows(now)
+    }
+
+    /// Units that the kernel sent and that were not what it said of them.
+    pub fn unsound(&self) -> u64 {
+        self.unsound.0
+    }
+
+    /// The wire.
+    pub fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// The wire.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// The kernel's interface.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+}
+
+/// Does what the wire cannot. `false` when the frame is not what is said of it.
+fn send_segments(wire: &mut impl Relay, frame: &mut [u8], vnet: &VnetHeader) -> io::Result<bool> {
+    let plain = VnetHeader::default();
+    if vnet.gso == vnet::Gso::NONE {
+        if transmit::complete(frame, vnet).is_err() {
+            return Ok(false);
+        }
+        wire.send_parts(frame, &[], &plain)?;
+        return Ok(true);
+    }
+    let mut outcome = Ok(true);
+    let cut = transmit::segment(frame, vnet, |head, payload| {
+        if outcome.is_ok() {
+            outcome = wire.send_parts(head, &[payload], &plain);
+        }
+    });
+    outcome.map(|_| cut.is_ok())
+}
+
+/// Hands units to the kernel; one that it does not take is dropped, and its queue counts it.
+struct ToHost<'a, H> {
+    host: &'a mut H,
+    error: Option<io::Error>,
+}
+
+impl<H: Relay> Sink for ToHost<'_, H> {
+    fn unit(&mut self, unit: Unit<'_>) {
+        if let Err(error) = self.host.send_parts(unit.head, unit.payload, &unit.vnet) {
+            self.error = Some(error);
+        }
+    }
+}

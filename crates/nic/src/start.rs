@@ -1,0 +1,120 @@
+//! From a configuration to a running card.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::io;
+
+use millrace_offload::Config as Offload;
+use millrace_port::{Port as _, packet, tap};
+use millrace_wire::ethernet;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::control;
+use crate::shard::Shard;
+use crate::worker::Worker;
+
+/// Memory for frames of all shards together, in bytes.
+const FRAME_MEMORY: usize = 16 << 20;
+/// Room in a buffer beside the packet: link-layer header, a tag, and as much again that a tag may be put before.
+const BESIDE: usize = ethernet::HEADER_LEN + 4 + 4;
+/// Flows that all shards together know.
+const FLOWS: usize = 16 << 10;
+/// Threads that a card can have.
+const SHARDS_MAX: u16 = 64;
+
+/// Why a card does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something about the kernel's interface.
+    #[error(transparent)]
+    Tap(#[from] tap::Error),
+    /// Something about the wire.
+    #[error(transparent)]
+    Packet(#[from] packet::Error),
+    /// None, or too many.
+    #[error("{0} shards were asked for; a card has 1 to {SHARDS_MAX}")]
+    Shards(u16),
+    /// The machine refuses, or a device is gone.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError::System { what, error }
+}
+
+/// Starts a card and runs it until one of its devices is gone. `ready` is called with the name of the kernel's interface once that is there.
+///
+/// # Errors
+/// Each says what it met. The interface is gone then.
+pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError> {
+    if !(1..=SHARDS_MAX).contains(&config.shards) {
+        return Err(StartError::Shards(config.shards));
+    }
+    let hosts = tap::open(&tap::Config {
+        name: config.host.clone(),
+        queues: config.shards,
+        ..tap::Config::default()
+    })?;
+    let name = hosts[0].name().to_owned();
+    let mac = hosts[0].kernel_mac()?;
+    let wires = packet::open_relay(&packet::Config {
+        device: config.wire.clone(),
+        queues: config.shards,
+        mac: Some(mac),
+    })?;
+    let mtu = wires[0].capabilities().mtu;
+    hosts[0].set_kernel_mtu(mtu)?;
+    let listener = control::listen(&name).map_err(system("cannot open the control socket"))?;
+
+    let clock = Clock::new();
+    let mut handles = Vec::new();
+    let (ended, wait) = std::sync::mpsc::channel();
+    for (index, (wire, host)) in wires.into_iter().zip(hosts).enumerate() {
+        let shard = Shard::new(wire, host, offload(config, mtu));
+        let (worker, handle) =
+            Worker::new(shard, clock).map_err(system("cannot set up a shard's waiting"))?;
+        handles.push(handle);
+        let ended = ended.clone();
+        std::thread::Builder::new()
+            .name(format!("millrace-nic{index}"))
+            .spawn(move || {
+                let _ = ended.send(worker.run());
+            })
+            .map_err(system("cannot start a shard's thread"))?;
+    }
+    let (own_name, wire) = (name.clone(), config.wire.clone());
+    std::thread::Builder::new()
+        .name("millrace-nic-control".to_owned())
+        .spawn(move || {
+            let _ = ended.send(control::serve(&listener, &own_name, &wire, &handles));
+        })
+        .map_err(system("cannot start the control thread"))?;
+    ready(&name);
+    match wait.recv() {
+        Ok(error) => Err(system("a device is gone")(error)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// What each shard's offload has.
+fn offload(config: &Config, mtu: u16) -> Offload {
+    let shards = usize::from(config.shards);
+    // Apart by an odd number of cache lines, so that headers do not all fall into the same sets of a cache.
+    let buffer_len = (usize::from(mtu) + BESIDE).next_multiple_of(128) + 64;
+    let random = RandomState::new();
+    Offload {
+        aggregate: config.aggregate,
+        flows: (FLOWS / shards).max(256),
+        buffers: (FRAME_MEMORY / shards / buffer_len).max(256),
+        buffer_len,
+        hash_key: [random.hash_one(1), random.hash_one(2)],
+        ..Offload::default()
+    }
+}
