@@ -1,25 +1,31 @@
-//! When what is in flight was sent: a short log that never allocates.
+//! When what is in flight was sent: a log that is short as long as the flight is.
 
 use millrace_wire::tcp::Seq;
 
 use crate::time::Instant;
 
-const ENTRIES: usize = 6;
+/// Transmissions that are told apart without memory of their own.
+const SHORT: usize = 4;
+/// And with it; a power of two.
+const LONG: usize = 32;
+/// A long flight that has had more transmissions is known in steps of this part of itself at most.
+const STEPS: u32 = 12;
 
-/// Transmissions of new data, oldest first. When it is full, neighbours are joined under the later one's time, so a long
-/// flight is known in steps of a sixth to a third of itself, and never as older than it is: what judges losses by
-/// age (RFC 8985) may wait a little too long, but is never too hasty.
+/// Transmissions of new data, oldest first. Once there are many in flight they are kept apart from the connection, until the flight has ended; once there
+/// are more than can be kept, neighbours are joined under the later one's time. So the time of an entry is that of its last byte, and no byte is
+/// known as older than it is: what judges losses by age (RFC 8985) may wait a little too long, but is never too hasty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlightLog {
-    entries: [Entry; ENTRIES],
+    entries: [Entry; SHORT],
     len: u8,
+    long: Option<Box<Long>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     /// End of the transmission: low half of a stream offset.
     end: u32,
-    /// Its time: low half of a microsecond count.
+    /// When its last byte was sent: low half of a microsecond count.
     at: u32,
 }
 
@@ -31,23 +37,38 @@ impl FlightLog {
             end: end as u32,
             at: now.as_micros() as u32,
         };
+        if let Some(long) = &mut self.long {
+            return long.sent(entry);
+        }
         let len = usize::from(self.len);
         if len > 0 && self.entries[len - 1].at == entry.at {
             self.entries[len - 1].end = entry.end;
             return;
         }
-        if len == ENTRIES {
-            self.halve();
+        if len == SHORT {
+            let mut long = Box::new(Long::of(&self.entries));
+            long.sent(entry);
+            self.long = Some(long);
+            return;
         }
-        self.entries[usize::from(self.len)] = entry;
+        self.entries[len] = entry;
         self.len += 1;
     }
 
     /// Everything before offset `una` is acknowledged: forgets it, and tells when the byte before `una` was sent (its
-    /// time, modulo 2^32 microseconds).
+    /// time, modulo 2^32 microseconds). Of a long flight only the ends of entries tell, so that a round trip is never taken for shorter than
+    /// it is.
     #[inline]
     pub(crate) fn acked(&mut self, una: u64) -> Option<u32> {
         let una = Seq(una as u32);
+        if let Some(long) = &mut self.long {
+            let sent = long.acked(una);
+            if long.len == 0 {
+                self.long = None;
+                self.len = 0;
+            }
+            return sent;
+        }
         let len = usize::from(self.len);
         let mut gone = 0;
         while gone < len && Seq(self.entries[gone].end).before(una) {
@@ -69,16 +90,95 @@ impl FlightLog {
 
     /// The transmissions, oldest first: end (modulo 2^32) and time.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.entries[..usize::from(self.len)]
-            .iter()
-            .map(|entry| (entry.end, entry.at))
+        let short = match self.long {
+            None => usize::from(self.len),
+            Some(_) => 0,
+        };
+        let long = self.long.iter().flat_map(|long| long.iter());
+        let entries = self.entries[..short].iter().copied().chain(long);
+        entries.map(|entry| (entry.end, entry.at))
+    }
+}
+
+/// The log of a long flight: a ring.
+#[derive(Clone, Debug)]
+struct Long {
+    entries: [Entry; LONG],
+    head: u8,
+    len: u8,
+    /// Where the first entry starts.
+    start: u32,
+}
+
+impl Long {
+    fn of(entries: &[Entry]) -> Long {
+        let mut long = Long {
+            entries: [Entry::default(); LONG],
+            head: 0,
+            len: entries.len() as u8,
+            start: entries[0].end,
+        };
+        long.entries[..entries.len()].copy_from_slice(entries);
+        long
     }
 
-    fn halve(&mut self) {
-        for pair in 0..ENTRIES / 2 {
-            self.entries[pair] = self.entries[2 * pair + 1];
+    fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        (0..self.len).map(|i| self.entries[self.place(i)])
+    }
+
+    fn place(&self, index: u8) -> usize {
+        usize::from(self.head.wrapping_add(index)) % LONG
+    }
+
+    fn sent(&mut self, entry: Entry) {
+        let last = self.place(self.len - 1);
+        if self.entries[last].at == entry.at {
+            self.entries[last].end = entry.end;
+            return;
         }
-        self.len = (ENTRIES / 2) as u8;
+        if usize::from(self.len) == LONG {
+            self.thin();
+        }
+        let free = self.place(self.len);
+        self.entries[free] = entry;
+        self.len += 1;
+    }
+
+    fn acked(&mut self, una: Seq) -> Option<u32> {
+        let mut sent = None;
+        while self.len > 0 {
+            let first = self.entries[usize::from(self.head)];
+            if Seq(first.end).after(una) {
+                break;
+            }
+            sent = Some(first.at);
+            self.head = (self.head + 1) % LONG as u8;
+            self.len -= 1;
+        }
+        self.start = una.0;
+        sent
+    }
+
+    /// Joins neighbours that together are at most a step, so that two that remain are more: fewer than two for each step. The first stays, or
+    /// it might be joined with the next for ever, and never tell.
+    fn thin(&mut self) {
+        let last = self.entries[self.place(self.len - 1)];
+        let step = last.end.wrapping_sub(self.start) / STEPS;
+        let mut kept = [Entry::default(); LONG];
+        let mut len = 0;
+        let mut start = self.start;
+        for entry in self.iter() {
+            if len > 1 && entry.end.wrapping_sub(start) <= step {
+                kept[len - 1] = entry;
+                continue;
+            }
+            if len > 0 {
+                start = kept[len - 1].end;
+            }
+            kept[len] = entry;
+            len += 1;
+        }
+        (self.entries, self.head, self.len) = (kept, 0, len as u8);
     }
 }
 
@@ -107,14 +207,43 @@ mod tests {
     #[test]
     fn a_long_flight_is_never_known_as_older_than_it_is() {
         let mut log = FlightLog::default();
-        for i in 0..100u64 {
+        for i in 0..1_000u64 {
             log.sent((i + 1) * 10, at(i * 7));
         }
-        assert!(log.iter().count() <= ENTRIES);
-        for i in 0..100u64 {
-            let sent = log.acked((i + 1) * 10).expect("in flight");
-            assert!(u64::from(sent) >= i * 7);
+        assert!(log.iter().count() <= LONG);
+        let mut known = 0;
+        let mut from = 0;
+        for (end, sent) in log.clone().iter() {
+            assert_eq!(sent, (end / 10 - 1) * 7);
+            assert!(end - from <= 10_000 / STEPS + 10, "{from}..{end}");
+            from = end;
         }
+        for i in 0..1_000u64 {
+            if let Some(sent) = log.acked((i + 1) * 10) {
+                assert_eq!(u64::from(sent), i * 7);
+                known += 1;
+            }
+        }
+        assert!(known > STEPS, "{known}");
+        assert!(log.long.is_none(), "no memory without a flight");
+    }
+
+    /// A flight that goes on for ever: each acknowledgement lets one more transmission out.
+    #[test]
+    fn rfc6298_3_a_round_trip_is_measured_however_long_the_flight() {
+        let mut log = FlightLog::default();
+        for i in 1..=1_000u64 {
+            log.sent(i * 1_448, at(i * 10));
+        }
+        let mut samples = 0;
+        for i in 1_001..=10_000u64 {
+            if let Some(sent) = log.acked((i - 1_000) * 1_448) {
+                assert_eq!(i * 10 - u64::from(sent), 10_000);
+                samples += 1;
+            }
+            log.sent(i * 1_448, at(i * 10));
+        }
+        assert!(samples > 9 * 10, "{samples} in nine round trips");
     }
 
     #[test]

@@ -119,5 +119,5 @@ fn a_peer_without_selective_acknowledgement_is_served_as_well() {
         loss: 0,
     };
     let (used, timeouts) = fill(&path, Algorithm::Cubic, false);
-    assert!(used >= 75, "{used} %, {timeouts} time-outs");
+    assert!(used >= 70, "{used} %, {timeouts} time-outs");
 }
