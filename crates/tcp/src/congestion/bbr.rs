@@ -369,12 +369,12 @@ impl Bbr {
                 }
                 Some(until) if now >= until => {
                     self.round_trip_at = now;
-                    self.restore(window);
                     if self.is_full() {
                         self.enter_probe_rate(now);
                     } else {
                         self.mode = Mode::Startup;
                     }
+                    self.restore(window);
                 }
                 _ => {}
             }
@@ -415,10 +415,12 @@ impl Bbr {
         self.prior_window = self.prior_window.max(window.cwnd);
     }
 
-    /// BBRRestoreCwnd.
+    /// BBRRestoreCwnd. A repair that ends while the round trip is measured leaves the window to be restored after that.
     pub(crate) fn restore(&mut self, window: &mut Window) {
         window.cwnd = window.cwnd.max(self.prior_window);
-        self.prior_window = 0;
+        if !matches!(self.mode, Mode::ProbeRoundTrip { .. }) {
+            self.prior_window = 0;
+        }
     }
 }
 
