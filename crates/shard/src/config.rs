@@ -154,9 +154,9 @@ impl Default for Buffers {
     fn default() -> Buffers {
         Buffers {
             send_default: 64 << 10,
-            send_max: 4 << 20,
+            send_max: 16 << 20,
             receive_default: 64 << 10,
-            receive_max: 6 << 20,
+            receive_max: 16 << 20,
         }
     }
 }

@@ -109,7 +109,9 @@ impl<M: Memory> Shard<M> {
     pub const SOCKET_SIZE: usize = Slab::<Socket>::ENTRY_SIZE;
 
     /// A shard with nothing open. `memory` is where receive rings will live.
-    pub fn new(config: Config, memory: M, now: Instant) -> Shard<M> {
+    pub fn new(mut config: Config, memory: M, now: Instant) -> Shard<M> {
+        // The window scale must suffice for what buffers can grow to.
+        config.tcp.receive_limit_max = config.buffers.receive_max;
         let secrets = Secrets::new(&config.secret);
         let limits = &config.limits;
         Shard {

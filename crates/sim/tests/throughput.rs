@@ -3,8 +3,8 @@
 mod common;
 
 use common::for_seeds;
-use millrace_shard::Config;
-use millrace_sim::{Client, Link, Network, Nic, Plan, Server};
+use millrace_shard::{Config, Options};
+use millrace_sim::{Client, Link, Network, Nic, Plan, Received, Server, Sink, Source};
 use millrace_tcp::{Duration, Ecn};
 
 /// Sends this much from one host to another and returns the payload bits per second. The links are alike.
@@ -49,6 +49,38 @@ fn t2_one_connection_fills_a_link() {
     for_seeds("t2_one_connection_fills_a_link", 1, |network| {
         let rate = measure(network, broadband(), 10_000_000, 1);
         assert!(rate > 17e6, "{:.1} of 20 Mbit/s", rate / 1e6);
+    });
+}
+
+/// A gigabit over 100 ms: 12.5 MB are on the way. Buffers start at 64 KB and have to find out.
+#[test]
+fn t10_a_long_fat_path_is_filled() {
+    let delay = Duration::from_millis(50);
+    let there = Link {
+        rate: Some(1_000_000_000),
+        queue_bytes: 12_500_000,
+        delay,
+        spare_arp: true,
+        ..Link::default()
+    };
+    let back = Link {
+        delay,
+        ..Link::default()
+    };
+    for_seeds("t10_a_long_fat_path_is_filled", 1, |network| {
+        let client = network.add_host(Nic::Segment, there);
+        let server = network.add_host(Nic::Segment, back);
+        let address = network.address_of(server, 80);
+        let received = Received::default();
+        network.run_program(server, Sink::new(address, received.clone()));
+        let source = Source::new(address, network.now(), Options::default());
+        network.run_program(client, source);
+        let sum = || received.borrow().values().sum::<u64>();
+        network.run_for(Duration::from_millis(2_000));
+        let before = sum();
+        network.run_for(Duration::from_millis(500));
+        let rate = (sum() - before) as f64 * 16.0;
+        assert!(rate > 940e6, "{:.1} of 1000 Mbit/s", rate / 1e6);
     });
 }
 

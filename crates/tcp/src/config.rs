@@ -49,12 +49,13 @@ pub struct Config {
     pub window_scaling: bool,
     /// Explicit congestion notification (RFC 3168): accepted when the peer asks for it, as in Linux.
     pub ecn: Ecn,
-    /// The most that a receive buffer will ever grow to, in bytes: it sets the window scale. 6 MiB.
+    /// The most that a receive buffer will ever grow to, in bytes: it sets the window scale. 16 MiB.
     pub receive_limit_max: u32,
-    /// Separate ranges of out-of-order data that are kept per connection; further ones are not stored. 256.
+    /// Separate ranges of out-of-order data that are kept per connection, as often as its receive buffer has MiB, once at least; further ones are not
+    /// stored. 256.
     pub out_of_order_ranges: u16,
-    /// Ranges of sent data that are told apart during loss recovery; further selective acknowledgements are not
-    /// recorded. 1,024.
+    /// Ranges of sent data that are told apart during loss recovery, as often as there are 4 MiB in flight when it begins, once at least; further
+    /// selective acknowledgements are not recorded. 1,024.
     pub scoreboard_ranges: u16,
 }
 
@@ -67,6 +68,19 @@ pub enum Ecn {
     Accept,
     /// Then, and when connecting.
     Ask,
+}
+
+impl Config {
+    /// Ranges of out-of-order data that a connection keeps whose receive buffer has `limit` bytes: many losses in one window of a long fat path
+    /// must not cost a round trip for each few of them.
+    pub(crate) fn gaps_max(&self, limit: u32) -> usize {
+        usize::from(self.out_of_order_ranges) * (limit >> 20).max(1) as usize
+    }
+
+    /// Ranges that are told apart of `flight` bytes sent, for the same reason.
+    pub(crate) fn runs_max(&self, flight: u32) -> usize {
+        usize::from(self.scoreboard_ranges) * (flight >> 22).max(1) as usize
+    }
 }
 
 impl Default for Config {
@@ -92,7 +106,7 @@ impl Default for Config {
             selective_ack: true,
             window_scaling: true,
             ecn: Ecn::Accept,
-            receive_limit_max: 6 << 20,
+            receive_limit_max: 16 << 20,
             out_of_order_ranges: 256,
             scoreboard_ranges: 1_024,
         }

@@ -73,7 +73,7 @@ impl Connection {
             recovery.phase = Phase::Disorder;
         }
         recovery.repair.get_or_insert_with(|| {
-            let limit = usize::from(config.scoreboard_ranges);
+            let limit = config.runs_max(send.in_flight());
             let board = Scoreboard::new(send.una, send.nxt, &recovery.log, limit);
             Box::new(Repair {
                 board,

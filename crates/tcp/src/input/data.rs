@@ -104,7 +104,7 @@ impl Connection {
         let held = gaps.covering(&range);
         if held.is_none()
             && from > next
-            && gaps.is_full_for(&range, usize::from(config.out_of_order_ranges))
+            && gaps.is_full_for(&range, config.gaps_max(self.receive.limit))
         {
             return false;
         }

@@ -224,9 +224,9 @@ fn rfc9293_3_8_6_announced_window_never_shrinks() {
             script.read();
         }
         while let Some(ack) = script.poll() {
-            let next = i64::from(ack.ack - script.irs) + (i64::from(ack.window) << 7);
-            // What a shift of 7 cannot express may be missing.
-            assert!(next > edge - 128, "from {edge} to {next}");
+            let next = i64::from(ack.ack - script.irs) + (i64::from(ack.window) << 9);
+            // What a shift of 9 cannot express may be missing.
+            assert!(next > edge - 512, "from {edge} to {next}");
             edge = edge.max(next);
         }
     }
@@ -249,7 +249,7 @@ fn set_receive_limit_opens_the_window() {
     script.inject(". 1461:2921(1460) ack 1");
     script.expect(&format!(
         ". 1:1(0) ack 2921 win {}",
-        ((1 << 20) - 2_920) >> 7
+        ((1 << 20) - 2_920) >> 9
     ));
 }
 

@@ -88,7 +88,7 @@ fn rfc9293_3_10_7_2_syn_is_answered_with_syn_ack() {
             reply.options.window_scale,
             reply.options.sack_permitted
         ),
-        (Some(1_460), Some(7), true)
+        (Some(1_460), Some(9), true)
     );
     assert_eq!(reply.options.timestamps.expect("stamped").echo, PEER_CLOCK);
     assert_eq!(reply.window, 65_535);
@@ -297,7 +297,7 @@ fn what_was_agreed_on_is_carried_over() {
             info.send_scale,
             info.receive_scale
         ),
-        (true, true, Some(5), Some(7))
+        (true, true, Some(5), Some(9))
     );
     assert_eq!(
         (info.send_mss, info.send_window, info.srtt_us),
