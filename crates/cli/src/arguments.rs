@@ -69,6 +69,10 @@ pub struct LinkArguments {
     /// Next hop for the destinations of a prefix, as in `--route 10.0.0.0/8 via 10.9.0.1`; the longest prefix counts; up to 32, each with the option again
     #[arg(long, num_args = 3, value_names = ["PREFIX", "via", "IP"])]
     pub route: Vec<String>,
+    /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the link; others are passed over. A TAP device is then for a bridge, or for the kernel's
+    /// own device of that LAN: it gets no --host-addr
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
     /// Largest IP packet on the link in bytes; on a device that is there already, no larger than that device's
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521))]
     pub mtu: u16,
@@ -97,7 +101,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "mtu", "no_follow", "ecn"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "ecn"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -191,6 +195,7 @@ impl LinkArguments {
             || !self.addr.is_empty()
             || !self.host_addr.is_empty()
             || !self.gateway.is_empty()
+            || self.vlan.is_some()
             || !self.route.is_empty();
         let link = if wants_link || !self.loopback {
             Some(link::of(self)?)

@@ -37,7 +37,15 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
                 Some(Spec::Tap { name }) => name.clone(),
                 _ => None,
             };
-            let hosts = both_ends(&mut addresses, &arguments.host_addr)?;
+            ensure!(
+                arguments.vlan.is_none() || arguments.host_addr.is_empty(),
+                "--host-addr would be outside of the LAN of --vlan: leave it out, and give an address to the kernel's own device of that LAN, such as \
+                 `ip link add link mr0 name mr0.7 type vlan id 7`"
+            );
+            let mut hosts = both_ends(&mut addresses, &arguments.host_addr)?;
+            if arguments.vlan.is_some() {
+                hosts.clear();
+            }
             (Device::Tap { name }, hosts)
         }
     };
@@ -63,6 +71,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
         routes: routes(arguments, &addresses)?,
         addresses,
         hosts,
+        vlan: arguments.vlan,
         mtu: arguments.mtu,
     })
 }
@@ -344,6 +353,9 @@ mod tests {
                 "--route 10.0.0.0/8 via 10.9.0.1 --route 10.0.0.0/8 via 10.9.0.3",
                 "via 10.9.0.1",
             ),
+            ("--vlan 7 --host-addr 10.9.0.1/24", "--vlan"),
+            ("--vlan 4095", "4095"),
+            ("--vlan 0", "0"),
             ("--link packet:eth0 --host-addr 10.8.0.1/24", "eth0"),
             ("--link packet:eth0 --addr fd00:9::2/64", "eth0"),
         ] {

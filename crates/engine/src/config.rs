@@ -58,6 +58,8 @@ pub struct Link {
     pub hosts: Vec<(IpAddr, u8)>,
     /// Ways to what is off the link, at most [`ROUTES_MAX`].
     pub routes: Vec<Route>,
+    /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the device, 1 to 4094; without it they have none.
+    pub vlan: Option<u16>,
     /// Largest IP packet in bytes; no larger than a device that is there already allows.
     pub mtu: u16,
 }
@@ -74,9 +76,12 @@ pub struct Route {
 }
 
 impl Link {
-    /// The engine's addresses with their prefixes, for people.
+    /// The engine's addresses with their prefixes, and the virtual LAN that they are on, for people.
     pub fn addresses(&self) -> String {
-        list(&self.addresses)
+        match self.vlan {
+            None => list(&self.addresses),
+            Some(id) => format!("{}, VLAN {id},", list(&self.addresses)),
+        }
     }
 
     /// The kernel's, likewise.

@@ -178,7 +178,7 @@ impl Worker {
         let description = Description {
             sockets,
             programs,
-            worker: self.counters,
+            worker: self.counters(),
             shard: self
                 .shard
                 .counters()

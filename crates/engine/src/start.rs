@@ -11,6 +11,7 @@ use millrace_port::{Offload, Port, packet, spec, tap};
 use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::{EtherType, Mac};
+use millrace_wire::vlan::Tag;
 use millrace_wire::{arp, ethernet};
 
 use crate::config::{self, Config, Device};
@@ -39,6 +40,9 @@ pub enum StartError {
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
+    /// No number of a virtual LAN.
+    #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
+    Vlan(u16),
     /// None, or more than a program can speak to.
     #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),
@@ -184,7 +188,9 @@ impl Link {
     fn tap(config: &Config, link: &config::Link, name: Option<String>) -> Result<Link, StartError> {
         let taps = tap::open(&tap::Config {
             name,
+            up: true,
             hosts: link.hosts.clone(),
+            vlan: tag(link)?,
             mtu: link.mtu,
             queues: config.shards,
             ..tap::Config::default()
@@ -198,6 +204,7 @@ impl Link {
             device: name.to_owned(),
             queues: config.shards,
             mac: None,
+            vlan: tag(link)?,
         })?;
         let mut opened = Link::of(name.to_owned(), link.mtu, sockets);
         for (address, _) in addresses(link) {
@@ -272,6 +279,12 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         });
     }
     Ok(shard_config)
+}
+
+/// The tag of the link's virtual LAN.
+fn tag(link: &config::Link) -> Result<Option<Tag>, StartError> {
+    let tag = |id| Tag::new(id).ok_or(StartError::Vlan(id));
+    link.vlan.map(tag).transpose()
 }
 
 /// An address of one family.

@@ -48,6 +48,8 @@ pub struct WorkerCounters {
     pub frames_in: u64,
     /// Frames sent.
     pub frames_out: u64,
+    /// Frames received that were of another virtual LAN, or of none, and dropped.
+    pub frames_foreign: u64,
     /// Reads and writes that the device refused.
     pub port_errors: u64,
     /// Submissions served.
@@ -445,6 +447,15 @@ impl Worker {
             at_most(SWEEP);
         }
         patience
+    }
+
+    /// The counters, with what the port has counted.
+    pub(crate) fn counters(&self) -> WorkerCounters {
+        let port = self.port.as_ref().map(|port| port.counters());
+        WorkerCounters {
+            frames_foreign: port.map_or(0, |counters| counters.rx_foreign),
+            ..self.counters
+        }
     }
 
     /// The doorbell that wakes this worker.

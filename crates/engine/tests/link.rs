@@ -24,6 +24,7 @@ fn link() -> Link {
         addresses: vec![("10.9.0.2".parse().unwrap(), 24)],
         hosts: vec![("10.9.0.1".parse().unwrap(), 24)],
         routes: Vec::new(),
+        vlan: None,
         mtu: 1500,
     }
 }

@@ -68,6 +68,7 @@ pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError
         device: config.wire.clone(),
         queues: config.shards,
         mac: Some(mac),
+        vlan: None,
     })?;
     let mtu = wires[0].capabilities().mtu;
     hosts[0].set_kernel_mtu(mtu)?;

@@ -54,6 +54,8 @@ pub struct Counters {
     pub tx_frames: u64,
     /// Bytes of these frames.
     pub tx_bytes: u64,
+    /// Frames received that were not of the virtual LAN that the port is on, and were dropped.
+    pub rx_foreign: u64,
     /// Frames that could not be sent for want of room, or because the device was down.
     pub tx_dropped: u64,
 }

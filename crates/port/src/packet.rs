@@ -12,9 +12,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
+use millrace_wire::vlan::Tag;
 use millrace_wire::vnet::VnetHeader;
 
 pub use error::Error;
+
+use socket::Lan;
 
 use crate::queue::Queue;
 use crate::spec::check_device_name;
@@ -31,6 +34,8 @@ pub struct Config {
     pub queues: u16,
     /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
     pub mac: Option<Mac>,
+    /// The virtual LAN that the stack is on: its frames have this tag on the device; without one they have none. Others are the kernel's.
+    pub vlan: Option<Tag>,
 }
 
 /// One socket on a device.
@@ -45,18 +50,19 @@ pub struct Packet {
 /// # Errors
 /// Each says what it met and what can be done; nothing is left behind.
 pub fn open(config: &Config) -> Result<Vec<Packet>, Error> {
-    open_with(config, false)
+    let lan = config.vlan.map_or(Lan::Untagged, Lan::Tagged);
+    open_with(config, lan)
 }
 
-/// Opens so many sockets on the device, for frames that are relayed: those of virtual LANs are among them.
+/// Opens so many sockets on the device, for frames that are relayed: those of all virtual LANs are among them.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_relay(config: &Config) -> Result<Vec<Packet>, Error> {
-    open_with(config, true)
+    open_with(config, Lan::All)
 }
 
-fn open_with(config: &Config, tagged: bool) -> Result<Vec<Packet>, Error> {
+fn open_with(config: &Config, lan: Lan) -> Result<Vec<Packet>, Error> {
     check_device_name(&config.device)?;
     if !(1..=256).contains(&config.queues) {
         return Err(Error::Queues {
@@ -92,9 +98,10 @@ fn open_with(config: &Config, tagged: bool) -> Result<Vec<Packet>, Error> {
     };
     (0..config.queues)
         .map(|_| {
-            let descriptor = socket::open(&config.device, &device, mac, config.queues > 1, tagged)?;
+            let descriptor = socket::open(config, &device, mac, lan)?;
             Ok(Packet {
-                queue: Queue::new(descriptor),
+                // The kernel has taken the tag off before a packet socket sees the frame.
+                queue: Queue::new(descriptor).on(config.vlan, false),
                 capabilities,
             })
         })

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
+use millrace_wire::vlan::{self, Tag};
 use millrace_wire::vnet::{self, VnetHeader};
 use rustix::io::Errno;
 
@@ -13,22 +14,57 @@ use crate::{Counters, Offload, PARTS_MAX, Relayed, RxMeta};
 pub(crate) struct Queue {
     pub(crate) descriptor: OwnedFd,
     pub(crate) counters: Counters,
+    /// The virtual LAN whose tag each frame that is sent gets.
+    tag: Option<Tag>,
+    /// Whether received frames have their tags in them. If not, somebody has chosen them by their tags, and taken those off.
+    tagged_in: bool,
 }
+
+/// Frames of other virtual LANs that are passed over in one call.
+const FOREIGN_MAX: u32 = 64;
 
 impl Queue {
     pub(crate) fn new(descriptor: OwnedFd) -> Queue {
         Queue {
             descriptor,
             counters: Counters::default(),
+            tag: None,
+            tagged_in: false,
+        }
+    }
+
+    /// On the virtual LAN `tag`, if there is one; those above see nothing of it. `tagged_in`: received frames have the tag in them.
+    pub(crate) fn on(self, tag: Option<Tag>, tagged_in: bool) -> Queue {
+        Queue {
+            tag,
+            tagged_in: tagged_in && tag.is_some(),
+            ..self
         }
     }
 
     /// As [`crate::Port::receive`].
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
         let mut head = [0; vnet::LEN];
+        let mut foreign = 0;
         loop {
-            let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(buffer)];
-            let read = match rustix::io::readv(&self.descriptor, &mut parts) {
+            let mut bytes = [0; vlan::LEN];
+            // The tag is read past the frame, which then is as if it had none.
+            let read = if self.tagged_in {
+                let (addresses, rest) = buffer.split_at_mut(vlan::START);
+                rustix::io::readv(
+                    &self.descriptor,
+                    &mut [
+                        IoSliceMut::new(&mut head),
+                        IoSliceMut::new(addresses),
+                        IoSliceMut::new(&mut bytes),
+                        IoSliceMut::new(rest),
+                    ],
+                )
+            } else {
+                let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(buffer)];
+                rustix::io::readv(&self.descriptor, &mut parts)
+            };
+            let read = match read {
                 Ok(read) => read,
                 // A packet socket tells once that its device has gone down; it may come up again.
                 Err(Errno::AGAIN | Errno::NETDOWN) => return Ok(None),
@@ -36,9 +72,23 @@ impl Queue {
                 Err(error) => return Err(error.into()),
             };
             // Shorter ones do not exist; were there one, it would be no frame.
-            let Some(len) = read.checked_sub(vnet::LEN) else {
+            let Some(mut len) = read.checked_sub(vnet::LEN) else {
                 continue;
             };
+            if self.tagged_in {
+                let is_ours =
+                    len >= vlan::START + vlan::LEN && self.tag.is_some_and(|tag| tag.is(bytes));
+                if !is_ours {
+                    self.counters.rx_foreign += 1;
+                    foreign += 1;
+                    // Whoever floods the link with them does not keep the shard from its work.
+                    if foreign == FOREIGN_MAX {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+                len -= vlan::LEN;
+            }
             let Ok((head, _)) = VnetHeader::parse(&head) else {
                 continue;
             };
@@ -137,10 +187,22 @@ impl Queue {
         payload: [&[u8]; 2],
         offload: Offload,
     ) -> io::Result<bool> {
-        let vnet = VnetHeader::request(offload, head).emit();
-        let parts = [&vnet, head, payload[0], payload[1]].map(IoSlice::new);
+        let vnet = VnetHeader::request(offload, head);
+        let written = || match self.tag {
+            None => {
+                let vnet = vnet.emit();
+                let parts = [&vnet, head, payload[0], payload[1]].map(IoSlice::new);
+                rustix::io::writev(&self.descriptor, &parts)
+            }
+            Some(tag) => {
+                let (vnet, tag) = (vnet.moved_by(vlan::LEN as u16).emit(), tag.emit());
+                let (addresses, rest) = head.split_at(vlan::START.min(head.len()));
+                let parts = [&vnet, addresses, &tag, rest, payload[0], payload[1]];
+                rustix::io::writev(&self.descriptor, &parts.map(IoSlice::new))
+            }
+        };
         loop {
-            return match rustix::io::writev(&self.descriptor, &parts) {
+            return match written() {
                 Ok(written) => {
                     self.counters.tx_frames += 1;
                     self.counters.tx_bytes += (written - vnet::LEN) as u64;

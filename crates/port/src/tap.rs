@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::ethernet::Mac;
+use millrace_wire::vlan::Tag;
 use millrace_wire::vnet::VnetHeader;
 
 pub use error::Error;
@@ -28,8 +29,12 @@ use crate::{
 pub struct Config {
     /// Its name; a free one of the form `mr0`, `mr1`, ... when there is none.
     pub name: Option<String>,
-    /// The kernel's addresses on it with the bits of their prefixes. With none the kernel's side is not set up at all, nor brought up.
+    /// Whether the kernel's side is set up: its MTU and queue length, and that it is up.
+    pub up: bool,
+    /// The kernel's addresses on it with the bits of their prefixes; with one it is set up, too.
     pub hosts: Vec<(IpAddr, u8)>,
+    /// The virtual LAN that the stack is on: its frames have this tag on the device, others are passed over.
+    pub vlan: Option<Tag>,
     /// The largest IP datagram in bytes, [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
     /// How many queues it has, each a port; 1 to 256.
@@ -44,7 +49,9 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             name: None,
+            up: false,
             hosts: Vec::new(),
+            vlan: None,
             mtu: 1500,
             queues: 1,
             tx_queue_len: 1000,
@@ -92,7 +99,7 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
     for _ in 1..config.queues {
         descriptors.push(ioctl::attach(&name)?);
     }
-    if !config.hosts.is_empty() {
+    if config.up || !config.hosts.is_empty() {
         interface::set_up(&name, config)?;
     }
 
@@ -109,7 +116,7 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
         queues: config.queues,
     };
     let tap = |descriptor| Tap {
-        queue: Queue::new(descriptor),
+        queue: Queue::new(descriptor).on(config.vlan, true),
         name: name.clone(),
         capabilities,
     };

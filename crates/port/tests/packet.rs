@@ -32,6 +32,7 @@ fn open(device: &str, queues: u16) -> Result<Vec<Packet>, Error> {
         device: device.into(),
         queues,
         mac: None,
+        vlan: None,
     })
 }
 

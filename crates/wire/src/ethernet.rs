@@ -49,6 +49,8 @@ impl EtherType {
     pub const ARP: EtherType = EtherType(0x0806);
     /// IPv6.
     pub const IPV6: EtherType = EtherType(0x86dd);
+    /// A tag of a virtual LAN (IEEE 802.1Q), which another type follows.
+    pub const VLAN: EtherType = EtherType(0x8100);
 }
 
 /// Length of the header in bytes.

@@ -16,6 +16,7 @@ pub mod ndp;
 pub mod offload;
 pub mod tcp;
 pub mod udp;
+pub mod vlan;
 pub mod vnet;
 
 mod bytes;

@@ -124,6 +124,16 @@ impl VnetHeader {
         }
     }
 
+    /// The same for the frame with `len` bytes more before its IP header.
+    pub fn moved_by(self, len: u16) -> VnetHeader {
+        let moved = |at: u16| if at == 0 { 0 } else { at + len };
+        VnetHeader {
+            header_len: moved(self.header_len),
+            csum_start: moved(self.csum_start),
+            ..self
+        }
+    }
+
     /// What the header of a received frame says of its checksum.
     pub fn checksum_state(&self) -> ChecksumState {
         if self.flags.contains(Flags::NEEDS_CSUM) {

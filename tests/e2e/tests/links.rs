@@ -21,6 +21,8 @@ on_millrace!(
     a_gateway_leads_off_the_link,
     several_addresses_and_several_ways_off_the_link,
     ping_is_answered,
+    a_virtual_lan_on_a_tap_device_reaches_the_kernel_through_a_switch,
+    virtual_lans_on_one_device_are_apart,
     r2_a_device_that_is_there_serves,
 );
 
@@ -247,6 +249,120 @@ fn ping_is_answered(world: &World) -> Result<()> {
     let ping = compile::script("ping.py");
     world.run_on_peer(&[PYTHON, &ping, &SUBJECT.to_string()], seconds(20))?;
     server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+/// nginx at port 80 with a file of `size` bytes to serve: the words to start it with.
+fn file_server(world: &World, size: usize) -> Result<Vec<String>> {
+    fs::create_dir_all(world.directory().join("www"))?;
+    write_file(&world.directory().join("www/file"), 3, size)?;
+    Nginx {
+        port: 80,
+        main: "daemon off;",
+        http: "",
+        server: "listen [::]:80;",
+    }
+    .configure(world)
+}
+
+/// Waits until nginx at `address` takes connections from the peer's kernel.
+fn wait_for_server(world: &World, running: &mut Process, address: &str) -> Result<()> {
+    let address = address.parse()?;
+    wait_until("nginx takes connections", seconds(20), || {
+        ensure!(running.is_running()?, "it has ended:\n{}", running.stderr());
+        let peer = world.peer_namespace();
+        Ok(peer.enter(|| http::connect(address)).is_ok())
+    })
+}
+
+fn a_virtual_lan_on_a_tap_device_reaches_the_kernel_through_a_switch(world: &World) -> Result<()> {
+    let peer = world.peer_namespace();
+    let words = file_server(world, 20_000_000)?;
+    let mut command = world.millrace(&["run", "--link", "tap:mr0", "--vlan", "7"]);
+    command
+        .args([
+            "--addr",
+            &format!("{SUBJECT}/24"),
+            "--addr",
+            "fd00:9::2/64",
+            "--",
+        ])
+        .args(&words);
+    let mut running = world.start_on_subject(command)?;
+    wait_until("the device is up", seconds(10), || {
+        Ok(running.is_running()? && running.stderr().contains("VLAN 7"))
+    })?;
+    let relay = compile::script("vlan_relay.py");
+    let switch = world.peer(&[PYTHON, &relay, "mr0", "mr-seven", "7"])?;
+    wait_until("the switch is there", seconds(10), || {
+        Ok(switch.stdout().contains("ready"))
+    })?;
+    peer.ip(&format!("addr add {PEER}/24 dev mr-seven"))?;
+    peer.ip("addr add fd00:9::1/64 dev mr-seven nodad")?;
+    peer.ip("link set mr-seven up")?;
+    wait_for_server(world, &mut running, &format!("{SUBJECT}:80"))?;
+    let got = world.directory().join("got");
+    let got_name = got.to_string_lossy().into_owned();
+    for host in [SUBJECT.to_string(), "[fd00:9::2]".to_owned()] {
+        let url = format!("http://{host}/file");
+        let curl = ["curl", "-sS", "--fail", "-o", &got_name, &url];
+        world.run_on_peer(&curl, seconds(60))?;
+        ensure_same(&world.directory().join("www/file"), &got)?;
+    }
+    // What the kernel says on the device without a tag was not for the engine, and is counted.
+    let said = world
+        .start_on_subject(world.millrace(&["ss", "--counters"]))?
+        .wait(seconds(10))?
+        .success()?
+        .text();
+    let foreign = said.split("\"frames_foreign\":").nth(1).unwrap_or_default();
+    ensure!(!foreign.is_empty() && !foreign.starts_with("0,"), "{said}");
+    switch.stop(Signal::KILL, seconds(5))?;
+    running.stop(Signal::TERM, seconds(15)).map(|_| ())
+}
+
+/// Two engines of one virtual LAN at the ends of a veth pair, and one of another that they do not hear.
+fn virtual_lans_on_one_device_are_apart(world: &World) -> Result<()> {
+    let host = world.peer_namespace();
+    host.ip("link add mr-here type veth peer name mr-there")?;
+    host.ip("link set mr-here up")?;
+    host.ip("link set mr-there up")?;
+    let words = file_server(world, 5_000_000)?;
+    let engine = |device: &str, vlan: &str, address: &str, words: &[String]| {
+        let mut command = world.millrace(&["run", "--link", &format!("packet:{device}")]);
+        command.args(["--vlan", vlan, "--addr", &format!("{address}/24"), "--"]);
+        command.args(words);
+        command
+    };
+    let mut server = world.start_on_subject(engine("mr-here", "7", "10.9.0.2", &words))?;
+    wait_until("nginx has started", seconds(30), || {
+        ensure!(server.is_running()?, "it has ended:\n{}", server.stderr());
+        let said = world
+            .start_on_subject(world.millrace(&["ss"]))?
+            .wait(seconds(10))?
+            .text();
+        Ok(said.contains(":80"))
+    })?;
+    let got = world.directory().join("got");
+    let got_name = got.to_string_lossy().into_owned();
+    let curl = [
+        "curl",
+        "-sS",
+        "--fail",
+        "--connect-timeout",
+        "8",
+        "-o",
+        &got_name,
+        "http://10.9.0.2/file",
+    ]
+    .map(String::from);
+    let of_eight = world.start_on_subject(engine("mr-there", "8", "10.9.0.8", &curl))?;
+    let ended = of_eight.wait(seconds(60))?;
+    ensure!(ended.success().is_err(), "another LAN is another network");
+    let of_seven = world.start_on_subject(engine("mr-there", "7", "10.9.0.7", &curl))?;
+    of_seven.wait(seconds(60))?.success()?;
+    ensure_same(&world.directory().join("www/file"), &got)?;
+    server.stop(Signal::TERM, seconds(15))?;
+    host.ip("link del mr-here").map(drop)
 }
 
 /// nginx by packet sockets on one end of a veth pair; the kernel, which has the other, and a second program of its own on the same device.

@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_uint};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use millrace_wire::ethernet::Mac;
+use millrace_wire::ethernet::{EtherType, Mac};
+use millrace_wire::vlan::Tag;
 
-use super::Error;
+use super::{Config, Error};
 use crate::ioctl::{Request, check, interface_call};
 
 /// Bytes that the kernel holds for one socket before it drops: 64 large units.
@@ -16,6 +17,19 @@ const PACKET_IGNORE_OUTGOING: c_int = 23;
 /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`: the same for a group.
 const FANOUT_IGNORE_OUTGOING: c_uint = 0x4000;
 const ETH_P_ALL: u16 = 3;
+/// The type of the tag that was taken off, as a filter asks for it.
+const SKF_AD_VLAN_TPID: c_int = 60;
+
+/// Whose frames a socket is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lan {
+    /// Those without a tag.
+    Untagged,
+    /// Those of one virtual LAN.
+    Tagged(Tag),
+    /// All, and what their tags were is told.
+    All,
+}
 
 /// What is known of a device.
 pub(super) struct Device {
@@ -64,14 +78,8 @@ pub(super) fn find(name: &str) -> Result<Device, Error> {
 }
 
 /// A socket that receives the frames to `mac`, and those to everybody, and sends on the device.
-/// With `tagged` those of virtual LANs are among them, and what their tags were is told.
-pub(super) fn open(
-    name: &str,
-    device: &Device,
-    mac: Mac,
-    shared: bool,
-    tagged: bool,
-) -> Result<OwnedFd, Error> {
+pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Result<OwnedFd, Error> {
+    let (name, shared) = (&config.device, config.queues > 1);
     let fail = |operation| move |error| Error::system(operation, name, error);
     // Of no protocol until it is bound: nothing from other devices gets in before.
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -101,7 +109,7 @@ pub(super) fn open(
         "set the receive buffer for",
         RECEIVE_BUFFER,
     )?;
-    if tagged {
+    if lan == Lan::All {
         set(
             libc::SOL_PACKET,
             super::tagged::PACKET_AUXDATA,
@@ -109,7 +117,7 @@ pub(super) fn open(
             1,
         )?;
     }
-    filter(&socket, mac, tagged).map_err(fail("set a filter for"))?;
+    filter(&socket, mac, lan).map_err(fail("set a filter for"))?;
 
     // SAFETY: zeros are a socket address of this family.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -148,20 +156,41 @@ pub(super) fn open(
 }
 
 /// Lets through what goes to `mac` and what goes to more than one station: a program of the kernel's first packet filter.
-fn filter(socket: &OwnedFd, mac: Mac, tagged: bool) -> io::Result<()> {
+fn filter(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    // Frames of a virtual LAN are another network's; the device has taken the tag off, and noted that.
+    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+    // Each virtual LAN is a network of its own. The device or the kernel has taken the tag off, and noted what it was.
     const TAGGED: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    const TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
+    const TAG_TYPE: u32 = (libc::SKF_AD_OFF + SKF_AD_VLAN_TPID) as u32;
+    const TAG_ID: u32 = 0xfff;
     let line = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let [a, b, c, d, e, f] = mac.0;
-    let mut program = [
-        line(LOAD_BYTE, TAGGED, 0, 0),
-        line(JUMP_EQUAL, 0, 0, if tagged { 0 } else { 7 }),
+    // Each ends at the line after it, or leaves by its last one.
+    let of_lan = match lan {
+        Lan::All => vec![],
+        Lan::Untagged => vec![
+            line(LOAD_BYTE, TAGGED, 0, 0),
+            line(JUMP_EQUAL, 0, 1, 0),
+            line(RETURN, 0, 0, 0),
+        ],
+        Lan::Tagged(tag) => vec![
+            line(LOAD_BYTE, TAGGED, 0, 0),
+            line(JUMP_EQUAL, 0, 5, 0),
+            line(LOAD_WORD, TAG_TYPE, 0, 0),
+            line(JUMP_EQUAL, EtherType::VLAN.0.into(), 0, 3),
+            line(LOAD_WORD, TAG, 0, 0),
+            line(AND, TAG_ID, 0, 0),
+            line(JUMP_EQUAL, tag.id().into(), 1, 0),
+            line(RETURN, 0, 0, 0),
+        ],
+    };
+    let to_us = [
         line(LOAD_BYTE, 0, 0, 0),
         line(JUMP_SET, 1, 4, 0),
         line(LOAD_WORD, 0, 0, 0),
@@ -171,6 +200,7 @@ fn filter(socket: &OwnedFd, mac: Mac, tagged: bool) -> io::Result<()> {
         line(RETURN, u32::MAX, 0, 0),
         line(RETURN, 0, 0, 0),
     ];
+    let mut program = [&of_lan[..], &to_us].concat();
     let program = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
