@@ -1,4 +1,4 @@
-//! `millrace ss`: connections and listeners.
+//! `millrace ss`: connections, listeners and datagram sockets.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -40,7 +40,8 @@ fn table(json: &str) -> anyhow::Result<String> {
     let sockets: Vec<Value> = serde_json::from_str(json).context("the engine's answer")?;
     let mut rows = vec![
         [
-            "State", "Recv-Q", "Send-Q", "Local", "Peer", "Process", "cwnd", "rtt", "retrans",
+            "Proto", "State", "Recv-Q", "Send-Q", "Local", "Peer", "Process", "cwnd", "rtt",
+            "retrans", "dropped",
         ]
         .map(str::to_owned),
     ];
@@ -62,6 +63,7 @@ fn table(json: &str) -> anyhow::Result<String> {
             .as_u64()
             .map_or_else(String::new, |us| format!("{:.3} ms", us as f64 / 1000.0));
         rows.push([
+            text("protocol"),
             text("state"),
             number(&socket["receive_queue"]),
             number(&socket["send_queue"]),
@@ -71,6 +73,10 @@ fn table(json: &str) -> anyhow::Result<String> {
             number(&tcp["cwnd"]),
             rtt,
             number(&tcp["retransmits"]),
+            socket["dropped"]
+                .as_u64()
+                .filter(|dropped| *dropped > 0)
+                .map_or_else(String::new, |dropped| dropped.to_string()),
         ]);
     }
     Ok(crate::table::format(&rows))
@@ -82,12 +88,14 @@ mod tests {
 
     #[test]
     fn a_table_has_a_line_for_each_socket() {
-        let json = r#"[{"state":"LISTEN","local":"0.0.0.0:80","remote":"0.0.0.0:0","receive_queue":1,"send_queue":511,"pids":[7,8]},
-            {"state":"ESTAB","local":"10.9.0.2:80","remote":"10.9.0.1:999","receive_queue":0,"send_queue":5,"pids":[8],
+        let json = r#"[{"protocol":"udp","state":"UNCONN","local":"0.0.0.0:53","remote":"0.0.0.0:0","receive_queue":0,"send_queue":0,"pids":[9],"dropped":77},
+            {"protocol":"tcp","state":"LISTEN","local":"0.0.0.0:80","remote":"0.0.0.0:0","receive_queue":1,"send_queue":511,"pids":[7,8]},
+            {"protocol":"tcp","state":"ESTAB","local":"10.9.0.2:80","remote":"10.9.0.1:999","receive_queue":0,"send_queue":5,"pids":[8],
              "tcp":{"cwnd":14480,"rtt_us":1234,"retransmits":2}}]"#;
         let table = table(json).unwrap();
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines.len(), 3);
-        assert!(lines[1].contains("7,8") && lines[2].contains("1.234 ms"));
+        assert_eq!(lines.len(), 4);
+        assert!(lines[1].starts_with("udp") && lines[1].ends_with("77"));
+        assert!(lines[2].contains("7,8") && lines[3].contains("1.234 ms"));
     }
 }

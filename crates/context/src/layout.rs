@@ -9,7 +9,7 @@
 //! ```
 //! The file is sparse: only what is touched takes memory.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// First word of every region.
@@ -154,6 +154,10 @@ pub struct Header {
     pub own_len: u32,
     /// Maximum segment size on the link.
     pub mss: u32,
+    /// The largest IP packet on the link in bytes.
+    pub mtu: u32,
+    /// Index of the device that the link is to the kernel; 0 if there is none.
+    pub device_index: u32,
     /// How many parts.
     pub geometry: Geometry,
     /// The engine's own addresses in network order, IPv4 mapped.
@@ -200,11 +204,29 @@ impl Header {
         }
     }
 
-    fn own(&self) -> &[[u8; 16]] {
+    /// Whether `ip` means all hosts of the link, or of this host's loopback.
+    pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+        // The first routes are those to the prefixes of the own addresses.
+        let own = self.own().len().min(self.routes_len as usize);
+        let all_of = |route: &Route| {
+            let host_bits = 128 - route.bits.min(128);
+            let host = !(u32::MAX.checked_shl(host_bits).unwrap_or(0));
+            (97..=126).contains(&route.bits)
+                && route.covers(ip.into())
+                && (ip.to_bits() & host == host || ip.to_bits() & host == 0)
+        };
+        ip.is_broadcast()
+            || ip == Ipv4Addr::new(127, 255, 255, 255)
+            || self.routes[..own.min(ROUTES_MAX)].iter().any(all_of)
+    }
+
+    /// The engine's own addresses, mapped.
+    pub fn own(&self) -> &[[u8; 16]] {
         &self.own[..(self.own_len as usize).min(OWN_MAX)]
     }
 
-    fn is_own(&self, ip: IpAddr) -> bool {
+    /// Whether `ip` is an address of the engine.
+    pub fn is_own(&self, ip: IpAddr) -> bool {
         self.own().contains(&mapped(ip))
     }
 }

@@ -2,10 +2,65 @@
 //!
 //! One thread at a time asks (it holds the context's lock), so one cell is enough. It sleeps on `sequence`.
 
+use crate::Address;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes an answer can carry beside its result.
 pub const DATA: usize = 512;
+
+/// An error about a datagram that was sent, in an answer. What the datagram carried, as far as it is known, follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What it means.
+    pub errno: u32,
+    /// The largest packet that the path takes, or 0.
+    pub info: u32,
+    /// Type and code of the ICMP message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// Who says so, mapped.
+    pub offender: [u8; 16],
+    /// Whom the datagram was for.
+    pub to: Address,
+}
+
+impl Failure {
+    /// Bytes that it takes.
+    pub const LEN: usize = 56;
+
+    /// As bytes.
+    pub fn emit(&self) -> [u8; Failure::LEN] {
+        let mut out = [0; Failure::LEN];
+        out[..4].copy_from_slice(&self.errno.to_ne_bytes());
+        out[4..8].copy_from_slice(&self.info.to_ne_bytes());
+        out[8..10].copy_from_slice(&[self.kind, self.code]);
+        out[10..12].copy_from_slice(&self.to.port.to_ne_bytes());
+        out[16..32].copy_from_slice(&self.offender);
+        out[32..48].copy_from_slice(&self.to.ip);
+        out
+    }
+
+    /// Back from bytes.
+    pub fn parse(bytes: &[u8; Failure::LEN]) -> Failure {
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let ip = |at: usize| std::array::from_fn(|index| bytes[at + index]);
+        Failure {
+            errno: word(0),
+            info: word(4),
+            kind: bytes[8],
+            code: bytes[9],
+            offender: ip(16),
+            to: Address {
+                ip: ip(32),
+                port: u16::from_ne_bytes([bytes[10], bytes[11]]),
+                ..Address::NONE
+            },
+        }
+    }
+}
 
 /// The cell.
 #[repr(C, align(64))]
@@ -63,6 +118,20 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_survives_its_bytes() {
+        let end: std::net::SocketAddr = "10.9.0.1:53".parse().unwrap();
+        let failure = Failure {
+            errno: 111,
+            info: 1400,
+            kind: 3,
+            code: 4,
+            offender: [9; 16],
+            to: end.into(),
+        };
+        assert_eq!(Failure::parse(&failure.emit()), failure);
+    }
 
     #[test]
     fn an_answer_carries_its_data() {

@@ -31,6 +31,11 @@ bitflags! {
         const DEAD = 128;
         /// The peer has announced a byte as urgent: [`EngineCold::urgent`] says which.
         const URGENT = 256;
+        /// It is one for datagrams. Its ring holds records (`millrace_wire::record`), and `received` and `consumed` are ends of records; `acked` counts
+        /// the bytes that have left.
+        const DATAGRAM = 512;
+        /// Errors with particulars wait for [`crate::Operation::TakeFailure`].
+        const FAILURES = 1024;
     }
 }
 
@@ -99,6 +104,8 @@ pub struct EngineCold {
     pub remote: [AtomicU64; 3],
     /// TCP_NOTSENT_LOWAT: nothing more is taken while so many bytes beyond `sent` are queued; 0: no bound.
     pub notsent_low: AtomicU32,
+    /// Of a datagram socket, the largest packet to its peer in bytes; 0 without one.
+    pub mtu: AtomicU32,
     /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written before `received` passes it.
     pub urgent: AtomicU64,
 }
@@ -275,6 +282,7 @@ impl Slot {
         self.cold.set_addresses(Address::NONE, Address::NONE);
         self.cold.urgent.store(0, Ordering::Relaxed);
         self.cold.notsent_low.store(0, Ordering::Relaxed);
+        self.cold.mtu.store(0, Ordering::Relaxed);
         g.store(generation, Ordering::Relaxed);
         status.store(Status::OPEN.bits(), Ordering::Release);
     }

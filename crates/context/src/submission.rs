@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use bitflags::bitflags;
 
+use crate::Address;
 use crate::layout::{PAGE, STAGING, SUBMISSIONS};
 use crate::slot::SlotRef;
 
@@ -17,7 +18,7 @@ use crate::slot::SlotRef;
 pub enum Operation {
     /// Nothing; with [`Ask::REPLY`] it shows that all before it has been done.
     Nop = 1,
-    /// A new socket. Replies with its [`SlotRef`] as the first word of data.
+    /// A new socket: for a stream, or with `parameter` 1 for datagrams. Replies with its [`SlotRef`] as the first word of data.
     Socket = 2,
     /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1 SO_REUSEPORT. Replies 0 or an errno.
     Bind = 3,
@@ -49,6 +50,12 @@ pub enum Operation {
     /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC). Replies 0 or an errno. The shim then
     /// sets `consumed` and `queued` back to 0, since the next connection's stream begins there.
     Disconnect = 15,
+    /// `parameter` bytes of staging are a datagram. `arguments` are a [`SendTo`].
+    SendTo = 16,
+    /// Takes the oldest error of a datagram socket; the reply's data is a [`crate::reply::Failure`] and what it quotes.
+    TakeFailure = 17,
+    /// A datagram socket joins the group in `arguments[0..3]`, or with `parameter` 0 leaves it. Replies 0 or an errno.
+    Membership = 18,
 }
 
 impl Operation {
@@ -56,11 +63,32 @@ impl Operation {
     pub fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
         [
-            Nop, Socket, Bind, Listen, Connect, Accepted, Send, Consumed, Shutdown, Close, Watch,
-            Unwatch, SetOption, GetOption, Disconnect,
+            Nop,
+            Socket,
+            Bind,
+            Listen,
+            Connect,
+            Accepted,
+            Send,
+            Consumed,
+            Shutdown,
+            Close,
+            Watch,
+            Unwatch,
+            SetOption,
+            GetOption,
+            Disconnect,
+            SendTo,
+            TakeFailure,
+            Membership,
         ]
         .into_iter()
         .find(|operation| *operation as u8 == number)
+    }
+
+    /// Whether it takes `parameter` bytes of staging.
+    pub fn is_staged(self) -> bool {
+        matches!(self, Operation::Send | Operation::SendTo)
     }
 }
 
@@ -122,6 +150,8 @@ pub enum Name {
     AddressOnly = 26,
     /// SO_RCVLOWAT in bytes: set so that the buffer can hold it, and read as what it can.
     ReceiveLowWater = 27,
+    /// One of the options that only datagram sockets have: `arguments[0]` is a [`DatagramName`], `arguments[1]` its value.
+    Datagram = 28,
 }
 
 impl Name {
@@ -156,9 +186,130 @@ impl Name {
             MaxPacingRate,
             AddressOnly,
             ReceiveLowWater,
+            Datagram,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)
+    }
+}
+
+/// Options of datagram sockets that the engine acts upon. All are 0 or 1 where nothing else is said.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramName {
+    /// SO_BROADCAST.
+    Broadcast = 1,
+    /// IP_RECVERR.
+    ErrorsV4 = 2,
+    /// IPV6_RECVERR.
+    ErrorsV6 = 3,
+    /// IP_MULTICAST_TTL, 0 to 255.
+    GroupHopsV4 = 4,
+    /// IPV6_MULTICAST_HOPS, 0 to 255.
+    GroupHopsV6 = 5,
+    /// IP_MULTICAST_LOOP.
+    GroupLoopV4 = 6,
+    /// IPV6_MULTICAST_LOOP.
+    GroupLoopV6 = 7,
+    /// IP_MULTICAST_ALL.
+    AllGroupsV4 = 8,
+    /// IPV6_MULTICAST_ALL.
+    AllGroupsV6 = 9,
+    /// IP_MTU_DISCOVER, by Linux's numbers.
+    DiscoveryV4 = 10,
+    /// IPV6_MTU_DISCOVER.
+    DiscoveryV6 = 11,
+    /// IPV6_DONTFRAG.
+    WholeV6 = 12,
+    /// UDP_CORK.
+    Cork = 13,
+    /// UDP_GRO.
+    Join = 14,
+    /// SO_REUSEADDR of a socket that may be bound already.
+    ReuseAddress = 15,
+    /// SO_REUSEPORT, likewise.
+    ReusePort = 16,
+    /// IPV6_MTU, in bytes; 0 for what the path takes.
+    MtuV6 = 17,
+}
+
+impl DatagramName {
+    /// From its number, which may be anything.
+    pub fn from_number(number: u64) -> Option<DatagramName> {
+        use DatagramName::*;
+        [
+            Broadcast,
+            ErrorsV4,
+            ErrorsV6,
+            GroupHopsV4,
+            GroupHopsV6,
+            GroupLoopV4,
+            GroupLoopV6,
+            AllGroupsV4,
+            AllGroupsV6,
+            DiscoveryV4,
+            DiscoveryV6,
+            WholeV6,
+            Cork,
+            Join,
+            ReuseAddress,
+            ReusePort,
+            MtuV6,
+        ]
+        .into_iter()
+        .find(|name| *name as u64 == number)
+    }
+}
+
+/// The arguments of [`Operation::SendTo`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendTo {
+    /// Where to; none: to the peer.
+    pub to: Option<Address>,
+    /// The source address, mapped; all zero: as the socket has it.
+    pub from: [u8; 16],
+    /// Time to live or hop limit, if it is not the socket's.
+    pub hops: Option<u8>,
+    /// Type of service or traffic class, likewise.
+    pub class: Option<u8>,
+    /// Cut into datagrams of so many bytes; 0: not cut.
+    pub segment: u16,
+}
+
+impl SendTo {
+    const HAS_TO: u64 = 1 << 48;
+    const HAS_HOPS: u64 = 1 << 49;
+    const HAS_CLASS: u64 = 1 << 50;
+
+    /// As words.
+    pub fn to_words(self) -> [u64; 6] {
+        let [a, b, port] = self.to.unwrap_or(Address::NONE).to_words();
+        let [d, e, _] = Address {
+            ip: self.from,
+            ..Address::NONE
+        }
+        .to_words();
+        let flag = |set: bool, flag: u64| if set { flag } else { 0 };
+        let c = port
+            | u64::from(self.segment) << 16
+            | u64::from(self.hops.unwrap_or(0)) << 32
+            | u64::from(self.class.unwrap_or(0)) << 40
+            | flag(self.to.is_some(), SendTo::HAS_TO)
+            | flag(self.hops.is_some(), SendTo::HAS_HOPS)
+            | flag(self.class.is_some(), SendTo::HAS_CLASS);
+        [a, b, c, d, e, 0]
+    }
+
+    /// Back from words.
+    pub fn from_words(words: [u64; 6]) -> SendTo {
+        let [a, b, c, d, e, _] = words;
+        SendTo {
+            to: (c & SendTo::HAS_TO != 0).then(|| Address::from_words([a, b, c & 0xffff])),
+            from: Address::from_words([d, e, 0]).ip,
+            hops: (c & SendTo::HAS_HOPS != 0).then_some((c >> 32) as u8),
+            class: (c & SendTo::HAS_CLASS != 0).then_some((c >> 40) as u8),
+            segment: (c >> 16) as u16,
+        }
     }
 }
 
@@ -326,7 +477,7 @@ impl Context {
 
     /// Submits. The caller has seen [`Context::room`]; for a send it has filled the staged bytes, which this makes the engine's.
     pub fn submit(&self, ring: &[SubmissionCell], submission: &Submission) {
-        if submission.operation == Operation::Send {
+        if submission.operation.is_staged() {
             let tail = self.app.staging_tail.load(Ordering::Relaxed);
             self.app.staging_tail.store(
                 tail.wrapping_add(u64::from(submission.parameter)),
@@ -406,7 +557,7 @@ impl Context {
         let words = ring[(cursor.head % SUBMISSIONS) as usize].load();
         let submission =
             Submission::decode(words).ok_or(Nonsense::Entry(words[0] as u32 & 0xff))?;
-        if submission.operation == Operation::Send {
+        if submission.operation.is_staged() {
             let staged = self
                 .app
                 .staging_tail
@@ -485,6 +636,23 @@ impl SubmissionCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_to_send_survives_words_and_back() {
+        let end: std::net::SocketAddr = "[fd00::7]:65535".parse().unwrap();
+        for to in [None, Some(end.into())] {
+            for (hops, class) in [(None, Some(0)), (Some(255), None)] {
+                let what = SendTo {
+                    to,
+                    from: [3; 16],
+                    hops,
+                    class,
+                    segment: 1472,
+                };
+                assert_eq!(SendTo::from_words(what.to_words()), what);
+            }
+        }
+    }
 
     fn ring() -> Vec<SubmissionCell> {
         (0..SUBMISSIONS)

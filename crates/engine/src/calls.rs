@@ -225,7 +225,10 @@ impl Worker {
             }
             // Without a socket: what was set, else the zeros of a fresh one.
             let wanted = options::readable(name).ok_or(libc::ENOTCONN)?;
-            let found = set.into_iter().rev().find(|opt| named(*opt) == wanted);
+            let found = set
+                .into_iter()
+                .rev()
+                .find(|opt| named(*opt) == Some(wanted));
             return found
                 .map(|opt| (0, options::encode(opt)))
                 .ok_or(libc::ENODATA);
@@ -280,9 +283,9 @@ impl Worker {
     }
 }
 
-/// The name of an option.
-fn named(opt: Opt) -> OptName {
-    match opt {
+/// The name of an option, if it can be read.
+fn named(opt: Opt) -> Option<OptName> {
+    Some(match opt {
         Opt::NoDelay(_) => OptName::NoDelay,
         Opt::Cork(_) => OptName::Cork,
         Opt::KeepAlive(_) => OptName::KeepAlive,
@@ -310,5 +313,6 @@ fn named(opt: Opt) -> OptName {
         Opt::Tos(_) => OptName::Tos,
         Opt::HopLimit(_) => OptName::HopLimit,
         Opt::TrafficClass(_) => OptName::TrafficClass,
-    }
+        Opt::Datagram(_) => return None,
+    })
 }

@@ -15,6 +15,7 @@ mod calls;
 pub mod command;
 pub mod config;
 pub mod control;
+mod datagrams;
 mod egress;
 mod follow;
 mod handoff;

@@ -1,6 +1,7 @@
 //! The programs' arenas as the shard's [`Memory`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use millrace_context::Region;
 use millrace_shard::{Block, Memory, Owner};
@@ -103,6 +104,12 @@ impl Memory for Arenas {
                 .region
                 .copy_arena(from.0.at + from.1 as u64, to.0.at + to.1 as u64, len);
         }
+    }
+
+    fn read_upto(&self, owner: Owner, label: u32) -> u64 {
+        let share = self.shares.get(owner.0 as usize).and_then(Option::as_ref);
+        let slot = share.and_then(|share| share.region.slot(label));
+        slot.map_or(0, |slot| slot.app.consumed.load(Ordering::Acquire))
     }
 
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]) {

@@ -1,8 +1,8 @@
 //! Socket options as the program names them, as the shard takes them.
 
 use libc::{EINVAL, ENOENT, ENOPROTOOPT};
-use millrace_context::submission::Name;
-use millrace_shard::{Buffers, Opt, OptName, Options};
+use millrace_context::submission::{DatagramName, Name};
+use millrace_shard::{Buffers, DatagramOpt, Discovery, Opt, OptName, Options};
 use millrace_tcp::Algorithm;
 
 /// The option that a request names. Values out of range are `EINVAL`: the shim has checked them, but nobody believes the shim.
@@ -41,8 +41,36 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::MaxPacingRate => Opt::MaxPacingRate(value),
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
         Name::NotSentLowWater => Opt::NotSentLowWater(narrow(u64::from(u32::MAX))? as u32),
+        Name::Datagram => datagram(arguments)?,
         Name::Info | Name::OutQueue | Name::OutQueueUnsent => return Err(ENOPROTOOPT),
     })
+}
+
+fn datagram(arguments: &[u64; 6]) -> Result<Opt, i32> {
+    let [number, value, ..] = *arguments;
+    let on = value != 0;
+    let byte = || u8::try_from(value).map_err(|_| EINVAL);
+    let discovery = || byte().and_then(|byte| Discovery::from_number(byte).ok_or(EINVAL));
+    let name = DatagramName::from_number(number).ok_or(ENOPROTOOPT)?;
+    Ok(Opt::Datagram(match name {
+        DatagramName::ReuseAddress => return Ok(Opt::ReuseAddress(on)),
+        DatagramName::ReusePort => return Ok(Opt::ReusePort(on)),
+        DatagramName::MtuV6 => DatagramOpt::MtuV6(u16::try_from(value).map_err(|_| EINVAL)?),
+        DatagramName::Broadcast => DatagramOpt::Broadcast(on),
+        DatagramName::ErrorsV4 => DatagramOpt::ErrorsV4(on),
+        DatagramName::ErrorsV6 => DatagramOpt::ErrorsV6(on),
+        DatagramName::GroupHopsV4 => DatagramOpt::GroupHopsV4(byte()?),
+        DatagramName::GroupHopsV6 => DatagramOpt::GroupHopsV6(byte()?),
+        DatagramName::GroupLoopV4 => DatagramOpt::GroupLoopV4(on),
+        DatagramName::GroupLoopV6 => DatagramOpt::GroupLoopV6(on),
+        DatagramName::AllGroupsV4 => DatagramOpt::AllGroupsV4(on),
+        DatagramName::AllGroupsV6 => DatagramOpt::AllGroupsV6(on),
+        DatagramName::DiscoveryV4 => DatagramOpt::DiscoveryV4(discovery()?),
+        DatagramName::DiscoveryV6 => DatagramOpt::DiscoveryV6(discovery()?),
+        DatagramName::WholeV6 => DatagramOpt::WholeV6(on),
+        DatagramName::Cork => DatagramOpt::Cork(on),
+        DatagramName::Join => DatagramOpt::Join(on),
+    }))
 }
 
 fn algorithm(words: &[u64]) -> Result<Algorithm, i32> {
@@ -97,7 +125,7 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::MaxPacingRate => OptName::MaxPacingRate,
         Name::DeferAccept => OptName::DeferAccept,
         Name::NotSentLowWater => OptName::NotSentLowWater,
-        Name::Info | Name::OutQueue | Name::OutQueueUnsent => return None,
+        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent => return None,
     })
 }
 
@@ -130,6 +158,8 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::ReceiveLowWater(value)
         | Opt::DeferAccept(value) => int(i64::from(value)),
         Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
+        // Whoever set it knows.
+        Opt::Datagram(_) => Vec::new(),
         Opt::Linger(linger) => [
             int(i64::from(linger.is_some())),
             int(i64::from(linger.unwrap_or(0))),

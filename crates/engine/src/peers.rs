@@ -37,6 +37,20 @@ pub(crate) enum Request {
         options: Vec<Opt>,
         reply: Sender<Result<(), Error>>,
     },
+    /// The same of a socket for datagrams, which come to its own shard only.
+    BindDatagram {
+        place: Place,
+        generation: u32,
+        owner: Owner,
+        local: SocketAddr,
+        bound: Options,
+        reply: Sender<Result<(), Error>>,
+    },
+    /// It has a peer, or none any more.
+    ConnectDatagram {
+        place: Place,
+        remote: Option<SocketAddr>,
+    },
     /// It listens: connections that the other shard accepts are to be handed to the asking one.
     Listen {
         place: Place,

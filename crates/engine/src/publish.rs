@@ -161,11 +161,19 @@ impl Worker {
             slot.engine.status.store(status.bits(), Ordering::Release);
             return;
         };
-        if view.error != 0 && entry.error & 0xffff != view.error as u32 {
+        let datagrams = view.flags.contains(ViewFlags::DATAGRAM);
+        if view.error != 0 && (datagrams || entry.error & 0xffff != view.error as u32) {
             entry.error = (entry.error >> 16).wrapping_add(1) << 16 | view.error as u32;
+            if let Some(id) = entry.socket.filter(|_| datagrams) {
+                // It has been handed over: the next one is another, also if it is the same.
+                self.shard.take_error(id);
+            }
         }
         let status = status(&view);
-        if entry.seen.status != status.bits() {
+        if datagrams {
+            slot.cold.mtu.store(view.mtu.into(), Ordering::Relaxed);
+        }
+        if datagrams || entry.seen.status != status.bits() {
             slot.cold
                 .set_addresses(view.local.into(), view.remote.into());
         }
@@ -357,6 +365,8 @@ fn status(view: &View) -> Status {
     let bound = view.local.port() != 0 || !view.local.ip().is_unspecified();
     status.set(Status::BOUND, bound);
     status.set(Status::LISTENING, has(ViewFlags::LISTENING));
+    status.set(Status::DATAGRAM, has(ViewFlags::DATAGRAM));
+    status.set(Status::FAILURES, has(ViewFlags::REPORTS));
     status.set(Status::CONNECTING, has(ViewFlags::CONNECTING));
     status.set(Status::CONNECTED, has(ViewFlags::CONNECTED));
     status.set(Status::READ_CLOSED, has(ViewFlags::END_OF_STREAM));

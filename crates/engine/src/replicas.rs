@@ -125,7 +125,7 @@ impl Worker {
     }
 
     /// Calls `each` for every shard in its turn, the own one being none, until one fails.
-    fn in_turn(
+    pub(crate) fn in_turn(
         &mut self,
         mut each: impl FnMut(&mut Worker, Option<u32>) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -219,6 +219,25 @@ impl Worker {
                     peers.places.insert(id, place);
                 }
                 let _ = reply.send(outcome.map(drop));
+            }
+            Request::BindDatagram {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                reply,
+            } => {
+                let outcome = self.stand_in_datagram(place, generation, owner, local, &bound);
+                let _ = reply.send(outcome);
+            }
+            Request::ConnectDatagram { place, remote } => {
+                if let Some(replica) = self.replica(place) {
+                    let _ = match remote {
+                        Some(remote) => self.shard.connect_datagram(replica.id, remote),
+                        None => self.shard.disconnect_datagram(replica.id),
+                    };
+                }
             }
             Request::Listen {
                 place,

@@ -67,13 +67,13 @@ impl Worker {
             match shared.take(ring, &mut cursor) {
                 Ok(Some(submission)) => {
                     served += 1;
-                    let outcome = if submission.operation == Operation::Send {
-                        let outcome = self.send(
-                            program,
-                            &submission,
-                            |at, to| region.unstage(index, at, to),
-                            &cursor,
-                        );
+                    let outcome = if submission.operation.is_staged() {
+                        let unstage = |at: usize, to: &mut [u8]| region.unstage(index, at, to);
+                        let outcome = if submission.operation == Operation::Send {
+                            self.send(program, &submission, unstage, &cursor)
+                        } else {
+                            self.send_to(program, &submission, unstage, &cursor)
+                        };
                         cursor.unstage(u64::from(submission.parameter));
                         outcome
                     } else {
@@ -115,7 +115,7 @@ impl Worker {
     }
 
     /// The slot that a submission means.
-    fn find(&self, program: u32, slot: SlotRef) -> Result<Place, i32> {
+    pub(crate) fn find(&self, program: u32, slot: SlotRef) -> Result<Place, i32> {
         let this = self.programs[program as usize].as_ref().ok_or(EBADF)?;
         this.find(slot)
             .map(|slot| Place { program, slot })
@@ -199,12 +199,22 @@ impl Worker {
     fn submit(&mut self, program: u32, process: Process, submission: &Submission) -> Outcome {
         match submission.operation {
             Operation::Nop => return done(),
+            Operation::Socket if submission.parameter == 1 => {
+                return self.datagram(program, process);
+            }
             Operation::Socket => return self.socket(program, process),
             _ => {}
         }
         let place = self.find(program, submission.slot)?;
+        let datagrams = self.program(program).entries[place.slot].datagrams;
         match submission.operation {
-            Operation::Nop | Operation::Socket | Operation::Send => done(),
+            Operation::Nop | Operation::Socket | Operation::Send | Operation::SendTo => done(),
+            Operation::Bind if datagrams => self.bind_datagram(place, submission),
+            Operation::Connect if datagrams => self.connect_datagram(place, submission),
+            Operation::Disconnect if datagrams => self.disconnect_datagram(place),
+            Operation::TakeFailure => self.take_failure(place),
+            Operation::Membership => self.membership(place, submission),
+            Operation::Listen | Operation::Accepted if datagrams => Err(libc::EOPNOTSUPP),
             Operation::Bind => self.bind(place, submission),
             Operation::Listen => self.listen(place, submission.parameter),
             Operation::Connect => self.connect(place, submission),

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_context::layout::{self, Geometry, Header, Line, Route};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
 use crate::config::Config;
 
 /// What programs are told of the engine.
@@ -13,15 +15,21 @@ use crate::config::Config;
 pub struct Serving {
     loopback: bool,
     pub(crate) own: Vec<IpAddr>,
-    mss: u32,
+    mtu: u16,
+    device_index: u32,
     routes: Vec<Route>,
     /// [`Header::default_router`], as the worker that keeps it last saw it.
     default_router: Arc<AtomicU32>,
 }
 
 impl Serving {
-    /// From the configuration; `mss` is the link's maximum segment size.
-    pub fn new(config: &Config, mss: u32, default_router: Arc<AtomicU32>) -> Serving {
+    /// From the configuration; `mtu` is the link's, `device_index` the kernel's number of its device, 0 for none.
+    pub fn new(
+        config: &Config,
+        mtu: u16,
+        device_index: u32,
+        default_router: Arc<AtomicU32>,
+    ) -> Serving {
         let (mut own, mut routes) = (Vec::new(), Vec::new());
         if let Some(link) = &config.link {
             own.extend(link.addresses.iter().map(|&(ip, _)| ip));
@@ -32,7 +40,8 @@ impl Serving {
         Serving {
             loopback: config.loopback,
             own,
-            mss,
+            mtu,
+            device_index,
             routes,
             default_router,
         }
@@ -55,11 +64,26 @@ impl Serving {
             routes_len: self.routes.len() as u32,
             own_len: self.own.len() as u32,
             own,
-            mss: self.mss,
+            mss: u32::from(self.mtu) - 40,
+            mtu: self.mtu.into(),
+            device_index: self.device_index,
             geometry,
             routes,
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             sleeping: std::array::from_fn(|_| Line::default()),
         }
     }
+}
+
+/// The kernel's number of a device; 0 if it has none.
+pub(crate) fn device_index(device: &str) -> u32 {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    socket
+        .and_then(|socket| netdevice::name_to_index(&socket, device))
+        .unwrap_or(0)
 }

@@ -9,12 +9,15 @@ use crate::worker::Worker;
 #[derive(Debug, Serialize)]
 pub struct SocketRow {
     shard: u32,
+    protocol: &'static str,
     state: &'static str,
     local: String,
     remote: String,
     receive_queue: u64,
     send_queue: u64,
     pids: Vec<u32>,
+    /// Datagrams, for want of room.
+    dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp: Option<TcpRow>,
 }
@@ -66,7 +69,8 @@ impl Worker {
     fn state_name(state: SocketState) -> &'static str {
         use millrace_tcp::State;
         match state {
-            SocketState::Unconnected => "UNCONN",
+            SocketState::Unconnected | SocketState::Udp { connected: false } => "UNCONN",
+            SocketState::Udp { connected: true } => "ESTAB",
             SocketState::Listen => "LISTEN",
             SocketState::Tcp(state) => match state {
                 State::Closed => "CLOSED",
@@ -114,12 +118,17 @@ impl Worker {
             }
             let mut row = SocketRow {
                 shard: self.own,
+                protocol: match socket.state {
+                    SocketState::Udp { .. } => "udp",
+                    _ => "tcp",
+                },
                 state: Worker::state_name(socket.state),
                 local: socket.local.to_string(),
                 remote: socket.remote.to_string(),
                 receive_queue: socket.receive_queue,
                 send_queue: socket.send_queue,
                 pids: self.pids(socket),
+                dropped: socket.dropped,
                 tcp: socket.tcp.as_ref().map(|tcp| TcpRow {
                     cwnd: tcp.cwnd,
                     ssthresh: (tcp.ssthresh != u32::MAX).then_some(tcp.ssthresh),

@@ -53,6 +53,8 @@ pub struct Entry {
     pub generation: u32,
     /// Whether it is in use.
     pub open: bool,
+    /// Whether it is for datagrams: then it has a socket from the start.
+    pub datagrams: bool,
     /// The shard's socket, once there is one.
     pub socket: Option<SocketId>,
     /// Options set before there was one.
@@ -109,6 +111,7 @@ impl Entry {
     pub fn open(&mut self) {
         self.generation = self.generation.wrapping_add(1).max(1);
         self.open = true;
+        self.datagrams = false;
         self.socket = None;
         self.options = None;
         self.holders.clear();

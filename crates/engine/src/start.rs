@@ -18,7 +18,7 @@ use crate::config::{self, Config, Device};
 use crate::control::Control;
 use crate::memory::Arenas;
 use crate::reach::Reach;
-use crate::serving::Serving;
+use crate::serving::{Serving, device_index};
 use crate::worker::{self, Worker};
 use crate::workers::{Handle, Workers};
 use crate::{peers, pin};
@@ -145,7 +145,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         });
     }
 
-    let serving = Serving::new(config, u32::from(link.mtu) - 40, default_router);
+    let index = link.device.as_deref().map_or(0, device_index);
+    let serving = Serving::new(config, link.mtu, index, default_router);
     let mut control = Control::new(config, serving, listener, Workers(workers))
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.

@@ -64,8 +64,8 @@ fn parse(bytes: &[u8]) -> Given {
             let mut octets = [0; 16];
             octets.copy_from_slice(&bytes[8..24]);
             let ip = Ipv6Addr::from(octets);
-            // What means nothing without a device is left to the kernel, which has them.
-            if ip.is_unicast_link_local() || ip.is_multicast() {
+            // What means nothing without a device is left to the kernel, which has them; groups are those of the engine's.
+            if ip.is_unicast_link_local() {
                 Given::Other
             } else {
                 Given::Ip(ip.to_canonical(), port)

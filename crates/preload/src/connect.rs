@@ -17,13 +17,13 @@ use crate::table::{self, Entry};
 use crate::{anchor, lane, lock, options, thread};
 
 /// A new socket, in no descriptor yet.
-pub fn open(engine: &'static Engine, family: c_int) -> Result<Socket> {
+pub fn open(engine: &'static Engine, family: c_int, datagrams: bool) -> Result<Socket> {
     let shard = engine.shard_for(thread::number());
     let none = SlotRef {
         index: 0,
         generation: 0,
     };
-    let request = millrace_context::Submission::new(Operation::Socket, none, 0);
+    let request = millrace_context::Submission::new(Operation::Socket, none, datagrams.into());
     let mut word = [0u8; 8];
     let (_, len) = lane::ask(engine, shard, &request, &mut word)?;
     if len < word.len() {
@@ -31,6 +31,9 @@ pub fn open(engine: &'static Engine, family: c_int) -> Result<Socket> {
     }
     let socket = Socket::new(engine, SlotRef::from_bits(u64::from_ne_bytes(word)))?;
     socket.slot.app_cold.family.store(family, Ordering::Relaxed);
+    if datagrams {
+        socket.become_datagrams();
+    }
     Ok(socket)
 }
 
@@ -49,7 +52,11 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
     let mut submission = socket.submission(Operation::Bind, 0);
     submission.arguments = [a, b, c, options::bind_bits(socket), 0, 0];
-    socket.ask(&submission, &mut []).map(drop)
+    socket.ask(&submission, &mut [])?;
+    if socket.is_datagrams() {
+        socket.change_flags(flag::BOUND, 0);
+    }
+    Ok(())
 }
 
 /// Listens. The backlog is cut as Linux does (net.core.somaxconn).

@@ -10,7 +10,7 @@ use crate::address::Given;
 use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{anchor, connect, engine, environment, epoll, options};
+use crate::{anchor, connect, datagram, engine, environment, epoll, options};
 
 /// What an undecided socket is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Purpose {
     Bind,
     /// connect.
     Connect,
+    /// A datagram is to be sent.
+    Send,
 }
 
 /// Whose a socket has become.
@@ -54,9 +56,12 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
             // `::` means IPv4 too unless the program says otherwise.
             let v6_only = undecided.v6
                 && sys::getsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(1) != 0;
-            header.owns(ip, v6_only)
+            header.owns(ip, v6_only) || undecided.datagrams && datagram::is_several(header, ip)
         }
-        Purpose::Connect => header.serves(connect::or_loopback(ip)),
+        Purpose::Connect | Purpose::Send => {
+            header.serves(connect::or_loopback(ip))
+                || undecided.datagrams && datagram::is_several(header, ip)
+        }
     };
     if !ours {
         return Ok(stay_kernel(fd, entry, given));
@@ -73,22 +78,34 @@ fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
     Decision::Kernel
 }
 
-/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP socket all the same.
+/// Makes it ours, whatever address it may name later: it has asked for what only the engine has.
+pub fn make_ours(fd: c_int, undecided: Undecided) -> Result<Socket> {
+    convert(fd, undecided)
+}
+
+/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP or UDP socket all the same.
 fn examine(fd: c_int) -> Option<Undecided> {
     let option = |name| sys::getsockopt(fd, libc::SOL_SOCKET, name).ok();
     let domain = option(libc::SO_DOMAIN)?;
     let v6 = domain == libc::AF_INET6;
-    if !v6 && domain != libc::AF_INET
-        || option(libc::SO_TYPE)? != libc::SOCK_STREAM
-        || option(libc::SO_PROTOCOL)? != libc::IPPROTO_TCP
-    {
+    let datagrams = match (option(libc::SO_TYPE)?, option(libc::SO_PROTOCOL)?) {
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP) => false,
+        (libc::SOCK_DGRAM, libc::IPPROTO_UDP) => true,
+        _ => return None,
+    };
+    if !v6 && domain != libc::AF_INET {
         return None;
     }
     let mut address = [0u8; 28];
     sys::getsockname(fd, &mut address).ok()?;
     let unbound = address[2..4] == [0, 0];
     // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
-    let set = options::ALL
+    let all: &[(c_int, c_int)] = if datagrams {
+        &datagram::options::ALL
+    } else {
+        &options::ALL
+    };
+    let set = all
         .iter()
         .enumerate()
         .filter(|(_, (level, name))| {
@@ -99,6 +116,7 @@ fn examine(fd: c_int) -> Option<Undecided> {
     unbound.then_some(Undecided {
         v6,
         shared: true,
+        datagrams,
         options: set,
     })
 }
@@ -111,10 +129,15 @@ fn convert(fd: c_int, undecided: Undecided) -> Result<Socket> {
         libc::AF_INET
     };
     // What the table says may be of a descriptor that was closed past us.
-    if sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE)? != libc::SOCK_STREAM {
+    let kind = if undecided.datagrams {
+        libc::SOCK_DGRAM
+    } else {
+        libc::SOCK_STREAM
+    };
+    if sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE)? != kind {
         return Err(Errno::OPNOTSUPP);
     }
-    let socket = connect::open(engine::get()?, family)?;
+    let socket = connect::open(engine::get()?, family, undecided.datagrams)?;
     let file_flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     if file_flags & libc::O_NONBLOCK != 0 {
         socket.change_flags(flag::NONBLOCK, 0);

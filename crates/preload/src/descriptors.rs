@@ -11,7 +11,7 @@ use crate::sets::Hold;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{connect, epoll, internal, options, real, refs, sets, stream, urgent};
+use crate::{connect, datagram, epoll, internal, options, real, refs, sets, stream, urgent};
 
 /// What a descriptor means, held while the kernel duplicates it.
 enum Original {
@@ -286,6 +286,8 @@ pub unsafe fn device_control(
         };
         let listening = socket.status().contains(Status::LISTENING);
         match request {
+            libc::FIONREAD if socket.is_datagrams() => datagram::receive::next_len(&socket),
+            SIOCOUTQNSD | SIOCATMARK if socket.is_datagrams() => Err(Errno::NOTTY),
             libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD if listening => Err(Errno::INVAL),
             libc::FIONREAD => Ok(waiting()),
             libc::TIOCOUTQ => {

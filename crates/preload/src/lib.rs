@@ -24,6 +24,7 @@
 mod address;
 mod anchor;
 mod connect;
+mod datagram;
 mod decide;
 mod descriptors;
 mod engine;

@@ -8,16 +8,17 @@ use millrace_context::submission::Name;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
+use crate::datagram::options as datagram;
 use crate::socket::{RESET, Socket};
 use crate::sys::{self, Result};
 
 /// SO_RCVTIMEO and SO_SNDTIMEO as 64-bit time has them.
-const SO_RCVTIMEO_NEW: c_int = 66;
-const SO_SNDTIMEO_NEW: c_int = 67;
+pub const SO_RCVTIMEO_NEW: c_int = 66;
+pub const SO_SNDTIMEO_NEW: c_int = 67;
 /// Bits in the first word of [`millrace_context::slot::AppCold::options`]. The second is SO_LINGER's time.
-const REUSE_ADDRESS: u32 = 1;
-const REUSE_PORT: u32 = 2;
-const BROADCAST: u32 = 4;
+pub const REUSE_ADDRESS: u32 = 1;
+pub const REUSE_PORT: u32 = 2;
+pub const BROADCAST: u32 = 4;
 const V6_ONLY: u32 = 8;
 pub const OOB_INLINE: u32 = 16;
 /// Every receive buffer that was not set can hold so many bytes.
@@ -216,7 +217,7 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
 }
 
 /// A number that Linux takes from one byte, too.
-fn byte(value: &[u8]) -> Result<c_int> {
+pub fn byte(value: &[u8]) -> Result<c_int> {
     match (value.first_chunk(), value.first()) {
         (Some(int), _) => Ok(c_int::from_ne_bytes(*int)),
         (None, Some(&byte)) => Ok(byte.into()),
@@ -353,9 +354,16 @@ pub fn is_v6_only(socket: &Socket) -> bool {
     socket.slot.app_cold.options[0].load(Ordering::Relaxed) & V6_ONLY != 0
 }
 
+/// Whether SO_BROADCAST is set.
+pub fn is_broadcast(socket: &Socket) -> bool {
+    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & BROADCAST != 0
+}
+
 /// Gives a socket the options that were set on the kernel socket whose place it takes.
 pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
-    for (at, (level, name)) in ALL.into_iter().enumerate() {
+    let datagrams = to.is_datagrams();
+    let all: &[(c_int, c_int)] = if datagrams { &datagram::ALL } else { &ALL };
+    for (at, (level, name)) in all.iter().copied().enumerate() {
         if set & 1 << at == 0 {
             continue;
         }
@@ -366,7 +374,11 @@ pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
             let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);
             value[..4].copy_from_slice(&(shown / 2).to_ne_bytes());
         }
-        apply(to, parse(level, name, &value[..len])?)?;
+        if datagrams {
+            datagram::apply(to, datagram::parse(level, name, &value[..len])?)?;
+        } else {
+            apply(to, parse(level, name, &value[..len])?)?;
+        }
     }
     Ok(())
 }

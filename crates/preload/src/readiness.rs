@@ -96,6 +96,9 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     let waiting = edge
         .received
         .saturating_sub(slot.app.consumed.load(Ordering::Acquire));
+    if status.contains(Status::DATAGRAM) {
+        return of_datagrams(socket, interest, status, edge);
+    }
     if status.contains(Status::LISTENING) {
         let ready = if waiting > 0 { bits::IN } else { 0 };
         return (ready, edge);
@@ -136,6 +139,35 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     // when the status says so too, as a whole.
     let ended = fresh || status.contains(Status::DEAD);
     if ended && socket.error().is_some() {
+        ready |= bits::ERR;
+    }
+    (ready, edge)
+}
+
+/// The same of a datagram socket: Linux's `udp_poll`.
+fn of_datagrams(socket: &Socket, interest: u32, status: Status, mut edge: Edge) -> (u32, Edge) {
+    let slot = socket.slot;
+    let mut ready = 0;
+    let (read_closed, write_closed) = (socket.read_closed(status), socket.write_closed(status));
+    if read_closed && write_closed {
+        ready |= bits::HUP;
+    }
+    if read_closed {
+        ready |= bits::IN | bits::RDHUP;
+    }
+    if edge.received > slot.app.consumed.load(Ordering::Acquire) {
+        ready |= bits::IN;
+    }
+    if is_writable(socket) {
+        ready |= bits::OUT;
+    } else if interest & bits::OUT != 0 {
+        want_room(socket);
+        edge.wanted = slot.app.send_wanted.load(Ordering::Relaxed);
+        if is_writable(socket) {
+            ready |= bits::OUT;
+        }
+    }
+    if status.contains(Status::FAILURES) || socket.error().is_some() {
         ready |= bits::ERR;
     }
     (ready, edge)

@@ -231,7 +231,7 @@ fn receive_urgent(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<us
 }
 
 /// Lets the shard know how far the program has read, when that is worth it: when the ring can be used elsewhere, or the window opened.
-fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
+pub fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
     let wake = consumed >= socket.slot.engine.consume_wake.load(Ordering::Relaxed);
     if consumed != received && !wake {
         return;

@@ -31,6 +31,8 @@ pub mod flag {
     pub const SHARED: u32 = 64;
     /// A connect has been asked for and no error been taken since: until the shard says otherwise it is under way.
     pub const ATTEMPT: u32 = 128;
+    /// It is for datagrams, and the program has bound it.
+    pub const BOUND: u32 = 256;
 }
 
 /// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.
@@ -239,7 +241,10 @@ impl Socket {
             > app.consumed.load(Ordering::Relaxed);
         let unsent =
             app.queued.load(Ordering::Relaxed) > self.slot.engine.acked.load(Ordering::Acquire);
-        if unsent && (unread || self.slot.app_cold.options[1].load(Ordering::Relaxed) == RESET) {
+        if unsent
+            && !self.is_datagrams()
+            && (unread || self.slot.app_cold.options[1].load(Ordering::Relaxed) == RESET)
+        {
             // The close will reset the connection and drop what has not left. In the kernel a send has left by the time it returns,
             // as far as the peer's window goes: so the close is for the shard's next round.
             lane.wait_taken()?;
@@ -247,9 +252,11 @@ impl Socket {
         let close = self.submission(Operation::Close, 0);
         let status = self.slot.engine.status();
         let holds_address = status.contains(Status::BOUND)
-            && !status.intersects(Status::CONNECTED | Status::CONNECTING);
-        if holds_address && self.engine.region.geometry().shards > 1 {
-            // A bind behind this may be another shard's: the address is to be free by then.
+            && (self.has(flag::BOUND)
+                || !status.intersects(Status::CONNECTED | Status::CONNECTING));
+        // A bind behind this may be another shard's: the address is to be free by then. And datagrams that come behind it are not this socket's.
+        let shards = self.engine.region.geometry().shards;
+        if holds_address && (shards > 1 || self.has(flag::BOUND)) {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)

@@ -23,7 +23,7 @@ pub enum Entry {
     Socket(SlotRef),
     /// An epoll set: its index in the process's list.
     Epoll(u32),
-    /// A kernel TCP socket that may yet become a millrace socket.
+    /// A kernel TCP or UDP socket that may yet become a millrace socket.
     Undecided(Undecided),
     /// The shim's own: to the program it is not open.
     Internal,
@@ -36,7 +36,9 @@ pub struct Undecided {
     pub v6: bool,
     /// Other descriptors may mean the same socket.
     pub shared: bool,
-    /// Options that were set: see [`crate::options::ALL`].
+    /// UDP, not TCP.
+    pub datagrams: bool,
+    /// Options that were set: see [`crate::options::ALL`], and [`crate::datagram::options::ALL`].
     pub options: u64,
 }
 
@@ -45,8 +47,8 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const UNDECIDED: u64 = 3;
 const INTERNAL: u64 = 4;
-/// Where the options of a socket that is not decided begin: behind its kind, family and sharing.
-const OPTIONS_AT: u32 = 5;
+/// Where the options of a socket that is not decided begin: behind its kind, family, sharing and type.
+const OPTIONS_AT: u32 = 6;
 /// Slot indices fit in this many bits of an entry.
 const INDEX_BITS: u32 = 29;
 
@@ -63,6 +65,7 @@ impl Entry {
                 undecided.options << OPTIONS_AT
                     | u64::from(undecided.v6) << 3
                     | u64::from(undecided.shared) << 4
+                    | u64::from(undecided.datagrams) << 5
                     | UNDECIDED
             }
             Entry::Internal => INTERNAL,
@@ -80,6 +83,7 @@ impl Entry {
             UNDECIDED => Entry::Undecided(Undecided {
                 v6: word & 8 != 0,
                 shared: word & 16 != 0,
+                datagrams: word & 32 != 0,
                 options: word >> OPTIONS_AT,
             }),
             INTERNAL => Entry::Internal,
@@ -185,6 +189,7 @@ mod tests {
             Entry::Undecided(Undecided {
                 v6: true,
                 shared: false,
+                datagrams: true,
                 options: 0x8000_0000_0001,
             }),
             Entry::Undecided(Undecided::default()),

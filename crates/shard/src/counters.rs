@@ -91,6 +91,10 @@ counters! {
     ip_unknown_protocol,
     /// Packets without a route.
     ip_no_route,
+    /// Messages of IPv4 group management that are malformed.
+    igmp_dropped,
+    /// Messages of IPv4 group management sent.
+    igmp_reports_out,
     /// ICMP messages that are malformed, or have a wrong checksum.
     icmp_dropped,
     /// Echo requests answered.
@@ -119,6 +123,22 @@ counters! {
     resets_out,
     /// Resets not sent because of the rate limit.
     resets_limited,
+    /// Datagrams received by sockets.
+    udp_in,
+    /// Datagrams sent.
+    udp_out,
+    /// Datagrams that a program gave to send and that could not be.
+    udp_refused,
+    /// Datagrams that turned round inside the shard.
+    udp_local,
+    /// Datagrams with lengths that make no sense.
+    udp_malformed,
+    /// Datagrams with a wrong checksum, or over IPv6 without one.
+    udp_checksum,
+    /// Datagrams for no socket.
+    udp_no_port,
+    /// Datagrams dropped because their socket's receive buffer was full.
+    udp_receive_full,
     /// Answers dropped because too many were waiting.
     replies_dropped,
     /// SYNs dropped because the listener's queue of established connections was full.

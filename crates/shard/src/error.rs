@@ -44,8 +44,10 @@ pub mod errno {
     pub const ECONNABORTED: i32 = 103;
     /// Protocol error.
     pub const EPROTO: i32 = 71;
-    /// Protocol of the destination is not available (ICMP protocol unreachable).
+    /// The message is larger than can be sent.
     pub const EMSGSIZE: i32 = 90;
+    /// A datagram without a destination.
+    pub const EDESTADDRREQ: i32 = 89;
     /// Not permitted.
     pub const EACCES: i32 = 13;
 }
@@ -95,6 +97,15 @@ pub enum Error {
     /// The socket cannot do this (for example accept on a connection).
     #[error("operation not supported")]
     NotSupported,
+    /// The message is larger than can be sent.
+    #[error("message too large")]
+    MessageSize,
+    /// No destination was given, and there is no peer.
+    #[error("destination address required")]
+    DestinationRequired,
+    /// The socket is not allowed to send there.
+    #[error("permission denied")]
+    AccessDenied,
     /// The error that the connection died of, as an errno; reported once (`SO_ERROR`).
     #[error("connection failed, errno {0}")]
     Connection(i32),
@@ -118,6 +129,9 @@ impl Error {
             Error::BrokenPipe => errno::EPIPE,
             Error::NoOption => errno::ENOPROTOOPT,
             Error::NotSupported => errno::EOPNOTSUPP,
+            Error::MessageSize => errno::EMSGSIZE,
+            Error::DestinationRequired => errno::EDESTADDRREQ,
+            Error::AccessDenied => errno::EACCES,
             Error::Connection(number) => number,
         }
     }

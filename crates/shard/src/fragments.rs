@@ -2,11 +2,10 @@
 
 use millrace_tcp::Instant;
 use millrace_wire::ipv6::{Content, Fragment, parameter};
-use millrace_wire::offload::ChecksumState;
 use millrace_wire::{ethernet, icmpv6, ipv4, ipv6, tcp, udp};
 
 use crate::icmp::QUOTE_MAX;
-use crate::ip::is_marked;
+use crate::ip::{Received, is_marked};
 use crate::memory::Memory;
 use crate::reassembly::{LEN_MAX, Name, Outcome, Part, Whole};
 use crate::reply::Reply;
@@ -51,8 +50,8 @@ impl<M: Memory> Shard<M> {
                 payload_len: whole.bytes.len() as u16,
                 ..*header
             };
-            let unchecked = ChecksumState::Unchecked;
-            self.ipv4_deliver(link, &header, &whole.bytes, &whole.packet, unchecked, now);
+            let how = Received::default();
+            self.ipv4_deliver(link, &header, &whole.bytes, &whole.packet, how, now);
             self.hand_over_whole(link, ipv4::HEADER_LEN, &whole.bytes, |out| header.emit(out));
         }
     }
@@ -105,7 +104,7 @@ impl<M: Memory> Shard<M> {
                 payload_len: whole.bytes.len() as u16,
                 ..*header
             };
-            let unchecked = ChecksumState::Unchecked;
+            let unchecked = Received::default();
             let (bytes, packet) = (&whole.bytes, &whole.packet);
             self.ipv6_deliver(link, &header, bytes, packet, unchecked, true, now);
             self.hand_over_whole(link, ipv6::HEADER_LEN, &whole.bytes, |out| header.emit(out));

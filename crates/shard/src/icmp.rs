@@ -1,10 +1,14 @@
 //! ICMP for IPv4: echo, errors out under a rate limit, errors in to the connection that they quote.
 
+use std::net::IpAddr;
+
 use millrace_tcp::{Error, IcmpError, Instant};
 use millrace_wire::icmpv4::{self, Message, Quoted, unreachable};
 use millrace_wire::ipv4;
 use millrace_wire::tcp::Seq;
 
+use crate::datagram::Failure;
+use crate::error::errno;
 use crate::memory::Memory;
 use crate::reply::Reply;
 use crate::shard::Shard;
@@ -38,29 +42,32 @@ impl<M: Memory> Shard<M> {
             } => {
                 // A router that says nothing (RFC 1191 5) or nonsense is not followed; nor is one that allows more than our link.
                 if next_hop_mtu >= MTU_MIN && next_hop_mtu < self.config.mtu {
-                    self.icmp_error_input(
-                        IcmpError::FragmentationNeeded {
-                            max_segment: next_hop_mtu - HEADERS_LEN,
-                        },
-                        original,
-                        now,
-                    );
+                    let said = Said {
+                        kind: UNREACHABLE,
+                        code: unreachable::FRAGMENTATION_NEEDED,
+                        info: next_hop_mtu.into(),
+                        offender: header.src.into(),
+                    };
+                    let max_segment = next_hop_mtu - HEADERS_LEN;
+                    let error = IcmpError::FragmentationNeeded { max_segment };
+                    self.icmp_error_input(error, said, original, now);
                 } else {
                     self.counters.icmp_dropped += 1;
                 }
             }
             Message::Unreachable { code, original, .. } => {
-                self.icmp_error_input(IcmpError::Unreachable(meaning(code)), original, now);
+                let said = Said::new(UNREACHABLE, code, header.src.into());
+                self.icmp_error_input(IcmpError::Unreachable(meaning(code)), said, original, now);
             }
-            Message::TimeExceeded { original, .. } => {
-                self.icmp_error_input(
-                    IcmpError::Unreachable(Error::HostUnreachable),
-                    original,
-                    now,
-                );
+            Message::TimeExceeded { code, original } => {
+                let said = Said::new(TIME_EXCEEDED, code, header.src.into());
+                let error = IcmpError::Unreachable(Error::HostUnreachable);
+                self.icmp_error_input(error, said, original, now);
             }
-            Message::ParameterProblem { original, .. } => {
-                self.icmp_error_input(IcmpError::Unreachable(Error::ProtocolError), original, now);
+            Message::ParameterProblem { code, original, .. } => {
+                let said = Said::new(PARAMETER_PROBLEM, code, header.src.into());
+                let error = IcmpError::Unreachable(Error::ProtocolError);
+                self.icmp_error_input(error, said, original, now);
             }
             // Source quench (RFC 6633), redirects and the rest are not for us.
             Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
@@ -68,11 +75,24 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Gives an error to the connection whose segment it quotes (RFC 5927: which checks that the segment can be in flight).
-    fn icmp_error_input(&mut self, error: IcmpError, original: &[u8], now: Instant) {
+    fn icmp_error_input(&mut self, error: IcmpError, said: Said, original: &[u8], now: Instant) {
         let Ok(quoted) = Quoted::parse(original) else {
             self.counters.icmp_dropped += 1;
             return;
         };
+        if let (Some((local_port, remote_port)), Some(payload)) =
+            (quoted.udp(), quoted.udp_payload())
+        {
+            let tuple = Tuple::V4(Pair {
+                local: quoted.src,
+                remote: quoted.dst,
+                local_port,
+                remote_port,
+            });
+            let (errno, hard) = meaning_to_datagrams(said.kind, said.code);
+            self.datagram_error(&tuple, &said.failure(errno, hard, payload), now);
+            return;
+        }
         let place = quoted.tcp().map(|tcp| {
             let tuple = Tuple::V4(Pair {
                 local: quoted.src,
@@ -182,6 +202,60 @@ impl<M: Memory> Shard<M> {
         } else {
             self.reply(Reply::Packet(buffer));
         }
+    }
+}
+
+/// Types of errors.
+const UNREACHABLE: u8 = 3;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+
+/// What an error says for itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Said {
+    pub kind: u8,
+    pub code: u8,
+    /// The largest packet that the path takes, or 0.
+    pub info: u32,
+    pub offender: IpAddr,
+}
+
+impl Said {
+    pub fn new(kind: u8, code: u8, offender: IpAddr) -> Said {
+        Said {
+            kind,
+            code,
+            info: 0,
+            offender,
+        }
+    }
+
+    /// As a socket for datagrams is told.
+    pub fn failure<'a>(&self, errno: i32, hard: bool, payload: &'a [u8]) -> Failure<'a> {
+        Failure {
+            errno,
+            hard,
+            kind: self.kind,
+            code: self.code,
+            info: self.info,
+            offender: self.offender,
+            payload,
+        }
+    }
+}
+
+/// What an error means to a socket for datagrams, and whether it is told unasked (Linux's `icmp_err_convert`).
+fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
+    match (kind, code) {
+        (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),
+        (UNREACHABLE, unreachable::PROTOCOL) => (errno::ENOPROTOOPT, true),
+        (UNREACHABLE, unreachable::FRAGMENTATION_NEEDED) => (errno::EMSGSIZE, false),
+        (UNREACHABLE, unreachable::NETWORK | 11) => (errno::ENETUNREACH, false),
+        // Unknown or prohibited.
+        (UNREACHABLE, 6 | 9) => (errno::ENETUNREACH, true),
+        (UNREACHABLE, 10 | 13 | 14 | 15) => (errno::EHOSTUNREACH, true),
+        (PARAMETER_PROBLEM, _) => (errno::EPROTO, true),
+        _ => (errno::EHOSTUNREACH, false),
     }
 }
 

@@ -6,8 +6,9 @@ use millrace_tcp::Instant;
 use millrace_wire::ethernet::{EtherType, Mac};
 use millrace_wire::offload::{ChecksumState, Frame};
 use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, Segment};
-use millrace_wire::{checksum, ethernet, icmpv4, ipv4, udp};
+use millrace_wire::{checksum, ethernet, icmpv4, igmp, ipv4, udp};
 
+use crate::datagram::Packet;
 use crate::memory::Memory;
 use crate::segment::fold;
 use crate::shard::Shard;
@@ -16,6 +17,13 @@ use crate::table::{Pair, Tuple};
 /// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168 5).
 pub(crate) fn is_marked(class: u8) -> bool {
     class & 3 == 3
+}
+
+/// How a packet came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Received {
+    pub checksum: ChecksumState,
+    pub segment_size: u16,
 }
 
 /// Where TCP begins in a frame whose IPv4 header has no options.
@@ -85,8 +93,9 @@ impl<M: Memory> Shard<M> {
             self.counters.ip_checksum += 1;
             return;
         }
-        // Groups are not served, whether the address of the packet or of the frame says so (RFC 1122 3.3.6, RFC 9293 MUST-57).
-        if !self.routes.is_own(header.dst) || link.dst.is_multicast() {
+        // What is for several is so by the addresses of packet and frame alike (RFC 1122 3.3.6), and never TCP (RFC 9293 MUST-57).
+        let to_us = self.routes.is_own(header.dst) && !link.dst.is_multicast();
+        if !to_us && !(link.dst.is_multicast() && self.is_for_several(&header)) {
             self.counters.ip_not_ours += 1;
             return;
         }
@@ -98,7 +107,22 @@ impl<M: Memory> Shard<M> {
             self.fragment_v4_input(link, &header, payload, bytes, now);
             return;
         }
-        self.ipv4_deliver(link, &header, payload, bytes, frame.checksum, now);
+        let how = Received {
+            checksum: frame.checksum,
+            segment_size: frame.segment_size,
+        };
+        self.ipv4_deliver(link, &header, payload, bytes, how, now);
+    }
+
+    /// Whether a packet to several hosts is one that we hear.
+    fn is_for_several(&self, header: &ipv4::Header) -> bool {
+        let is_group = header.dst.is_multicast()
+            && (self.config.steer.is_some() || self.is_member(header.dst.into()));
+        match header.protocol {
+            udp::PROTOCOL => is_group || self.routes.is_broadcast(header.dst),
+            igmp::PROTOCOL => is_group,
+            _ => false,
+        }
     }
 
     /// Hands up a whole packet, of which `bytes` is the start, header included.
@@ -108,7 +132,7 @@ impl<M: Memory> Shard<M> {
         header: &ipv4::Header,
         payload: &[u8],
         bytes: &[u8],
-        checksum: ChecksumState,
+        how: Received,
         now: Instant,
     ) {
         match header.protocol {
@@ -116,21 +140,33 @@ impl<M: Memory> Shard<M> {
                 self.tcp_input(
                     (header.dst, header.src),
                     payload,
-                    checksum,
+                    how.checksum,
                     is_marked(header.tos),
                     link.src,
                     now,
                 );
             }
             ipv4::PROTOCOL_ICMP => self.icmp_input(header, payload, now),
-            other => {
-                self.counters.ip_unknown_protocol += 1;
-                let code = if other == udp::PROTOCOL {
-                    icmpv4::unreachable::PORT
-                } else {
-                    icmpv4::unreachable::PROTOCOL
+            igmp::PROTOCOL if header.dst.is_multicast() => self.igmp_input(payload, now),
+            udp::PROTOCOL => {
+                let packet = Packet {
+                    src: header.src,
+                    dst: header.dst,
+                    hops: header.ttl,
+                    class: header.tos,
+                    bytes: payload,
+                    checksum: how.checksum,
+                    segment_size: how.segment_size,
+                    to_several: !self.routes.is_own(header.dst),
                 };
-                self.icmp_error(code, header, bytes, now);
+                // RFC 1122 4.1.3.1.
+                if !self.udp_input(&packet) {
+                    self.icmp_error(icmpv4::unreachable::PORT, header, bytes, now);
+                }
+            }
+            _ => {
+                self.counters.ip_unknown_protocol += 1;
+                self.icmp_error(icmpv4::unreachable::PROTOCOL, header, bytes, now);
             }
         }
     }

@@ -11,6 +11,7 @@
 mod config;
 mod cookie;
 mod counters;
+mod datagram;
 mod error;
 mod ethernet;
 mod fragments;
@@ -43,6 +44,7 @@ mod wheel;
 
 pub use config::{Buffers, Config, Ipv6, Limits, Via};
 pub use counters::Counters;
+pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
 pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Memory, Owner};
 pub use shard::{Egress, Shard, Usage};

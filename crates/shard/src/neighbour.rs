@@ -36,6 +36,8 @@ const UNUSED: Duration = Duration::from_secs(600);
 const LOCK: Duration = Duration::from_secs(1);
 /// Answers that wait for one neighbour; the oldest gives way.
 const WAITING_MAX: usize = 8;
+/// The same of datagrams (Linux's `unres_qlen` is 101).
+const DATAGRAMS_WAITING_MAX: usize = 128;
 /// Requests that wait to be sent.
 const REQUESTS_MAX: usize = 4096;
 /// Entries looked at to find one that can be evicted.
@@ -270,10 +272,19 @@ impl Neighbours {
 
     /// An answer is to be sent there when the address is known. Returns the answer that gave way to it.
     pub fn wait_reply(&mut self, handle: Handle, reply: Reply) -> Option<Reply> {
+        self.wait(handle, reply, WAITING_MAX)
+    }
+
+    /// The same of a datagram, of which more may wait: who sends a burst to a neighbour does not know that it is not known yet.
+    pub fn wait_datagram(&mut self, handle: Handle, packet: Reply) -> Option<Reply> {
+        self.wait(handle, packet, DATAGRAMS_WAITING_MAX)
+    }
+
+    fn wait(&mut self, handle: Handle, reply: Reply, limit: usize) -> Option<Reply> {
         let Some(entry) = self.entries.get_mut(handle.index) else {
             return Some(reply);
         };
-        let oldest = if entry.replies.len() == WAITING_MAX {
+        let oldest = if entry.replies.len() >= limit {
             entry.replies.pop_front()
         } else {
             None

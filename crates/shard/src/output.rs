@@ -84,10 +84,16 @@ impl<M: Memory> Shard<M> {
             if !self.send_arp_replies(egress) || !self.send_requests(egress) {
                 return false;
             }
+            if !self.udp.outbox.is_empty() && !self.send_datagrams(egress, capabilities, now) {
+                return false;
+            }
             if *local_budget == 0 {
                 return true;
             }
             let Some(index) = self.ready.pop() else {
+                if !self.udp.outbox.is_empty() {
+                    continue;
+                }
                 return true;
             };
             match self.serve(index, egress, capabilities, local_budget, now) {
@@ -366,9 +372,11 @@ impl<M: Memory> Shard<M> {
             Reply::Segment(tuple, _) => tuple.remote_ip(),
             Reply::Packet(packet) => destination(packet),
         };
-        if let IpAddr::V6(destination) = destination
-            && let Some(to) = group_station(destination)
-        {
+        let station = match destination {
+            IpAddr::V6(destination) => group_station(destination),
+            IpAddr::V4(group) => group.is_multicast().then(|| Mac::of_group_v4(group)),
+        };
+        if let Some(to) = station {
             let sent = self.send_reply_to(to, &reply, egress, capabilities);
             self.put_away(reply, sent);
             return sent;

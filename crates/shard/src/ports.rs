@@ -52,8 +52,10 @@ pub struct Bound {
     pub v6_only: bool,
     /// What it shares.
     pub reuse: Reuse,
-    /// Whether it listens.
+    /// Whether it listens. One for datagrams does while it has no peer.
     pub listening: bool,
+    /// Whether it is one for datagrams: then `SO_REUSEADDR` shares the address whether it listens or not.
+    pub datagrams: bool,
 }
 
 impl Ports {
@@ -70,7 +72,9 @@ impl Ports {
         let beside_sockets = entry.bound.iter().all(|other| {
             other.socket == bound.socket
                 || !overlap(other, bound)
-                || (bound.reuse.address && other.reuse.address && !other.listening)
+                || (bound.reuse.address
+                    && other.reuse.address
+                    && (other.datagrams || !other.listening))
                 || (bound.reuse.port && other.reuse.port && bound.owner == other.owner)
         });
         let beside_connections =
@@ -108,7 +112,8 @@ impl Ports {
     }
 
     /// The listener for a connection to `local`: one bound to the address before one bound to all; several of one address
-    /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last.
+    /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last. Sockets for datagrams, which listen while they have no peer, can
+    /// share an address with `SO_REUSEADDR` alone: then the one that came last has it.
     pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
         let entry = self.find(local.port())?;
         if let [only] = &entry.bound[..] {
@@ -122,6 +127,9 @@ impl Ports {
             };
             match listening().count() {
                 0 => None,
+                _ if listening().any(|bound| !bound.reuse.port) => {
+                    listening().last().map(|bound| bound.socket)
+                }
                 count => listening()
                     .nth((hash % count as u64) as usize)
                     .map(|bound| bound.socket),
@@ -133,6 +141,11 @@ impl Ports {
         pick(local.ip(), false)
             .or_else(|| pick(any?, false))
             .or_else(|| pick(Ipv6Addr::UNSPECIFIED.into(), of_v4))
+    }
+
+    /// The sockets at a port.
+    pub fn bound(&self, port: u16) -> &[Bound] {
+        self.find(port).map_or(&[], |entry| &entry.bound)
     }
 
     /// Counts a connection with this local end.
@@ -307,6 +320,7 @@ mod tests {
                 port: false,
             },
             listening,
+            datagrams: false,
         }
     }
 

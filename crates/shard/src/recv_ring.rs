@@ -28,7 +28,13 @@ impl RecvRing {
     }
 
     /// Stores `data` at stream offset `offset`, growing the ring when needed; false when there is no memory.
-    fn store<M: Memory>(&mut self, memory: &mut M, owner: Owner, offset: u64, data: &[u8]) -> bool {
+    pub fn store<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        owner: Owner,
+        offset: u64,
+        data: &[u8],
+    ) -> bool {
         let end = offset + data.len() as u64;
         if offset < self.consumed {
             return false;

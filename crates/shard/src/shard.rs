@@ -9,6 +9,7 @@ use millrace_wire::offload::{Capabilities, Offload};
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::datagram::Udp;
 use crate::half_open::HalfOpenTable;
 use crate::isn::Secrets;
 use crate::memory::Memory;
@@ -49,6 +50,7 @@ pub struct Shard<M: Memory> {
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
     pub(crate) ports: Ports,
+    pub(crate) udp: Udp,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
     pub(crate) send_pool: Pool,
@@ -126,6 +128,7 @@ impl<M: Memory> Shard<M> {
             sockets: Slab::new(limits.sockets),
             table: Table::new(secrets.table),
             ports: Ports::default(),
+            udp: Udp::new(&secrets),
             half_open: HalfOpenTable::new(limits.half_open, now),
             time_wait: TimeWaitTable::new(limits.time_wait),
             send_pool: Pool::new(limits.send_memory),
@@ -178,8 +181,8 @@ impl<M: Memory> Shard<M> {
             orphans: self.orphans as usize,
             half_open: self.half_open.len(),
             time_wait: self.time_wait.len(),
-            table: self.table.len(),
-            ports: self.ports.len(),
+            table: self.table.len() + self.udp.table.len(),
+            ports: self.ports.len() + self.udp.ports.len(),
             neighbours: self.neighbours.len(),
             timers: self.wheel.len(),
             replies: self.replies.len(),
@@ -235,6 +238,7 @@ impl<M: Memory> Shard<M> {
             self.neighbour_failed(address);
         }
         self.expire_fragments(now);
+        self.report_memberships(now);
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
@@ -267,6 +271,7 @@ impl<M: Memory> Shard<M> {
             self.neighbours.deadline(),
             self.v6.deadline(),
             self.reassembly.deadline(),
+            self.memberships_deadline(),
         ];
         timers.into_iter().flatten().min()
     }
@@ -276,6 +281,7 @@ impl<M: Memory> Shard<M> {
             || self.replies.len() > 0
             || !self.arp_replies.is_empty()
             || self.neighbours.has_work()
+            || !self.udp.outbox.is_empty()
             || self.stalled.is_some()
     }
 

@@ -1,7 +1,7 @@
 //! Ethernet II frames.
 
 use core::fmt;
-use core::net::Ipv6Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
 use crate::bytes::{get16, put16};
@@ -18,6 +18,12 @@ impl Mac {
     pub fn of_group(group: Ipv6Addr) -> Mac {
         let [.., a, b, c, d] = group.octets();
         Mac([0x33, 0x33, a, b, c, d])
+    }
+
+    /// Where packets to an IPv4 group go (RFC 1112 6.4).
+    pub fn of_group_v4(group: Ipv4Addr) -> Mac {
+        let [_, b, c, d] = group.octets();
+        Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
     }
 
     /// Whether this addresses a group of stations; broadcast is one.

@@ -7,6 +7,7 @@ use crate::bytes::{get16, get32, put16};
 use crate::checksum::Sum;
 use crate::ipv4;
 use crate::tcp::{PROTOCOL as TCP, Seq};
+use crate::udp::{HEADER_LEN as UDP_HEADER_LEN, PROTOCOL as UDP};
 
 /// Length of what comes before the data or the quoted datagram, in bytes.
 pub const HEADER_LEN: usize = 8;
@@ -237,6 +238,16 @@ impl<'a> Quoted<'a> {
             protocol: header.protocol,
             payload,
         })
+    }
+
+    /// Source and destination port, when it is UDP.
+    pub fn udp(&self) -> Option<(u16, u16)> {
+        (self.protocol == UDP).then(|| (get16(self.payload, 0), get16(self.payload, 2)))
+    }
+
+    /// What the UDP datagram carried, as far as it is quoted; none for another protocol.
+    pub fn udp_payload(&self) -> Option<&'a [u8]> {
+        (self.protocol == UDP).then(|| &self.payload[UDP_HEADER_LEN..])
     }
 
     /// Ports and sequence number, when it is TCP.

@@ -8,6 +8,7 @@ use crate::checksum::{Sum, pseudo_v6, verify_v6};
 use crate::icmpv4::QuotedTcp;
 use crate::ipv6;
 use crate::tcp::{PROTOCOL as TCP, Seq};
+use crate::udp::{HEADER_LEN as UDP_HEADER_LEN, PROTOCOL as UDP};
 
 /// ICMPv6's number among IP protocols.
 pub const PROTOCOL: u8 = 58;
@@ -245,6 +246,16 @@ impl<'a> Quoted<'a> {
             protocol: content.protocol,
             payload: content.payload,
         })
+    }
+
+    /// Source and destination port, when it is UDP.
+    pub fn udp(&self) -> Option<(u16, u16)> {
+        (self.protocol == UDP).then(|| (get16(self.payload, 0), get16(self.payload, 2)))
+    }
+
+    /// What the UDP datagram carried, as far as it is quoted; none for another protocol.
+    pub fn udp_payload(&self) -> Option<&'a [u8]> {
+        (self.protocol == UDP).then(|| &self.payload[UDP_HEADER_LEN..])
     }
 
     /// Ports and sequence number, when it is TCP.

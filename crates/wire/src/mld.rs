@@ -16,8 +16,6 @@ pub const HOP_LIMIT: u8 = 1;
 pub const ALERT_LEN: usize = 8;
 
 const REPORT: u8 = 143;
-/// A record that says that all of a group is wanted now.
-const MODE_IS_EXCLUDE: u8 = 2;
 const QUERY_LEN: usize = 24;
 const RECORD_LEN: usize = 20;
 
@@ -59,17 +57,27 @@ impl Query {
     }
 }
 
+/// What a report says of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// All of each is wanted (`MODE_IS_EXCLUDE`, nothing).
+    Listen = 2,
+    /// Nothing of them any more (`CHANGE_TO_INCLUDE_MODE`, nothing).
+    Leave = 3,
+}
+
 /// Length of a report on so many groups in bytes, with the hop-by-hop header in front of it.
 pub fn report_len(groups: usize) -> usize {
     ALERT_LEN + icmpv6::HEADER_LEN + groups * RECORD_LEN
 }
 
-/// Writes what follows the IPv6 header of a report from `src`: the hop-by-hop header with a router alert (RFC 2711), and the report that all of `groups` is
-/// wanted. Returns the length.
+/// Writes what follows the IPv6 header of a report from `src`: the hop-by-hop header with a router alert (RFC 2711), and the report on
+/// `groups`. Returns the length.
 ///
 /// # Panics
 /// When `out` is shorter than [`report_len`].
-pub fn emit_report(src: Ipv6Addr, groups: &[Ipv6Addr], out: &mut [u8]) -> usize {
+pub fn emit_report(src: Ipv6Addr, groups: &[Ipv6Addr], mode: Mode, out: &mut [u8]) -> usize {
     let len = report_len(groups.len());
     let out = &mut out[..len];
     out.fill(0);
@@ -79,7 +87,7 @@ pub fn emit_report(src: Ipv6Addr, groups: &[Ipv6Addr], out: &mut [u8]) -> usize 
     put16(message, 6, groups.len() as u16);
     let records = message[icmpv6::HEADER_LEN..].chunks_exact_mut(RECORD_LEN);
     for (record, group) in records.zip(groups) {
-        record[0] = MODE_IS_EXCLUDE;
+        record[0] = mode as u8;
         record[4..].copy_from_slice(&group.octets());
     }
     icmpv6::finish(src, REPORT_GROUP, message);

@@ -378,7 +378,7 @@ fn rfc3810_5_1_a_query_comes_from_the_link() {
 fn rfc3810_5_2_a_report_has_a_router_alert_and_a_record_for_each_group() {
     let groups = [ipv6::solicited_node(A), ipv6::solicited_node(B)];
     let mut bytes = vec![0xff; 100];
-    let len = mld::emit_report(A, &groups, &mut bytes);
+    let len = mld::emit_report(A, &groups, mld::Mode::Listen, &mut bytes);
     assert_eq!(len, mld::report_len(2));
     let header = Header {
         dst: mld::REPORT_GROUP,

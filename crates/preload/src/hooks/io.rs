@@ -6,23 +6,39 @@ use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use millrace_context::SlotRef;
 use rustix::io::Errno;
 
+use super::socket::decide_for;
 use super::{check_buffer, hooks, length};
+use crate::datagram::send::To;
+use crate::decide::{Decision, Purpose};
 use crate::memory::{self, CALL_MAX, Pieces};
 use crate::send::File;
 use crate::socket::Socket;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{real, receive, send};
+use crate::{datagram, real, receive, send};
 
 /// Receives into pieces.
 fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
+    if socket.is_datagrams() {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            // Without room for it, nobody can be told what the error is.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            return unsafe { datagram::receive::receive_message(&socket, &mut message, flags) };
+        }
+        return datagram::receive::receive(&socket, &mut pieces?, flags)
+            .map(|received| received.len);
+    }
     receive::receive(&socket, &mut pieces?, flags)
 }
 
 /// Sends pieces.
 fn give(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
+    if socket.is_datagrams() {
+        let asked = Default::default();
+        return datagram::send::send(&socket, &mut pieces?, To::Peer, &asked, flags);
+    }
     send::send(&socket, &mut pieces?, flags)
 }
 
@@ -114,10 +130,26 @@ hooks! {
         to_len: socklen_t,
     ) -> ssize_t {
         match table::get(fd) {
-            Entry::Socket(slot) if flags & libc::MSG_FASTOPEN == 0 => {
-                length(give(fd, slot, Pieces::buffer(buffer, len), flags))
+            Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
+                let mut pieces = Pieces::buffer(buffer, len)?;
+                if socket.is_datagrams() {
+                    return send_there(&socket, &mut pieces, flags, to, to_len);
+                }
+                if flags & libc::MSG_FASTOPEN != 0 {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                send::send(&socket, &mut pieces, flags)
+            })),
+            entry @ Entry::Undecided(undecided) if undecided.datagrams && !to.is_null() => {
+                match decide_for(fd, entry, to, to_len, Purpose::Send) {
+                    Ok(Decision::Ours(socket, ..)) => length(
+                        Pieces::buffer(buffer, len)
+                            .and_then(|mut pieces| send_there(&socket, &mut pieces, flags, to, to_len)),
+                    ),
+                    Ok(Decision::Kernel) => real::sendto(fd, buffer, len, flags, to, to_len),
+                    Err(errno) => length(Err(errno)),
+                }
             }
-            Entry::Socket(_) => length(Err(Errno::OPNOTSUPP)),
             Entry::Internal => length(Err(Errno::BADF)),
             _ => real::sendto(fd, buffer, len, flags, to, to_len),
         }
@@ -149,6 +181,16 @@ hooks! {
     ) -> ssize_t {
         match table::get(fd) {
             Entry::Socket(slot) => {
+                if let Ok(socket) = Socket::get(fd, slot)
+                    && socket.is_datagrams()
+                    && flags & libc::MSG_ERRQUEUE == 0
+                {
+                    return length(Pieces::buffer(buffer, len).and_then(|mut pieces| {
+                        let received = datagram::receive::receive(&socket, &mut pieces, flags)?;
+                        datagram::receive::write_sender(&socket, &received, from, from_len)?;
+                        Ok(received.len)
+                    }));
+                }
                 let result = take(fd, slot, Pieces::buffer(buffer, len), flags);
                 if result.is_ok() && !from.is_null() && memory::check(from_len.cast(), 4).is_ok() {
                     *from_len = 0;
@@ -191,6 +233,9 @@ hooks! {
                 if start.is_some_and(|start| start < 0) {
                     return Err(Errno::INVAL);
                 }
+                if socket.is_datagrams() {
+                    return Err(Errno::INVAL);
+                }
                 let mut file = File {
                     fd: from,
                     offset: start,
@@ -231,4 +276,20 @@ hooks! {
 /// A count of entries as readv has it.
 fn entries(count: c_int) -> Result<usize> {
     usize::try_from(count).map_err(|_| Errno::INVAL)
+}
+
+/// Sends a datagram to an address, or to the peer without one.
+///
+/// # Safety
+/// The address is good for its length, or null.
+unsafe fn send_there(
+    socket: &Socket,
+    pieces: &mut Pieces,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    let to = unsafe { datagram::send::destination(to, to_len) }?;
+    datagram::send::send(socket, pieces, to, &Default::default(), flags)
 }

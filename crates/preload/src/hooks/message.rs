@@ -5,12 +5,14 @@ use std::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use rustix::io::Errno;
 
+use super::socket::decide_for;
 use super::{hooks, length};
+use crate::decide::{Decision, Purpose};
 use crate::memory::{self, Pieces};
 use crate::socket::{Socket, deadline};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{real, receive, rights, send};
+use crate::{datagram, real, receive, rights, send};
 
 hooks! {
     /// Sends a message.
@@ -21,6 +23,15 @@ hooks! {
                 send_one(&socket, &message, flags)
             })),
             Entry::Internal => length(Err(Errno::BADF)),
+            entry @ Entry::Undecided(undecided) if undecided.datagrams => {
+                match decide_by(fd, entry, message) {
+                    Ok(Some(socket)) => {
+                        length(read(message).and_then(|message| send_one(&socket, &message, flags)))
+                    }
+                    Ok(None) => real::sendmsg(fd, message, flags),
+                    Err(errno) => length(Err(errno)),
+                }
+            }
             _ => {
                 if read(message).is_ok_and(|message| rights::carries_ours(&message)) {
                     return length(Err(Errno::OPNOTSUPP));
@@ -32,10 +43,18 @@ hooks! {
 
     /// Sends messages.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let Entry::Socket(slot) = table::get(fd) else {
-            return real::sendmmsg(fd, messages, count, flags);
+        let socket = match table::get(fd) {
+            Entry::Socket(slot) => Socket::get(fd, slot),
+            entry @ Entry::Undecided(undecided) if undecided.datagrams && count > 0 => {
+                match decide_by(fd, entry, messages.cast()) {
+                    Ok(Some(socket)) => Ok(socket),
+                    Ok(None) => return real::sendmmsg(fd, messages, count, flags),
+                    Err(errno) => Err(errno),
+                }
+            }
+            _ => return real::sendmmsg(fd, messages, count, flags),
         };
-        length(Socket::get(fd, slot).and_then(|socket| {
+        length(socket.and_then(|socket| {
             each(messages, count, |entry| {
                 entry.msg_len = send_one(&socket, &entry.msg_hdr, flags)? as c_uint;
                 Ok(true)
@@ -87,6 +106,26 @@ hooks! {
     }
 }
 
+/// Decides whose a socket is by where its first message goes; none: the kernel's, or the kernel says what is wrong.
+///
+/// # Safety
+/// The message is good as sendmsg wants it.
+unsafe fn decide_by(fd: c_int, entry: Entry, message: *const msghdr) -> Result<Option<Socket>> {
+    // SAFETY: the caller's promise.
+    let Ok(message) = (unsafe { read(message) }) else {
+        return Ok(None);
+    };
+    if message.msg_name.is_null() {
+        return Ok(None);
+    }
+    let (name, len) = (message.msg_name.cast(), message.msg_namelen);
+    // SAFETY: likewise.
+    match unsafe { decide_for(fd, entry, name, len, Purpose::Send) }? {
+        Decision::Ours(socket, ..) => Ok(Some(socket)),
+        Decision::Kernel => Ok(None),
+    }
+}
+
 /// # Safety
 /// The message is good as sendmsg wants it.
 unsafe fn read(message: *const msghdr) -> Result<msghdr> {
@@ -98,6 +137,10 @@ unsafe fn read(message: *const msghdr) -> Result<msghdr> {
 /// # Safety
 /// The message's vector is good.
 unsafe fn send_one(socket: &Socket, message: &msghdr, flags: c_int) -> Result<usize> {
+    if socket.is_datagrams() {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::send::send_message(socket, message, flags) };
+    }
     // SAFETY: the caller's promise.
     let mut pieces =
         unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
@@ -110,6 +153,10 @@ unsafe fn send_one(socket: &Socket, message: &msghdr, flags: c_int) -> Result<us
 /// # Safety
 /// The message's vector is good.
 unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Result<usize> {
+    if socket.is_datagrams() {
+        // SAFETY: the caller's promise.
+        return unsafe { datagram::receive::receive_message(socket, message, flags) };
+    }
     // SAFETY: the caller's promise.
     let mut pieces =
         unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;

@@ -6,11 +6,13 @@ use libc::socklen_t;
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing};
+use crate::decide;
 use crate::memory;
 use crate::options::{self, VALUE_MAX};
-use crate::real;
 use crate::socket::Socket;
+use crate::sys::Result;
 use crate::table::{self, Entry, Undecided};
+use crate::{datagram, engine, real};
 
 hooks! {
     /// Sets an option.
@@ -24,7 +26,7 @@ hooks! {
         if table::is_kernel(fd) {
             return real::setsockopt(fd, level, name, value, len);
         }
-        let parse = || {
+        let given = || -> Result<&[u8]> {
             if len as c_int <= -1 {
                 return Err(Errno::INVAL);
             }
@@ -35,17 +37,37 @@ hooks! {
             } else {
                 std::slice::from_raw_parts(value.cast::<u8>(), len)
             };
-            options::parse(level, name, value)
+            Ok(value)
         };
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 if !options::has_level(&socket, level) {
                     return Err(Errno::NOPROTOOPT);
                 }
-                options::apply(&socket, parse()?)
+                if socket.is_datagrams() {
+                    let setting = datagram::options::parse(level, name, given()?)?;
+                    return datagram::options::apply(&socket, setting);
+                }
+                options::apply(&socket, options::parse(level, name, given()?)?)
             })),
             entry @ Entry::Undecided(undecided) => {
-                let bit = match parse().and_then(|_| options::bit(level, name)) {
+                if undecided.datagrams && let Ok(change) = given().and_then(|value| {
+                    datagram::groups::change(level, name, value)
+                }) {
+                    return set_membership(fd, undecided, change, || {
+                        real::setsockopt(fd, level, name, value, len)
+                    });
+                }
+                let bit = given().and_then(|value| {
+                    if undecided.datagrams {
+                        datagram::options::parse(level, name, value)?;
+                        datagram::options::bit(level, name)
+                    } else {
+                        options::parse(level, name, value)?;
+                        options::bit(level, name)
+                    }
+                });
+                let bit = match bit {
                     Ok(bit) => bit,
                     Err(errno) => return fail(errno),
                 };
@@ -80,16 +102,58 @@ hooks! {
                     return Err(Errno::NOPROTOOPT);
                 }
                 let mut bytes = [0u8; VALUE_MAX];
-                let used = options::read(&socket, level, name, &mut bytes)?;
+                let used = if socket.is_datagrams() {
+                    datagram::options::read(&socket, level, name, &mut bytes)?
+                } else {
+                    options::read(&socket, level, name, &mut bytes)?
+                };
                 let used = options::fit(level, name, &mut bytes, used, room);
                 memory::check(value, used)?;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), used);
                 *len = used as socklen_t;
                 Ok(())
             })),
-            Entry::Undecided(_) if !options::is_readable(level, name) => fail(Errno::NOPROTOOPT),
+            Entry::Undecided(undecided) if !is_readable(undecided, level, name) => {
+                fail(if undecided.datagrams {
+                    datagram::options::refusal(level)
+                } else {
+                    Errno::NOPROTOOPT
+                })
+            }
             Entry::Internal => fail(Errno::BADF),
             _ => real::getsockopt(fd, level, name, value, len),
         }
+    }
+}
+
+fn is_readable(undecided: Undecided, level: c_int, name: c_int) -> bool {
+    if undecided.datagrams {
+        datagram::options::is_readable(level, name)
+    } else {
+        options::is_readable(level, name)
+    }
+}
+
+/// A socket that is not decided joins a group: by whose link decides it. `kernel` asks the kernel.
+fn set_membership(
+    fd: c_int,
+    undecided: Undecided,
+    change: datagram::groups::Change,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    match engine::get() {
+        Ok(engine) if datagram::groups::serves(engine, change.interface) => nothing(
+            decide::make_ours(fd, undecided)
+                .and_then(|socket| datagram::groups::apply(&socket, change)),
+        ),
+        Ok(_) => {
+            let result = kernel();
+            if result == 0 {
+                table::exchange(fd, Entry::Undecided(undecided), Entry::Kernel);
+                crate::epoll::forget_undecided(fd);
+            }
+            result
+        }
+        Err(errno) => fail(errno),
     }
 }

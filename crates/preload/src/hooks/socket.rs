@@ -14,17 +14,18 @@ use crate::decide::{self, Decision, Purpose};
 use crate::socket::Socket;
 use crate::sys::Result;
 use crate::table::{self, Entry, Undecided};
-use crate::{connect, environment, real};
+use crate::{connect, datagram, environment, real};
 
 hooks! {
-    /// Makes a kernel socket; a TCP one may become ours when an address is named.
+    /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = real::socket(domain, kind, protocol);
         let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         let tcp = plain == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+        let datagrams = plain == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
         let v6 = domain == libc::AF_INET6;
-        if fd >= 0 && tcp && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
-            table::set(fd, Entry::Undecided(Undecided { v6, ..Undecided::default() }));
+        if fd >= 0 && (tcp || datagrams) && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
+            table::set(fd, Entry::Undecided(Undecided { v6, datagrams, ..Undecided::default() }));
         }
         fd
     }
@@ -52,11 +53,14 @@ hooks! {
     /// Listens.
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         let listen = |socket: Result<Socket>| {
-            nothing(socket.and_then(|socket| connect::listen(&socket, backlog)))
+            nothing(socket.and_then(|socket| match socket.is_datagrams() {
+                true => Err(Errno::OPNOTSUPP),
+                false => connect::listen(&socket, backlog),
+            }))
         };
         match table::get(fd) {
             Entry::Socket(slot) => listen(Socket::get(fd, slot)),
-            Entry::Undecided(undecided) => {
+            Entry::Undecided(undecided) if !undecided.datagrams => {
                 // Listening on no address is listening on every one.
                 let any = if undecided.v6 {
                     Given::Ip(Ipv6Addr::UNSPECIFIED.into(), 0)
@@ -80,6 +84,10 @@ hooks! {
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
                 match address::read(address, len)? {
+                    Given::Ip(ip, port) if socket.is_datagrams() => {
+                        datagram::connect(&socket, ip, port)
+                    }
+                    Given::Unspecified if socket.is_datagrams() => datagram::disconnect(&socket),
                     Given::Ip(ip, port) => connect::connect(&socket, ip, port),
                     Given::Unspecified => connect::disconnect(&socket),
                     Given::Other => Err(Errno::NETUNREACH),
@@ -88,6 +96,9 @@ hooks! {
             Entry::Internal => fail(Errno::BADF),
             entry => match decide_for(fd, entry, address, len, Purpose::Connect) {
                 Ok(Decision::Kernel) => real::connect(fd, address, len),
+                Ok(Decision::Ours(socket, ip, port)) if socket.is_datagrams() => {
+                    nothing(datagram::connect(&socket, ip, port))
+                }
                 Ok(Decision::Ours(socket, ip, port)) => {
                     nothing(connect::connect(&socket, ip, port))
                 }
@@ -109,6 +120,9 @@ hooks! {
         match table::get(fd) {
             Entry::Socket(slot) => number((|| {
                 let listener = Socket::get(fd, slot)?;
+                if listener.is_datagrams() {
+                    return Err(Errno::OPNOTSUPP);
+                }
                 let (fd, accepted) = connect::accept(&listener, flags)?;
                 let family = accepted.slot.app_cold.family.load(Ordering::Relaxed);
                 // An address that cannot be stored does not undo the connection.
@@ -154,7 +168,10 @@ hooks! {
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         match table::get(fd) {
             Entry::Socket(slot) => {
-                nothing(Socket::get(fd, slot).and_then(|socket| connect::shutdown(&socket, how)))
+                nothing(Socket::get(fd, slot).and_then(|socket| match socket.is_datagrams() {
+                    true => datagram::shutdown(&socket, how),
+                    false => connect::shutdown(&socket, how),
+                }))
             }
             Entry::Internal => fail(Errno::BADF),
             _ => real::shutdown(fd, how),
@@ -168,7 +185,7 @@ fn required(address: *mut sockaddr) -> Result<()> {
 
 /// # Safety
 /// The address is good as bind wants it.
-unsafe fn decide_for(
+pub(super) unsafe fn decide_for(
     fd: c_int,
     entry: Entry,
     address: *const sockaddr,

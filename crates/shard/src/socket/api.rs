@@ -153,7 +153,19 @@ impl<M: Memory> Shard<M> {
     pub fn consumed(&mut self, id: SocketId, upto: u64, now: Instant) -> Result<(), Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let stream = socket.stream().ok_or(Error::NotConnected)?;
+        let stream = match &mut socket.kind {
+            Kind::Stream(stream) => stream,
+            Kind::Datagram(datagram) => {
+                if upto > datagram.received {
+                    return Err(Error::Invalid);
+                }
+                if upto > datagram.recv.consumed() {
+                    datagram.recv.consume(&mut self.memory, socket.owner, upto);
+                }
+                return Ok(());
+            }
+            _ => return Err(Error::NotConnected),
+        };
         if upto > stream.connection.received() {
             return Err(Error::Invalid);
         }
@@ -175,6 +187,14 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         match &mut socket.kind {
             Kind::Bound { .. } => return Err(Error::NotConnected),
+            Kind::Datagram(datagram) => {
+                let connected = datagram.remote.is_some();
+                let shut = |mark, on| if on { mark } else { Marks::empty() };
+                socket.marks |= shut(Marks::READ_SHUT, read) | shut(Marks::WRITE_SHUT, write);
+                self.mark_changed(index);
+                // As Linux has it, without a peer it is an error and shut all the same.
+                return connected.then_some(()).ok_or(Error::NotConnected);
+            }
             Kind::Listener(_) if !read => return Ok(()),
             Kind::Listener(listener) => {
                 let local = listener.local;
@@ -242,6 +262,7 @@ impl<M: Memory> Shard<M> {
         };
         match kind {
             Kind::Bound { .. } => self.release_bound(index),
+            Kind::Datagram(_) => self.discard_datagram(index, now),
             Kind::Listener(listener) => {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
@@ -294,6 +315,7 @@ impl<M: Memory> Shard<M> {
         };
         let error = match self.sockets.get_mut(index).map(|socket| &mut socket.kind) {
             Some(Kind::Stream(stream)) => std::mem::take(&mut stream.error),
+            Some(Kind::Datagram(datagram)) => std::mem::take(&mut datagram.error),
             _ => 0,
         };
         if error != 0 {
@@ -330,6 +352,10 @@ impl<M: Memory> Shard<M> {
                 ..View::empty(ViewFlags::LISTENING)
             },
             Kind::Stream(stream) => stream.view(socket.marks, socket.options.notsent_low),
+            Kind::Datagram(datagram) => View {
+                mtu: self.datagram_mtu(datagram),
+                ..datagram.view(socket.marks)
+            },
         })
     }
 
@@ -354,6 +380,7 @@ impl<M: Memory> Shard<M> {
             remote: tuple.remote(),
             receive_queue: 0,
             send_queue: 0,
+            dropped: 0,
             tcp: None,
         };
         for (_, pending) in self.half_open.iter() {
@@ -410,6 +437,7 @@ impl Stream {
             local: self.tuple.local(),
             remote: self.tuple.remote(),
             pending_accepts: 0,
+            mtu: 0,
             urgent: self.connection.urgent(),
         }
     }
@@ -466,6 +494,7 @@ impl Socket {
     fn info(&self, id: Option<SocketId>, now: Instant) -> SocketInfo {
         let view = match &self.kind {
             Kind::Stream(stream) => stream.view(self.marks, self.options.notsent_low),
+            Kind::Datagram(datagram) => datagram.view(self.marks),
             Kind::Bound { local } | Kind::Listener(Listener { local, .. }) => View {
                 local: *local,
                 remote: nowhere(local),
@@ -474,6 +503,14 @@ impl Socket {
         };
         let (state, receive_queue, send_queue, tcp) = match &self.kind {
             Kind::Bound { .. } => (SocketState::Unconnected, 0, 0, None),
+            Kind::Datagram(datagram) => (
+                SocketState::Udp {
+                    connected: datagram.remote.is_some(),
+                },
+                view.received - view.consumed,
+                datagram.unsent(),
+                None,
+            ),
             Kind::Listener(listener) => (
                 SocketState::Listen,
                 listener.queue.len() as u64,
@@ -498,6 +535,10 @@ impl Socket {
             remote: view.remote,
             receive_queue,
             send_queue,
+            dropped: match &self.kind {
+                Kind::Datagram(datagram) => datagram.dropped,
+                _ => 0,
+            },
             tcp,
         }
     }

@@ -123,6 +123,7 @@ impl<M: Memory> Shard<M> {
         let bound = match &socket.kind {
             Kind::Bound { local } => *local,
             Kind::Listener(_) => return Err(Error::AlreadyConnected),
+            Kind::Datagram(_) => return Err(Error::NotSupported),
             Kind::Stream(stream)
                 if socket.marks.contains(Marks::DEAD)
                     && !socket.marks.contains(Marks::ESTABLISHED) =>

@@ -57,6 +57,7 @@ impl<M: Memory> Shard<M> {
             v6_only: options.v6_only,
             reuse: options.reuse,
             listening: false,
+            datagrams: false,
         };
         let port = if local.port() != 0 {
             if !self.ports.is_free(local.port(), &bound) {
@@ -117,6 +118,7 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Bound { local } => *local,
             Kind::Stream(_) => return Err(Error::Invalid),
+            Kind::Datagram(_) => return Err(Error::NotSupported),
         };
         let bound = Bound {
             socket: index,
@@ -125,6 +127,7 @@ impl<M: Memory> Shard<M> {
             v6_only: socket.options.v6_only,
             reuse: socket.options.reuse,
             listening: true,
+            datagrams: false,
         };
         if !self.ports.is_free(local.port(), &bound) {
             return Err(Error::AddressInUse);

@@ -16,6 +16,7 @@ pub use api::How;
 pub use options::{Opt, OptName, Options, Reuse};
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
+use crate::datagram::Datagram;
 use crate::memory::Owner;
 use crate::neighbour::Handle;
 use crate::recv_ring::RecvRing;
@@ -113,6 +114,8 @@ pub(crate) enum Kind {
     Listener(Listener),
     /// A connection.
     Stream(Stream),
+    /// UDP.
+    Datagram(Box<Datagram>),
 }
 
 /// A listening socket.

@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use millrace_tcp::{Algorithm, Keepalive};
 
+use crate::datagram::DatagramOpt;
+
 /// One option with its value. [`crate::Shard::set_option`] sets it, [`crate::Shard::option`] reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opt {
@@ -64,6 +66,8 @@ pub enum Opt {
     HopLimit(Option<u8>),
     /// `IPV6_TCLASS`.
     TrafficClass(u8),
+    /// One that only sockets for datagrams have. It is set, not read: whoever set it knows.
+    Datagram(DatagramOpt),
 }
 
 /// Names an option, to read it.

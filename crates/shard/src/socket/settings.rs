@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use millrace_tcp::{Instant, Keepalive};
 
 use super::{Kind, Marks, Opt, OptName, Options, SocketId};
+use crate::datagram::DatagramOpt;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::segment::{Fields, HOPS};
@@ -25,6 +26,9 @@ impl<M: Memory> Shard<M> {
         let index = self.check(id)?;
         let buffers = self.config.buffers;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        if let Kind::Datagram(_) = socket.kind {
+            return self.set_datagram_option(index, option, now);
+        }
         let before = socket.options;
         let is_bound = socket.marks.contains(Marks::BOUND) || socket.stream().is_some();
         if matches!(option, Opt::V6Only(_)) && is_bound {
@@ -43,6 +47,7 @@ impl<M: Memory> Shard<M> {
             .set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         let port = match &mut socket.kind {
             Kind::Bound { local } => local.port(),
+            Kind::Datagram(datagram) => datagram.local.port(),
             Kind::Listener(listener) => listener.local.port(),
             Kind::Stream(stream) => {
                 let limit = match options.receive_buffer {
@@ -87,6 +92,42 @@ impl<M: Memory> Shard<M> {
         Some(socket.options)
     }
 
+    fn set_datagram_option(&mut self, index: u32, option: Opt, now: Instant) -> Result<(), Error> {
+        let buffers = self.config.buffers;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let Kind::Datagram(datagram) = &mut socket.kind else {
+            return Err(Error::NotSupported);
+        };
+        match option {
+            Opt::Datagram(DatagramOpt::Cork(on)) => {
+                if !on {
+                    self.uncork(index, now);
+                }
+                return Ok(());
+            }
+            Opt::Datagram(option) => {
+                datagram.settings.set(option);
+                return Ok(());
+            }
+            Opt::V6Only(_) if socket.marks.contains(Marks::BOUND) => return Err(Error::Invalid),
+            // Nobody but the program speaks of congestion here.
+            Opt::Tos(tos) => socket.options.tos = tos,
+            Opt::TrafficClass(class) => socket.options.traffic_class = class,
+            option => {
+                socket
+                    .options
+                    .set(option, buffers.send_max, buffers.receive_max)?;
+            }
+        }
+        datagram.resize(&socket.options);
+        let (reuse, port) = (socket.options.reuse, datagram.local.port());
+        if let Some(bound) = self.udp.ports.bound_mut(port, index) {
+            bound.reuse = reuse;
+        }
+        self.mark_changed(index);
+        Ok(())
+    }
+
     /// Reads an option.
     ///
     /// # Errors
@@ -94,9 +135,10 @@ impl<M: Memory> Shard<M> {
     pub fn option(&self, id: SocketId, name: OptName) -> Result<Opt, Error> {
         let socket = self.sockets.get(self.check(id)?).ok_or(Error::NoSocket)?;
         let options = &socket.options;
-        let (send, receive) = match socket.stream() {
-            Some(stream) => (stream.send_limit, stream.receive_limit),
-            None => (
+        let (send, receive) = match &socket.kind {
+            Kind::Stream(stream) => (stream.send_limit, stream.receive_limit),
+            Kind::Datagram(datagram) => (datagram.send_limit, datagram.receive_limit),
+            _ => (
                 self.config.buffers.send_default,
                 self.config.buffers.receive_default,
             ),
@@ -264,6 +306,7 @@ impl Options {
             Opt::Tos(tos) => self.tos = tos & !ECN,
             Opt::HopLimit(hops) => self.hop_limit = hops,
             Opt::TrafficClass(class) => self.traffic_class = class & !ECN,
+            Opt::Datagram(_) => return Err(Error::NoOption),
         }
         Ok(())
     }

@@ -28,6 +28,10 @@ bitflags::bitflags! {
         /// Space to write is at least a third of the send buffer, and less than half of `TCP_NOTSENT_LOWAT` was not sent yet (Linux's
         /// `sk_stream_is_writeable`).
         const WRITABLE = 1 << 7;
+        /// It is one for datagrams: `received` and `consumed` are ends of records, `queued` and `acked` bytes given to send and bytes that have left.
+        const DATAGRAM = 1 << 8;
+        /// Errors with particulars wait: [`crate::Shard::take_report`].
+        const REPORTS = 1 << 9;
     }
 }
 
@@ -62,6 +66,8 @@ pub struct View {
     pub remote: SocketAddr,
     /// Connections that wait for accept.
     pub pending_accepts: u32,
+    /// Of a socket for datagrams, the largest packet to its peer in bytes.
+    pub mtu: u16,
     /// Stream offset of the latest byte that the peer has announced as urgent. It is in the ring like any other.
     pub urgent: Option<u64>,
 }
@@ -102,6 +108,7 @@ impl View {
             local: nowhere,
             remote: nowhere,
             pending_accepts: 0,
+            mtu: 0,
             urgent: None,
         }
     }
@@ -115,7 +122,7 @@ impl View {
             return bits;
         }
         bits.set(Poll::HUP, has(ViewFlags::HUNG_UP));
-        bits.set(Poll::ERR, has(ViewFlags::ERROR));
+        bits.set(Poll::ERR, has(ViewFlags::ERROR) || has(ViewFlags::REPORTS));
         if has(ViewFlags::END_OF_STREAM) {
             bits |= Poll::IN | Poll::RDHUP;
         }
@@ -125,7 +132,7 @@ impl View {
         );
         bits.set(
             Poll::OUT,
-            has(ViewFlags::WRITABLE) || has(ViewFlags::WRITE_SHUT),
+            has(ViewFlags::WRITABLE) || has(ViewFlags::WRITE_SHUT) && !has(ViewFlags::DATAGRAM),
         );
         bits
     }
@@ -148,6 +155,8 @@ pub struct SocketInfo {
     pub receive_queue: u64,
     /// Bytes written and not acknowledged; of a listener, its backlog.
     pub send_queue: u64,
+    /// Datagrams dropped for want of room.
+    pub dropped: u64,
     /// What the connection says.
     pub tcp: Option<millrace_tcp::Info>,
 }
@@ -161,4 +170,9 @@ pub enum SocketState {
     Listen,
     /// A connection in this state.
     Tcp(State),
+    /// A socket for datagrams, with a peer or without.
+    Udp {
+        /// Whether it has a peer.
+        connected: bool,
+    },
 }

@@ -31,12 +31,34 @@ impl Reports {
         }
     }
 
+    /// Something has changed: twice more, from now on.
+    fn again(&mut self, now: Instant) {
+        self.left = REPORTS;
+        self.at = Some(now);
+    }
+
     pub fn deadline(&self) -> Option<Instant> {
         self.at
     }
 }
 
+impl super::Ipv6 {
+    /// A group has been joined: if the link has IPv6 it is told now.
+    pub fn report_now(&mut self, now: Instant) {
+        if self.is_on() {
+            self.reports.again(now);
+        }
+    }
+}
+
 impl<M: Memory> Shard<M> {
+    /// Says that a group is left (RFC 3810 6.1).
+    pub(crate) fn report_left(&mut self, group: Ipv6Addr) {
+        if self.v6.is_on() {
+            self.say_of_groups(&[group], mld::Mode::Leave);
+        }
+    }
+
     /// A query came. However many come, one report answers them.
     pub(super) fn query_input(&mut self, header: &ipv6::Header, bytes: &[u8], now: Instant) {
         let Ok(query) = Query::parse(header, bytes) else {
@@ -66,10 +88,14 @@ impl<M: Memory> Shard<M> {
         if groups.is_empty() {
             return;
         }
+        self.say_of_groups(&groups, mld::Mode::Listen);
+    }
+
+    fn say_of_groups(&mut self, groups: &[Ipv6Addr], mode: mld::Mode) {
         let src = self.v6.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
         let mut buffer = self.replies.buffer();
         buffer.resize(ipv6::HEADER_LEN + report_len(groups.len()), 0);
-        let len = emit_report(src, &groups, &mut buffer[ipv6::HEADER_LEN..]);
+        let len = emit_report(src, groups, mode, &mut buffer[ipv6::HEADER_LEN..]);
         ipv6::Header {
             src,
             dst: mld::REPORT_GROUP,
@@ -91,6 +117,7 @@ impl<M: Memory> Shard<M> {
             .filter(|own| own.state != State::Duplicate)
             .map(|own| solicited_node(own.address))
             .collect();
+        groups.extend(self.joined_v6().filter(|group| *group != ipv6::ALL_NODES));
         groups.sort_unstable();
         groups.dedup();
         groups

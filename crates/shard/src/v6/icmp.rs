@@ -7,6 +7,8 @@ use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted, unreachable};
 use millrace_wire::ipv6::MTU_MIN;
 use millrace_wire::{ethernet, ipv6, mld, ndp};
 
+use crate::error::errno;
+use crate::icmp::Said;
 use crate::memory::Memory;
 use crate::reply::Reply;
 use crate::segment::HOPS;
@@ -75,31 +77,52 @@ impl<M: Memory> Shard<M> {
                 if (u32::from(MTU_MIN)..u32::from(self.config.mtu)).contains(&mtu) {
                     let max_segment = mtu as u16 - HEADERS_LEN;
                     let error = IcmpError::FragmentationNeeded { max_segment };
-                    self.icmpv6_error_input(error, original, now);
+                    let said = Said {
+                        info: mtu,
+                        ..Said::new(PACKET_TOO_BIG, 0, header.src.into())
+                    };
+                    self.icmpv6_error_input(error, said, original, now);
                 } else {
                     self.counters.icmp_dropped += 1;
                 }
             }
             Message::Unreachable { code, original } => {
-                self.icmpv6_error_input(IcmpError::Unreachable(meaning(code)), original, now);
+                let said = Said::new(UNREACHABLE, code, header.src.into());
+                let error = IcmpError::Unreachable(meaning(code));
+                self.icmpv6_error_input(error, said, original, now);
             }
-            Message::TimeExceeded { original, .. } => {
+            Message::TimeExceeded { code, original } => {
+                let said = Said::new(TIME_EXCEEDED, code, header.src.into());
                 let error = IcmpError::Unreachable(Error::HostUnreachable);
-                self.icmpv6_error_input(error, original, now);
+                self.icmpv6_error_input(error, said, original, now);
             }
-            Message::ParameterProblem { original, .. } => {
+            Message::ParameterProblem { code, original, .. } => {
+                let said = Said::new(PARAMETER_PROBLEM, code, header.src.into());
                 let error = IcmpError::Unreachable(Error::ProtocolError);
-                self.icmpv6_error_input(error, original, now);
+                self.icmpv6_error_input(error, said, original, now);
             }
             Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
         }
     }
 
-    fn icmpv6_error_input(&mut self, error: IcmpError, original: &[u8], now: Instant) {
+    fn icmpv6_error_input(&mut self, error: IcmpError, said: Said, original: &[u8], now: Instant) {
         let Ok(quoted) = Quoted::parse(original) else {
             self.counters.icmp_dropped += 1;
             return;
         };
+        if let (Some((local_port, remote_port)), Some(payload)) =
+            (quoted.udp(), quoted.udp_payload())
+        {
+            let tuple = Tuple::V6(Pair {
+                local: quoted.src,
+                remote: quoted.dst,
+                local_port,
+                remote_port,
+            });
+            let (errno, hard) = meaning_to_datagrams(said.kind, said.code);
+            self.datagram_error(&tuple, &said.failure(errno, hard, payload), now);
+            return;
+        }
         let place = quoted.tcp().map(|tcp| {
             let tuple = Tuple::V6(Pair {
                 local: quoted.src,
@@ -178,6 +201,26 @@ impl<M: Memory> Shard<M> {
             self.reply(Reply::Packet(buffer));
         }
         true
+    }
+}
+
+/// Types of errors.
+const UNREACHABLE: u8 = 1;
+const PACKET_TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
+
+/// What an error means to a socket for datagrams, and whether it is told unasked (Linux's `icmpv6_err_convert`).
+fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
+    match (kind, code) {
+        (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),
+        (UNREACHABLE, unreachable::NO_ROUTE) => (errno::ENETUNREACH, false),
+        (UNREACHABLE, unreachable::PROHIBITED | unreachable::POLICY | unreachable::REJECT) => {
+            (errno::EACCES, true)
+        }
+        (PACKET_TOO_BIG, _) => (errno::EMSGSIZE, false),
+        (PARAMETER_PROBLEM, _) => (errno::EPROTO, true),
+        _ => (errno::EHOSTUNREACH, false),
     }
 }
 

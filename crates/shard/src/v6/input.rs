@@ -2,11 +2,12 @@
 
 use millrace_tcp::Instant;
 use millrace_wire::ipv6::{self, Problem, parameter};
-use millrace_wire::offload::{ChecksumState, Frame};
+use millrace_wire::offload::Frame;
 use millrace_wire::{ethernet, icmpv6, tcp, udp};
 
 use super::icmp::Trouble;
-use crate::ip::is_marked;
+use crate::datagram::Packet;
+use crate::ip::{Received, is_marked};
 use crate::memory::Memory;
 use crate::shard::Shard;
 
@@ -22,7 +23,9 @@ impl<M: Memory> Shard<M> {
             self.counters.ip_malformed += 1;
             return;
         };
-        let to_group = self.v6.is_group(header.dst);
+        let to_group = self.v6.is_group(header.dst)
+            || header.dst.is_multicast()
+                && (self.config.steer.is_some() || self.is_member(header.dst.into()));
         // Whoever sends to one host does not send to a group of stations.
         if !to_group && (link.dst.is_multicast() || !self.v6.is_assigned(header.dst)) {
             self.counters.ip_not_ours += 1;
@@ -35,7 +38,11 @@ impl<M: Memory> Shard<M> {
             return;
         }
         let packet = &bytes[..ipv6::HEADER_LEN + payload.len()];
-        self.ipv6_deliver(link, &header, payload, packet, frame.checksum, false, now);
+        let how = Received {
+            checksum: frame.checksum,
+            segment_size: frame.segment_size,
+        };
+        self.ipv6_deliver(link, &header, payload, packet, how, false, now);
     }
 
     /// Hands up a packet, of which `packet` is the start, header included. `joined`: it was put together from fragments.
@@ -46,7 +53,7 @@ impl<M: Memory> Shard<M> {
         header: &ipv6::Header,
         payload: &[u8],
         packet: &[u8],
-        checksum: ChecksumState,
+        how: Received,
         joined: bool,
         now: Instant,
     ) {
@@ -85,22 +92,33 @@ impl<M: Memory> Shard<M> {
             icmpv6::PROTOCOL => {
                 self.icmpv6_input(link, header, content.payload, fragmented, now);
             }
-            _ if to_group => self.counters.ip_not_ours += 1,
             _ if from_nobody => self.counters.ip_bad_source += 1,
+            udp::PROTOCOL => {
+                let packet_in = Packet {
+                    src: header.src,
+                    dst: header.dst,
+                    hops: header.hop_limit,
+                    class: header.traffic_class,
+                    bytes: content.payload,
+                    checksum: how.checksum,
+                    segment_size: how.segment_size,
+                    to_several: to_group,
+                };
+                if !self.udp_input(&packet_in) {
+                    let trouble = Trouble::Unreachable(icmpv6::unreachable::PORT);
+                    self.icmpv6_error(trouble, header, packet, now);
+                }
+            }
+            _ if to_group => self.counters.ip_not_ours += 1,
             tcp::PROTOCOL => {
                 self.tcp_input(
                     (header.dst, header.src),
                     content.payload,
-                    checksum,
+                    how.checksum,
                     is_marked(header.traffic_class),
                     link.src,
                     now,
                 );
-            }
-            udp::PROTOCOL => {
-                self.counters.ip_unknown_protocol += 1;
-                let trouble = Trouble::Unreachable(icmpv6::unreachable::PORT);
-                self.icmpv6_error(trouble, header, packet, now);
             }
             _ => {
                 self.counters.ip_unknown_protocol += 1;

@@ -97,7 +97,10 @@ fn broadcast_echo_is_not_answered() {
 fn rfc1122_3_2_2_1_udp_gets_port_and_others_protocol_unreachable() {
     let mut net = acquainted();
     for (protocol, expected) in [(17, unreachable::PORT), (99, unreachable::PROTOCOL)] {
-        let bytes = packet(HOST, ADDRESSES[B], protocol, &[0xab; 600]);
+        let mut payload = [0xab; 600];
+        // A datagram that fills the packet and has no checksum.
+        payload[4..8].copy_from_slice(&[2, 0x58, 0, 0]);
+        let bytes = packet(HOST, ADDRESSES[B], protocol, &payload);
         let out = net.inject(B, &bytes);
         let (header, message) = icmp(&out[0]).unwrap();
         assert_eq!(header.dst, HOST);
@@ -114,7 +117,7 @@ fn errors_are_limited_in_number_and_never_about_errors() {
     let mut net = acquainted();
     let sent = (0..3000)
         .filter(|_| {
-            !net.inject(B, &packet(HOST, ADDRESSES[B], 17, &[0; 20]))
+            !net.inject(B, &packet(HOST, ADDRESSES[B], 99, &[0; 20]))
                 .is_empty()
         })
         .count();

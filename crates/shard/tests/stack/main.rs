@@ -17,5 +17,6 @@ mod requirements;
 mod routes;
 mod steering;
 mod transfer;
+mod udp;
 mod v6;
 mod v6_hostile;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_shard::{Error, Ipv6, Opt, Options, Reuse, Via, ViewFlags, errno};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::ndp::Message;
-use millrace_wire::{icmpv6, ipv6, mld, ndp, tcp};
+use millrace_wire::{checksum, icmpv6, ipv6, mld, ndp, tcp};
 
 use crate::net::{A, ADDRESSES, ADDRESSES_V6, B, Flying, MACS, Net, OWNER, config, config_v6};
 
@@ -439,7 +439,10 @@ fn rfc8201_4_a_smaller_path_makes_smaller_segments() {
 fn rfc4443_3_1_a_closed_udp_port_is_unreachable() {
     let mut net = Net::v6();
     net.pair_v6();
-    let datagram = [0x30, 0x39, 0, 53, 0, 8, 0, 0];
+    let mut datagram = [0x30, 0x39, 0, 53, 0, 8, 0, 0];
+    let sum =
+        checksum::pseudo_v6(ADDRESSES_V6[A], ADDRESSES_V6[B], 17, 8) + checksum::Sum::of(&datagram);
+    datagram[6..].copy_from_slice(&sum.finish().to_be_bytes());
     let bytes = frame(
         MACS[B],
         MACS[A],

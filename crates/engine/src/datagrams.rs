@@ -1,0 +1,240 @@
+//! The socket calls on sockets for datagrams.
+//!
+//! Such a socket is one shard's. One that is bound has a replica in each of the others, as listeners have, which hands over what comes for it; one whose
+//! port was chosen at connect has a port whose flow comes to its own shard, and needs none.
+
+use std::net::{Ipv6Addr, SocketAddr};
+
+use libc::{EINVAL, ENFILE, ENOTCONN};
+use millrace_context::reply::Failure;
+use millrace_context::submission::{Ask, Cursor, SendTo};
+use millrace_context::{Address, Submission};
+use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
+
+use crate::peers::{Replica, Request};
+use crate::serve::{Outcome, done};
+use crate::socket::Process;
+use crate::worker::{Place, Worker};
+
+/// Ports tried for a bind that leaves the choice to us: another shard may have a connected socket at the first.
+const PORTS_TRIED: usize = 256;
+
+impl Worker {
+    pub(crate) fn datagram(&mut self, program: u32, process: Process) -> Outcome {
+        let this = self.program(program);
+        let slot = this.open_slot().ok_or(ENFILE)?;
+        let owner = this.owner;
+        let id = match self.shard.datagram(owner, &Options::default(), slot) {
+            Ok(id) => id,
+            Err(error) => {
+                self.program(program).give_back_slot(slot);
+                return Err(error.errno());
+            }
+        };
+        let place = Place { program, slot };
+        self.tie(id, place);
+        self.touch(place);
+        let this = self.program(program);
+        let entry = &mut this.entries[slot];
+        entry.datagrams = true;
+        entry.holders.push(process);
+        Ok((0, this.reference(slot).to_bits().to_ne_bytes().to_vec()))
+    }
+
+    fn datagram_id(&mut self, place: Place) -> Result<SocketId, i32> {
+        let entry = &self.program(place.program).entries[place.slot];
+        entry.socket.ok_or(ENOTCONN)
+    }
+
+    pub(crate) fn bind_datagram(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let [a, b, c, flags, ..] = submission.arguments;
+        let local = SocketAddr::from(Address::from_words([a, b, c]));
+        let bound = Options {
+            reuse: Reuse {
+                address: flags & 1 != 0,
+                port: flags & 2 != 0,
+            },
+            v6_only: flags & 4 != 0,
+            ..Options::default()
+        };
+        let id = self.datagram_id(place)?;
+        let mut outcome = Err(Error::AddressInUse);
+        let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
+        for _ in 0..tries {
+            outcome = self.bind_datagram_in_turn(place, id, local, bound);
+            if outcome != Err(Error::AddressInUse) {
+                break;
+            }
+        }
+        self.touch(place);
+        outcome.map_or_else(|error| Err(error.errno()), |()| done())
+    }
+
+    fn bind_datagram_in_turn(
+        &mut self,
+        place: Place,
+        id: SocketId,
+        mut local: SocketAddr,
+        bound: Options,
+    ) -> Result<(), Error> {
+        if self.peers.is_none() {
+            return self.shard.bind_datagram(id, local, &bound);
+        }
+        let program = self.program(place.program);
+        let owner = program.owner;
+        let generation = program.entries[place.slot].generation;
+        let any_port = local.port() == 0;
+        if any_port {
+            self.shard.bind_datagram(id, local, &bound)?;
+            local = self.shard.view(id).ok_or(Error::NoSocket)?.local;
+        }
+        let outcome = self.in_turn(|worker, shard| match shard {
+            None if any_port => Ok(()),
+            None => worker.shard.bind_datagram(id, local, &bound),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::BindDatagram {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                reply,
+            }),
+        });
+        match outcome {
+            Ok(()) => self.program(place.program).entries[place.slot].replicated = true,
+            Err(_) => {
+                self.forget_everywhere(place);
+                self.shard.unbind_datagram(id);
+            }
+        }
+        outcome
+    }
+
+    /// Another shard has bound a socket.
+    pub(crate) fn stand_in_datagram(
+        &mut self,
+        place: Place,
+        generation: u32,
+        owner: Owner,
+        local: SocketAddr,
+        bound: &Options,
+    ) -> Result<(), Error> {
+        let program = self.programs.get(place.program as usize);
+        let home = program
+            .and_then(Option::as_ref)
+            .map_or(0, |program| program.shard_of(place.slot));
+        let id = self
+            .shard
+            .stand_in_datagram(owner, bound, home as u16, local)?;
+        if let Some(peers) = &mut self.peers {
+            let replica = Replica {
+                id,
+                generation,
+                backlog: 0,
+            };
+            peers.replicas.insert(place, replica);
+            peers.places.insert(id, place);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn connect_datagram(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let [a, b, c, ..] = submission.arguments;
+        let remote = SocketAddr::from(Address::from_words([a, b, c]));
+        let id = self.datagram_id(place)?;
+        self.touch(place);
+        self.shard
+            .connect_datagram(id, remote)
+            .map_err(|error| error.errno())?;
+        self.tell_of_peer(place, Some(remote));
+        done()
+    }
+
+    pub(crate) fn disconnect_datagram(&mut self, place: Place) -> Outcome {
+        let id = self.datagram_id(place)?;
+        self.touch(place);
+        self.shard
+            .disconnect_datagram(id)
+            .map_err(|error| error.errno())?;
+        self.tell_of_peer(place, None);
+        done()
+    }
+
+    /// Those that stand in for a socket know whom it hears.
+    fn tell_of_peer(&mut self, place: Place, remote: Option<SocketAddr>) {
+        if !self.program(place.program).entries[place.slot].replicated {
+            return;
+        }
+        if let Some(peers) = &self.peers {
+            peers.tell_all(|| Request::ConnectDatagram { place, remote });
+        }
+    }
+
+    pub(crate) fn send_to(
+        &mut self,
+        program: u32,
+        submission: &Submission,
+        unstage: impl Fn(usize, &mut [u8]),
+        cursor: &Cursor,
+    ) -> Outcome {
+        let place = self.find(program, submission.slot)?;
+        let entry = &self.program(program).entries[place.slot];
+        let id = entry.socket.filter(|_| entry.datagrams).ok_or(EINVAL)?;
+        let what = SendTo::from_words(submission.arguments);
+        let from = Ipv6Addr::from(what.from);
+        let what = millrace_shard::SendTo {
+            to: what.to.map(SocketAddr::from),
+            from: (!from.is_unspecified()).then(|| from.to_canonical()),
+            hops: what.hops,
+            class: what.class,
+            segment: what.segment,
+            more: submission.ask.contains(Ask::MORE),
+        };
+        let len = submission.parameter as usize;
+        let [(first_at, first_len), (second_at, _)] = cursor.staged(len as u64);
+        let fill = |to: &mut [u8]| {
+            let (first, second) = to.split_at_mut(first_len.min(to.len()));
+            unstage(first_at, first);
+            unstage(second_at, second);
+        };
+        let sent = self.shard.send_to(id, &what, len, fill, self.now);
+        if let Err(error) = sent {
+            // The program has been told that it is sent, and counts it: it has left as far as it is concerned.
+            self.shard.lose_datagram(id, len);
+            self.counters.overruns += u64::from(error == Error::WouldBlock);
+            self.touch(place);
+            return Err(error.errno());
+        }
+        done()
+    }
+
+    pub(crate) fn membership(&mut self, place: Place, submission: &Submission) -> Outcome {
+        let [a, b, c, ..] = submission.arguments;
+        let group = SocketAddr::from(Address::from_words([a, b, c])).ip();
+        let id = self.datagram_id(place)?;
+        let changed = if submission.parameter != 0 {
+            self.shard.join(id, group, self.now)
+        } else {
+            self.shard.leave(id, group, self.now)
+        };
+        changed.map_or_else(|error| Err(error.errno()), |()| done())
+    }
+
+    pub(crate) fn take_failure(&mut self, place: Place) -> Outcome {
+        let id = self.datagram_id(place)?;
+        let report = self.shard.take_report(id).map_err(|error| error.errno())?;
+        self.touch(place);
+        let offender = SocketAddr::new(report.offender, 0);
+        let failure = Failure {
+            errno: report.errno as u32,
+            info: report.info,
+            kind: report.kind,
+            code: report.code,
+            offender: Address::from(offender).ip,
+            to: report.to.into(),
+        };
+        let mut data = failure.emit().to_vec();
+        data.extend_from_slice(&report.payload);
+        Ok((0, data))
+    }
+}

@@ -1,0 +1,98 @@
+//! Membership of groups, as programs ask for it.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use millrace_context::{Address, Operation};
+use rustix::io::Errno;
+
+use crate::engine::Engine;
+use crate::socket::Socket;
+use crate::sys::Result;
+
+/// A group to be joined or left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub group: IpAddr,
+    pub join: bool,
+    /// The own address by which the link is meant; unspecified for any.
+    pub interface: IpAddr,
+}
+
+fn v4_at(value: &[u8], at: usize) -> Result<Ipv4Addr> {
+    let bytes = value.get(at..at + 4).ok_or(Errno::INVAL)?;
+    Ok(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
+}
+
+/// The change of membership that an option is; `NOPROTOOPT` for another option.
+pub fn change(level: c_int, name: c_int, value: &[u8]) -> Result<Change> {
+    match (level, name) {
+        (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP) => change_v4(value, true),
+        (libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP) => change_v4(value, false),
+        (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP) => change_v6(value, true),
+        (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP) => change_v6(value, false),
+        _ => Err(Errno::NOPROTOOPT),
+    }
+}
+
+/// `struct ip_mreq` or `struct ip_mreqn`.
+fn change_v4(value: &[u8], join: bool) -> Result<Change> {
+    let (group, interface) = (v4_at(value, 0)?, v4_at(value, 4)?);
+    if !group.is_multicast() {
+        return Err(if join {
+            Errno::INVAL
+        } else {
+            Errno::ADDRNOTAVAIL
+        });
+    }
+    Ok(Change {
+        group: group.into(),
+        join,
+        interface: interface.into(),
+    })
+}
+
+/// `struct ipv6_mreq`. The index says which device: there is one.
+fn change_v6(value: &[u8], join: bool) -> Result<Change> {
+    let octets: [u8; 16] = *value
+        .get(..20)
+        .and_then(|value| value.first_chunk())
+        .ok_or(Errno::INVAL)?;
+    let group = Ipv6Addr::from(octets);
+    if !group.is_multicast() {
+        return Err(Errno::INVAL);
+    }
+    Ok(Change {
+        group: group.into(),
+        join,
+        interface: Ipv6Addr::UNSPECIFIED.into(),
+    })
+}
+
+/// IP_MULTICAST_IF: an address, `struct ip_mreq` or `struct ip_mreqn`. In network order.
+pub fn interface_v4(value: &[u8]) -> Result<u32> {
+    let at = if value.len() >= 8 { 4 } else { 0 };
+    v4_at(value, at).map(|address| u32::from_ne_bytes(address.octets()))
+}
+
+/// Whether groups by this interface are the engine's to serve.
+pub fn serves(engine: &Engine, interface: IpAddr) -> bool {
+    let header = engine.region.header();
+    if interface.is_unspecified() {
+        header.own_len > 0 || header.loopback == 1
+    } else {
+        header.owns(interface, false)
+    }
+}
+
+/// Joins or leaves.
+pub fn apply(socket: &Socket, change: Change) -> Result<()> {
+    if !serves(socket.engine, change.interface) {
+        return Err(Errno::NODEV);
+    }
+    let [a, b, c] = Address::from(SocketAddr::new(change.group, 0)).to_words();
+    let operation = Operation::Membership;
+    let mut submission = socket.submission(operation, change.join.into());
+    submission.arguments[..3].copy_from_slice(&[a, b, c]);
+    socket.ask(&submission, &mut []).map(drop)
+}

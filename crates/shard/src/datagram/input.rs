@@ -1,0 +1,182 @@
+//! Datagrams in: to the socket that they are for, to all that hear a group, or to the shard whose they are.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_wire::offload::ChecksumState;
+use millrace_wire::udp;
+
+use super::deliver::Arrived;
+use crate::ip::Family;
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::socket::{Kind, Socket};
+use crate::steer::{Arrival, Stray};
+use crate::table::{Pair, Place, Tuple};
+
+/// An IP packet with a datagram in it.
+pub(crate) struct Packet<'a, A> {
+    pub src: A,
+    pub dst: A,
+    pub hops: u8,
+    pub class: u8,
+    pub bytes: &'a [u8],
+    pub checksum: ChecksumState,
+    /// As in [`millrace_wire::offload::Frame`].
+    pub segment_size: u16,
+    /// Whether it was sent to several hosts.
+    pub to_several: bool,
+}
+
+/// Who a datagram to one host is for.
+enum Receiver {
+    /// A socket.
+    Here(u32),
+    /// Another shard.
+    Elsewhere,
+    Nobody,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Takes in a datagram; false if nobody here wants it, so that its sender is to be told.
+    pub(crate) fn udp_input<A: Family + Into<IpAddr>>(&mut self, packet: &Packet<'_, A>) -> bool {
+        let Ok(datagram) = udp::Datagram::parse(packet.bytes) else {
+            self.counters.udp_malformed += 1;
+            return true;
+        };
+        // RFC 768: 0 is no checksum. RFC 8200 8.1: over IPv6 there must be one.
+        let verified = match (packet.checksum, datagram.checksum) {
+            (ChecksumState::Partial | ChecksumState::Valid, _) => true,
+            (_, 0) => packet.src.into().is_ipv4(),
+            _ => A::verify(packet.src, packet.dst, udp::PROTOCOL, datagram.bytes),
+        };
+        if !verified {
+            self.counters.udp_checksum += 1;
+            return true;
+        }
+        let tuple = A::tuple(Pair {
+            local: packet.dst,
+            remote: packet.src,
+            local_port: datagram.dst_port,
+            remote_port: datagram.src_port,
+        });
+        let arrived = Arrived {
+            from: tuple.remote(),
+            to: tuple.local(),
+            hops: packet.hops,
+            class: packet.class,
+            segment_size: packet.segment_size,
+        };
+        if packet.to_several {
+            self.copy_to_all();
+            self.deliver_to_several(&arrived, datagram.payload());
+            return true;
+        }
+        match self.receiver(&tuple) {
+            Receiver::Here(index) => self.store_datagram(index, &arrived, datagram.payload()),
+            Receiver::Elsewhere => {}
+            Receiver::Nobody => {
+                self.counters.udp_no_port += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The most specific of the sockets that a datagram may be for: connected to its sender, bound to its destination, bound to all.
+    fn receiver(&mut self, tuple: &Tuple) -> Receiver {
+        let found = self.find_datagram(tuple);
+        let home = match found.map(|index| self.sockets.get(index).map(|socket| &socket.kind)) {
+            Some(Some(Kind::Datagram(datagram))) => datagram.home,
+            _ => None,
+        };
+        match (found, home) {
+            (Some(index), None) => Receiver::Here(index),
+            _ if self.is_datagram_astray(home, tuple) => Receiver::Elsewhere,
+            _ => Receiver::Nobody,
+        }
+    }
+
+    pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
+        match self.udp.table.get(tuple) {
+            Some(Place::Stream(index)) => Some(index),
+            _ => self
+                .udp
+                .ports
+                .listener(tuple.local(), self.udp.table.hash(tuple)),
+        }
+    }
+
+    /// Whether a frame is another shard's: that of the socket that it is for, or, if there is none here, the one that its tag names. Noted if so.
+    pub(crate) fn is_datagram_astray(&mut self, home: Option<u16>, tuple: &Tuple) -> bool {
+        let Some(steer) = &self.config.steer else {
+            return false;
+        };
+        let owner = steer.owner(tuple);
+        let to = match (self.arrival, home) {
+            (Arrival::Link | Arrival::ByTag, Some(home)) => Some((home, Arrival::ByPin)),
+            (Arrival::Link, None) if owner != steer.own => Some((owner, Arrival::ByTag)),
+            _ => None,
+        };
+        let Some((shard, arrival)) = to else {
+            return false;
+        };
+        self.counters.frames_strayed += 1;
+        self.stray = Some(Stray::Shard(shard, arrival));
+        true
+    }
+
+    /// Gives a datagram to every socket of this shard that hears its group, or all hosts of the link.
+    pub(super) fn deliver_to_several(&mut self, arrived: &Arrived, payload: &[u8]) {
+        if arrived.to.ip().is_multicast() && !self.is_member(arrived.to.ip()) {
+            self.counters.ip_not_ours += 1;
+            return;
+        }
+        let mut found = std::mem::take(&mut self.udp.found);
+        for bound in self.udp.ports.bound(arrived.to.port()) {
+            let Some(Socket {
+                options,
+                kind: Kind::Datagram(datagram),
+                ..
+            }) = self.sockets.get(bound.socket)
+            else {
+                continue;
+            };
+            if datagram.home.is_none()
+                && datagram.hears(arrived.from)
+                && datagram.is_at_several(arrived.to, options.v6_only)
+            {
+                found.push(bound.socket);
+            }
+        }
+        if found.is_empty() {
+            self.counters.udp_no_port += 1;
+        }
+        for index in found.drain(..) {
+            self.store_datagram(index, arrived, payload);
+        }
+        self.udp.found = found;
+    }
+}
+
+impl super::Datagram {
+    /// Whether datagrams to a group are for this socket: it has joined it, or hears what others have joined (`IP_MULTICAST_ALL`).
+    fn hears_group(&self, group: IpAddr) -> bool {
+        let all = match group {
+            IpAddr::V4(_) => self.settings.all_groups_v4,
+            IpAddr::V6(_) => self.settings.all_groups_v6,
+        };
+        !group.is_multicast() || all || self.groups.contains(&group)
+    }
+
+    /// Whether a datagram to all hosts of the link, or to a group, is for this socket.
+    fn is_at_several(&self, to: SocketAddr, v6_only: bool) -> bool {
+        // A connected socket is at the address of one host, but was bound to all.
+        let at_all = self.bound.is_unspecified()
+            && match (self.bound, to.ip()) {
+                (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => true,
+                (IpAddr::V6(_), IpAddr::V4(_)) => !v6_only,
+                (IpAddr::V4(_), IpAddr::V6(_)) => false,
+            };
+        (at_all || self.bound == to.ip()) && self.hears_group(to.ip())
+    }
+}

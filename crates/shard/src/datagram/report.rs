@@ -1,0 +1,136 @@
+//! Errors about datagrams that were sent, from ICMP.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_tcp::Instant;
+
+use super::{Datagram, REPORTS_MAX};
+use crate::error::{Error, errno};
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::socket::{Kind, SocketId};
+use crate::table::{Place, Tuple};
+
+/// Bytes of a datagram that a report quotes at most.
+const QUOTE_MAX: usize = 416;
+
+/// An error with its particulars, as Linux's error queue has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What the error means.
+    pub errno: i32,
+    /// Type of the ICMP message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// The largest packet that the path takes, if that is what the message says; else 0.
+    pub info: u32,
+    /// Who says so.
+    pub offender: IpAddr,
+    /// Whom the datagram was for.
+    pub to: SocketAddr,
+    /// The start of what it carried, as far as the message quotes it.
+    pub payload: Box<[u8]>,
+}
+
+/// What an ICMP error says of a datagram.
+pub(crate) struct Failure<'a> {
+    pub errno: i32,
+    /// Whether it is reported also to those who did not ask for errors (RFC 1122 4.1.3.3).
+    pub hard: bool,
+    pub kind: u8,
+    pub code: u8,
+    pub info: u32,
+    pub offender: IpAddr,
+    /// What is quoted of the payload.
+    pub payload: &'a [u8],
+}
+
+impl<M: Memory> Shard<M> {
+    /// Gives an error to the socket that sent the datagram from `tuple.local` to `tuple.remote`.
+    pub(crate) fn datagram_error(&mut self, tuple: &Tuple, failure: &Failure<'_>, now: Instant) {
+        let found = match self.udp.table.get(tuple) {
+            Some(Place::Stream(index)) => Some(index),
+            _ => self
+                .udp
+                .ports
+                .listener(tuple.local(), self.udp.table.hash(tuple)),
+        };
+        let socket = found.and_then(|index| self.sockets.get(index));
+        let home = match socket.map(|socket| &socket.kind) {
+            Some(Kind::Datagram(datagram)) => Some(datagram.home),
+            _ => None,
+        };
+        let Some(index) = found.filter(|_| home == Some(None)) else {
+            if !self.is_datagram_astray(home.flatten(), tuple) {
+                self.counters.icmp_errors_unmatched += 1;
+            }
+            return;
+        };
+        self.counters.icmp_errors_in += 1;
+        if failure.info != 0 {
+            let mtu = failure.info.min(u32::from(u16::MAX)) as u16;
+            self.udp.paths.learn(tuple.remote_ip(), mtu, now);
+        }
+        self.fail_datagram(index, tuple, failure);
+    }
+
+    /// A datagram of the socket at `index` has failed.
+    pub(crate) fn fail_datagram(&mut self, index: u32, tuple: &Tuple, failure: &Failure<'_>) {
+        let Some(Kind::Datagram(datagram)) =
+            self.sockets.get_mut(index).map(|socket| &mut socket.kind)
+        else {
+            return;
+        };
+        if datagram.note(tuple.remote(), failure) {
+            self.mark_changed(index);
+        }
+    }
+
+    /// The oldest error that waits, with its particulars (`MSG_ERRQUEUE`); once.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when there is none, [`Error::NotSupported`] on a stream.
+    pub fn take_report(&mut self, id: SocketId) -> Result<Report, Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let Kind::Datagram(datagram) = &mut socket.kind else {
+            return Err(Error::NotSupported);
+        };
+        let report = datagram.reports.pop_front().ok_or(Error::WouldBlock)?;
+        // Linux: the error that is pending is that of the oldest one left.
+        datagram.error = datagram.reports.front().map_or(0, |next| next.errno);
+        self.mark_changed(index);
+        Ok(report)
+    }
+}
+
+impl Datagram {
+    /// Takes note of a failure, if the program wants to know; whether it does. (Linux's `__udp4_lib_err`.)
+    fn note(&mut self, to: SocketAddr, failure: &Failure<'_>) -> bool {
+        let asked = match to {
+            SocketAddr::V4(_) => self.settings.errors_v4,
+            SocketAddr::V6(_) => self.settings.errors_v6,
+        };
+        if !asked && (self.remote.is_none() || !failure.hard) {
+            return false;
+        }
+        // Larger datagrams go on in fragments.
+        if !asked && failure.errno == errno::EMSGSIZE {
+            return false;
+        }
+        if asked && self.reports.len() < REPORTS_MAX {
+            self.reports.push_back(Report {
+                errno: failure.errno,
+                kind: failure.kind,
+                code: failure.code,
+                info: failure.info,
+                offender: failure.offender,
+                to,
+                payload: failure.payload[..failure.payload.len().min(QUOTE_MAX)].into(),
+            });
+        }
+        self.error = failure.errno;
+        true
+    }
+}

@@ -1,0 +1,382 @@
+//! Datagrams from programs: checked, copied once, and queued.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_tcp::Instant;
+use millrace_wire::ethernet::Mac;
+use millrace_wire::record::SEND_OVERHEAD;
+use millrace_wire::{ipv4, ipv6, udp};
+
+use super::Datagram;
+use super::deliver::Arrived;
+use super::leave::{Leaving, To};
+use super::open::Towards;
+use super::report::Failure;
+use super::settings::Settings;
+use crate::error::{Error, errno};
+use crate::memory::Memory;
+use crate::neighbour::Handle;
+use crate::pool::LOG2_MIN;
+use crate::segment::HOPS;
+use crate::shard::Shard;
+use crate::socket::{Kind, Marks, Socket, SocketId};
+use crate::table::Tuple;
+
+/// The most that a datagram of each family carries.
+const PAYLOAD_MAX_V4: usize = 65_535 - ipv4::HEADER_LEN - udp::HEADER_LEN;
+const PAYLOAD_MAX_V6: usize = 65_535 - udp::HEADER_LEN;
+/// Datagrams that one call may be cut into (Linux's `UDP_MAX_SEGMENTS`).
+const PIECES_MAX: usize = 128;
+/// ICMP's type and code for a closed port.
+const UNREACHABLE_V4: (u8, u8) = (3, 3);
+const UNREACHABLE_V6: (u8, u8) = (1, 4);
+
+/// What a program says of a datagram beside what it carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendTo {
+    /// Where to; none: to the peer.
+    pub to: Option<SocketAddr>,
+    /// The source address (`IP_PKTINFO`); none, or unspecified: as the socket has it.
+    pub from: Option<IpAddr>,
+    /// Time to live or hop limit, instead of the socket's.
+    pub hops: Option<u8>,
+    /// Type of service or traffic class, instead of the socket's.
+    pub class: Option<u8>,
+    /// Cut into datagrams of so many bytes (`UDP_SEGMENT`); 0: not cut.
+    pub segment: u16,
+    /// More of the same datagram follows (`MSG_MORE`).
+    pub more: bool,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Queues a datagram of `len` bytes, which `fill` writes.
+    ///
+    /// # Errors
+    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`], [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut
+    /// for writing, [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`] for a socket that is not bound, a source
+    /// that is not ours, or pieces that do not fit.
+    pub fn send_to(
+        &mut self,
+        id: SocketId,
+        what: &SendTo,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+        now: Instant,
+    ) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let (socket, datagram) = self.datagram_of(index)?;
+        if socket.marks.contains(Marks::WRITE_SHUT) {
+            return Err(Error::BrokenPipe);
+        }
+        if datagram.local.port() == 0 {
+            return Err(Error::Invalid);
+        }
+        if datagram.queued - datagram.left >= u64::from(datagram.send_limit) {
+            return Err(Error::WouldBlock);
+        }
+        if datagram.corked.is_some() {
+            return self.add_to_corked(index, len, what.more, fill, now);
+        }
+        let mut leaving = self.prepare(index, what, len, now)?;
+        let log2 = log2_of(len.max(1));
+        let Some(block) = self.send_pool.allocate(log2) else {
+            self.counters.send_memory_exhausted += 1;
+            return Err(Error::NoMemory);
+        };
+        leaving.block = block;
+        fill(&mut leaving.block[..len]);
+        leaving.len = len as u32;
+        leaving.charge = charge_of(len);
+        if let Some(datagram) = self.datagram_mut(index) {
+            datagram.queued += leaving.charge;
+            if what.more {
+                datagram.corked = Some(Box::new(leaving));
+                return Ok(());
+            }
+        }
+        self.dispatch(leaving, now);
+        Ok(())
+    }
+
+    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as sent and lost.
+    pub fn lose_datagram(&mut self, id: SocketId, len: usize) {
+        let datagram = self
+            .check(id)
+            .ok()
+            .and_then(|index| self.datagram_mut(index));
+        if let Some(datagram) = datagram {
+            datagram.queued += charge_of(len);
+            datagram.left += charge_of(len);
+            self.counters.udp_refused += 1;
+        }
+    }
+
+    /// Everything that is known of a datagram before its bytes are.
+    fn prepare(
+        &self,
+        index: u32,
+        what: &SendTo,
+        len: usize,
+        now: Instant,
+    ) -> Result<Leaving, Error> {
+        let (socket, datagram) = self.datagram_of(index)?;
+        let remote = what.to.or(datagram.remote);
+        let remote = remote.ok_or(Error::DestinationRequired)?;
+        let (local, remote, towards) = self.datagram_ends(index, remote, what.from)?;
+        let to_peer = datagram.remote == Some(remote);
+        let (to, next) = match towards {
+            Towards::Here => (To::Here, remote.ip()),
+            Towards::Neighbour(next) if to_peer => (To::Hop(datagram.hop), next),
+            Towards::Neighbour(next) => (To::Hop(Handle::NONE), next),
+            Towards::Group => (To::Station(station_of(remote.ip())), remote.ip()),
+            Towards::All => (To::Station(Mac::BROADCAST), remote.ip()),
+        };
+        let settings = &datagram.settings;
+        let (hops, class, group_hops) = match remote {
+            SocketAddr::V4(_) => (
+                socket.options.ttl,
+                socket.options.tos,
+                settings.group_hops_v4,
+            ),
+            SocketAddr::V6(_) => (
+                socket.options.hop_limit,
+                socket.options.traffic_class,
+                settings.group_hops_v6,
+            ),
+        };
+        let hops = if towards == Towards::Group {
+            group_hops
+        } else {
+            hops.unwrap_or(HOPS)
+        };
+        let discovery = settings.discovery(remote);
+        let mtu = match towards {
+            Towards::Here => u16::MAX,
+            _ => self.mtu_towards(remote, settings, now),
+        };
+        let leaving = Leaving {
+            socket: index,
+            generation: self.sockets.generation(index),
+            block: Box::default(),
+            len: 0,
+            sent: 0,
+            segment: what.segment,
+            mtu,
+            to,
+            next,
+            local,
+            remote,
+            hops: what.hops.unwrap_or(hops),
+            class: what.class.unwrap_or(class),
+            whole: discovery.forbids(),
+            refuses: discovery.refuses(),
+            id: 0,
+            charge: 0,
+        };
+        leaving.check(len)?;
+        Ok(leaving)
+    }
+
+    /// The largest packet to `remote`, by what is known and believed.
+    fn mtu_towards(&self, remote: SocketAddr, settings: &Settings, now: Instant) -> u16 {
+        let mtu = match (remote, settings.mtu_v6) {
+            (SocketAddr::V4(_), _) => self.config.mtu,
+            (SocketAddr::V6(_), 0) => self.v6.mtu(),
+            (SocketAddr::V6(_), most) => self.v6.mtu().min(most),
+        };
+        if settings.discovery(remote).listens() {
+            self.udp.paths.mtu(remote.ip(), mtu, now)
+        } else {
+            mtu
+        }
+    }
+
+    /// The largest packet to the peer of a socket, as it is shown: what has been learned may be outdated.
+    pub(crate) fn datagram_mtu(&self, datagram: &Datagram) -> u16 {
+        match datagram.remote {
+            Some(remote) if self.is_local(remote.ip()) => u16::MAX,
+            Some(remote) => self.mtu_towards(remote, &datagram.settings, Instant::from_micros(0)),
+            None => 0,
+        }
+    }
+
+    /// Adds to what a socket holds back.
+    fn add_to_corked(
+        &mut self,
+        index: u32,
+        len: usize,
+        more: bool,
+        fill: impl FnOnce(&mut [u8]),
+        now: Instant,
+    ) -> Result<(), Error> {
+        let Some(Kind::Datagram(datagram)) =
+            self.sockets.get_mut(index).map(|socket| &mut socket.kind)
+        else {
+            return Err(Error::NoSocket);
+        };
+        let mut leaving = datagram.corked.take().ok_or(Error::Invalid)?;
+        let before = leaving.len as usize;
+        let outcome = leaving.check(before + len).and_then(|()| {
+            if before + len > leaving.block.len() {
+                let log2 = log2_of(before + len);
+                let mut larger = self.send_pool.allocate(log2).ok_or(Error::NoMemory)?;
+                larger[..before].copy_from_slice(&leaving.block[..before]);
+                self.send_pool
+                    .free(std::mem::replace(&mut leaving.block, larger));
+            }
+            fill(&mut leaving.block[before..before + len]);
+            leaving.len = (before + len) as u32;
+            leaving.charge += charge_of(len);
+            datagram.queued += charge_of(len);
+            Ok(())
+        });
+        if outcome.is_err() {
+            // Linux drops all of it (`ip_flush_pending_frames`).
+            datagram.left += leaving.charge;
+            self.send_pool.free(leaving.block);
+            self.mark_changed(index);
+            return outcome;
+        }
+        if more {
+            datagram.corked = Some(leaving);
+        } else {
+            self.dispatch(*leaving, now);
+        }
+        Ok(())
+    }
+
+    /// Sends what a socket holds back.
+    pub(crate) fn uncork(&mut self, index: u32, now: Instant) {
+        let corked = self.datagram_mut(index);
+        if let Some(leaving) = corked.and_then(|datagram| datagram.corked.take()) {
+            self.dispatch(*leaving, now);
+        }
+    }
+
+    /// Queues a datagram, or delivers it here; what is for a group both.
+    fn dispatch(&mut self, mut leaving: Leaving, now: Instant) {
+        self.counters.udp_out += 1;
+        let settings = self
+            .datagram_of(leaving.socket)
+            .map(|(_, datagram)| datagram.settings);
+        let heard_here = match (leaving.to, leaving.remote.ip()) {
+            (To::Hop(_), _) => false,
+            (To::Here, _) => true,
+            (To::Station(Mac::BROADCAST), _) => true,
+            (To::Station(_), IpAddr::V4(_)) => settings.is_ok_and(|set| set.group_loop_v4),
+            (To::Station(_), IpAddr::V6(_)) => settings.is_ok_and(|set| set.group_loop_v6),
+        };
+        if heard_here {
+            self.deliver_here(&leaving, now);
+        }
+        // A group's packet without a hop to go stays on this host, as does one from loopback.
+        let stays = leaving.hops == 0 || leaving.local.ip().is_loopback();
+        if leaving.to == To::Here || stays {
+            self.has_left(leaving);
+            return;
+        }
+        leaving.id = self.secrets.random() as u32;
+        self.udp.outbox.push_back(leaving);
+    }
+
+    /// Delivers a datagram on this host.
+    fn deliver_here(&mut self, leaving: &Leaving, _now: Instant) {
+        let arrived = Arrived {
+            from: leaving.local,
+            to: leaving.remote,
+            hops: leaving.hops,
+            class: leaving.class,
+            segment_size: leaving.segment,
+        };
+        self.counters.udp_local += 1;
+        let payload = &leaving.block[..leaving.len as usize];
+        if leaving.to != To::Here {
+            self.deliver_to_several(&arrived, payload);
+            return;
+        }
+        let Some(sent) = Tuple::new(leaving.local, leaving.remote) else {
+            return;
+        };
+        match self.find_datagram(&sent.reversed()) {
+            Some(index) => self.store_datagram(index, &arrived, payload),
+            None => {
+                self.counters.udp_no_port += 1;
+                let (kind, code) = match leaving.remote {
+                    SocketAddr::V4(_) => UNREACHABLE_V4,
+                    SocketAddr::V6(_) => UNREACHABLE_V6,
+                };
+                let failure = Failure {
+                    errno: errno::ECONNREFUSED,
+                    hard: true,
+                    kind,
+                    code,
+                    info: 0,
+                    offender: leaving.remote.ip(),
+                    payload,
+                };
+                self.fail_datagram(leaving.socket, &sent, &failure);
+            }
+        }
+    }
+
+    /// A datagram has left, or is lost: its block and its place in the send buffer are free.
+    pub(super) fn has_left(&mut self, leaving: Leaving) {
+        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(leaving.socket)
+            && generation == leaving.generation
+            && let Socket {
+                kind: Kind::Datagram(datagram),
+                ..
+            } = socket
+        {
+            datagram.left += leaving.charge;
+            self.mark_changed(leaving.socket);
+        }
+        self.send_pool.free(leaving.block);
+    }
+}
+
+impl Leaving {
+    /// Whether it can be sent with so much payload.
+    fn check(&self, len: usize) -> Result<(), Error> {
+        let (most, header_len) = match self.remote {
+            SocketAddr::V4(_) => (PAYLOAD_MAX_V4, ipv4::HEADER_LEN),
+            SocketAddr::V6(_) => (PAYLOAD_MAX_V6, ipv6::HEADER_LEN),
+        };
+        let fits = usize::from(self.mtu) - header_len - udp::HEADER_LEN;
+        let size = usize::from(self.segment);
+        if len > most {
+            return Err(Error::MessageSize);
+        }
+        if size != 0 && (size > fits || len > size * PIECES_MAX) {
+            return Err(Error::Invalid);
+        }
+        if size == 0 && self.refuses && len > fits {
+            return Err(Error::MessageSize);
+        }
+        Ok(())
+    }
+}
+
+impl Datagram {
+    /// Bytes given to send that have not left.
+    pub fn unsent(&self) -> u64 {
+        self.queued - self.left
+    }
+}
+
+/// The station that packets to a group go to.
+fn station_of(group: IpAddr) -> Mac {
+    match group {
+        IpAddr::V4(group) => Mac::of_group_v4(group),
+        IpAddr::V6(group) => Mac::of_group(group),
+    }
+}
+
+/// What a call that gives so many bytes takes of the send buffer.
+fn charge_of(len: usize) -> u64 {
+    len as u64 + SEND_OVERHEAD
+}
+
+fn log2_of(len: usize) -> u8 {
+    (len.next_power_of_two().trailing_zeros() as u8).max(LOG2_MIN)
+}
