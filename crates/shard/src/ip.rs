@@ -94,8 +94,12 @@ impl<M: Memory> Shard<M> {
             return;
         }
         // What is for several is so by the addresses of packet and frame alike (RFC 1122 3.3.6), and never TCP (RFC 9293 MUST-57).
-        let to_us = self.routes.is_own(header.dst) && !link.dst.is_multicast();
-        if !to_us && !(link.dst.is_multicast() && self.is_for_several(&header)) {
+        let heard = if link.dst.is_multicast() {
+            self.is_for_several(&header)
+        } else {
+            self.routes.is_own(header.dst)
+        };
+        if !heard {
             self.counters.ip_not_ours += 1;
             return;
         }

@@ -128,7 +128,7 @@ impl Ports {
             match listening().count() {
                 0 => None,
                 _ if listening().any(|bound| !bound.reuse.port) => {
-                    listening().last().map(|bound| bound.socket)
+                    listening().next_back().map(|bound| bound.socket)
                 }
                 count => listening()
                     .nth((hash % count as u64) as usize)

@@ -205,6 +205,11 @@ pub unsafe fn receive_message(
     Ok(len)
 }
 
+/// Takes the oldest error, without room for what it is: what the datagram carried that it is about.
+pub fn receive_failure(socket: &Socket, into: &mut Pieces) -> Result<usize> {
+    take_failure(socket, into).map(|(_, copied, _)| copied)
+}
+
 /// Takes the oldest error: it, how much of what the datagram carried was copied, and MSG_TRUNC if that is not all.
 fn take_failure(socket: &Socket, into: &mut Pieces) -> Result<(Failure, usize, c_int)> {
     let mut data = [0u8; reply::DATA];

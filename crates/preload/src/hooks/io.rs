@@ -22,9 +22,7 @@ fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Resul
     let socket = Socket::get(fd, slot)?;
     if socket.is_datagrams() {
         if flags & libc::MSG_ERRQUEUE != 0 {
-            // Without room for it, nobody can be told what the error is.
-            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-            return unsafe { datagram::receive::receive_message(&socket, &mut message, flags) };
+            return datagram::receive::receive_failure(&socket, &mut pieces?);
         }
         return datagram::receive::receive(&socket, &mut pieces?, flags)
             .map(|received| received.len);

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 
 use super::{ALL, READ_ONLY, bit, is_readable};
+use crate::datagram::options as datagram;
 
 const TEXT: &str = include_str!("../../../../docs/sockets.md");
 
@@ -26,6 +27,26 @@ const NAMES: &[(&str, c_int, c_int)] = names! {
     IPPROTO_IPV6: IPV6_V6ONLY IPV6_UNICAST_HOPS IPV6_TCLASS;
 };
 
+/// Options of datagram sockets by their names, and some that are not implemented. What libc does not know is by its number.
+const DATAGRAM_NAMES: &[(&str, c_int, c_int)] = names! {
+    SOL_SOCKET: SO_REUSEADDR SO_REUSEPORT SO_BROADCAST SO_RCVBUF SO_SNDBUF SO_RCVTIMEO SO_SNDTIMEO SO_RXQ_OVFL SO_TYPE SO_DOMAIN SO_PROTOCOL
+        SO_ACCEPTCONN SO_ERROR SO_KEEPALIVE SO_LINGER SO_RCVLOWAT SO_OOBINLINE SO_BINDTODEVICE SO_MARK SO_PRIORITY SO_TIMESTAMP SO_ZEROCOPY;
+    IPPROTO_IP: IP_TTL IP_TOS IP_PKTINFO IP_RECVTTL IP_RECVTOS IP_RECVERR IP_MTU_DISCOVER IP_MTU IP_MULTICAST_TTL IP_MULTICAST_LOOP IP_MULTICAST_IF
+        IP_ADD_MEMBERSHIP IP_DROP_MEMBERSHIP;
+    IPPROTO_IPV6: IPV6_V6ONLY IPV6_UNICAST_HOPS IPV6_TCLASS IPV6_RECVPKTINFO IPV6_RECVHOPLIMIT IPV6_RECVTCLASS IPV6_MTU_DISCOVER
+        IPV6_MULTICAST_HOPS IPV6_MULTICAST_LOOP IPV6_MULTICAST_IF IPV6_ADD_MEMBERSHIP IPV6_DROP_MEMBERSHIP;
+};
+const DATAGRAM_NUMBERS: [(&str, c_int, c_int); 8] = [
+    ("IP_MULTICAST_ALL", IPPROTO_IP, 49),
+    ("IPV6_MULTICAST_ALL", IPPROTO_IPV6, 29),
+    ("IPV6_RECVERR", IPPROTO_IPV6, 25),
+    ("IPV6_MTU", IPPROTO_IPV6, 24),
+    ("IPV6_DONTFRAG", IPPROTO_IPV6, 62),
+    ("UDP_CORK", libc::IPPROTO_UDP, 1),
+    ("UDP_SEGMENT", libc::IPPROTO_UDP, 103),
+    ("UDP_GRO", libc::IPPROTO_UDP, 104),
+];
+
 /// The part of the text below a heading.
 fn section(heading: &str) -> &'static str {
     let (_, after) = TEXT
@@ -41,8 +62,8 @@ fn named(text: &str, name: &str) -> bool {
 #[test]
 fn o1_the_table_of_options_is_true() {
     let (both, read, refused) = (
-        section("Options that can be set and read"),
-        section("Options that can be read"),
+        section("Options of streams that can be set and read"),
+        section("Options of streams that can be read"),
         section("Refused"),
     );
     for (name, level, option) in NAMES {
@@ -70,5 +91,34 @@ fn o1_the_table_of_options_is_true() {
         without_name.count(),
         2,
         "options that the list above does not name"
+    );
+}
+
+#[test]
+fn o1_the_table_of_options_of_datagram_sockets_is_true() {
+    let both = section("Options of datagram sockets that can be set and read");
+    let read = section("Options of datagram sockets that can be read");
+    let all = || DATAGRAM_NAMES.iter().chain(&DATAGRAM_NUMBERS);
+    for (name, level, option) in all() {
+        let settable = datagram::bit(*level, *option).is_ok();
+        let readable = datagram::is_readable(*level, *option);
+        assert_eq!(named(both, name), settable, "{name} can be set");
+        assert_eq!(
+            named(read, name),
+            readable && !settable,
+            "{name} can only be read"
+        );
+    }
+    let is_named = |(level, option): &(c_int, c_int)| {
+        all().any(|(_, known_level, known)| (known_level, known) == (level, option))
+    };
+    let without_name = datagram::ALL
+        .iter()
+        .chain(&datagram::READ_ONLY)
+        .filter(|option| !is_named(option));
+    assert_eq!(
+        without_name.count(),
+        2,
+        "options that the lists above do not name"
     );
 }

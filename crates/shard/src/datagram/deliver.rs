@@ -51,10 +51,11 @@ impl<M: Memory> Shard<M> {
                 segment_size: 0,
                 ..*arrived
             };
-            payload.chunks(size).fold(false, |stored, piece| {
-                datagram.store(*owner, &whole, piece, &mut self.memory, &mut self.counters)
-                    || stored
-            })
+            let mut any = false;
+            for piece in payload.chunks(size) {
+                any |= datagram.store(*owner, &whole, piece, &mut self.memory, &mut self.counters);
+            }
+            any
         };
         if stored {
             self.mark_changed(index);
