@@ -279,8 +279,12 @@ impl Receive {
         let full = flow.count as usize >= UNIT_SEGMENTS || flow.bytes + len > limit;
         let fills = flow.has_hole() && segment.seq == base + flow.run_bytes;
         if full && flow.count > 0 && !fills {
-            // With what is beyond a hole, when that alone is too much.
-            self.flush(index, Cause::Full, sink);
+            if flow.run_bytes > 0 {
+                self.flush_run(index, Cause::Full, now, sink);
+            } else {
+                // What is beyond the hole is too much by itself.
+                self.flush(index, Cause::Full, sink);
+            }
             return self.data(index, start, segment, now, sink);
         }
         let item = Item {
@@ -335,10 +339,10 @@ impl Receive {
             self.held.push(index);
         }
         if flow.pushed {
-            self.flush_run(index, Cause::Push, sink);
+            self.flush_run(index, Cause::Push, now, sink);
         } else if flow.run_bytes + len > limit || flow.count as usize >= UNIT_SEGMENTS {
             // No further one like this has room.
-            self.flush_run(index, Cause::Full, sink);
+            self.flush_run(index, Cause::Full, now, sink);
         }
         if self.pool.free_count() == 0 {
             self.relieve(sink);
@@ -401,9 +405,10 @@ impl Receive {
         self.hand_on(index, cause, true, sink);
     }
 
-    /// Hands on what is in order.
-    fn flush_run(&mut self, index: u32, cause: Cause, sink: &mut impl Sink) {
+    /// Hands on what is in order; what is beyond a hole is waited for from now on.
+    fn flush_run(&mut self, index: u32, cause: Cause, now: Instant, sink: &mut impl Sink) {
         self.hand_on(index, cause, false, sink);
+        self.table.flow_mut(index).oldest = now;
     }
 
     fn hand_on(&mut self, index: u32, cause: Cause, everything: bool, sink: &mut impl Sink) {

@@ -133,6 +133,18 @@ fn numbers_far_from_what_is_expected_pass_and_are_followed() {
 }
 
 #[test]
+fn a_full_unit_does_not_show_the_hole_behind_it() {
+    let mut bench = started();
+    let specs: Vec<_> = (0..40)
+        .chain(41..48)
+        .chain([40, 48])
+        .map(|i| Spec::data(i * 1400, 1400))
+        .collect();
+    let outs = bench.burst(&specs);
+    assert_eq!(ranges(&outs), [(0, 40 * 1400), (40 * 1400, 9 * 1400)]);
+}
+
+#[test]
 fn a_hole_is_filled_even_when_what_is_held_is_as_much_as_can_be() {
     let mut bench = started();
     let specs: Vec<_> = (1..=45)
