@@ -259,7 +259,10 @@ impl Source {
                 sender.late = None;
             }
         }
-        sender.limit = limit;
+        // Acknowledgements of two cores may have overtaken each other.
+        if limit.after(sender.limit) {
+            sender.limit = limit;
+        }
     }
 
     fn send_again(&mut self, index: usize) {

@@ -209,7 +209,7 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
     let mut buffer = vec![0; 256 << 10];
     let patience = Timespec {
         tv_sec: 0,
-        tv_nsec: 300_000_000,
+        tv_nsec: 500_000_000,
     };
     loop {
         let mut set: Vec<_> = streams

@@ -35,7 +35,7 @@ impl Default for Config {
             buffers: 4096,
             buffer_len: 2048,
             patience: 10,
-            hold_max: 1_000_000,
+            hold_max: 4_000_000,
             idle_hold_max: 50_000,
             reorder_max: 1_000_000,
             age_max: 60_000_000_000,

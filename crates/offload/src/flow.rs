@@ -31,6 +31,8 @@ pub(crate) struct Flow {
     /// When the first of what is held came, and until when it is held.
     pub(crate) oldest: Instant,
     pub(crate) deadline: Instant,
+    /// Since when the first hole is there.
+    pub(crate) hole_since: Instant,
     /// When the last segment came, and how far apart they are on average, in nanoseconds.
     pub(crate) last: Instant,
     pub(crate) average: u64,
@@ -66,6 +68,7 @@ impl Flow {
             held_at: NONE,
             oldest: now,
             deadline: now,
+            hole_since: now,
             last: now,
             average,
             in_burst: 0,

@@ -132,7 +132,8 @@ impl Receive {
                 let wait = wait.max(REORDER_MIN);
                 flow.deadline = now
                     .after(wait)
-                    .min(flow.oldest.after(self.config.reorder_max));
+                    .min(flow.hole_since.after(self.config.reorder_max))
+                    .min(flow.oldest.after(self.config.hold_max));
             }
             self.deadline = self.deadline.min(flow.deadline);
         }
@@ -303,6 +304,7 @@ impl Receive {
             timestamps: segment.timestamps,
             sum: segment.sum,
         };
+        let before = (flow.has_hole(), flow.run_bytes);
         match hold::insert(flow, &mut self.pool, item, base) {
             Held::Last => {}
             Held::Between { trimmed } => {
@@ -320,6 +322,10 @@ impl Receive {
                 self.passed_by(index, segment);
                 return false;
             }
+        }
+        if before != (flow.has_hole(), flow.run_bytes) {
+            // There was none, or the first of several was filled.
+            flow.hole_since = now;
         }
         flow.strays = 0;
         flow.segments += 1;

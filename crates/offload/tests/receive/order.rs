@@ -60,6 +60,35 @@ fn a_hole_filled_in_a_later_burst_makes_one_unit() {
 }
 
 #[test]
+fn a_hole_is_waited_for_however_old_what_is_before_it_is() {
+    let mut bench = started();
+    let not_drained = |bench: &mut Bench| {
+        let now = millrace_offload::Instant(bench.now);
+        bench.receive.end_of_burst(false, now, &mut bench.outs);
+        bench.pass(100_000);
+    };
+    for i in 0..15 {
+        bench.feed(&Spec::data(i * 10, 10));
+        not_drained(&mut bench);
+    }
+    bench.outs.0.clear();
+    let at = 150
+        - bench
+            .receive
+            .flows(millrace_offload::Instant(0))
+            .map(|flow| flow.held)
+            .sum::<u32>();
+    assert!(at < 50, "what came since a millisecond is held");
+    bench.feed(&Spec::data(160, 10));
+    not_drained(&mut bench);
+    assert_eq!(bench.taken().len(), 0);
+    bench.feed(&Spec::data(150, 10));
+    not_drained(&mut bench);
+    bench.pass(5_000_000);
+    assert_eq!(ranges(&bench.taken()), [(at, 170 - at)]);
+}
+
+#[test]
 fn what_is_held_already_is_dropped() {
     let mut bench = started();
     let outs = bench.burst(&shuffled(&[0, 1, 1, 0, 2, 1]));
