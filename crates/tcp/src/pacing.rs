@@ -62,10 +62,12 @@ impl Connection {
         most.min(unit_size(rate, u32::from(self.send.mss)))
     }
 
-    /// `len` bytes leave now. What was late may catch up by as much as that takes: who waits for its time here is a thread, which is woken later than an interrupt.
+    /// `len` bytes leave now. What was late may catch up by as much as that takes, or a sixteenth of the round trip: who waits for its time here is a
+    /// thread, which on a busy machine is woken much later than an interrupt, and a rate that is never caught up with is one that the path seems to have.
     #[cold]
     pub(crate) fn pace(&mut self, len: u32, now: Instant) {
         let rate = self.pacing_rate();
+        let part_us = u64::from(self.rtt.srtt_us()) / 16;
         let first = self.send.nxt <= UNPACED_SEGMENTS * u64::from(self.send.mss);
         let Some(pacing) = &mut self.pacing else {
             return;
@@ -75,8 +77,9 @@ impl Connection {
             return;
         }
         let takes_us = u64::from(len) * 1_000_000 / rate;
-        let late_us = (now - pacing.next).as_micros().min(takes_us);
-        pacing.next = now + Duration::from_micros(takes_us - late_us);
+        let late_us = (now - pacing.next).as_micros();
+        let kept_us = late_us.min(takes_us.max(part_us));
+        pacing.next += Duration::from_micros(late_us - kept_us + takes_us);
     }
 
     /// Bytes per second; 0 if nothing bounds it yet. Without a model of the path the window in a round trip, with room to grow (Linux: twice that in slow
