@@ -3,7 +3,7 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help deps build lint unit e2e test demo bench clean
+.PHONY: help deps build lint unit e2e count test demo bench paths clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -12,6 +12,7 @@ help:
 	@echo 'make lint    format, clippy, docs, tidy'
 	@echo 'make unit    tests that need no privilege'
 	@echo 'make e2e     real programs over real links (root)'
+	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
 	@echo 'make bench   figures, against the kernel in the same run (root); ARGS=--quick for two short rounds'
 
 deps:
@@ -34,7 +35,11 @@ e2e: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make e2e: needs root: it creates network namespaces and TAP devices; try: sudo make e2e' >&2; exit 1; }
 	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=1 $(ARGS)
 
-test: lint build unit e2e
+# Instructions, beside what docs/instructions.toml says.
+count: deps
+	$(CARGO) xtask instructions
+
+test: lint build unit count e2e
 
 demo: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make demo: needs root: it creates a network namespace and a TAP device; try: sudo make demo' >&2; exit 1; }
@@ -45,6 +50,11 @@ bench: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench: needs root: it creates network namespaces and TAP devices; try: sudo make bench' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/bench $(ARGS)
+
+paths: build
+	@[ "$$(id -u)" = 0 ] || { echo 'make paths: needs root: it creates network namespaces and TAP devices; try: sudo make paths' >&2; exit 1; }
+	$(CARGO) build --release --locked --quiet -p millrace-bench
+	$(TARGET)/release/paths $(ARGS)
 
 clean:
 	$(CARGO) clean

@@ -29,9 +29,18 @@ pub fn table(root: &Path) -> ExitCode {
     }
 }
 
+/// A flood of a million requests, and thousands of downloads that share a link.
+pub fn scale(root: &Path) -> ExitCode {
+    run(&mut example(root, "scale"))
+}
+
 /// Runs so many seeds, from `first` on.
 pub fn seeds(root: &Path, count: &str, first: &str) -> ExitCode {
-    match example(root, "soak").args([count, first]).status() {
+    run(example(root, "soak").args([count, first]))
+}
+
+fn run(command: &mut Command) -> ExitCode {
+    match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

@@ -201,7 +201,10 @@ impl<M: Memory> Shard<M> {
         match segment.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN) {
             Flags::SYN => self.open_half(listener, tuple, segment, after, now),
             flags if flags.contains(Flags::RST) => {}
-            Flags::ACK if self.accept_cookie(listener, tuple, segment, from, now) => {}
+            // What completes the handshake may bring all that the peer has to say, and its FIN.
+            flags
+                if flags | Flags::FIN == Flags::ACK | Flags::FIN
+                    && self.accept_cookie(listener, tuple, segment, from, now) => {}
             flags if flags.contains(Flags::ACK) => self.reset(tuple, segment, now),
             _ => {}
         }

@@ -4,12 +4,13 @@
 use millrace_shard::Options;
 use millrace_tcp::{Algorithm, Duration, Settings};
 
+use crate::host::HostId;
 use crate::link::Link;
 use crate::network::Network;
 use crate::nic::Nic;
 use crate::stream::{Received, Sink, Source};
 
-/// Bits per second of the bottleneck.
+/// Bits per second of the tables' bottleneck.
 const RATE: u64 = 10_000_000;
 /// Payload in a full frame, and the frame, in bytes: goodput is reckoned against what can be got through.
 const PAYLOAD: (u64, u64) = (1_448, 1_514);
@@ -33,10 +34,14 @@ pub const QUEUES: [u64; 3] = [1, 4, 16];
 /// A path and what is on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Of all flows.
+    /// Of all flows, or of every other one.
     pub algorithm: Algorithm,
+    /// Of the others.
+    pub against: Option<Algorithm>,
     /// Connections that share the path.
     pub flows: usize,
+    /// Bits per second of the bottleneck.
+    pub rate: u64,
     /// In milliseconds, without waiting.
     pub round_trip_ms: u64,
     /// Frames lost on the way there, of ten thousand.
@@ -56,15 +61,19 @@ pub struct Outcome {
     pub goodput: u64,
     /// Jain's index of the flows' shares, in thousandths.
     pub fairness: u64,
+    /// The least share, in thousandths of an equal one.
+    pub least: u64,
+    /// What the first algorithm's flows have of all, in thousandths.
+    pub share: u64,
 }
 
-/// Runs a scenario.
-pub fn run(scenario: &Scenario) -> Outcome {
+/// Both hosts of a scenario, with the programs on them; the first sends.
+fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
     let mut network = Network::new(1);
-    let held = RATE / 8 * scenario.round_trip_ms / 1_000;
+    let held = scenario.rate / 8 * scenario.round_trip_ms / 1_000;
     let delay = Duration::from_micros(scenario.round_trip_ms * 500);
     let there = Link {
-        rate: Some(RATE),
+        rate: Some(scenario.rate),
         queue_bytes: (held * scenario.queue / 4).max(2 * PAYLOAD.1),
         mark_from: Some((held / 4).max(10 * PAYLOAD.1)),
         delay,
@@ -76,39 +85,107 @@ pub fn run(scenario: &Scenario) -> Outcome {
         delay,
         ..Link::default()
     };
-    let client = network.add_host(Nic::Segment, there);
+    // Thousands of flows are not to be bound by the memory of one host.
+    let client = network.add_host_with(Nic::Segment, there, |config| {
+        config.limits.send_memory = u64::MAX;
+    });
     let server = network.add_host(Nic::Segment, back);
-    let address = network.address_of(server, 80);
-    let received = Received::default();
-    network.run_program(server, Sink::new(address, received.clone()));
-    let options = Options {
-        tcp: Settings {
-            congestion: scenario.algorithm,
-            ..Settings::default()
-        },
-        ..Options::default()
-    };
-    let mut start = network.now();
-    for _ in 0..scenario.flows {
-        network.run_program(client, Source::new(address, start, options));
-        start += STAGGER;
+    let received = [Received::default(), Received::default()];
+    let algorithms = [
+        scenario.algorithm,
+        scenario.against.unwrap_or(scenario.algorithm),
+    ];
+    let addresses = [80, 81].map(|port| network.address_of(server, port));
+    for (address, received) in addresses.into_iter().zip(&received) {
+        network.run_program(server, Sink::new(address, received.clone()));
     }
-    network.run_for(Duration::from_secs(scenario.warm_up_s));
-    let before = received.borrow().clone();
-    network.run_for(Duration::from_secs(scenario.measured_s));
-    let shares: Vec<u64> = received
-        .borrow()
-        .iter()
-        .map(|(port, bytes)| bytes - before.get(port).copied().unwrap_or(0))
-        .collect();
+    // All have begun when half of the warm-up is over.
+    let gap = scenario.warm_up_s * 500_000 / scenario.flows as u64;
+    let gap = STAGGER.min(Duration::from_micros(gap));
+    let mut start = network.now();
+    for flow in 0..scenario.flows {
+        let kind = flow % 2;
+        let options = Options {
+            tcp: Settings {
+                congestion: algorithms[kind],
+                ..Settings::default()
+            },
+            ..Options::default()
+        };
+        network.run_program(client, Source::new(addresses[kind], start, options));
+        start += gap;
+    }
+    (network, client, received)
+}
+
+/// What a sender knew at some time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// In milliseconds from the start.
+    pub at_ms: u64,
+    /// Congestion window, in bytes.
+    pub cwnd: u32,
+    /// Bytes in flight, as far as is known.
+    pub in_flight: u32,
+    /// Smoothed round trip, in microseconds.
+    pub srtt_us: u32,
+}
+
+/// Runs a scenario of one flow, and looks at its sender every `step_ms` milliseconds, warm-up or not.
+pub fn trace(scenario: &Scenario, step_ms: u64) -> Vec<Sample> {
+    let (mut network, client, _) = set_up(scenario);
+    let mut samples = Vec::new();
+    let end = (scenario.warm_up_s + scenario.measured_s) * 1_000;
+    for at_ms in (step_ms..=end).step_by(step_ms as usize) {
+        network.run_for(Duration::from_millis(step_ms));
+        let stack = network.stack(client);
+        stack.for_each_socket(network.now(), |socket| {
+            if let Some(tcp) = &socket.tcp {
+                samples.push(Sample {
+                    at_ms,
+                    cwnd: tcp.cwnd,
+                    in_flight: tcp.in_flight,
+                    srtt_us: tcp.srtt_us,
+                });
+            }
+        });
+    }
+    samples
+}
+
+/// Lets time pass, in pieces: frames that never cease are told by their number.
+fn pass(network: &mut Network, seconds: u64) {
+    for _ in 0..seconds * 10 {
+        network.run_for(Duration::from_millis(100));
+    }
+}
+
+/// Runs a scenario.
+pub fn run(scenario: &Scenario) -> Outcome {
+    let (mut network, _, received) = set_up(scenario);
+    pass(&mut network, scenario.warm_up_s);
+    let before = received.each_ref().map(|kind| kind.borrow().clone());
+    pass(&mut network, scenario.measured_s);
+    let shares_of = |kind: usize| -> Vec<u64> {
+        let (now, before) = (received[kind].borrow(), &before[kind]);
+        let share = |(port, bytes): (&u16, &u64)| bytes - before.get(port).copied().unwrap_or(0);
+        now.iter().map(share).collect()
+    };
+    let first = shares_of(0);
+    let own: u64 = first.iter().sum();
+    let shares = [first, shares_of(1)].concat();
     let sum: u64 = shares.iter().sum();
     let squares: u128 = shares.iter().map(|share| u128::from(*share).pow(2)).sum();
-    let capacity = RATE / 8 * scenario.measured_s * PAYLOAD.0 / PAYLOAD.1;
+    let capacity = scenario.rate / 8 * scenario.measured_s * PAYLOAD.0 / PAYLOAD.1;
     Outcome {
         goodput: sum * 1_000 / capacity,
         fairness: (u128::from(sum).pow(2) * 1_000)
             .checked_div(squares * scenario.flows as u128)
             .unwrap_or(0) as u64,
+        least: shares.iter().min().map_or(0, |least| {
+            least * scenario.flows as u64 * 1_000 / sum.max(1)
+        }),
+        share: own * 1_000 / sum.max(1),
     }
 }
 
@@ -119,7 +196,9 @@ pub fn goodput_row(name: &str, algorithm: Algorithm, loss: u64) -> String {
         for queue in QUEUES {
             let outcome = run(&Scenario {
                 algorithm,
+                against: None,
                 flows: 1,
+                rate: RATE,
                 round_trip_ms,
                 loss,
                 queue,
@@ -132,24 +211,46 @@ pub fn goodput_row(name: &str, algorithm: Algorithm, loss: u64) -> String {
     row
 }
 
+/// How flows of one kind, or of two, share a path of 50 ms; with a hundred it is ten times as wide.
+fn shared(algorithm: Algorithm, against: Option<Algorithm>, flows: usize, queue: u64) -> Outcome {
+    run(&Scenario {
+        algorithm,
+        against,
+        flows,
+        rate: if flows < 100 { RATE } else { 10 * RATE },
+        round_trip_ms: 50,
+        loss: 0,
+        queue,
+        warm_up_s: if flows < 100 { 10 } else { 20 },
+        measured_s: 40,
+    })
+}
+
 /// A row of the second table: how `flows` share, and what they use, over all queues.
 pub fn fairness_row(name: &str, algorithm: Algorithm, flows: usize) -> String {
     let mut row = format!("| {name} | {flows} |");
     for queue in QUEUES {
-        let outcome = run(&Scenario {
-            algorithm,
-            flows,
-            round_trip_ms: 50,
-            loss: 0,
-            queue,
-            warm_up_s: 10,
-            measured_s: 40,
-        });
+        let outcome = shared(algorithm, None, flows, queue);
         let fairness = outcome.fairness;
         row += &format!(
             " {}.{:03} | {} |",
             fairness / 1_000,
             fairness % 1_000,
+            percent(outcome.goodput)
+        );
+    }
+    row
+}
+
+/// A row of the third table: what the first of two kinds has, over all queues.
+pub fn mixed_row(kinds: [(&str, Algorithm); 2], flows: usize) -> String {
+    let [(name, algorithm), (other, against)] = kinds;
+    let mut row = format!("| {name} beside {other} | {flows} |");
+    for queue in QUEUES {
+        let outcome = shared(algorithm, Some(against), flows, queue);
+        row += &format!(
+            " {} | {} |",
+            percent(outcome.share),
             percent(outcome.goodput)
         );
     }
@@ -189,7 +290,7 @@ pub fn document() -> String {
     text += "\n## Fairness\n\
          \n\
          Connections that start 0.3 seconds apart and share such a path with a round trip of 50 ms, without loss but in the queue: Jain's index of their shares (1 \
-         is equal, 1/n is one that has all) and their goodput together, in 40 seconds after 10 to start.\n\
+         is equal, 1/n is one that has all) and their goodput together, in 40 seconds after 10 to start; a hundred have ten times the rate, and 20 to start.\n\
          \n";
     text += "| control | flows |";
     for queue in QUEUES {
@@ -197,8 +298,21 @@ pub fn document() -> String {
     }
     text += &format!("\n|---|--:|{}\n", "--:|".repeat(6));
     for (name, algorithm) in ALGORITHMS {
-        for flows in [2, 10] {
+        for flows in [2, 10, 100] {
             text += &fairness_row(name, algorithm, flows);
+            text.push('\n');
+        }
+    }
+    text += "\nOf two kinds, half of the flows each: what the first kind has of all, and the goodput of all together, in percent.\n\n";
+    text += "| controls | flows |";
+    for queue in QUEUES {
+        text += &format!(" queue {}: share | % |", parts(queue));
+    }
+    text += &format!("\n|---|--:|{}\n", "--:|".repeat(6));
+    let [cubic, reno, bbr, _] = ALGORITHMS;
+    for kinds in [[cubic, reno], [cubic, bbr], [reno, bbr]] {
+        for flows in [2, 10, 100] {
+            text += &mixed_row(kinds, flows);
             text.push('\n');
         }
     }

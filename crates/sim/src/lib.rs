@@ -19,6 +19,7 @@
 //! [`Network::digest`] sums up. What goes wrong is a panic; [`Network::trace`] tells what led to it.
 #![forbid(unsafe_code)]
 
+pub mod flood;
 pub mod goodput;
 mod host;
 mod link;
@@ -35,7 +36,7 @@ mod talk;
 mod trace;
 
 pub use host::{Context, HostId, Tuning};
-pub use link::{Link, LinkCounters};
+pub use link::{Fate, Kind, Line, Link, LinkCounters};
 pub use network::Network;
 pub use nic::Nic;
 pub use pattern::Pattern;

@@ -82,13 +82,18 @@ pub struct LinkCounters {
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
+    /// It is lost.
     Lost,
+    /// It is lost, because the queue is full.
     Overflowed,
+    /// It arrives.
     Arrives {
+        /// When.
         at: Instant,
         /// When it arrives again.
         again: Option<Instant>,
+        /// It is damaged; see [`Line::damage`].
         corrupt: bool,
         /// It met congestion.
         marked: bool,
@@ -97,7 +102,7 @@ pub(crate) enum Fate {
 
 /// What matters of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A checksum tells when it is damaged.
     Checked,
     /// Only Ethernet's own check would, and that is not modelled: it is not damaged.
@@ -106,9 +111,12 @@ pub(crate) enum Kind {
     Discovery,
 }
 
-/// A link and what is on it.
-pub(crate) struct Line {
+/// A link and what is on it. It keeps no frames; it says what becomes of each.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The link, which may change.
     pub link: Link,
+    /// What it did.
     pub counters: LinkCounters,
     rng: Rng,
     /// When all that waits is out, in nanoseconds.
@@ -119,6 +127,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// A link on which there is nothing.
     pub fn new(link: Link, rng: Rng) -> Line {
         let zero = Instant::from_micros(0);
         Line {

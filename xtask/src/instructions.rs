@@ -1,0 +1,176 @@
+//! How many instructions the stack takes for what it does, counted by callgrind, beside what `docs/instructions.toml` says: more than it says by a few
+//! hundredths is a failure, until the file is renewed in the commit that explains it.
+//!
+//! Counts repeat from run to run and from build to build of one compiler. Of another compiler they say nothing, and are not compared.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, ensure};
+
+/// Where the counts are.
+const FILE: &str = "docs/instructions.toml";
+/// Growth that is a failure, in percent.
+const GROWTH: f64 = 3.0;
+
+/// What is counted: the mode of the shard's `pair` example, two lengths whose difference is measured, and the rest of its arguments.
+struct Kind {
+    name: &'static str,
+    mode: &'static str,
+    counts: [u64; 2],
+    rest: &'static [&'static str],
+    /// Operations in each of the mode's units.
+    per: u64,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind {
+        name: "connect, 64 bytes each way, close",
+        mode: "short",
+        counts: [1_000, 3_000],
+        rest: &["64"],
+        per: 1,
+    },
+    Kind {
+        name: "64 bytes there and back",
+        mode: "ping",
+        counts: [2_000, 6_000],
+        rest: &["64"],
+        per: 1,
+    },
+    Kind {
+        name: "a kilobyte of bulk, checksums included",
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &[],
+        per: 1_000,
+    },
+    Kind {
+        name: "a kilobyte of bulk, checksums left to the device",
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &["offload"],
+        per: 1_000,
+    },
+];
+
+/// Compares, or writes the file anew.
+pub fn run(root: &Path, write: bool) -> ExitCode {
+    match compare(root, write) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("instructions: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(root: &Path, write: bool) -> Result<bool> {
+    let rustc = output(Command::new("rustc").arg("--version"))?
+        .trim()
+        .to_string();
+    let page = root.join(FILE);
+    let known = std::fs::read_to_string(&page).unwrap_or_default();
+    if !write && value(&known, "rustc") != Some(&format!("\"{rustc}\"")) {
+        println!(
+            "instructions: {FILE} is of {}, this is {rustc}: not compared",
+            value(&known, "rustc").unwrap_or("no compiler")
+        );
+        return Ok(true);
+    }
+    let pair = build(root)?;
+    let mut text = format!(
+        "# Instructions by callgrind, both ends together. `cargo xtask instructions` compares, `cargo xtask instructions --write` renews.\n\
+         rustc = \"{rustc}\"\n\n[instructions]\n"
+    );
+    let mut good = true;
+    for kind in &KINDS {
+        let [less, more] = kind.counts;
+        let each = (count(&pair, kind, more)? - count(&pair, kind, less)?) as f64
+            / ((more - less) * kind.per) as f64;
+        text += &format!("\"{}\" = {each:.0}\n", kind.name);
+        let before = value(&known, &format!("\"{}\"", kind.name));
+        let before = before.and_then(|text| text.parse::<f64>().ok());
+        let change = before.map(|before| (each / before - 1.0) * 100.0);
+        let said = change.map_or("new".to_string(), |change| format!("{change:+.1} %"));
+        println!("{:>8.0}  {said:>8}  {}", each, kind.name);
+        good &= change.is_some_and(|change| change <= GROWTH);
+    }
+    if write {
+        std::fs::write(&page, text)?;
+        println!("instructions: {FILE} is written");
+        return Ok(true);
+    }
+    if !good {
+        eprintln!(
+            "instructions: more than {GROWTH} % above {FILE}. If that is meant: cargo xtask instructions --write, and say why in the commit"
+        );
+    }
+    Ok(good)
+}
+
+/// What stands behind `key = `.
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.trim_start().strip_prefix('=').map(str::trim)
+}
+
+/// The example's path.
+fn build(root: &Path) -> Result<std::path::PathBuf> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let words = [
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "-p",
+        "millrace-shard",
+        "--example",
+        "pair",
+    ];
+    let status = Command::new(cargo).current_dir(root).args(words).status()?;
+    ensure!(status.success(), "building the example");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), Into::into);
+    Ok(target.join("release/examples/pair"))
+}
+
+/// Instructions of one run.
+fn count(pair: &Path, kind: &Kind, count: u64) -> Result<u64> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        // Else `rep movsb` counts an instruction for each byte, or not, as the processor has it.
+        .env(
+            "GLIBC_TUNABLES",
+            "glibc.cpu.x86_rep_movsb_threshold=1000000000",
+        )
+        .arg(pair)
+        .args([kind.mode, &count.to_string()])
+        .args(kind.rest);
+    let ran = command.output().context("running valgrind")?;
+    let said = String::from_utf8_lossy(&ran.stderr);
+    ensure!(ran.status.success(), "valgrind: {said}");
+    let collected = said
+        .lines()
+        .find_map(|line| line.split_once("Collected : "));
+    let (_, number) = collected.with_context(|| format!("valgrind counted nothing: {said}"))?;
+    number.trim().parse().context("valgrind's count")
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    Ok(String::from_utf8(command.output()?.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value;
+
+    #[test]
+    fn values_stand_behind_their_keys() {
+        let text = "# rustc = no\nrustc = \"1.95\"\n\n[instructions]\n\"a b\" = 12\n";
+        assert_eq!(value(text, "rustc"), Some("\"1.95\""));
+        assert_eq!(value(text, "\"a b\""), Some("12"));
+        assert_eq!(value(text, "\"a\""), None);
+    }
+}
