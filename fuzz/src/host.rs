@@ -1,14 +1,14 @@
 //! A shard whose every frame is looked at, and a host on its link that says what it likes.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Config, Egress, HeapMemory, Options, Owner, Reuse, Shard, SocketId};
+use millrace_shard::{Config, Egress, HeapMemory, Ipv6, Options, Owner, Reuse, Shard, SocketId};
 use millrace_tcp::Instant;
 use millrace_wire::checksum::{Sum, pseudo_v4, verify_v4};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 use millrace_wire::tcp::{self, Segment};
-use millrace_wire::{arp, ipv4};
+use millrace_wire::{arp, ipv4, ipv6};
 
 /// Whose sockets these are.
 pub const OWNER: Owner = Owner(1);
@@ -16,6 +16,10 @@ pub const OWNER: Owner = Owner(1);
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// The host's.
 pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// The shard's address of IPv6.
+pub const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// The host's.
+pub const THEIRS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const THEIR_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const MTU: u16 = 1500;
@@ -102,6 +106,11 @@ impl Host {
         config.limits.replies = 64;
         config.limits.send_memory = 1 << 20;
         config.loopback = true;
+        config.ipv6 = Some(Ipv6 {
+            addresses: vec![(OURS_V6, 64)],
+            probes: 0,
+            ..Ipv6::default()
+        });
         let start = Instant::from_micros(1_000_000);
         let mut host = Host {
             shard: Shard::new(config, HeapMemory::new(MEMORY), start),
@@ -174,6 +183,23 @@ impl Host {
         header.emit(&mut packet);
         packet.extend_from_slice(payload);
         self.hear(EtherType::IPV4, &packet);
+    }
+
+    /// An IPv6 packet to it.
+    pub fn hear_ipv6(&mut self, next_header: u8, payload: &[u8]) {
+        let mut packet = vec![0; ipv6::HEADER_LEN];
+        let header = ipv6::Header {
+            src: THEIRS_V6,
+            dst: OURS_V6,
+            next_header,
+            hop_limit: 255,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: payload.len() as u16,
+        };
+        header.emit(&mut packet);
+        packet.extend_from_slice(payload);
+        self.hear(EtherType::IPV6, &packet);
     }
 
     /// A TCP segment to it, whose checksum is made good.

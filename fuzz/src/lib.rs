@@ -4,12 +4,16 @@
 //! mutants of it from fixed seeds; `cargo xtask fuzz TARGET` lets libFuzzer look for more, guided by coverage.
 
 mod bytes;
+mod fragments;
 mod host;
+mod icmp;
 mod mutate;
 mod offload;
+mod options;
 mod parsers;
 mod shared;
 mod stack;
+mod states;
 
 pub use mutate::Mutator;
 
@@ -22,6 +26,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("stack", stack::run),
     ("shared", shared::run),
     ("offload", offload::run),
+    ("options", options::run),
+    ("fragments", fragments::run),
+    ("icmp", icmp::run),
+    ("states", states::run),
 ];
 
 /// The target of this name.

@@ -75,7 +75,7 @@ fn step(host: &mut Host, sockets: &mut Vec<SocketId>, bytes: &mut Bytes<'_>) {
 }
 
 /// A segment near what the shard expects, of the connection that it spoke of last, or of a new one.
-fn segment(host: &mut Host, bytes: &mut Bytes<'_>) {
+pub fn segment(host: &mut Host, bytes: &mut Bytes<'_>) {
     let (said, kind) = (host.said(), bytes.u8());
     let (ours, theirs) = match kind & 3 {
         0 | 1 if said.ours != 0 => (said.ours, said.theirs),

@@ -52,3 +52,23 @@ fn shared_memory_survives_the_corpus_and_its_mutants() {
 fn offload_survives_the_corpus_and_its_mutants() {
     check("offload", 20_000);
 }
+
+#[test]
+fn options_survive_the_corpus_and_its_mutants() {
+    check("options", 100_000);
+}
+
+#[test]
+fn fragments_survive_the_corpus_and_its_mutants() {
+    check("fragments", 1_000);
+}
+
+#[test]
+fn icmp_survives_the_corpus_and_its_mutants() {
+    check("icmp", 1_000);
+}
+
+#[test]
+fn every_state_survives_the_corpus_and_its_mutants() {
+    check("states", 2_000);
+}
