@@ -80,7 +80,7 @@ pub fn run(requests: u64) -> Outcome {
             network
                 .stack(client)
                 .for_each_socket(network.now(), |socket| {
-                    busy += u32::from(socket.id.is_some())
+                    busy += u32::from(socket.id.is_some());
                 });
             asked = asked.filter(|_| busy > 0);
         }

@@ -13,6 +13,7 @@ pub mod load;
 pub mod namespace;
 pub mod process;
 pub mod programs;
+pub mod relay;
 pub mod scenario;
 pub mod wire;
 pub mod world;
