@@ -7,12 +7,11 @@ use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
-use millrace_port::{Offload, Port, packet, spec, tap};
-use millrace_shard::{Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
+use millrace_port::{Port, packet, spec, tap};
+use millrace_shard::{Claim, Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
-use millrace_wire::ethernet::{EtherType, Mac};
+use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
-use millrace_wire::{arp, ethernet};
 
 use crate::config::{self, Config, Device};
 use crate::control::Control;
@@ -40,6 +39,14 @@ pub enum StartError {
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
+    /// Another station on the link has an address.
+    #[error("{address} is in use on the link: {station} answers for it; give another --addr")]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// Whose it is.
+        station: String,
+    },
     /// No number of a virtual LAN.
     #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
     Vlan(u16),
@@ -100,7 +107,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let default_router = Arc::<AtomicU32>::default();
     let mut ports = link.ports.into_iter();
     let mut workers = Vec::new();
-    // An IPv6 address is of use once nobody on the link has claimed it.
+    // An address is of use once nobody on the link has claimed it.
     let (settled, wait) = mpsc::channel();
     for (own, doorbell) in (0..shards).zip(doorbells) {
         let mut shard_config = shard_config.clone();
@@ -109,6 +116,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             hash: hash.clone(),
             groups: Groups::even(shards),
         });
+        // One speaks for all.
+        if own > 0 {
+            shard_config.claim = Claim::Nothing;
+        }
         let memory = Arenas::new(own.into());
         let (commands, receiver) = mpsc::channel();
         let parts = worker::Parts {
@@ -151,7 +162,13 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
-    while wait.recv().is_ok() {}
+    while let Ok(conflict) = wait.recv() {
+        if let Some((address, station)) = conflict {
+            let station =
+                station.map_or_else(|| "another".to_owned(), |mac| format!("the station {mac}"));
+            return Err(StartError::AddressTaken { address, station });
+        }
+    }
     ready(link.device.as_deref());
     control.run().map_err(system("the control socket failed"))
 }
@@ -207,37 +224,7 @@ impl Link {
             mac: None,
             vlan: tag(link)?,
         })?;
-        let mut opened = Link::of(name.to_owned(), link.mtu, sockets);
-        for (address, _) in addresses(link) {
-            opened
-                .announce(address)
-                .map_err(system("cannot send on the device"))?;
-        }
-        Ok(opened)
-    }
-
-    /// Tells the neighbours whose the address is from now on (RFC 5227 2.3): they may remember another engine that had it before.
-    fn announce(&mut self, address: Ipv4Addr) -> io::Result<()> {
-        let mut frame = [0; ethernet::HEADER_LEN + arp::LEN];
-        ethernet::Header {
-            dst: Mac::BROADCAST,
-            src: self.mac,
-            ethertype: EtherType::ARP,
-        }
-        .emit(&mut frame);
-        arp::Packet {
-            operation: arp::Operation::REQUEST,
-            sender_mac: self.mac,
-            sender_ip: address,
-            target_mac: Mac([0; 6]),
-            target_ip: address,
-        }
-        .emit(&mut frame[ethernet::HEADER_LEN..]);
-        let Some(port) = self.ports.first_mut() else {
-            return Ok(());
-        };
-        // A device without room now has lost it, as a wire may.
-        port.send(&frame, [&[]; 2], Offload::None).map(drop)
+        Ok(Link::of(name.to_owned(), link.mtu, sockets))
     }
 
     /// The link of these ports, of which there is one at least.
@@ -269,6 +256,11 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
     }
     if let Some(link) = &config.link {
+        // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
+        shard_config.claim = match link.device {
+            Device::Tap { .. } => Claim::Announce,
+            Device::Packet { .. } => Claim::Probe,
+        };
         shard_config.addresses = addresses(link);
         shard_config.routes = routes(link);
         shard_config.mtu = opened.mtu;

@@ -4,6 +4,7 @@
 //! once more, and waits for its port, its doorbell or its next deadline.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -13,6 +14,7 @@ use millrace_context::layout;
 use millrace_port::Port;
 use millrace_shard::{Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
+use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::Frame;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -81,6 +83,9 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
 }
 
+/// An address that another station has, and which that is if it is known.
+pub type Conflict = (IpAddr, Option<Mac>);
+
 /// A worker. Everything in it belongs to its thread.
 pub struct Worker {
     pub(crate) shard: Shard<Arenas>,
@@ -106,7 +111,7 @@ pub struct Worker {
     start: std::time::Instant,
     draining: Option<Instant>,
     /// Told when the shard's addresses can be used.
-    settled: Option<Sender<()>>,
+    settled: Option<Sender<Option<Conflict>>>,
     /// The port may have frames.
     readable: bool,
     /// `counters.wakeups` when it slept last.
@@ -207,8 +212,8 @@ impl Worker {
         self.now = Instant::from_micros(self.start.elapsed().as_micros() as u64);
     }
 
-    /// Has `to` told when the shard's addresses can be used.
-    pub fn tell_when_settled(&mut self, to: Sender<()>) {
+    /// Has `to` told when the shard's addresses can be used, or that one cannot.
+    pub fn tell_when_settled(&mut self, to: Sender<Option<Conflict>>) {
         self.settled = Some(to);
     }
 
@@ -227,7 +232,7 @@ impl Worker {
             }
             if self.settled.is_some() && !self.shard.is_tentative() {
                 // Nobody may be waiting any more.
-                let _ = self.settled.take().map(|to| to.send(()));
+                let _ = self.settled.take().map(|to| to.send(self.shard.conflict()));
             }
             self.tell_reach();
             let sent = self.transmit();

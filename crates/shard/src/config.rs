@@ -17,6 +17,8 @@ pub struct Config {
     pub mac: Mac,
     /// Largest IP packet on the link in bytes, 576..=65535.
     pub mtu: u16,
+    /// What is done about the addresses before they are used.
+    pub claim: Claim,
     /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
     pub ipv6: Option<Ipv6>,
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it they are unreachable.
@@ -40,6 +42,7 @@ impl Config {
             addresses: vec![(address, prefix_len)],
             routes: Vec::new(),
             mac,
+            claim: Claim::Nothing,
             ipv6: None,
             mtu: 1500,
             loopback: false,
@@ -57,6 +60,17 @@ impl Config {
             .first()
             .map_or(Ipv4Addr::UNSPECIFIED, |&(address, _)| address)
     }
+}
+
+/// How a host comes by its addresses. Of several shards that share them one does it, the others nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// They are its own, and all know it.
+    Nothing,
+    /// They are its own, but others may remember another station (RFC 5227 2.3, RFC 4861 7.2.6).
+    Announce,
+    /// Others may have them: they are asked first, which takes up to seven seconds (RFC 5227 2.1). IPv6 always asks, see [`Ipv6::probes`].
+    Probe,
 }
 
 /// A way off the link. Of several that lead to a destination the one with the longest prefix counts.

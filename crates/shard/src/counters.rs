@@ -45,6 +45,8 @@ counters! {
     arp_requests_out,
     /// ARP replies sent.
     arp_replies_out,
+    /// Announcements of our own addresses sent over ARP, those in defence against other claims among them.
+    arp_announcements_out,
     /// Another host claims our address.
     arp_conflicts,
     /// Messages of neighbour discovery that fail a check of RFC 4861, or make no sense.

@@ -58,8 +58,12 @@ impl<M: Memory> Shard<M> {
         }
         let for_us = self.routes.is_own(packet.target_ip);
         if self.routes.is_own(packet.sender_ip) {
-            // Somebody claims an address of ours. We neither believe it nor stop using it (RFC 5227 2.4 (c)).
-            self.counters.arp_conflicts += 1;
+            // Somebody claims an address of ours. We neither believe it nor stop using it, if we use it yet (RFC 5227 2.4 (c)).
+            if self.arrival != Arrival::Copy {
+                self.counters.arp_conflicts += 1;
+            }
+            self.copy_to_all();
+            self.claimed_by_station(packet.sender_ip, packet.sender_mac, false, now);
             return;
         }
         // A probe for our address (sender unspecified) is answered, and taught nothing by.
@@ -87,10 +91,15 @@ impl<M: Memory> Shard<M> {
                 self.copy_to_all();
             }
         }
+        if for_us && packet.sender_ip.is_unspecified() {
+            self.copy_to_all();
+            self.claimed_by_station(packet.target_ip, packet.sender_mac, true, now);
+        }
         if self.arrival == Arrival::Copy {
             return;
         }
-        if for_us && packet.operation == Operation::REQUEST {
+        let answers = for_us && self.claims.may_use(packet.target_ip);
+        if answers && packet.operation == Operation::REQUEST {
             if self.arp_replies.len() < ARP_REPLIES_MAX {
                 self.arp_replies.push_back(arp::Packet {
                     operation: Operation::REPLY,
@@ -105,14 +114,20 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Sends the ARP answers that wait; false when the port is full.
+    /// Sends the ARP answers, probes and announcements that wait; false when the port is full.
     pub(crate) fn send_arp_replies(&mut self, egress: &mut impl Egress) -> bool {
         while let Some(packet) = self.arp_replies.front().copied() {
-            if !self.send_arp_packet(egress, packet.target_mac, &packet) {
+            let is_reply = packet.operation == Operation::REPLY;
+            let to = if is_reply {
+                packet.target_mac
+            } else {
+                Mac::BROADCAST
+            };
+            if !self.send_arp_packet(egress, to, &packet) {
                 return false;
             }
             self.arp_replies.pop_front();
-            self.counters.arp_replies_out += 1;
+            self.counters.arp_replies_out += u64::from(is_reply);
         }
         true
     }

@@ -8,6 +8,7 @@
 //! processes and marks; so one ACK answers a batch, and rides on the program's reply if there is one.
 #![forbid(unsafe_code)]
 
+mod claim;
 mod config;
 mod cookie;
 mod counters;
@@ -42,7 +43,7 @@ mod tuning;
 mod v6;
 mod wheel;
 
-pub use config::{Buffers, Config, Ipv6, Limits, Via};
+pub use config::{Buffers, Claim, Config, Ipv6, Limits, Via};
 pub use counters::Counters;
 pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
 pub use error::{Error, errno};

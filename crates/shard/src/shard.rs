@@ -7,6 +7,7 @@ use millrace_tcp::{HalfOpenVerdict, Instant};
 use millrace_wire::arp;
 use millrace_wire::offload::{Capabilities, Offload};
 
+use crate::claim::Claims;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::datagram::Udp;
@@ -45,6 +46,7 @@ pub struct Shard<M: Memory> {
     pub(crate) secrets: Secrets,
     pub(crate) routes: Routes,
     pub(crate) v6: Ipv6,
+    pub(crate) claims: Claims,
     pub(crate) neighbours: Neighbours,
     pub(crate) reassembly: Reassembly,
     pub(crate) sockets: Slab<Socket>,
@@ -114,10 +116,11 @@ impl<M: Memory> Shard<M> {
     pub fn new(mut config: Config, memory: M, now: Instant) -> Shard<M> {
         // The window scale must suffice for what buffers can grow to.
         config.tcp.receive_limit_max = config.buffers.receive_max;
-        let secrets = Secrets::new(&config.secret);
+        let mut secrets = Secrets::new(&config.secret);
         let limits = &config.limits;
         Shard {
             routes: Routes::new(&config),
+            claims: Claims::new(&config, || secrets.random(), now),
             v6: Ipv6::new(&config, now),
             neighbours: Neighbours::new(
                 limits.neighbours,
@@ -239,6 +242,13 @@ impl<M: Memory> Shard<M> {
         }
         self.expire_fragments(now);
         self.report_memberships(now);
+        if self
+            .claims
+            .deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            self.advance_claims(now);
+        }
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
@@ -270,6 +280,7 @@ impl<M: Memory> Shard<M> {
             self.time_wait.deadline(),
             self.neighbours.deadline(),
             self.v6.deadline(),
+            self.claims.deadline(),
             self.reassembly.deadline(),
             self.memberships_deadline(),
         ];

@@ -23,6 +23,7 @@ on_millrace!(
     ping_is_answered,
     a_virtual_lan_on_a_tap_device_reaches_the_kernel_through_a_switch,
     virtual_lans_on_one_device_are_apart,
+    an_address_that_another_station_has_is_refused,
     r2_a_device_that_is_there_serves,
 );
 
@@ -362,6 +363,33 @@ fn virtual_lans_on_one_device_are_apart(world: &World) -> Result<()> {
     of_seven.wait(seconds(60))?.success()?;
     ensure_same(&world.directory().join("www/file"), &got)?;
     server.stop(Signal::TERM, seconds(15))?;
+    host.ip("link del mr-here").map(drop)
+}
+
+fn an_address_that_another_station_has_is_refused(world: &World) -> Result<()> {
+    let host = world.peer_namespace();
+    host.ip("link add mr-here type veth peer name mr-there")?;
+    host.ip(&format!("addr add {PEER}/24 dev mr-there"))?;
+    host.ip("addr add fd00:9::1/64 dev mr-there nodad")?;
+    host.ip("link set mr-here up")?;
+    host.ip("link set mr-there up")?;
+    for taken in [PEER.to_string(), "fd00:9::1".to_owned()] {
+        let mut command = world.millrace(&["run", "--link", "packet:mr-here"]);
+        command.args(["--addr", &format!("{SUBJECT}/24")]);
+        // One of both is the other station's.
+        match taken.contains(':') {
+            true => command.args(["--addr", &format!("{taken}/64")]),
+            false => command.args(["--addr", &format!("{taken}/24")]),
+        };
+        command.args(["--", "true"]);
+        let ended = world.start_on_subject(command)?.wait(seconds(30))?;
+        let said = format!("{taken} is in use on the link");
+        ensure!(
+            ended.status.code() == Some(125)
+                && String::from_utf8_lossy(&ended.stderr).contains(&said),
+            "{ended:?}"
+        );
+    }
     host.ip("link del mr-here").map(drop)
 }
 

@@ -3,21 +3,26 @@
 use std::net::Ipv6Addr;
 
 use millrace_tcp::{Duration, Instant};
-use millrace_wire::ipv6::solicited_node;
+use millrace_wire::ipv6::{self, solicited_node};
 use millrace_wire::ndp::Message;
 
+use crate::config::Claim;
 use crate::memory::Memory;
 use crate::route::Address as _;
 use crate::shard::Shard;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
 const RETRY: Duration = Duration::from_secs(1);
+/// How often an address is announced; up to three times are allowed (RFC 4861 10: `MAX_NEIGHBOR_ADVERTISEMENT`).
+const ANNOUNCEMENTS: u8 = 2;
 
 /// An address of this host.
 pub struct Own {
     pub address: Ipv6Addr,
     pub prefix_len: u8,
     pub state: State,
+    /// Announcements that are still to be sent, and when the next.
+    pub announce: (u8, Instant),
 }
 
 /// Whether an address may be used.
@@ -49,11 +54,17 @@ impl Own {
         Own {
             address,
             prefix_len: prefix_len.min(128),
+            announce: (0, now),
             state: match probes {
                 0 => State::Preferred,
                 left => State::Tentative { left, at: now },
             },
         }
+    }
+
+    /// When it is announced next.
+    pub fn announcement(&self) -> Option<Instant> {
+        (self.announce.0 > 0).then_some(self.announce.1)
     }
 
     pub fn has_prefix_of(&self, other: Ipv6Addr) -> bool {
@@ -62,9 +73,9 @@ impl Own {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Whether an IPv6 address of this host is still being looked for on the link. Until it is known to be nobody else's, no packet is sent from it or taken for it.
+    /// Whether an address of this host is still being looked for on the link. Until it is known to be nobody else's, no packet is sent from it or taken for it.
     pub fn is_tentative(&self) -> bool {
-        self.v6.is_tentative()
+        self.v6.is_tentative() || self.claims.is_tentative()
     }
 
     /// Probes, and makes use of what has stood the probes.
@@ -80,6 +91,9 @@ impl<M: Memory> Shard<M> {
             let target = own.address;
             let Some(left) = left.checked_sub(1) else {
                 own.state = State::Preferred;
+                if self.config.claim != Claim::Nothing {
+                    own.announce = (ANNOUNCEMENTS, now);
+                }
                 continue;
             };
             own.state = State::Tentative {
@@ -91,6 +105,27 @@ impl<M: Memory> Shard<M> {
                 source: None,
             };
             self.send_ndp(Ipv6Addr::UNSPECIFIED, solicited_node(target), &probe);
+        }
+    }
+
+    /// Tells the neighbours whose an address is from now on (RFC 4861 7.2.6): they may remember another station.
+    pub(super) fn announce_addresses(&mut self, now: Instant) {
+        for index in 0..self.v6.own.len() {
+            let own = &mut self.v6.own[index];
+            let (left, at) = own.announce;
+            if left == 0 || at > now {
+                continue;
+            }
+            own.announce = (left - 1, now + RETRY);
+            let target = own.address;
+            let announcement = Message::NeighbourAdvertisement {
+                target,
+                link: Some(self.config.mac),
+                router: false,
+                solicited: false,
+                replaces: true,
+            };
+            self.send_ndp(target, ipv6::ALL_NODES, &announcement);
         }
     }
 

@@ -71,6 +71,12 @@ impl Ipv6 {
         self.own.iter().any(|own| own.state.is_tentative())
     }
 
+    /// An address that another host has.
+    pub fn duplicate(&self) -> Option<Ipv6Addr> {
+        let is_duplicate = |own: &&Own| own.state == State::Duplicate;
+        self.own.iter().find(is_duplicate).map(|own| own.address)
+    }
+
     /// The largest packet on the link in bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
@@ -127,9 +133,9 @@ impl Ipv6 {
         self.own.iter().any(|own| own.has_prefix_of(address))
     }
 
-    /// Whether a packet from the link may have this source: one host, and not this one.
+    /// Whether a packet from the link may have this source: one host, and not this one. Who has an address that we have not taken yet says so from it.
     fn is_valid_source(&self, source: Ipv6Addr) -> bool {
-        is_unicast(source) && !self.is_local(source)
+        is_unicast(source) && !self.is_assigned(source)
     }
 
     /// Whether a router of the link has said that it leads everywhere, and is used for that.
@@ -148,7 +154,7 @@ impl Ipv6 {
     pub fn deadline(&self) -> Option<Instant> {
         self.own
             .iter()
-            .filter_map(|own| own.state.deadline())
+            .filter_map(|own| own.state.deadline().or(own.announcement()))
             .chain(self.routers.deadline())
             .chain(self.reports.deadline())
             .min()

@@ -109,6 +109,7 @@ impl<M: Memory> Shard<M> {
     /// Does what is due at `now`: duplicates, groups, routers.
     pub(crate) fn advance_v6(&mut self, now: Instant) {
         self.detect_duplicates(now);
+        self.announce_addresses(now);
         self.report_groups(now);
         while let Some(expired) = self.v6.routers.expired(now) {
             self.router_lost(expired);

@@ -2,6 +2,7 @@
 
 mod accept;
 mod addresses;
+mod claims;
 mod close;
 mod complaints;
 mod datagrams;
