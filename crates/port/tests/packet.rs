@@ -25,6 +25,24 @@ fn veth() {
     ip("addr add 10.98.0.1/24 dev mr-b");
     ip("link set mr-a up");
     ip("link set mr-b up");
+    // Until the kernel has taken note of it, frames are dropped without a word.
+    for _ in 0..500 {
+        let shown = Command::new("ip")
+            .args(["-o", "link", "show", "up"])
+            .output()
+            .expect("ip runs");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        if shown
+            .lines()
+            .filter(|line| line.contains("state UP"))
+            .count()
+            >= 2
+        {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("the devices do not come up");
 }
 
 fn open(device: &str, queues: u16) -> Result<Vec<Packet>, Error> {
