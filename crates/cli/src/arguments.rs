@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use clap::{Args, Parser, Subcommand};
-use millrace_engine::config::{Config, Limits};
+use millrace_engine::config::{Config, Limits, MtuProbing};
 use millrace_port::spec::{Prefix, Spec};
 
 use crate::link;
@@ -88,6 +88,10 @@ pub struct LinkArguments {
     /// Ask for explicit congestion notification when connecting (it is accepted always)
     #[arg(long)]
     pub ecn: bool,
+    /// Find out how large packets may be by sending larger ones: `off`, when full packets are lost again and again and nobody says why
+    /// (`black-hole`), or for every connection from the start (`always`)
+    #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = mtu_probing)]
+    pub mtu_probing: MtuProbing,
 }
 
 #[derive(Debug, Args)]
@@ -101,7 +105,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "ecn"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -180,6 +184,16 @@ fn address(text: &str) -> Result<(IpAddr, u8), String> {
     Ok((ip.into(), bits))
 }
 
+/// A value of `--mtu-probing`.
+fn mtu_probing(text: &str) -> Result<MtuProbing, String> {
+    match text {
+        "off" => Ok(MtuProbing::Off),
+        "black-hole" => Ok(MtuProbing::BlackHole),
+        "always" => Ok(MtuProbing::Always),
+        _ => Err("one of off, black-hole, always".into()),
+    }
+}
+
 fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(good) {
@@ -210,6 +224,7 @@ impl LinkArguments {
             shards: self.shards,
             follow: !self.no_follow,
             ecn: self.ecn,
+            mtu_probing: self.mtu_probing,
             limits: Limits::default(),
         })
     }

@@ -152,6 +152,12 @@ pub enum Name {
     ReceiveLowWater = 27,
     /// One of the options that only datagram sockets have: `arguments[0]` is a [`DatagramName`], `arguments[1]` its value.
     Datagram = 28,
+    /// IP_MTU, IPV6_MTU: bytes, read only.
+    Mtu = 29,
+    /// IP_MTU_DISCOVER: 1 or 2.
+    MtuDiscover = 30,
+    /// IPV6_MTU_DISCOVER, likewise.
+    MtuDiscoverV6 = 31,
 }
 
 impl Name {
@@ -187,6 +193,9 @@ impl Name {
             AddressOnly,
             ReceiveLowWater,
             Datagram,
+            Mtu,
+            MtuDiscover,
+            MtuDiscoverV6,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

@@ -242,7 +242,10 @@ impl Worker {
         }
         let info = self.shard.tcp_info(id, self.now);
         match (name, info) {
-            (Name::Info, Some(info)) => Ok((0, tcp_info::encode(&info))),
+            (Name::Info, Some(info)) => {
+                let mtu = self.shard.path_mtu(id, self.now).unwrap_or(0);
+                Ok((0, tcp_info::encode(&info, mtu)))
+            }
             (Name::Info, None) => {
                 let listening = self.program(place.program).entries[place.slot]
                     .accepts
@@ -250,6 +253,11 @@ impl Worker {
                 let mut data = vec![0; size_of::<libc::tcp_info>()];
                 data[0] = if listening { 10 } else { 7 };
                 Ok((0, data))
+            }
+            (Name::Mtu, _) => {
+                let mtu = self.shard.path_mtu(id, self.now);
+                let mtu = i32::from(mtu.map_err(|error| error.errno())?);
+                Ok((0, mtu.to_ne_bytes().to_vec()))
             }
             (Name::OutQueue, _) => {
                 let queued = self
@@ -307,6 +315,8 @@ fn named(opt: Opt) -> Option<OptName> {
         Opt::ReusePort(_) => OptName::ReusePort,
         Opt::V6Only(_) => OptName::V6Only,
         Opt::NotSentLowWater(_) => OptName::NotSentLowWater,
+        Opt::MtuDiscover(_) => OptName::MtuDiscover,
+        Opt::MtuDiscoverV6(_) => OptName::MtuDiscoverV6,
         Opt::ReceiveLowWater(_) => OptName::ReceiveLowWater,
         Opt::AddressOnly(_) => OptName::AddressOnly,
         Opt::Ttl(_) => OptName::Ttl,

@@ -22,6 +22,8 @@ pub struct Config {
     pub follow: bool,
     /// Explicit congestion notification is asked for, not only accepted.
     pub ecn: bool,
+    /// When the largest segment that a path carries is looked for without the help of routers.
+    pub mtu_probing: MtuProbing,
     /// Limits of each program.
     pub limits: Limits,
 }
@@ -30,6 +32,17 @@ pub struct Config {
 pub const ADDRESSES_MAX: usize = layout::OWN_MAX / 2;
 /// Routes that a link can have, likewise.
 pub const ROUTES_MAX: usize = layout::ROUTES_MAX - layout::OWN_MAX;
+
+/// When the size of a path is found out by sending larger segments (RFC 4821).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MtuProbing {
+    /// Never.
+    Off,
+    /// When full segments time out again and again.
+    BlackHole,
+    /// From the start of every connection.
+    Always,
+}
 
 /// Where an engine's frames come from.
 #[derive(Clone, Debug, Serialize, Deserialize)]

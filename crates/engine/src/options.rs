@@ -42,8 +42,19 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
         Name::NotSentLowWater => Opt::NotSentLowWater(narrow(u64::from(u32::MAX))? as u32),
         Name::Datagram => datagram(arguments)?,
-        Name::Info | Name::OutQueue | Name::OutQueueUnsent => return Err(ENOPROTOOPT),
+        Name::MtuDiscover => Opt::MtuDiscover(discovery(value)?),
+        Name::MtuDiscoverV6 => Opt::MtuDiscoverV6(discovery(value)?),
+        Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => return Err(ENOPROTOOPT),
     })
+}
+
+/// IP_PMTUDISC_WANT and IP_PMTUDISC_DO.
+fn discovery(value: u64) -> Result<Discovery, i32> {
+    match value {
+        1 => Ok(Discovery::Want),
+        2 => Ok(Discovery::Always),
+        _ => Err(EINVAL),
+    }
 }
 
 fn datagram(arguments: &[u64; 6]) -> Result<Opt, i32> {
@@ -125,7 +136,9 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::MaxPacingRate => OptName::MaxPacingRate,
         Name::DeferAccept => OptName::DeferAccept,
         Name::NotSentLowWater => OptName::NotSentLowWater,
-        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent => return None,
+        Name::MtuDiscover => OptName::MtuDiscover,
+        Name::MtuDiscoverV6 => OptName::MtuDiscoverV6,
+        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => return None,
     })
 }
 
@@ -157,6 +170,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::NotSentLowWater(value)
         | Opt::ReceiveLowWater(value)
         | Opt::DeferAccept(value) => int(i64::from(value)),
+        Opt::MtuDiscover(discovery) | Opt::MtuDiscoverV6(discovery) => int(discovery as i64),
         Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
         // Whoever set it knows.
         Opt::Datagram(_) => Vec::new(),

@@ -13,7 +13,7 @@ use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 
-use crate::config::{self, Config, Device};
+use crate::config::{self, Config, Device, MtuProbing};
 use crate::control::Control;
 use crate::memory::Arenas;
 use crate::reach::Reach;
@@ -255,6 +255,11 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
     if config.ecn {
         shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
     }
+    shard_config.tcp.mtu_probing = match config.mtu_probing {
+        MtuProbing::Off => millrace_tcp::MtuProbing::Off,
+        MtuProbing::BlackHole => millrace_tcp::MtuProbing::BlackHole,
+        MtuProbing::Always => millrace_tcp::MtuProbing::Always,
+    };
     if let Some(link) = &config.link {
         // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
         shard_config.claim = match link.device {

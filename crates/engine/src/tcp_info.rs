@@ -24,8 +24,8 @@ const SACK: u8 = 2;
 const WSCALE: u8 = 4;
 const ECN: u8 = 8;
 
-/// Fills the structure; what we do not know stays 0.
-pub(crate) fn encode(info: &Info) -> Vec<u8> {
+/// Fills the structure, of a connection whose path takes packets of `path_mtu` bytes; what we do not know stays 0.
+pub(crate) fn encode(info: &Info, path_mtu: u16) -> Vec<u8> {
     // SAFETY: tcp_info is integers only.
     let mut out: libc::tcp_info = unsafe { std::mem::zeroed() };
     out.tcpi_state = state_number(info.state);
@@ -56,7 +56,7 @@ pub(crate) fn encode(info: &Info) -> Vec<u8> {
     out.tcpi_last_data_sent = info.last_sent_ms;
     out.tcpi_last_data_recv = info.last_received_ms;
     out.tcpi_last_ack_recv = info.last_received_ms;
-    out.tcpi_pmtu = u32::from(info.send_mss) + 40;
+    out.tcpi_pmtu = u32::from(path_mtu);
     out.tcpi_rtt = info.srtt_us;
     out.tcpi_rttvar = info.rttvar_us;
     out.tcpi_snd_ssthresh = if info.ssthresh == u32::MAX {

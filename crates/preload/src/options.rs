@@ -29,7 +29,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 33] = [
+pub const ALL: [(c_int, c_int); 35] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -63,6 +63,8 @@ pub const ALL: [(c_int, c_int); 33] = [
     (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
     (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
     (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -71,13 +73,15 @@ const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
 const CONTROLS: [&[u8]; 4] = [b"cubic", b"reno", b"dctcp", b"bbr"];
 
 /// Options that can only be read.
-const READ_ONLY: [(c_int, c_int); 6] = [
+const READ_ONLY: [(c_int, c_int); 8] = [
     (SOL_SOCKET, libc::SO_TYPE),
     (SOL_SOCKET, libc::SO_DOMAIN),
     (SOL_SOCKET, libc::SO_PROTOCOL),
     (SOL_SOCKET, libc::SO_ACCEPTCONN),
     (SOL_SOCKET, libc::SO_ERROR),
     (IPPROTO_TCP, libc::TCP_INFO),
+    (IPPROTO_IP, libc::IP_MTU),
+    (IPPROTO_IPV6, libc::IPV6_MTU),
 ];
 
 /// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
@@ -202,6 +206,17 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         },
         (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => {
             byte(value).map(|on| shard(Name::AddressOnly, u64::from(on != 0)))
+        }
+        // Those that let routers fragment are not implemented.
+        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => match byte(value)? {
+            how @ (libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) => {
+                Ok(shard(Name::MtuDiscover, how as u64))
+            }
+            _ => Err(Errno::INVAL),
+        },
+        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
+            within(libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO)
+                .map(|how| shard(Name::MtuDiscoverV6, how))
         }
         (IPPROTO_IP, libc::IP_TOS) => byte(value).map(|tos| shard(Name::Tos, tos as u8 as u64)),
         (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => match int()? {
@@ -471,6 +486,9 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => (Name::HopLimit, DEFAULT_HOPS as c_int),
         (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Name::TrafficClass, 0),
         (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
+        (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) => (Name::Mtu, 0),
+        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => (Name::MtuDiscover, libc::IP_PMTUDISC_WANT),
+        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => (Name::MtuDiscoverV6, libc::IP_PMTUDISC_WANT),
         _ => return Err(Errno::NOPROTOOPT),
     };
     let submission = socket.submission(Operation::GetOption, name as u32);
@@ -493,6 +511,7 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
                     Ok(8)
                 }
                 Name::Linger => Ok(8),
+                Name::Mtu => Err(Errno::NOTCONN),
                 _ => {
                     let default: c_int = default;
                     out[..4].copy_from_slice(&default.to_ne_bytes());

@@ -119,6 +119,8 @@ pub struct Limits {
     pub orphans: u32,
     /// Neighbours of both families in the cache; one that was never used gives way, then the one used least recently.
     pub neighbours: u32,
+    /// Destinations whose path is known to be smaller than the link.
+    pub paths: u32,
     /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
     pub replies: u32,
     /// Packets that came in fragments of which some are missing; of one source a quarter. Beyond it a fragment is dropped.
@@ -141,6 +143,7 @@ impl Default for Limits {
             time_wait: 1 << 18,
             orphans: 1 << 16,
             neighbours: 4096,
+            paths: 4096,
             replies: 4096,
             fragmented: 256,
             fragment_memory: 4 << 20,

@@ -109,6 +109,8 @@ counters! {
     icmp_errors_in,
     /// ICMP errors received that belong to nothing.
     icmp_errors_unmatched,
+    /// Destinations whose path is smaller than the link, and not remembered for others because there were enough.
+    paths_refused,
     /// TCP segments received.
     segments_in,
     /// TCP segments (or segmentation units) sent.

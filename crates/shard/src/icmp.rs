@@ -122,7 +122,13 @@ impl<M: Memory> Shard<M> {
                     .get_mut(index)
                     .and_then(|socket| socket.stream_mut())
                 {
-                    stream.connection.on_icmp(&self.config.tcp, error, seq, now);
+                    let believed = stream.connection.on_icmp(&self.config.tcp, error, seq, now);
+                    if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
+                        let (remote, limit) =
+                            (stream.tuple.remote_ip(), stream.connection.path_segment());
+                        self.counters.paths_refused +=
+                            u64::from(!self.paths.learn(remote, limit, now));
+                    }
                 }
                 self.settle(index);
             }

@@ -358,16 +358,35 @@ impl<M: Memory> Shard<M> {
 
     /// The largest segment that we announce to `remote`; `None` when there is no route.
     pub(crate) fn segment_size(&self, remote: IpAddr, options: &Options) -> Option<u16> {
-        let (link_mtu, headers_len) = match remote {
-            IpAddr::V4(_) => (self.config.mtu, HEADERS_LEN_V4),
-            IpAddr::V6(_) => (self.v6.mtu(), HEADERS_LEN_V6),
-        };
-        let mtu = match self.route(remote)? {
-            Route::Local => LOOPBACK_MTU,
-            Route::Link(_) => link_mtu,
-        };
-        let mss = mtu - headers_len;
+        let mss = self.first_mtu(remote)? - headers_len(remote);
         Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
+    }
+
+    /// The largest packet that the first link on the way to `remote` takes; `None` when there is no route.
+    fn first_mtu(&self, remote: IpAddr) -> Option<u16> {
+        Some(match (self.route(remote)?, remote) {
+            (Route::Local, _) => LOOPBACK_MTU,
+            (Route::Link(_), IpAddr::V4(_)) => self.config.mtu,
+            (Route::Link(_), IpAddr::V6(_)) => self.v6.mtu(),
+        })
+    }
+
+    /// The largest packet that is known to reach the peer of a connection: as large as the first link takes, or what a router said (`IP_MTU`).
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSocket`], [`crate::Error::NotConnected`].
+    pub fn path_mtu(&self, id: SocketId, now: Instant) -> Result<u16, crate::Error> {
+        let socket = self
+            .sockets
+            .get(self.check(id)?)
+            .ok_or(crate::Error::NoSocket)?;
+        let remote = match socket.stream() {
+            Some(stream) if !socket.marks.contains(Marks::DEAD) => stream.tuple.remote_ip(),
+            _ => return Err(crate::Error::NotConnected),
+        };
+        let first = self.first_mtu(remote).ok_or(crate::Error::NotConnected)?;
+        let known = self.paths.get(remote, now);
+        Ok(known.map_or(first, |limit| first.min(limit + headers_len(remote))))
     }
 
     /// What the IP headers of a connection say that belongs to no socket.
@@ -500,6 +519,14 @@ impl Counters {
             self.timed_out += u64::from(events.contains(Events::TIMED_OUT));
             self.failed_opens += u64::from(!marks.contains(Marks::ESTABLISHED));
         }
+    }
+}
+
+/// What IP and TCP headers take of a packet to `remote`.
+fn headers_len(remote: IpAddr) -> u16 {
+    match remote {
+        IpAddr::V4(_) => HEADERS_LEN_V4,
+        IpAddr::V6(_) => HEADERS_LEN_V6,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::isn::Secrets;
 use crate::memory::Memory;
 use crate::neighbour::Neighbours;
 use crate::output::Stalled;
+use crate::path::Paths;
 use crate::pool::Pool;
 use crate::ports::Ports;
 use crate::reassembly::Reassembly;
@@ -48,6 +49,7 @@ pub struct Shard<M: Memory> {
     pub(crate) v6: Ipv6,
     pub(crate) claims: Claims,
     pub(crate) neighbours: Neighbours,
+    pub(crate) paths: Paths,
     pub(crate) reassembly: Reassembly,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
@@ -127,6 +129,7 @@ impl<M: Memory> Shard<M> {
                 secrets.table[0] ^ secrets.table[1],
                 now,
             ),
+            paths: Paths::new(limits.paths),
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets),
             table: Table::new(secrets.table),

@@ -37,6 +37,8 @@ pub struct Link {
     pub cut: bool,
     /// A router on the way takes no larger datagrams than this, in bytes, and tells the sender of each that it drops.
     pub path_mtu: Option<u16>,
+    /// It tells nobody: a black hole.
+    pub silent: bool,
 }
 
 impl Default for Link {
@@ -57,6 +59,7 @@ impl Default for Link {
             spare_arp: false,
             cut: false,
             path_mtu: None,
+            silent: false,
         }
     }
 }

@@ -317,7 +317,9 @@ impl Network {
         {
             let at = self.now + line.link.delay + line.link.delay;
             self.trace.record(self.now, from, &frame.bytes, Fate::Lost);
-            if let Some(bytes) = router::refuse(&frame.bytes, mtu) {
+            if !line.link.silent
+                && let Some(bytes) = router::refuse(&frame.bytes, mtu)
+            {
                 let checksum = ChecksumState::Unchecked;
                 self.decide(
                     at,

@@ -49,6 +49,8 @@ pub struct Config {
     pub window_scaling: bool,
     /// Explicit congestion notification (RFC 3168): accepted when the peer asks for it, as in Linux.
     pub ecn: Ecn,
+    /// Whether the largest segment that a path carries is looked for without the help of routers (RFC 4821): when there seems to be a black hole.
+    pub mtu_probing: MtuProbing,
     /// The most that a receive buffer will ever grow to, in bytes: it sets the window scale. 16 MiB.
     pub receive_limit_max: u32,
     /// Separate ranges of out-of-order data that are kept per connection, as often as its receive buffer has MiB, once at least; further ones are not
@@ -68,6 +70,17 @@ pub enum Ecn {
     Accept,
     /// Then, and when connecting.
     Ask,
+}
+
+/// When the size of a path is found out by sending larger segments (Linux's `tcp_mtu_probing`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MtuProbing {
+    /// Never: routers have to say so (Linux: 0).
+    Off,
+    /// When full segments time out again and again (Linux: 1).
+    BlackHole,
+    /// From the start, and every connection begins with small segments (Linux: 2).
+    Always,
 }
 
 impl Config {
@@ -106,6 +119,7 @@ impl Default for Config {
             selective_ack: true,
             window_scaling: true,
             ecn: Ecn::Accept,
+            mtu_probing: MtuProbing::BlackHole,
             receive_limit_max: 16 << 20,
             out_of_order_ranges: 256,
             scoreboard_ranges: 1_024,

@@ -10,6 +10,7 @@ use crate::events::{Error, Events};
 use crate::half_open::HalfOpen;
 use crate::options::{self, Features, Recent};
 use crate::pacing::Pacing;
+use crate::rare::Rare;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::settings::Settings;
@@ -17,7 +18,6 @@ use crate::state::State;
 use crate::time::{Instant, Ticks};
 use crate::time_wait::TimeWait;
 use crate::timers::Timers;
-use crate::urgent::Urgent;
 use crate::window::{ReceiveSpace, SendSpace};
 
 /// Where received payload goes.
@@ -120,8 +120,8 @@ pub struct Connection {
     /// When the stream may go on, if it is paced.
     pub(crate) pacing: Option<Box<Pacing>>,
     pub(crate) ecn: Ecn,
-    /// Marks of urgent data, if there ever were any.
-    pub(crate) urgent: Option<Box<Urgent>>,
+    /// What few connections need.
+    pub(crate) rare: Option<Box<Rare>>,
     /// Sequence number of a RST with [`Pending::REFUSE`].
     pub(crate) refuse_seq: Seq,
     /// What we announced, or would.
@@ -209,7 +209,7 @@ impl Connection {
             settings: *settings,
             pacing: None,
             ecn: Ecn::default(),
-            urgent: None,
+            rare: None,
             refuse_seq: Seq(0),
             advertised_mss: mss,
             default_mss: open.default_mss,
@@ -219,6 +219,7 @@ impl Connection {
     /// Both SYNs are known: what follows from the options of the peer's.
     pub(crate) fn agree(&mut self, peer_mss: u16, peer_scale: u8) {
         self.send.segment_limit = self.send.segment_limit.min(peer_mss);
+        self.limit_path(peer_mss);
         self.send.mss = self.send.segment_limit - self.features.option_len();
         self.receive.mss_limit = self.advertised_mss - self.features.option_len();
         self.receive.mss = self.receive.mss.min(self.receive.mss_limit);
@@ -240,6 +241,7 @@ impl Connection {
             self.congestion.window.cwnd = mss;
         }
         self.choose_pacing();
+        self.start_search(config, now);
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
         self.arm_keepalive(now);

@@ -24,7 +24,9 @@ mod options;
 mod outgoing;
 mod output;
 mod pacing;
+mod path;
 mod rack;
+mod rare;
 mod recovery;
 mod reduction;
 mod rtt;
@@ -39,7 +41,7 @@ mod undo;
 mod urgent;
 mod window;
 
-pub use config::{Config, Ecn};
+pub use config::{Config, Ecn, MtuProbing};
 pub use connection::{Connection, Open, ReceiveBuffer};
 pub use events::{Error, Events, IcmpError};
 pub use half_open::{HalfOpen, HalfOpenVerdict};

@@ -9,6 +9,7 @@ use crate::connection::{Connection, Pending};
 use crate::info::Phase;
 use crate::options::{Features, timestamp};
 use crate::outgoing::{Limits, Outgoing};
+use crate::path::Turn;
 use crate::state::State;
 use crate::tail::Tail;
 use crate::time::Instant;
@@ -49,6 +50,13 @@ impl Connection {
                 && let Some(range) = self.next_lost(limits)
             {
                 return Some(self.send_again(config, range, now));
+            }
+            if self.rare.is_some() && self.send.has_unsent() {
+                match self.probe_path(config, now) {
+                    Turn::Probe(probe) => return Some(probe),
+                    Turn::Wait => return self.acknowledge_alone(now),
+                    Turn::Stream => {}
+                }
             }
             if self.send.has_unsent()
                 && let Some(len) = self.sendable(config, limits, now)
@@ -315,7 +323,13 @@ impl Connection {
 
     /// Sends the next `len` bytes, and the FIN if it is its turn.
     #[inline(always)]
-    fn send_fresh(&mut self, config: &Config, len: u64, mss: u16, now: Instant) -> Outgoing {
+    pub(crate) fn send_fresh(
+        &mut self,
+        config: &Config,
+        len: u64,
+        mss: u16,
+        now: Instant,
+    ) -> Outgoing {
         let send = &mut self.send;
         let payload = send.nxt..send.nxt + len;
         let mut flags = Flags::ACK;

@@ -118,7 +118,9 @@ impl Connection {
                     .is_some_and(|repair| repair.board.lost() > 0);
                 if self.detect_loss(config, now) || left {
                     self.on_loss(config, now);
-                    self.reduce(bytes, acked > 0);
+                    if self.recovery.phase == Phase::Recovery {
+                        self.reduce(bytes, acked > 0);
+                    }
                     return;
                 }
                 // Duplicates do not open the window (RFC 5681 3.2, step 1); what they stood for counts when it is acknowledged.
@@ -233,6 +235,14 @@ impl Connection {
     pub(crate) fn on_loss(&mut self, config: &Config, now: Instant) {
         if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
             return;
+        }
+        if self.rare.is_some() && self.lose_probe(now) {
+            // What else is in flight has its acknowledgements to come; the window stays.
+            self.recovery.phase = Phase::Loss;
+            self.recovery.tail = Tail::default();
+            self.recovery.high = self.send.nxt;
+            self.recovery.undo = None;
+            return self.arm_timeout(config, now);
         }
         let mss = u32::from(self.send.mss);
         let flight = self.send.in_flight();

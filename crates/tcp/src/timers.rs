@@ -233,6 +233,7 @@ impl Connection {
             return self.time_out();
         }
         self.counters.timeouts += 1;
+        self.suspect_path(config, now);
         self.lose_flight(config, now);
         self.timers.backoff = self.timers.backoff.saturating_add(1);
         self.arm_timeout(config, now);

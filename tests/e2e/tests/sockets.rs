@@ -194,6 +194,7 @@ statements! {
     t4_small_writes
     tcp_info_tells_the_state
     the_end_is_told_even_after_a_reset
+    the_path_has_an_mtu
     u1_a_datagram_can_be_looked_at
     u1_a_datagram_is_cut_to_the_buffer
     u1_datagrams_keep_their_bounds

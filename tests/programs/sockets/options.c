@@ -476,3 +476,27 @@ STATEMENT(a_low_water_mark_may_be_high)
     EQUAL(value, 1);
     close_pair(&pair);
 }
+
+STATEMENT(the_path_has_an_mtu)
+{
+    int fresh = socket(AF_INET, SOCK_STREAM, 0), value;
+    socklen_t length = sizeof value;
+    FAILS(getsockopt(fresh, IPPROTO_IP, IP_MTU, &value, &length), ENOTCONN);
+    EQUAL(getsockopt(fresh, IPPROTO_IP, IP_MTU_DISCOVER, &value, &length), 0);
+    EQUAL(value, IP_PMTUDISC_WANT);
+    EQUAL(setsockopt(fresh, IPPROTO_IP, IP_MTU_DISCOVER, &(int){ IP_PMTUDISC_DO }, sizeof value), 0);
+    EQUAL(getsockopt(fresh, IPPROTO_IP, IP_MTU_DISCOVER, &value, &length), 0);
+    EQUAL(value, IP_PMTUDISC_DO);
+    FAILS(setsockopt(fresh, IPPROTO_IP, IP_MTU_DISCOVER, &(int){ 6 }, sizeof value), EINVAL);
+    FAILS(setsockopt(fresh, IPPROTO_IP, IP_MTU_DISCOVER, &(int){ -1 }, sizeof value), EINVAL);
+    close(fresh);
+    struct pair pair = make_pair();
+    struct tcp_info info = { 0 };
+    EQUAL(getsockopt(pair.near, IPPROTO_IP, IP_MTU, &value, &length), 0);
+    length = sizeof info;
+    EQUAL(getsockopt(pair.near, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EQUAL(value, info.tcpi_pmtu);
+    CHECK(value >= (int)info.tcpi_snd_mss + 40);
+    CHECK(value >= 1500);
+    close_pair(&pair);
+}

@@ -11,7 +11,7 @@ use millrace_context::slot::unpack_ring;
 use millrace_context::submission::Ask;
 use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, futex};
 use millrace_engine::Config;
-use millrace_engine::config::{Limits, Link};
+use millrace_engine::config::{Limits, Link, MtuProbing};
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,6 +36,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         shards,
         follow: false,
         ecn: false,
+        mtu_probing: MtuProbing::BlackHole,
         limits: Limits {
             sockets: 4096,
             memory: 64 << 20,

@@ -86,7 +86,10 @@ impl<M: Memory> Shard<M> {
             self.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
-        let connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
+        let mut connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
+        if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
+            connection.start_on_path(&self.config.tcp, limit, now);
+        }
         let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
         let fields = self.fields(&tuple, &options);
         let stream = Stream::new(connection, tuple, fields, limits, now);

@@ -180,7 +180,10 @@ impl<M: Memory> Shard<M> {
             self.counters.accept_queue_full += 1;
             return None;
         }
-        let connection = state.establish(&self.config.tcp, &options.tcp, now);
+        let mut connection = state.establish(&self.config.tcp, &options.tcp, now);
+        if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
+            connection.start_on_path(&self.config.tcp, limit, now);
+        }
         let mss = self.segment_size(tuple.remote_ip(), &options)?;
         let limits = tuning::first_limits(&options, &self.config.buffers, mss);
         let fields = self.fields(&tuple, &options);

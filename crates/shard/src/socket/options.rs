@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use millrace_tcp::{Algorithm, Keepalive};
 
+use crate::datagram::Discovery;
+
 use crate::datagram::DatagramOpt;
 
 /// One option with its value. [`crate::Shard::set_option`] sets it, [`crate::Shard::option`] reads it.
@@ -58,6 +60,10 @@ pub enum Opt {
     /// `TCP_NOTSENT_LOWAT`, bytes: room to write is reported while less than half of this was not sent yet, and given while less than this was.
     /// 0 is no bound.
     NotSentLowWater(u32),
+    /// `IP_MTU_DISCOVER`.
+    MtuDiscover(Discovery),
+    /// `IPV6_MTU_DISCOVER`.
+    MtuDiscoverV6(Discovery),
     /// `IP_TTL`, 1..=255.
     Ttl(u8),
     /// `IP_TOS`.
@@ -119,6 +125,10 @@ pub enum OptName {
     AddressOnly,
     /// `TCP_NOTSENT_LOWAT`.
     NotSentLowWater,
+    /// `IP_MTU_DISCOVER`.
+    MtuDiscover,
+    /// `IPV6_MTU_DISCOVER`.
+    MtuDiscoverV6,
     /// `IP_TTL`.
     Ttl,
     /// `IP_TOS`.
@@ -152,6 +162,8 @@ pub struct Options {
     pub address_only: bool,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0 is no bound.
     pub notsent_low: u32,
+    /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
+    pub discovery: [Discovery; 2],
     /// `IP_TTL`; `None` is the default.
     pub ttl: Option<u8>,
     /// `IP_TOS`.

@@ -276,3 +276,44 @@ fn g6_a_hard_error_aborts_a_connect_only_if_it_quotes_our_syn() {
     error_about(&mut net, &syn, unreachable_message(unreachable::PORT, 0));
     assert_eq!(net.shards[A].take_error(client), errno::ECONNREFUSED);
 }
+
+/// RFC 1191 6.2, RFC 5927 7.2: what a connection has believed holds for the next ones to that host, for ten minutes; what quotes nothing in flight is
+/// not remembered.
+#[test]
+fn rfc1191_6_2_a_smaller_path_is_remembered_for_its_host() {
+    let (mut net, client, segment) = in_flight();
+    let smaller = || unreachable_message(unreachable::FRAGMENTATION_NEEDED, 1_300);
+    let mut guessed = segment.clone();
+    guessed.bytes[14 + 20 + 4] ^= 0x40;
+    error_about(&mut net, &guessed, smaller());
+    assert_eq!(net.shards[A].path_mtu(client, net.now()), Ok(1_500));
+    error_about(&mut net, &segment, smaller());
+    assert_eq!(net.shards[A].path_mtu(client, net.now()), Ok(1_300));
+    // Another connection knows it from the start, in what it sends; what it announces is what it can receive.
+    net.hand = Box::new(|_, _| true);
+    net.log.clear();
+    let second = net.connect(80);
+    net.run(10_000);
+    let (_, syn) = net.log[0].1.tcp().unwrap();
+    assert_eq!(syn.options.mss, Some(1_460));
+    let mss = |net: &Net, id| net.shards[A].tcp_info(id, net.now()).unwrap().send_mss;
+    assert_eq!(mss(&net, second), 1_300 - 52);
+    assert_eq!(net.shards[A].path_mtu(second, net.now()), Ok(1_300));
+    net.run(600_000_000);
+    assert_eq!(net.shards[A].path_mtu(second, net.now()), Ok(1_500));
+    let third = net.connect(80);
+    net.run(10_000);
+    assert_eq!(mss(&net, third), 1_448);
+    assert_eq!(
+        net.shards[A].path_mtu(third, net.now()),
+        Ok(1_500),
+        "it is believed for ten minutes"
+    );
+    let fresh = net.shards[A]
+        .socket(crate::net::OWNER, &Default::default())
+        .unwrap();
+    assert_eq!(
+        net.shards[A].path_mtu(fresh, net.now()),
+        Err(millrace_shard::Error::NotConnected)
+    );
+}

@@ -12,6 +12,7 @@ mod living;
 mod losing;
 mod marking;
 mod pacing;
+mod path;
 mod reassembly;
 mod reordering;
 mod reports;

@@ -2,7 +2,7 @@
 
 use millrace_tcp::{
     Algorithm, Config, Connection, Duration, Events, HalfOpen, HalfOpenVerdict, IcmpError, Instant,
-    Limits, Open, Outgoing, ReceiveBuffer, Settings, State,
+    Limits, MtuProbing, Open, Outgoing, ReceiveBuffer, Settings, State,
 };
 use millrace_wire::tcp::{Options, Segment, Seq, Timestamps};
 
@@ -290,9 +290,10 @@ impl Script {
     }
 }
 
-/// The engine's defaults without timestamps and window scaling, which only make lines longer.
+/// The engine's defaults without timestamps and window scaling, which only make lines longer, and with segments of one size.
 pub fn plain() -> Config {
     Config {
+        mtu_probing: MtuProbing::Off,
         timestamps: false,
         window_scaling: false,
         ..Config::default()

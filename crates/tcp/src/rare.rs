@@ -1,0 +1,13 @@
+//! What few connections ever need, apart from the others' memory.
+
+use crate::path::Path;
+use crate::urgent::Urgent;
+
+/// Allocated when the first of it is needed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rare {
+    /// Marks of urgent data.
+    pub(crate) urgent: Urgent,
+    /// The path, if it is not as large as the link.
+    pub(crate) path: Option<Path>,
+}
