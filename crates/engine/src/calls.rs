@@ -116,7 +116,7 @@ impl Worker {
     }
 
     pub(crate) fn connect(&mut self, place: Place, submission: &Submission) -> Outcome {
-        let [a, b, c, ..] = submission.arguments;
+        let [a, b, c, fast, ..] = submission.arguments;
         let remote = SocketAddr::from(Address::from_words([a, b, c]));
         let buffers = self.shard.config().buffers;
         let program = self.program(place.program);
@@ -137,7 +137,14 @@ impl Worker {
             }
             return Err(error.errno());
         }
-        done()
+        let socket = self.program(place.program).entries[place.slot].socket;
+        match socket.filter(|_| fast != 0) {
+            Some(id) => {
+                let room = self.shard.open_fast(id, self.now);
+                Ok((room.map_err(|error| error.errno())?.into(), Vec::new()))
+            }
+            None => done(),
+        }
     }
 
     pub(crate) fn accepted(&mut self, place: Place, process: Process) -> Outcome {
@@ -315,6 +322,8 @@ fn named(opt: Opt) -> Option<OptName> {
         Opt::ReusePort(_) => OptName::ReusePort,
         Opt::V6Only(_) => OptName::V6Only,
         Opt::NotSentLowWater(_) => OptName::NotSentLowWater,
+        Opt::FastOpen(_) => OptName::FastOpen,
+        Opt::FastOpenNoCookie(_) => OptName::FastOpenNoCookie,
         Opt::MtuDiscover(_) => OptName::MtuDiscover,
         Opt::MtuDiscoverV6(_) => OptName::MtuDiscoverV6,
         Opt::ReceiveLowWater(_) => OptName::ReceiveLowWater,

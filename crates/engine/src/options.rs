@@ -42,6 +42,8 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::DeferAccept => Opt::DeferAccept(narrow(u64::from(u32::MAX))? as u32),
         Name::NotSentLowWater => Opt::NotSentLowWater(narrow(u64::from(u32::MAX))? as u32),
         Name::Datagram => datagram(arguments)?,
+        Name::FastOpen => Opt::FastOpen(narrow(u64::from(u16::MAX))? as u16),
+        Name::FastOpenNoCookie => Opt::FastOpenNoCookie(flag),
         Name::MtuDiscover => Opt::MtuDiscover(discovery(value)?),
         Name::MtuDiscoverV6 => Opt::MtuDiscoverV6(discovery(value)?),
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => return Err(ENOPROTOOPT),
@@ -136,9 +138,13 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::MaxPacingRate => OptName::MaxPacingRate,
         Name::DeferAccept => OptName::DeferAccept,
         Name::NotSentLowWater => OptName::NotSentLowWater,
+        Name::FastOpen => OptName::FastOpen,
+        Name::FastOpenNoCookie => OptName::FastOpenNoCookie,
         Name::MtuDiscover => OptName::MtuDiscover,
         Name::MtuDiscoverV6 => OptName::MtuDiscoverV6,
-        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => return None,
+        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => {
+            return None;
+        }
     })
 }
 
@@ -153,10 +159,12 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         | Opt::ReuseAddress(on)
         | Opt::V6Only(on)
         | Opt::AddressOnly(on)
+        | Opt::FastOpenNoCookie(on)
         | Opt::ReusePort(on) => int(i64::from(on)),
         Opt::KeepIdle(value) | Opt::KeepInterval(value) | Opt::MaxSegment(value) => {
             int(i64::from(value))
         }
+        Opt::FastOpen(value) => int(i64::from(value)),
         Opt::Linger2(value) => int(i64::from(value)),
         Opt::KeepCount(value)
         | Opt::SynCount(value)

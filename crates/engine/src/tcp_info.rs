@@ -23,6 +23,8 @@ const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
 const WSCALE: u8 = 4;
 const ECN: u8 = 8;
+/// `TCPI_OPT_SYN_DATA`.
+const SYN_DATA: u8 = 32;
 
 /// Fills the structure, of a connection whose path takes packets of `path_mtu` bytes; what we do not know stays 0.
 pub(crate) fn encode(info: &Info, path_mtu: u16) -> Vec<u8> {
@@ -41,7 +43,8 @@ pub(crate) fn encode(info: &Info, path_mtu: u16) -> Vec<u8> {
     out.tcpi_options = if info.timestamps { TIMESTAMPS } else { 0 }
         | if info.selective_ack { SACK } else { 0 }
         | if info.send_scale.is_some() { WSCALE } else { 0 }
-        | if info.ecn { ECN } else { 0 };
+        | if info.ecn { ECN } else { 0 }
+        | if info.syn_data { SYN_DATA } else { 0 };
     out.tcpi_snd_rcv_wscale =
         info.send_scale.unwrap_or(0) & 15 | (info.receive_scale.unwrap_or(0) & 15) << 4;
     out.tcpi_rto = info.rto_us;

@@ -5,16 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use millrace_context::slot::unpack_ring;
-use millrace_context::{Address, Operation, SlotRef, Status};
+use millrace_context::{Address, Operation, SlotRef, Status, Submission};
 use rustix::io::Errno;
 
 use crate::engine::Engine;
 use crate::lane::Lane;
 use crate::lock::Rank;
+use crate::send::Source;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{anchor, lane, lock, options, thread};
+use crate::{anchor, lane, lock, options, send, thread};
 
 /// A new socket, in no descriptor yet.
 pub fn open(engine: &'static Engine, family: c_int, datagrams: bool) -> Result<Socket> {
@@ -105,15 +106,15 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
         return Err(Errno::ISCONN);
     }
     if !socket.has(flag::CONNECTING) {
-        if status.contains(Status::DEAD) {
-            // An earlier attempt has failed; Linux lets a socket try again.
-            disconnect(socket)?;
+        if options::connects_fast(socket) {
+            if begin_fast(socket, ip, port)? {
+                return Ok(());
+            }
+        } else {
+            prepare(socket)?;
+            socket.change_flags(flag::CONNECTING | flag::ATTEMPT, 0);
+            socket.submit(&request(socket, ip, port))?;
         }
-        let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
-        let mut submission = socket.submission(Operation::Connect, 0);
-        submission.arguments = [a, b, c, 0, 0, 0];
-        socket.change_flags(flag::CONNECTING | flag::ATTEMPT, 0);
-        socket.submit(&submission)?;
         if socket.is_nonblocking(0) {
             return Err(Errno::INPROGRESS);
         }
@@ -123,6 +124,85 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
             None => Err(Errno::ALREADY),
         };
     }
+    wait_connected(socket)
+}
+
+/// An earlier attempt may have failed; Linux lets a socket try again.
+fn prepare(socket: &Socket) -> Result<()> {
+    if socket.status().contains(Status::DEAD) {
+        disconnect(socket)?;
+    }
+    Ok(())
+}
+
+fn request(socket: &Socket, ip: IpAddr, port: u16) -> Submission {
+    let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
+    let mut submission = socket.submission(Operation::Connect, 0);
+    submission.arguments = [a, b, c, 0, 0, 0];
+    submission
+}
+
+/// Begins to connect with TCP Fast Open. True: the SYN waits for the first bytes. False: it is on its way without any, and asks for a cookie.
+fn begin_fast(socket: &Socket, ip: IpAddr, port: u16) -> Result<bool> {
+    prepare(socket)?;
+    let mut submission = request(socket, ip, port);
+    submission.arguments[3] = 1;
+    socket.change_flags(flag::CONNECTING | flag::ATTEMPT, 0);
+    let begun = socket.ask(&submission, &mut []);
+    let (room, _) = begun.inspect_err(|_| {
+        socket.change_flags(0, flag::CONNECTING | flag::ATTEMPT);
+    })?;
+    if room > 0 {
+        // As far as the program can tell it is connected.
+        socket.change_flags(flag::DEFERRED | flag::CONNECTED, flag::CONNECTING);
+    }
+    Ok(room > 0)
+}
+
+/// Connects and sends, as `sendto` with MSG_FASTOPEN does.
+pub fn send_fast(
+    socket: &Socket,
+    ip: IpAddr,
+    port: u16,
+    source: &mut impl Source,
+    flags: c_int,
+) -> Result<usize> {
+    let ip = or_loopback(ip);
+    let v4_socket = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET;
+    if ip.is_ipv6() && v4_socket {
+        return Err(Errno::AFNOSUPPORT);
+    }
+    if ip.is_ipv4() && options::is_v6_only(socket) {
+        return Err(Errno::NETUNREACH);
+    }
+    if socket.status().contains(Status::LISTENING) || socket.has(flag::CONNECTED) {
+        return Err(Errno::ISCONN);
+    }
+    if socket.has(flag::CONNECTING) {
+        return Err(Errno::ALREADY);
+    }
+    let nonblocking = socket.is_nonblocking(flags);
+    let deferred = source.left() > 0 && begin_fast(socket, ip, port)?;
+    if source.left() == 0 {
+        connect(socket, ip, port)?;
+    }
+    match (deferred, nonblocking) {
+        (true, true) => send::send(socket, source, flags),
+        (true, false) => {
+            let sent = send::send(socket, source, flags)?;
+            wait_connected(socket)?;
+            Ok(sent)
+        }
+        (false, true) => Err(Errno::INPROGRESS),
+        (false, false) => {
+            wait_connected(socket)?;
+            send::send(socket, source, flags)
+        }
+    }
+}
+
+/// Waits until a connect has ended.
+fn wait_connected(socket: &Socket) -> Result<()> {
     let until = deadline(socket.slot.app_cold.send_timeout.load(Ordering::Relaxed));
     loop {
         let sequence = socket.sequence();
@@ -165,7 +245,12 @@ pub fn disconnect(socket: &Socket) -> Result<()> {
     socket.take_error();
     socket.change_flags(
         0,
-        flag::CONNECTING | flag::ATTEMPT | flag::CONNECTED | flag::SHUT_READ | flag::SHUT_WRITE,
+        flag::CONNECTING
+            | flag::ATTEMPT
+            | flag::CONNECTED
+            | flag::DEFERRED
+            | flag::SHUT_READ
+            | flag::SHUT_WRITE,
     );
     Ok(())
 }

@@ -15,12 +15,15 @@ use crate::sys::{self, Result};
 /// SO_RCVTIMEO and SO_SNDTIMEO as 64-bit time has them.
 pub const SO_RCVTIMEO_NEW: c_int = 66;
 pub const SO_SNDTIMEO_NEW: c_int = 67;
+/// As <linux/tcp.h> has it.
+const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
 /// Bits in the first word of [`millrace_context::slot::AppCold::options`]. The second is SO_LINGER's time.
 pub const REUSE_ADDRESS: u32 = 1;
 pub const REUSE_PORT: u32 = 2;
 pub const BROADCAST: u32 = 4;
 const V6_ONLY: u32 = 8;
 pub const OOB_INLINE: u32 = 16;
+const FAST_CONNECT: u32 = 32;
 /// Every receive buffer that was not set can hold so many bytes.
 const LOW_WATER_HELD: u32 = 1024;
 /// Hops that a packet may take, by default.
@@ -29,7 +32,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 35] = [
+pub const ALL: [(c_int, c_int); 38] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -65,6 +68,9 @@ pub const ALL: [(c_int, c_int); 35] = [
     (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
     (IPPROTO_IP, libc::IP_MTU_DISCOVER),
     (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    (IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
+    (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -207,6 +213,15 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => {
             byte(value).map(|on| shard(Name::AddressOnly, u64::from(on != 0)))
         }
+        (IPPROTO_TCP, libc::TCP_FASTOPEN) => {
+            within(0, c_int::MAX).map(|n| shard(Name::FastOpen, n.min(u64::from(u16::MAX))))
+        }
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => {
+            within(0, 1).map(|on| Setting::Bit(FAST_CONNECT, on != 0))
+        }
+        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => {
+            within(0, 1).map(|on| shard(Name::FastOpenNoCookie, on))
+        }
         // Those that let routers fragment are not implemented.
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => match byte(value)? {
             how @ (libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) => {
@@ -291,6 +306,13 @@ pub fn has_level(socket: &Socket, level: c_int) -> bool {
 pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
     let cold = &socket.slot.app_cold;
     match setting {
+        Setting::Bit(FAST_CONNECT, _) if !socket.is_fresh(socket.status()) => Err(Errno::INVAL),
+        Setting::Shard(Name::FastOpen | Name::FastOpenNoCookie, _)
+            if !socket.is_fresh(socket.status())
+                && !socket.status().contains(Status::LISTENING) =>
+        {
+            Err(Errno::INVAL)
+        }
         Setting::Bit(V6_ONLY, _)
             if !socket.is_fresh(socket.status()) || socket.status().contains(Status::BOUND) =>
         {
@@ -364,6 +386,11 @@ pub fn bind_bits(socket: &Socket) -> u64 {
     u64::from(bits & (REUSE_ADDRESS | REUSE_PORT)) | u64::from(is_v6_only(socket)) << 2
 }
 
+/// Whether TCP_FASTOPEN_CONNECT is set.
+pub fn connects_fast(socket: &Socket) -> bool {
+    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & FAST_CONNECT != 0
+}
+
 /// Whether IPV6_V6ONLY is set.
 pub fn is_v6_only(socket: &Socket) -> bool {
     socket.slot.app_cold.options[0].load(Ordering::Relaxed) & V6_ONLY != 0
@@ -420,6 +447,7 @@ pub fn read(
         (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
         (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => bit(FAST_CONNECT),
         (SOL_SOCKET, libc::SO_RCVLOWAT) => cold.low_water.load(Ordering::Relaxed) as c_int,
         (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
             return Ok(write_time(
@@ -487,6 +515,8 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Name::TrafficClass, 0),
         (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
         (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) => (Name::Mtu, 0),
+        (IPPROTO_TCP, libc::TCP_FASTOPEN) => (Name::FastOpen, 0),
+        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => (Name::FastOpenNoCookie, 0),
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => (Name::MtuDiscover, libc::IP_PMTUDISC_WANT),
         (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => (Name::MtuDiscoverV6, libc::IP_PMTUDISC_WANT),
         _ => return Err(Errno::NOPROTOOPT),
@@ -548,7 +578,7 @@ mod tests {
     #[test]
     fn o1_what_is_not_implemented_is_refused() {
         for (level, name) in [
-            (IPPROTO_TCP, libc::TCP_FASTOPEN),
+            (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY),
             (IPPROTO_TCP, libc::TCP_MD5SIG),
             (SOL_SOCKET, libc::SO_MARK),
             (SOL_SOCKET, libc::SO_PRIORITY),
@@ -566,6 +596,14 @@ mod tests {
         for (level, name) in ALL {
             let value = match name {
                 libc::TCP_CONGESTION if level == IPPROTO_TCP => *b"cubic\0\0\0\0\0\0\0\0\0\0\0",
+                libc::IP_MTU_DISCOVER
+                | libc::IPV6_MTU_DISCOVER
+                | libc::TCP_FASTOPEN_CONNECT
+                | TCP_FASTOPEN_NO_COOKIE => {
+                    let mut value = [0u8; 16];
+                    value[0] = 1;
+                    value
+                }
                 _ => {
                     let mut value = [0u8; 16];
                     value[0] = 100;

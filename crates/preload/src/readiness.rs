@@ -135,6 +135,9 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
             }
         }
     }
+    if socket.has(flag::DEFERRED) && status.contains(Status::CONNECTING) {
+        ready |= bits::OUT;
+    }
     // The engine writes an error before the status that goes with it: with the status still that of a living connection the report is due
     // when the status says so too, as a whole.
     let ended = fresh || status.contains(Status::DEAD);

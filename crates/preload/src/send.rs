@@ -13,7 +13,7 @@ use crate::lock;
 use crate::lock::Rank;
 use crate::memory::{CALL_MAX, Pieces};
 use crate::readiness;
-use crate::socket::{Socket, deadline};
+use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 
 /// Bytes of one submission, at most: the shard can work on one while the next is copied.
@@ -134,10 +134,11 @@ fn step(
     if let Some(errno) = socket.take_error() {
         return Err(errno);
     }
-    if status.contains(Status::CONNECTING) {
+    let deferred = socket.has(flag::DEFERRED) && status.contains(Status::CONNECTING);
+    if status.contains(Status::CONNECTING) && !deferred {
         return Ok(Step::Connecting(sequence));
     }
-    if !status.contains(Status::CONNECTED) || socket.write_closed(status) {
+    if !status.contains(Status::CONNECTED) && !deferred || socket.write_closed(status) {
         return Err(Errno::PIPE);
     }
     if source.left() == 0 {
@@ -206,5 +207,9 @@ fn step(
         Ordering::Release,
     );
     lane.submit(&submission)?;
+    if deferred {
+        // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
+        socket.change_flags(0, flag::DEFERRED);
+    }
     Ok(Step::Sent(filled))
 }

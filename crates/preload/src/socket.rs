@@ -33,6 +33,8 @@ pub mod flag {
     pub const ATTEMPT: u32 = 128;
     /// It is for datagrams, and the program has bound it.
     pub const BOUND: u32 = 256;
+    /// The SYN waits for the first bytes to send (TCP Fast Open).
+    pub const DEFERRED: u32 = 512;
 }
 
 /// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.

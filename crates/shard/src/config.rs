@@ -121,6 +121,8 @@ pub struct Limits {
     pub neighbours: u32,
     /// Destinations whose path is known to be smaller than the link.
     pub paths: u32,
+    /// Destinations whose cookie for TCP Fast Open is remembered.
+    pub cookies: u32,
     /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
     pub replies: u32,
     /// Packets that came in fragments of which some are missing; of one source a quarter. Beyond it a fragment is dropped.
@@ -144,6 +146,7 @@ impl Default for Limits {
             orphans: 1 << 16,
             neighbours: 4096,
             paths: 4096,
+            cookies: 4096,
             replies: 4096,
             fragmented: 256,
             fragment_memory: 4 << 20,

@@ -157,6 +157,18 @@ counters! {
     cookies_accepted,
     /// ACKs whose cookie was wrong.
     cookies_refused,
+    /// Connections accepted with payload on their SYN, before the handshake was complete (TCP Fast Open).
+    fast_opens,
+    /// SYNs whose cookie for that was wrong.
+    fast_opens_refused,
+    /// SYNs with payload that took the slow way because there were enough that had not completed their handshake.
+    fast_opens_limited,
+    /// Cookies given to others.
+    fast_open_cookies_out,
+    /// SYNs sent with payload and not answered.
+    fast_opens_lost,
+    /// Cookies of others that were not remembered because there were enough.
+    fast_open_cookies_refused,
     /// Connections that began here.
     active_opens,
     /// Connections that were accepted.

@@ -1,9 +1,10 @@
 //! Everything that must not be guessed: hashes, initial sequence numbers, timestamp offsets and port choice, from one secret.
 
 use std::hash::Hasher;
+use std::net::IpAddr;
 
 use millrace_tcp::Instant;
-use siphasher::sip::SipHasher13;
+use siphasher::sip::{SipHasher13, SipHasher24};
 use siphasher::sip128::{Hasher128, SipHasher13 as SipHasher13Wide};
 
 use crate::table::Tuple;
@@ -15,6 +16,7 @@ pub struct Secrets {
     /// Keys of the connection table's hash.
     pub table: [u64; 3],
     cookie: [u8; 16],
+    fast_open: [u8; 16],
     flow: [u8; 16],
     counter: u64,
 }
@@ -53,6 +55,7 @@ impl Secrets {
             flow: derive(6),
             table: [word(table, 0), word(table, 1), word(derive(4), 0) | 1],
             cookie: derive(5),
+            fast_open: derive(7),
             counter: 0,
         }
     }
@@ -81,6 +84,24 @@ impl Secrets {
         tuple.feed(&mut hasher);
         hasher.write_u64(salt);
         hasher.finish()
+    }
+
+    /// The cookie of a host for TCP Fast Open with the host at the other end of `tuple` (RFC 7413 4.1.2): a keyed hash of both addresses, as Linux computes it.
+    pub fn fast_open_cookie(&self, tuple: &Tuple) -> [u8; 8] {
+        let mut hasher = SipHasher24::new_with_key(&self.fast_open);
+        match (tuple.remote_ip(), tuple.local().ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                hasher.write(&[from.octets(), to.octets()].concat());
+            }
+            (from, to) => {
+                let octets = |ip: IpAddr| match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                    IpAddr::V6(ip) => ip.octets(),
+                };
+                hasher.write(&[octets(from), octets(to)].concat());
+            }
+        }
+        hasher.finish().to_le_bytes()
     }
 
     /// The next number of a keyed sequence: unpredictable from outside, repeatable from the secret.

@@ -51,8 +51,7 @@ pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Memory, Owner};
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
-    How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo, SocketState, View,
-    ViewFlags,
+    How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo, SocketState, View, ViewFlags,
 };
 pub use steer::{Arrival, Groups, Hash, Steer, Stray};
 pub use table::Tuple;

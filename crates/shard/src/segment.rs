@@ -1,6 +1,7 @@
 //! TCP segments out: headers in a stack buffer, checksums, and cutting into segments what the port does not cut itself.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU8;
 
 use millrace_tcp::Outgoing;
 use millrace_wire::checksum::Sum;
@@ -38,7 +39,7 @@ impl Fields {
     /// The fields of a connection with these options.
     pub fn new(tuple: &Tuple, options: &Options, flow_label: u32) -> Fields {
         let (hops, class) = match tuple {
-            Tuple::V4(_) => (options.ttl, options.tos),
+            Tuple::V4(_) => (options.ttl.map(NonZeroU8::get), options.tos),
             Tuple::V6(_) => (options.hop_limit, options.traffic_class),
         };
         Fields {

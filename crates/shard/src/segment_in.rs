@@ -21,7 +21,7 @@ use crate::reply::Reply;
 use crate::route::Route;
 use crate::segment::Fields;
 use crate::shard::{Shard, note_changed};
-use crate::socket::{Kind, Marks, Options, Socket, SocketId};
+use crate::socket::{Kind, Marks, Options, Socket, SocketId, Verdict};
 use crate::table::{Place, Tuple};
 use crate::time_wait::Waiting;
 use crate::tuning;
@@ -86,6 +86,7 @@ impl<M: Memory> Shard<M> {
             self.neighbours.confirm(stream.hop, from, now);
         }
         let events = stream.connection.take_events();
+        let opened = events.contains(Events::ESTABLISHED);
         if !events.is_empty() {
             self.counters.note(events, *marks);
             socket.note(events, &self.config.buffers, &mut self.send_pool);
@@ -94,6 +95,9 @@ impl<M: Memory> Shard<M> {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
         self.ready.add(index, socket);
+        if opened {
+            self.note_fast_open(index, now);
+        }
     }
 
     /// Takes note of what has happened to a connection, and puts it in line to be served.
@@ -244,7 +248,19 @@ impl<M: Memory> Shard<M> {
             return;
         }
         let state = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now);
-        let reply = state.reply(now);
+        let fast = options.fast_open > 0;
+        let mut reply = state.reply(now);
+        if fast {
+            match self.judge_fast_open(index, tuple, syn) {
+                Verdict::Early => {
+                    if self.open_early(index, tuple, &state, syn, now) {
+                        return;
+                    }
+                }
+                Verdict::Give(cookie) => reply.options.set_fast_open(cookie),
+                Verdict::Plain => {}
+            }
+        }
         let Some(half_open) = self.half_open.insert(Pending {
             tuple: *tuple,
             listener: index,
@@ -437,12 +453,19 @@ impl<M: Memory> Shard<M> {
         } else {
             None
         };
+        let early = marks.contains(Marks::EARLY);
         marks.remove(Marks::ENDING | Marks::READY);
         marks.insert(Marks::DEAD);
         let orphan = marks.contains(Marks::ORPHAN);
         if orphan {
             stream.recv.free(&mut self.memory, owner);
         }
+        if early {
+            self.note_fast_open(index, now);
+        }
+        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+            return;
+        };
         let waiting = time_wait.and_then(|state| {
             let timestamps = stream.connection.timestamps();
             let place = self.time_wait.insert(tuple, state, reuse, timestamps, now);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use millrace_tcp::{HalfOpenVerdict, Instant};
+use millrace_tcp::{HalfOpenVerdict, Instant, State};
 use millrace_wire::arp;
 use millrace_wire::offload::{Capabilities, Offload};
 
@@ -23,7 +23,7 @@ use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Route, Routes};
 use crate::slab::Slab;
-use crate::socket::{Marks, Socket, SocketId};
+use crate::socket::{Cookies, Marks, Socket, SocketId};
 use crate::steer::{Arrival, Pins, Stray};
 use crate::table::{Table, Tuple};
 use crate::time_wait::TimeWaitTable;
@@ -50,6 +50,7 @@ pub struct Shard<M: Memory> {
     pub(crate) claims: Claims,
     pub(crate) neighbours: Neighbours,
     pub(crate) paths: Paths,
+    pub(crate) cookies: Cookies,
     pub(crate) reassembly: Reassembly,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
@@ -130,6 +131,7 @@ impl<M: Memory> Shard<M> {
                 now,
             ),
             paths: Paths::new(limits.paths),
+            cookies: Cookies::new(limits.cookies),
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets),
             table: Table::new(secrets.table),
@@ -207,9 +209,13 @@ impl<M: Memory> Shard<M> {
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
+                    let opening = stream.connection.state() == State::SynSent;
                     let starved = self.send_pool.is_short() && stream.send.len() > 0;
                     if starved {
                         self.starve_orphan(index);
+                    }
+                    if opening {
+                        self.note_fast_open(index, now);
                     }
                     self.settle(index);
                 }

@@ -147,6 +147,37 @@ impl Connection {
         half_open: &HalfOpen,
         now: Instant,
     ) -> Connection {
+        let mut connection = Connection::answer(config, settings, half_open, now);
+        match half_open.round_trip(now) {
+            Some(sample) => connection
+                .rtt
+                .sample(config, sample.as_micros() as u32, now),
+            None => connection.rtt.distrust_initial(),
+        }
+        connection.arm_timeout(config, now);
+        connection.timers.backoff = half_open.repeated();
+        connection
+    }
+
+    /// SYN-RECEIVED, with the SYN-ACK to be sent; the program need not wait for the handshake (RFC 7413 4.2.2).
+    pub(crate) fn accept_early(
+        config: &Config,
+        settings: &Settings,
+        half_open: &HalfOpen,
+        now: Instant,
+    ) -> Connection {
+        let mut connection = Connection::answer(config, settings, half_open, now);
+        connection.begin_early(config, now);
+        connection
+    }
+
+    /// SYN-RECEIVED, as a SYN has made it.
+    fn answer(
+        config: &Config,
+        settings: &Settings,
+        half_open: &HalfOpen,
+        now: Instant,
+    ) -> Connection {
         let open = Open {
             iss: half_open.iss,
             timestamp_offset: half_open.recent.offset,
@@ -161,14 +192,6 @@ impl Connection {
         connection.send.wl1 = half_open.irs;
         connection.send.window = u32::from(half_open.peer_window);
         connection.agree(half_open.peer_mss, half_open.peer_scale);
-        match half_open.round_trip(now) {
-            Some(sample) => connection
-                .rtt
-                .sample(config, sample.as_micros() as u32, now),
-            None => connection.rtt.distrust_initial(),
-        }
-        connection.arm_timeout(config, now);
-        connection.timers.backoff = half_open.repeated();
         connection
     }
 
@@ -235,7 +258,10 @@ impl Connection {
         self.state = State::Established;
         self.events |= Events::ESTABLISHED;
         let (mss, srtt_us) = (u32::from(self.send.mss), self.rtt.srtt_us());
-        self.congestion.start(config, mss, srtt_us, now);
+        let early = self.rare.is_some() && self.end_early();
+        if !early {
+            self.congestion.start(config, mss, srtt_us, now);
+        }
         if self.timers.backoff > 1 {
             // RFC 5681 3.1: a lost SYN says that the path is crowded. One time-out may just have been short (RFC 6928 2), two were not.
             self.congestion.window.cwnd = mss;
@@ -244,6 +270,9 @@ impl Connection {
         self.start_search(config, now);
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
+        if early && self.send.in_flight() > 0 {
+            self.arm_transmit(config, now);
+        }
         self.arm_keepalive(now);
         if self.send.fin {
             self.state = State::FinWait1;

@@ -48,12 +48,15 @@ pub enum Error {
     ProtocolUnavailable,
     /// The peer's host or a router could not parse what we sent.
     ProtocolError,
+    /// A router or the peer's host said that it is not allowed.
+    PermissionDenied,
 }
 
 impl Error {
     /// The error number of Linux that a program gets.
     pub fn errno(self) -> i32 {
         match self {
+            Error::PermissionDenied => 13,
             Error::ProtocolError => 71,
             Error::ProtocolUnavailable => 92,
             Error::NetworkUnreachable => 101,
@@ -76,6 +79,7 @@ impl std::fmt::Display for Error {
             Error::HostUnreachable => "no route to the peer's host",
             Error::NetworkUnreachable => "no route to the peer's network",
             Error::ProtocolUnavailable => "the peer's host does not speak TCP",
+            Error::PermissionDenied => "a router, or the peer's host, does not allow it",
             Error::ProtocolError => "the peer's host rejected our packet as malformed",
         })
     }

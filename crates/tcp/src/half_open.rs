@@ -211,6 +211,12 @@ impl HalfOpen {
         Connection::accept(config, settings, self, now)
     }
 
+    /// Makes the connection before the handshake is complete, since the SYN brought a cookie that is good: [`Connection::take_early`] comes next. The SYN-ACK is the
+    /// connection's.
+    pub fn open_early(&self, config: &Config, settings: &Settings, now: Instant) -> Connection {
+        Connection::accept_early(config, settings, self, now)
+    }
+
     /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's rule).
     pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
         if self.measured_us > 0 {

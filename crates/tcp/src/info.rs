@@ -37,6 +37,8 @@ pub struct Info {
     pub timestamps: bool,
     /// Whether selective acknowledgement was agreed on.
     pub selective_ack: bool,
+    /// Whether payload on a SYN was acknowledged (TCP Fast Open).
+    pub syn_data: bool,
     /// Whether explicit congestion notification was agreed on.
     pub ecn: bool,
     /// Shift of the windows that the peer announces; `None` without window scaling.
@@ -112,6 +114,7 @@ impl Connection {
             backoff: self.timers.backoff,
             timestamps: self.features.contains(Features::TIMESTAMPS),
             selective_ack: self.features.contains(Features::SACK),
+            syn_data: self.syn_data(),
             ecn: self.features.contains(Features::ECN),
             send_scale: scaled.then_some(self.send.scale),
             receive_scale: scaled.then_some(self.receive.scale),

@@ -32,9 +32,12 @@ impl Connection {
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
         if self.pending.intersects(Pending::CONTROL) {
+            if self.state == State::SynSent && self.holds_syn() {
+                return None;
+            }
             return Some(self.control(config, now));
         }
-        if self.state.can_send() {
+        if self.state.can_send() || self.is_early() {
             if self.pending.contains(Pending::LOSS_PROBE) {
                 self.pending.remove(Pending::LOSS_PROBE);
                 let probe = self.loss_probe(config, now);
@@ -135,7 +138,7 @@ impl Connection {
             _ => {
                 let mut flags = Flags::SYN | Flags::ACK;
                 flags.set(Flags::ECE, self.features.contains(Features::ECN));
-                (flags, self.receive.seq(0))
+                (flags, self.receive.seq(self.receive.nxt))
             }
         };
         self.recovery.log.sent(0, now);
@@ -144,13 +147,22 @@ impl Connection {
         }
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
         // The window of a SYN is never scaled (RFC 7323 2.2).
-        let window = self.receive.limit.min(0xffff) as u16;
+        let window = self.receive.announce_on_syn();
+        let (cookie, sent) = self.on_syn_out();
         let mut syn = Outgoing::control(self.send.iss(), ack, flags, window);
         syn.options = self.features.syn_options(
             self.advertised_mss,
             self.receive.scale,
             self.recent.stamp(now),
         );
+        if let Some(cookie) = cookie {
+            syn.options.set_fast_open(cookie);
+        }
+        if sent > 0 {
+            syn.payload = 0..sent;
+            syn.segment_size = sent as u16;
+            syn.flags.set(Flags::PSH, sent == self.send.end);
+        }
         syn
     }
 

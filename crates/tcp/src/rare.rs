@@ -1,5 +1,6 @@
 //! What few connections ever need, apart from the others' memory.
 
+use crate::fast_open::FastOpen;
 use crate::path::Path;
 use crate::urgent::Urgent;
 
@@ -10,4 +11,6 @@ pub(crate) struct Rare {
     pub(crate) urgent: Urgent,
     /// The path, if it is not as large as the link.
     pub(crate) path: Option<Path>,
+    /// Payload on the SYN.
+    pub(crate) fast_open: Option<FastOpen>,
 }

@@ -257,6 +257,7 @@ impl Connection {
         {
             return self.time_out();
         }
+        self.on_syn_lost();
         self.timers.backoff += 1;
         self.pending |= Pending::SYN;
         self.counters.segments_retransmitted += 1;

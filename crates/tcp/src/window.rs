@@ -199,6 +199,14 @@ impl ReceiveSpace {
         (self.consumed + u64::from(self.limit)).saturating_sub(self.nxt) as u32
     }
 
+    /// The window of a SYN or SYN-ACK, which is not scaled.
+    pub(crate) fn announce_on_syn(&mut self) -> u16 {
+        let window = self.space().min(0xffff);
+        self.edge = self.edge.max(self.nxt + u64::from(window));
+        self.acked = self.nxt;
+        window as u16
+    }
+
     /// The window to announce now, as it goes on the wire. The right edge moves only by a segment or half the buffer, whichever is
     /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
     #[inline]

@@ -5,7 +5,7 @@ mod seq;
 
 use bitflags::bitflags;
 
-pub use options::{Options, SackBlocks, Timestamps};
+pub use options::{Cookie, Options, SackBlocks, Timestamps};
 pub use seq::Seq;
 
 use crate::Error;

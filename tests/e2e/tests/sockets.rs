@@ -124,6 +124,9 @@ statements! {
     end_of_stream_and_reset_are_events
     epoll_ctl_refuses_what_it_should
     exclusive_wakes_one_and_loses_none
+    fast_open_accepts_with_the_syn
+    fast_open_connects_with_the_first_write
+    fast_open_sends_and_connects_in_one_call
     fcntl_flags_hold
     flags_peek_dontwait_waitall_trunc
     half_closed_streams_flow_on

@@ -500,3 +500,118 @@ STATEMENT(the_path_has_an_mtu)
     CHECK(value >= 1500);
     close_pair(&pair);
 }
+
+/* The kernel's own end has to be allowed to open fast; ours need not. */
+static void allow_fast_open(void)
+{
+    int fd = open("/proc/sys/net/ipv4/tcp_fastopen", O_WRONLY);
+    CHECK(fd >= 0);
+    EQUAL(write(fd, "3", 1), 1);
+    close(fd);
+}
+
+static int syn_carried_data(int fd)
+{
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof info;
+    EQUAL(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return (info.tcpi_options & 32) != 0;
+}
+
+STATEMENT(fast_open_connects_with_the_first_write)
+{
+    allow_fast_open();
+    struct sockaddr_in address;
+    int listener = listen_far(&address), value;
+    socklen_t length = sizeof value;
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &(int){ 5 }, sizeof value), 0);
+    EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &value, &length), 0);
+    EQUAL(value, 5);
+    for (int round = 0; round < 3; round++) {
+        int near = socket(AF_INET, SOCK_STREAM, 0);
+        EQUAL(setsockopt(near, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &(int){ 1 }, sizeof value), 0);
+        EQUAL(getsockopt(near, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &value, &length), 0);
+        EQUAL(value, 1);
+        EQUAL(connect(near, (struct sockaddr *)&address, sizeof address), 0);
+        struct pollfd watched = { .fd = near, .events = POLLOUT };
+        EQUAL(poll(&watched, 1, 1000), 1);
+        write_all(near, "request", 7);
+        int far = accept_far(listener);
+        char buffer[16];
+        read_all(far, buffer, 7);
+        CHECK(memcmp(buffer, "request", 7) == 0);
+        write_all(far, "answer", 6);
+        read_all(near, buffer, 6);
+        /* The first brings the cookie home, if it is not there yet. */
+        CHECK(round == 0 || syn_carried_data(near));
+        write_all(near, "more", 4);
+        read_all(far, buffer, 4);
+        close(near);
+        close(far);
+    }
+    close(listener);
+}
+
+STATEMENT(fast_open_sends_and_connects_in_one_call)
+{
+    allow_fast_open();
+    struct sockaddr_in address;
+    int listener = listen_far(&address);
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &(int){ 5 }, sizeof(int)), 0);
+    for (int round = 0; round < 4; round++) {
+        int near = socket(AF_INET, SOCK_STREAM, 0);
+        char buffer[16];
+        if (round < 2) {
+            EQUAL(sendto(near, "request", 7, MSG_FASTOPEN, (struct sockaddr *)&address, sizeof address), 7);
+        } else {
+            set_blocking(near, false);
+            struct iovec piece = { "request", 7 };
+            struct msghdr message = { .msg_name = &address, .msg_namelen = sizeof address, .msg_iov = &piece, .msg_iovlen = 1 };
+            EQUAL(sendmsg(near, &message, MSG_FASTOPEN), 7);
+            set_blocking(near, true);
+        }
+        int far = accept_far(listener);
+        read_all(far, buffer, 7);
+        CHECK(memcmp(buffer, "request", 7) == 0);
+        write_all(far, "answer", 6);
+        read_all(near, buffer, 6);
+        CHECK(round == 0 || syn_carried_data(near));
+        close(near);
+        close(far);
+    }
+    close(listener);
+    /* Nobody listens there any more. */
+    int near = socket(AF_INET, SOCK_STREAM, 0);
+    FAILS(sendto(near, "x", 1, MSG_FASTOPEN, (struct sockaddr *)&address, sizeof address), ECONNREFUSED);
+    close(near);
+}
+
+STATEMENT(fast_open_accepts_with_the_syn)
+{
+    allow_fast_open();
+    struct sockaddr_in address;
+    int listener = listen_near(&address), value;
+    socklen_t length = sizeof value;
+    EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &value, &length), 0);
+    EQUAL(value, 0);
+    EQUAL(setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &(int){ 5 }, sizeof value), 0);
+    EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &value, &length), 0);
+    EQUAL(value, 5);
+    FAILS(setsockopt(listener, IPPROTO_TCP, TCP_FASTOPEN, &(int){ -1 }, sizeof value), EINVAL);
+    for (int round = 0; round < 3; round++) {
+        int far = socket_far();
+        EQUAL(sendto(far, "request", 7, MSG_FASTOPEN, (struct sockaddr *)&address, sizeof address), 7);
+        int near = accept(listener, NULL, NULL);
+        CHECK(near >= 0);
+        char buffer[16];
+        read_all(near, buffer, 7);
+        CHECK(memcmp(buffer, "request", 7) == 0);
+        write_all(near, "answer", 6);
+        read_all(far, buffer, 6);
+        CHECK(round == 0 || syn_carried_data(near));
+        FAILS(setsockopt(near, IPPROTO_TCP, TCP_FASTOPEN, &(int){ 1 }, sizeof value), EINVAL);
+        close(near);
+        close(far);
+    }
+    close(listener);
+}

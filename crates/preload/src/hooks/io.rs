@@ -15,7 +15,7 @@ use crate::send::File;
 use crate::socket::Socket;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{datagram, real, receive, send};
+use crate::{connect, datagram, real, receive, send};
 
 /// Receives into pieces.
 fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
@@ -128,13 +128,22 @@ hooks! {
         to_len: socklen_t,
     ) -> ssize_t {
         match table::get(fd) {
+            entry if super::socket::opens_fast(fd, entry, flags) => {
+                match super::socket::to_open_fast(fd, entry, to, to_len) {
+                    Ok(None) => real::sendto(fd, buffer, len, flags, to, to_len),
+                    Ok(Some((socket, ip, port))) => {
+                        let sent = Pieces::buffer(buffer, len).and_then(|mut pieces| {
+                            connect::send_fast(&socket, ip, port, &mut pieces, flags)
+                        });
+                        length(sent)
+                    }
+                    Err(errno) => length(Err(errno)),
+                }
+            }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let mut pieces = Pieces::buffer(buffer, len)?;
                 if socket.is_datagrams() {
                     return send_there(&socket, &mut pieces, flags, to, to_len);
-                }
-                if flags & libc::MSG_FASTOPEN != 0 {
-                    return Err(Errno::OPNOTSUPP);
                 }
                 send::send(&socket, &mut pieces, flags)
             })),

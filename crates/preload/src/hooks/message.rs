@@ -12,17 +12,33 @@ use crate::memory::{self, Pieces};
 use crate::socket::{Socket, deadline};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{datagram, real, receive, rights, send};
+use crate::{connect, datagram, real, receive, rights, send};
 
 hooks! {
     /// Sends a message.
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         match table::get(fd) {
+            Entry::Internal => length(Err(Errno::BADF)),
+            entry if super::socket::opens_fast(fd, entry, flags) => {
+                let target = read(message).and_then(|message| {
+                    let to = message.msg_name.cast_const().cast();
+                    super::socket::to_open_fast(fd, entry, to, message.msg_namelen)
+                });
+                match target {
+                    Ok(None) => real::sendmsg(fd, message, flags),
+                    Ok(Some((socket, ip, port))) => length((|| {
+                        let message = read(message)?;
+                        let (vector, count) = (message.msg_iov, message.msg_iovlen);
+                        let mut pieces = Pieces::vector(vector, count, Errno::MSGSIZE)?;
+                        connect::send_fast(&socket, ip, port, &mut pieces, flags)
+                    })()),
+                    Err(errno) => length(Err(errno)),
+                }
+            }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let message = read(message)?;
                 send_one(&socket, &message, flags)
             })),
-            Entry::Internal => length(Err(Errno::BADF)),
             entry @ Entry::Undecided(undecided) if undecided.datagrams => {
                 match decide_by(fd, entry, message) {
                     Ok(Some(socket)) => {

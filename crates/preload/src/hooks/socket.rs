@@ -1,7 +1,7 @@
 //! Making and naming sockets.
 
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
@@ -177,6 +177,50 @@ hooks! {
             _ => real::shutdown(fd, how),
         }
     }
+}
+
+/// Whether a send is to connect first (MSG_FASTOPEN): on a stream that may be ours.
+pub(super) fn opens_fast(fd: c_int, entry: Entry, flags: c_int) -> bool {
+    flags & libc::MSG_FASTOPEN != 0
+        && match entry {
+            Entry::Socket(slot) => Socket::get(fd, slot).is_ok_and(|socket| !socket.is_datagrams()),
+            Entry::Undecided(undecided) => !undecided.datagrams,
+            _ => false,
+        }
+}
+
+/// The socket that is to connect to an address and send at once; none if it is the kernel's.
+///
+/// # Safety
+/// The address is good as sendto wants it.
+pub(super) unsafe fn to_open_fast(
+    fd: c_int,
+    entry: Entry,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<(Socket, IpAddr, u16)>> {
+    if let Entry::Socket(slot) = entry {
+        let socket = Socket::get(fd, slot)?;
+        if address.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the caller's promise.
+        return match unsafe { address::read(address, len) }? {
+            Given::Ip(ip, port) => Ok(Some((socket, ip, port))),
+            Given::Unspecified => Err(Errno::OPNOTSUPP),
+            Given::Other => Err(Errno::NETUNREACH),
+        };
+    }
+    if address.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    Ok(
+        match unsafe { decide_for(fd, entry, address, len, Purpose::Connect) }? {
+            Decision::Kernel => None,
+            Decision::Ours(socket, ip, port) => Some((socket, ip, port)),
+        },
+    )
 }
 
 fn required(address: *mut sockaddr) -> Result<()> {

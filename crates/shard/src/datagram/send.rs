@@ -134,7 +134,7 @@ impl<M: Memory> Shard<M> {
         let settings = &datagram.settings;
         let (hops, class, group_hops) = match remote {
             SocketAddr::V4(_) => (
-                socket.options.ttl,
+                socket.options.ttl.map(std::num::NonZeroU8::get),
                 socket.options.tos,
                 settings.group_hops_v4,
             ),

@@ -75,7 +75,7 @@ impl<M: Memory> Shard<M> {
         if marks.intersects(Marks::WRITE_SHUT | Marks::DEAD | Marks::ENDING) {
             return Err(Error::BrokenPipe);
         }
-        if !marks.contains(Marks::ESTABLISHED) {
+        if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
             return Err(Error::WouldBlock);
         }
         let space = u64::from(stream.send_limit).saturating_sub(stream.send.len());

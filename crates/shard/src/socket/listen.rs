@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_tcp::{HalfOpen, Instant};
+use millrace_tcp::{Connection, HalfOpen, Instant, Settings};
 
 use super::{Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream};
 use crate::error::Error;
@@ -137,6 +137,7 @@ impl<M: Memory> Shard<M> {
             queue: VecDeque::new(),
             backlog,
             half_open: 0,
+            early: 0,
             cookies_until: Instant::from_micros(0),
         });
         if let Some(registered) = self.ports.bound_mut(local.port(), index) {
@@ -174,13 +175,26 @@ impl<M: Memory> Shard<M> {
         state: &HalfOpen,
         now: Instant,
     ) -> Option<u32> {
+        self.establish_with(listener, tuple, now, |config, settings| {
+            state.establish(config, settings, now)
+        })
+    }
+
+    /// As [`Shard::establish`], with a connection that `make` makes.
+    pub(crate) fn establish_with(
+        &mut self,
+        listener: u32,
+        tuple: Tuple,
+        now: Instant,
+        make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
+    ) -> Option<u32> {
         let socket = self.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options);
         if socket.listener_mut()?.is_full() {
             self.counters.accept_queue_full += 1;
             return None;
         }
-        let mut connection = state.establish(&self.config.tcp, &options.tcp, now);
+        let mut connection = make(&self.config.tcp, &options.tcp);
         if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
             connection.start_on_path(&self.config.tcp, limit, now);
         }

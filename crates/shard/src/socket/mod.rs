@@ -2,6 +2,7 @@
 
 mod api;
 mod connect;
+mod fast_open;
 mod listen;
 mod options;
 mod settings;
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 use millrace_tcp::{Connection, Instant};
 
 pub use api::How;
+pub(crate) use fast_open::{Cookies, Verdict};
 pub use options::{Opt, OptName, Options, Reuse};
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
@@ -92,6 +94,8 @@ bitflags::bitflags! {
         const BOUND = 1 << 12;
         /// How much was not sent yet decides whether it is writable (`TCP_NOTSENT_LOWAT`).
         const NOTSENT_LOW = 1 << 13;
+        /// It was accepted with payload on its SYN, and its handshake is not complete.
+        const EARLY = 1 << 14;
     }
 }
 
@@ -127,6 +131,8 @@ pub(crate) struct Listener {
     pub backlog: u32,
     /// Connections of this listener in SYN-RECEIVED.
     pub half_open: u32,
+    /// Connections of this listener that are open before their handshake is complete.
+    pub early: u32,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
 }

@@ -1,6 +1,6 @@
 //! Socket options: what may be set, and what it does.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU8, NonZeroU32};
 
 use millrace_tcp::{Algorithm, Keepalive};
 
@@ -60,6 +60,10 @@ pub enum Opt {
     /// `TCP_NOTSENT_LOWAT`, bytes: room to write is reported while less than half of this was not sent yet, and given while less than this was.
     /// 0 is no bound.
     NotSentLowWater(u32),
+    /// `TCP_FASTOPEN` of a listener: connections that are open before their handshake is complete, at most; 0 is off.
+    FastOpen(u16),
+    /// `TCP_FASTOPEN_NO_COOKIE`: payload on a SYN needs none.
+    FastOpenNoCookie(bool),
     /// `IP_MTU_DISCOVER`.
     MtuDiscover(Discovery),
     /// `IPV6_MTU_DISCOVER`.
@@ -125,6 +129,10 @@ pub enum OptName {
     AddressOnly,
     /// `TCP_NOTSENT_LOWAT`.
     NotSentLowWater,
+    /// `TCP_FASTOPEN`.
+    FastOpen,
+    /// `TCP_FASTOPEN_NO_COOKIE`.
+    FastOpenNoCookie,
     /// `IP_MTU_DISCOVER`.
     MtuDiscover,
     /// `IPV6_MTU_DISCOVER`.
@@ -164,8 +172,12 @@ pub struct Options {
     pub notsent_low: u32,
     /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
     pub discovery: [Discovery; 2],
+    /// `TCP_FASTOPEN`: how many; 0 is off.
+    pub fast_open: u16,
+    /// `TCP_FASTOPEN_NO_COOKIE`.
+    pub no_cookie: bool,
     /// `IP_TTL`; `None` is the default.
-    pub ttl: Option<u8>,
+    pub ttl: Option<NonZeroU8>,
     /// `IP_TOS`.
     pub tos: u8,
     /// `IPV6_UNICAST_HOPS`; `None` is the default.

@@ -1,6 +1,6 @@
 //! Setting and reading socket options.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU8, NonZeroU32};
 
 use millrace_tcp::{Instant, Keepalive};
 
@@ -183,10 +183,12 @@ impl<M: Memory> Shard<M> {
             OptName::ReusePort => Opt::ReusePort(options.reuse.port),
             OptName::V6Only => Opt::V6Only(options.v6_only),
             OptName::NotSentLowWater => Opt::NotSentLowWater(options.notsent_low),
+            OptName::FastOpen => Opt::FastOpen(options.fast_open),
+            OptName::FastOpenNoCookie => Opt::FastOpenNoCookie(options.no_cookie),
             OptName::MtuDiscover => Opt::MtuDiscover(options.discovery[0]),
             OptName::MtuDiscoverV6 => Opt::MtuDiscoverV6(options.discovery[1]),
             OptName::AddressOnly => Opt::AddressOnly(options.address_only),
-            OptName::Ttl => Opt::Ttl(options.ttl.unwrap_or(HOPS)),
+            OptName::Ttl => Opt::Ttl(options.ttl.map_or(HOPS, NonZeroU8::get)),
             OptName::Tos => Opt::Tos(options.tos),
             OptName::HopLimit => Opt::HopLimit(Some(options.hop_limit.unwrap_or(HOPS))),
             OptName::TrafficClass => Opt::TrafficClass(options.traffic_class),
@@ -301,11 +303,12 @@ impl Options {
             Opt::ReusePort(on) => self.reuse.port = on,
             Opt::V6Only(on) => self.v6_only = on,
             Opt::NotSentLowWater(bytes) => self.notsent_low = bytes,
+            Opt::FastOpen(limit) => self.fast_open = limit,
+            Opt::FastOpenNoCookie(on) => self.no_cookie = on,
             Opt::MtuDiscover(discovery) => self.discovery[0] = discovery,
             Opt::MtuDiscoverV6(discovery) => self.discovery[1] = discovery,
             Opt::AddressOnly(on) => self.address_only = on,
-            Opt::Ttl(0) => return Err(Error::Invalid),
-            Opt::Ttl(hops) => self.ttl = Some(hops),
+            Opt::Ttl(hops) => self.ttl = Some(NonZeroU8::new(hops).ok_or(Error::Invalid)?),
             // TCP speaks of congestion in the last two bits, not the program (RFC 3168 23.2).
             Opt::Tos(tos) => self.tos = tos & !ECN,
             Opt::HopLimit(hops) => self.hop_limit = hops,

@@ -224,11 +224,27 @@ fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     }
 }
 
-/// What a code means to a program, as Linux's `icmpv6_err_convert` has it, but that prohibition is unreachability.
+/// What a code means to a program, as Linux's `icmpv6_err_convert` has it.
 fn meaning(code: u8) -> Error {
     match code {
         unreachable::PORT => Error::ConnectionRefused,
         unreachable::NO_ROUTE => Error::NetworkUnreachable,
+        unreachable::PROHIBITED | unreachable::POLICY | unreachable::REJECT => {
+            Error::PermissionDenied
+        }
         _ => Error::HostUnreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux's `icmpv6_err_convert`.
+    #[test]
+    fn rfc4443_3_1_what_is_not_allowed_is_told_as_such() {
+        let errno = |code| meaning(code).errno();
+        let told: Vec<i32> = (0..8).map(errno).collect();
+        assert_eq!(told, [101, 13, 113, 113, 111, 13, 13, 113]);
     }
 }

@@ -6,6 +6,7 @@ mod claims;
 mod close;
 mod complaints;
 mod datagrams;
+mod fast_open;
 mod fragments;
 mod frames;
 mod hostile;

@@ -28,7 +28,7 @@ impl Connection {
     }
 
     /// Any payload and FIN of an acceptable segment, beginning at stream offset `start`.
-    pub(super) fn on_payload(
+    pub(crate) fn on_payload(
         &mut self,
         config: &Config,
         start: i64,

@@ -16,7 +16,9 @@ impl Connection {
             return self.challenge(config, now);
         }
         match self.state {
-            State::SynReceived => self.fail(Error::ConnectionRefused, Events::REFUSED),
+            State::SynReceived if !self.is_early() => {
+                self.fail(Error::ConnectionRefused, Events::REFUSED);
+            }
             // Both streams are complete; only our last acknowledgement was missing.
             State::Closing | State::LastAck => self.finish(Some(Error::ConnectionReset), now),
             _ => self.fail(Error::ConnectionReset, Events::RESET),

@@ -20,8 +20,9 @@ impl Connection {
     ) {
         let flags = segment.flags;
         let has_ack = flags.contains(Flags::ACK);
-        // First: the only thing to acknowledge is our SYN.
-        if has_ack && segment.ack != self.send.seq(0) {
+        // First: the only thing to acknowledge is our SYN, with its payload if it had any (RFC 7413 4.2.1).
+        let beyond = segment.ack - self.send.seq(0);
+        if has_ack && !(beyond >= 0 && beyond as u32 <= self.sent_with_syn()) {
             if !flags.contains(Flags::RST) {
                 self.pending |= Pending::REFUSE;
                 self.refuse_seq = segment.ack;
@@ -43,6 +44,7 @@ impl Connection {
         self.counters.last_received = now.ticks();
         self.take_syn(segment, now);
         if has_ack {
+            self.on_syn_ack(segment);
             self.sample_handshake(config, segment, now);
             self.established(config, now);
             self.pending.remove(Pending::SYN);

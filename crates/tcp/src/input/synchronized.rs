@@ -19,6 +19,10 @@ impl Connection {
     ) {
         let flags = segment.flags;
         let rst = flags.contains(Flags::RST);
+        if self.is_syn_again(segment) {
+            self.pending |= Pending::SYN;
+            return;
+        }
 
         // RFC 7323 5.3: timestamps come before the sequence number. A RST is exempt.
         if self.features.contains(Features::TIMESTAMPS) && !rst {

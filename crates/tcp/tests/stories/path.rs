@@ -69,7 +69,7 @@ impl Road {
             iss,
         };
         road.sizes(0);
-        road.now = road.now + Duration::from_millis(10);
+        road.now += Duration::from_millis(10);
         let options = Options {
             mss: Some(MOST),
             sack_permitted: true,
@@ -119,7 +119,7 @@ impl Road {
             }
         }
         if !passed.is_empty() {
-            self.now = self.now + Duration::from_millis(10);
+            self.now += Duration::from_millis(10);
         }
         for range in passed {
             self.take(range);
@@ -277,7 +277,7 @@ fn rfc4821_7_5_a_larger_size_is_tried_again_in_time() {
     road.width = MOST;
     road.carry(1_000_000);
     assert!(road.mss() <= 1_300, "not at once");
-    road.now = road.now + Duration::from_secs(601);
+    road.now += Duration::from_secs(601);
     // After so long a pause the window is small, and a probe waits until it is not.
     road.carry(1_000_000);
     assert_eq!(road.mss(), MOST);

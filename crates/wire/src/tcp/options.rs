@@ -10,6 +10,7 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const FAST_OPEN: u8 = 34;
 
 /// Space for options in a header, in bytes.
 const SPACE: usize = 40;
@@ -33,7 +34,45 @@ pub struct Timestamps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     len: u8,
+    /// SYN alone has a cookie, and no blocks: its length, plus 1, in whose place the cookie then is.
+    cookie: u8,
     blocks: [(Seq, Seq); 4],
+}
+
+/// The cookie of TCP Fast Open (RFC 7413 2): 4 to 16 bytes, or none, which asks for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    len: u8,
+    bytes: [u8; 16],
+}
+
+impl Cookie {
+    /// Asks for a cookie.
+    pub const REQUEST: Cookie = Cookie {
+        len: 0,
+        bytes: [0; 16],
+    };
+
+    /// A cookie of these bytes; `None` for a length that no cookie has: 4 to 16, and even.
+    pub fn new(bytes: &[u8]) -> Option<Cookie> {
+        let good = (4..=16).contains(&bytes.len()) && bytes.len().is_multiple_of(2);
+        let mut cookie = Cookie::REQUEST;
+        cookie.len = bytes.len() as u8;
+        good.then(|| {
+            cookie.bytes[..bytes.len()].copy_from_slice(bytes);
+            cookie
+        })
+    }
+
+    /// Its bytes; none for a request.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Whether it is one, and not a request for one.
+    pub fn is_some(&self) -> bool {
+        self.len > 0
+    }
 }
 
 impl SackBlocks {
@@ -138,14 +177,52 @@ impl Options {
                     self.sack.push(Seq(get32(block, 0)), Seq(get32(block, 4)));
                 }
             }
+            (FAST_OPEN, 0) if syn && self.sack.cookie == 0 => self.set_fast_open(Cookie::REQUEST),
+            (FAST_OPEN, _) if syn && self.sack.cookie == 0 => {
+                if let Some(cookie) = Cookie::new(value) {
+                    self.set_fast_open(cookie);
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// The option of TCP Fast Open on a SYN: a cookie, or a request for one.
+    pub fn fast_open(&self) -> Option<Cookie> {
+        let len = self.sack.cookie.checked_sub(1)?;
+        let mut cookie = Cookie {
+            len,
+            bytes: [0; 16],
+        };
+        let words = self.sack.blocks[..2].iter().flat_map(|(a, b)| [a.0, b.0]);
+        for (to, word) in cookie.bytes.chunks_exact_mut(4).zip(words) {
+            put32(to, 0, word);
+        }
+        Some(cookie)
+    }
+
+    /// Sets the option of TCP Fast Open, of a segment with SYN. There is room for it beside all others that a SYN has.
+    pub fn set_fast_open(&mut self, cookie: Cookie) {
+        self.sack.cookie = cookie.len + 1;
+        for (at, block) in self.sack.blocks[..2].iter_mut().enumerate() {
+            let bytes = &cookie.bytes[8 * at..];
+            *block = (Seq(get32(bytes, 0)), Seq(get32(bytes, 4)));
+        }
+    }
+
+    /// Length of that option with its padding.
+    fn fast_open_len(&self) -> usize {
+        match self.sack.cookie {
+            0 => 0,
+            len => (1 + usize::from(len)).next_multiple_of(4),
         }
     }
 
     /// Length on the wire in bytes, padding included: a multiple of 4, up to 40.
     pub fn encoded_len(&self) -> usize {
         let sack = self.sack_fitting();
-        self.len_without_sack() + if sack == 0 { 0 } else { 4 + 8 * sack }
+        let sack_len = if sack == 0 { 0 } else { 4 + 8 * sack };
+        self.len_without_sack() + sack_len + self.fast_open_len()
     }
 
     fn len_without_sack(&self) -> usize {
@@ -200,6 +277,14 @@ impl Options {
         if let Some(shift) = self.window_scale {
             out[at..at + 4].copy_from_slice(&[NOP, WINDOW_SCALE, 3, shift]);
             at += 4;
+        }
+        if let Some(cookie) = self.fast_open() {
+            let len = self.fast_open_len();
+            let value = cookie.as_bytes();
+            out[at..at + len].fill(NOP);
+            out[at..at + 2].copy_from_slice(&[FAST_OPEN, 2 + value.len() as u8]);
+            out[at + 2..at + 2 + value.len()].copy_from_slice(value);
+            at += len;
         }
         let sack = self.sack_fitting();
         if sack > 0 {

@@ -197,3 +197,38 @@ fn sequence_numbers_go_round() {
             && !high.within(high, 0)
     );
 }
+
+#[test]
+fn rfc7413_2_the_cookie_option_survives_the_wire() {
+    for len in [0, 4, 6, 8, 16] {
+        let bytes: Vec<u8> = (1..=len).collect();
+        let cookie = if len == 0 {
+            Cookie::REQUEST
+        } else {
+            Cookie::new(&bytes).unwrap()
+        };
+        let mut options = Options {
+            mss: Some(1_460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: Some(Timestamps { value: 1, echo: 2 }),
+            ..Options::default()
+        };
+        options.set_fast_open(cookie);
+        let mut out = vec![0; options.encoded_len()];
+        assert!(out.len() <= 40 && out.len().is_multiple_of(4));
+        options.emit(&mut out);
+        let parsed = Options::parse(&out, true);
+        assert_eq!(parsed, options);
+        assert_eq!(parsed.fast_open().unwrap().as_bytes(), bytes);
+        // Without SYN it means nothing.
+        assert_eq!(Options::parse(&out, false).fast_open(), None);
+    }
+    // Lengths that no cookie has.
+    for len in [1, 2, 3, 5, 17, 18] {
+        assert!(Cookie::new(&vec![1; len]).is_none());
+        let mut option = vec![34, 2 + len as u8];
+        option.resize(2 + len, 1);
+        assert_eq!(Options::parse(&option, true).fast_open(), None);
+    }
+}
