@@ -219,6 +219,27 @@ impl Peers {
         );
     }
 
+    /// Hands a datagram between two sockets of this host to the other's shard, or to all.
+    pub(crate) fn cross(&mut self, to: Option<u16>, bytes: &[u8], counters: &mut WorkerCounters) {
+        let frame = Frame {
+            bytes,
+            checksum: ChecksumState::Valid,
+            segment_size: 0,
+        };
+        match to {
+            Some(shard) => {
+                let stray = Stray::Shard(shard, Arrival::Local);
+                pass(&mut self.links, stray, &frame, counters);
+            }
+            None => {
+                for shard in 0..self.links.len() as u16 {
+                    let stray = Stray::Shard(shard, Arrival::Local);
+                    pass(&mut self.links, stray, &frame, counters);
+                }
+            }
+        }
+    }
+
     /// Whether a connection can be handed to `shard`.
     pub(crate) fn has_room(&mut self, shard: u32) -> bool {
         let link = self.links.get_mut(shard as usize).and_then(Option::as_mut);

@@ -306,6 +306,10 @@ impl Worker {
             self.unpin();
         }
         if let Some(peers) = &mut self.peers {
+            while let Some((to, bytes)) = self.shard.take_crossing() {
+                peers.cross(to, &bytes, &mut self.counters);
+                self.shard.return_crossing(bytes);
+            }
             peers.flush();
         }
     }

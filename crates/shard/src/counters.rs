@@ -135,6 +135,8 @@ counters! {
     udp_refused,
     /// Datagrams that turned round inside the shard.
     udp_local,
+    /// Datagrams between sockets of two shards dropped because too many were waiting.
+    udp_crossing_full,
     /// Datagrams with lengths that make no sense.
     udp_malformed,
     /// Datagrams with a wrong checksum, or over IPv6 without one.

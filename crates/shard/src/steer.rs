@@ -160,6 +160,8 @@ pub enum Arrival {
     ByPin,
     /// From another shard, which has taken it in too.
     Copy,
+    /// From another shard of this host: no frame, but a datagram between two sockets of it (`crate::datagram`).
+    Local,
 }
 
 impl Arrival {
@@ -170,9 +172,15 @@ impl Arrival {
 
     /// Back from one.
     pub fn from_bits(bits: u8) -> Option<Arrival> {
-        [Arrival::Link, Arrival::ByTag, Arrival::ByPin, Arrival::Copy]
-            .into_iter()
-            .find(|arrival| arrival.to_bits() == bits)
+        [
+            Arrival::Link,
+            Arrival::ByTag,
+            Arrival::ByPin,
+            Arrival::Copy,
+            Arrival::Local,
+        ]
+        .into_iter()
+        .find(|arrival| arrival.to_bits() == bits)
     }
 }
 

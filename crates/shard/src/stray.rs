@@ -20,6 +20,10 @@ use crate::table::Tuple;
 impl<M: Memory> Shard<M> {
     /// As [`Shard::input`], for a frame that another shard has handed over.
     pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
+        if arrival == Arrival::Local {
+            self.crossed_input(frame.bytes);
+            return;
+        }
         self.arrival = arrival;
         self.input(frame, now);
         self.arrival = Arrival::Link;
@@ -62,7 +66,7 @@ impl<M: Memory> Shard<M> {
             Arrival::Link | Arrival::ByTag => {
                 self.pins.get(tuple).map(|shard| (shard, Arrival::ByPin))
             }
-            Arrival::ByPin | Arrival::Copy => None,
+            Arrival::ByPin | Arrival::Copy | Arrival::Local => None,
         };
         let Some((shard, arrival)) = to else {
             return false;

@@ -4,6 +4,7 @@
 //! stream is. One that is to leave waits in one queue of the shard, in a block of the send pool; it counts against its socket's send buffer
 //! until the port, or its neighbour's queue, has taken it.
 
+mod cross;
 mod deliver;
 mod groups;
 mod input;
@@ -85,6 +86,8 @@ pub(crate) struct Udp {
     pub outbox: VecDeque<Leaving>,
     /// Paths that take less than the link.
     pub paths: Paths,
+    /// Datagrams between sockets of this host that another shard is to deliver; none: all others.
+    pub crossing: VecDeque<(Option<u16>, Vec<u8>)>,
     /// Groups with members here.
     pub memberships: Vec<Membership>,
     /// Sockets that a datagram to several is for; empty between datagrams.
@@ -98,6 +101,7 @@ impl Udp {
             table: Table::new(secrets.table),
             outbox: VecDeque::new(),
             paths: Paths::default(),
+            crossing: VecDeque::new(),
             memberships: Vec::new(),
             found: Vec::new(),
         }

@@ -292,12 +292,18 @@ impl<M: Memory> Shard<M> {
         let payload = &leaving.block[..leaving.len as usize];
         if leaving.to != To::Here {
             self.deliver_to_several(&arrived, payload);
+            self.cross(None, &arrived, payload);
             return;
         }
         let Some(sent) = Tuple::new(leaving.local, leaving.remote) else {
             return;
         };
-        match self.find_datagram(&sent.reversed()) {
+        let found = self.find_datagram(&sent.reversed());
+        if let Some(shard) = self.shard_of_datagram(found, &sent.reversed()) {
+            self.cross(Some(shard), &arrived, payload);
+            return;
+        }
+        match found {
             Some(index) => self.store_datagram(index, &arrived, payload),
             None => {
                 self.counters.udp_no_port += 1;

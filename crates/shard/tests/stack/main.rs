@@ -23,5 +23,6 @@ mod transfer;
 mod udp;
 mod udp_groups;
 mod udp_out;
+mod udp_shards;
 mod v6;
 mod v6_hostile;
