@@ -105,7 +105,8 @@ pub unsafe fn write(
     Ok(())
 }
 
-fn format(address: &Address, family: c_int) -> ([u8; 28], usize) {
+/// An address in the form of the C library, and its length.
+pub fn format(address: &Address, family: c_int) -> ([u8; 28], usize) {
     let mut bytes = [0; 28];
     bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&address.port.to_be_bytes());

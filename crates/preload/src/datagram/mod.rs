@@ -1,6 +1,7 @@
 //! Datagram sockets (UDP), on sockets that are ours.
 
 pub mod control;
+pub mod give_back;
 pub mod groups;
 pub mod options;
 pub mod receive;

@@ -6,7 +6,7 @@ use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use millrace_context::SlotRef;
 use rustix::io::Errno;
 
-use super::socket::decide_for;
+use super::socket::{decide_for, is_kernels};
 use super::{check_buffer, hooks, length};
 use crate::datagram::send::To;
 use crate::decide::{Decision, Purpose};
@@ -139,6 +139,9 @@ hooks! {
                     }
                     Err(errno) => length(Err(errno)),
                 }
+            }
+            Entry::Socket(slot) if is_kernels(fd, slot, to, to_len) => {
+                real::sendto(fd, buffer, len, flags, to, to_len)
             }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let mut pieces = Pieces::buffer(buffer, len)?;

@@ -3,9 +3,10 @@
 use std::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use millrace_context::SlotRef;
 use rustix::io::Errno;
 
-use super::socket::decide_for;
+use super::socket::{decide_for, is_kernels};
 use super::{hooks, length};
 use crate::decide::{Decision, Purpose};
 use crate::memory::{self, Pieces};
@@ -35,6 +36,9 @@ hooks! {
                     Err(errno) => length(Err(errno)),
                 }
             }
+            Entry::Socket(slot) if names_kernels(fd, slot, message) => {
+                real::sendmsg(fd, message, flags)
+            }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let message = read(message)?;
                 send_one(&socket, &message, flags)
@@ -60,6 +64,9 @@ hooks! {
     /// Sends messages.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let socket = match table::get(fd) {
+            Entry::Socket(slot) if count > 0 && names_kernels(fd, slot, messages.cast()) => {
+                return real::sendmmsg(fd, messages, count, flags);
+            }
             Entry::Socket(slot) => Socket::get(fd, slot),
             entry @ Entry::Undecided(undecided) if undecided.datagrams && count > 0 => {
                 match decide_by(fd, entry, messages.cast()) {
@@ -119,6 +126,18 @@ hooks! {
                 Ok(until.is_none_or(|until| sys::now_us() < until))
             })
         })) as c_int
+    }
+}
+
+/// Whether a message of a datagram socket of ours is for an address that is the kernel's alone, and the socket has become the kernel's by it.
+///
+/// # Safety
+/// The message is good as sendmsg wants it.
+unsafe fn names_kernels(fd: c_int, slot: SlotRef, message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        read(message)
+            .is_ok_and(|message| is_kernels(fd, slot, message.msg_name.cast(), message.msg_namelen))
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
-use millrace_context::Status;
+use millrace_context::{SlotRef, Status};
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing, number};
@@ -81,6 +81,9 @@ hooks! {
     /// Connects.
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         match table::get(fd) {
+            Entry::Socket(slot) if is_kernels(fd, slot, address, len) => {
+                real::connect(fd, address, len)
+            }
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
                 match address::read(address, len)? {
@@ -246,4 +249,28 @@ pub(super) unsafe fn decide_for(
         // The kernel says what is wrong.
         Err(_) => Ok(Decision::Kernel),
     }
+}
+
+/// Whether a datagram socket of ours names an address that is the kernel's alone, and has become the kernel's by it.
+///
+/// # Safety
+/// The address is good for its length, or null.
+pub(super) unsafe fn is_kernels(
+    fd: c_int,
+    slot: SlotRef,
+    address: *const sockaddr,
+    len: socklen_t,
+) -> bool {
+    let Ok(socket) = Socket::get(fd, slot) else {
+        return false;
+    };
+    if address.is_null() || !socket.is_datagrams() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let Ok(Given::Ip(ip, _)) = (unsafe { address::read(address, len) }) else {
+        return false;
+    };
+    !datagram::is_served(&socket, connect::or_loopback(ip))
+        && datagram::give_back::give_back(fd, slot, &socket)
 }
