@@ -17,14 +17,9 @@ const CROSSING_MAX: usize = 1024;
 const HEAD: usize = LEN + 2;
 
 impl<M: Memory> Shard<M> {
-    /// The other shard that a datagram between two sockets of this host is for, if it is one: that of the socket that was found, or the one that the flow
-    /// belongs to by its tag. `tuple` is as the receiver sees it.
-    pub(super) fn shard_of_datagram(&self, found: Option<u32>, tuple: &Tuple) -> Option<u16> {
-        let steer = self.config.steer.as_ref()?;
-        let Some(index) = found else {
-            return Some(steer.owner(tuple)).filter(|owner| *owner != steer.own);
-        };
-        match self.sockets.get(index).map(|socket| &socket.kind) {
+    /// The other shard that a datagram between two sockets of this host is for, if it is one: that of the socket that was found.
+    pub(super) fn shard_of_datagram(&self, found: Option<u32>) -> Option<u16> {
+        match self.sockets.get(found?).map(|socket| &socket.kind) {
             Some(Kind::Datagram(datagram)) => datagram.home,
             _ => None,
         }

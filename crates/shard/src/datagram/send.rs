@@ -299,7 +299,7 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let found = self.find_datagram(&sent.reversed());
-        if let Some(shard) = self.shard_of_datagram(found, &sent.reversed()) {
+        if let Some(shard) = self.shard_of_datagram(found) {
             self.cross(Some(shard), &arrived, payload);
             return;
         }
