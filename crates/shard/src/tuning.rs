@@ -11,6 +11,12 @@ use crate::socket::{Options, Stream};
 /// more than the bare round trip.
 const SPAN_MIN_US: u32 = 1_000;
 
+/// A send buffer grows beyond this only where a link of 100 Gbit/s could have so much on the way: what is larger than a processor's caches slows down
+/// what has no need of it.
+const SEND_COMFORTABLE: u32 = 4 << 20;
+/// Twice what such a link carries in a microsecond, in bytes.
+const SEND_PER_US: u32 = 2 * 12_500;
+
 /// Segments that the first send buffer holds at least: two initial windows.
 const FIRST_SEND_SEGMENTS: u32 = 20;
 /// Segments that the first receive buffer holds at least, so that every second one can be acknowledged.
@@ -41,10 +47,15 @@ impl Stream {
         if self.send_limit >= buffers.send_max || self.send.len() * 2 < u64::from(self.send_limit) {
             return;
         }
+        let useful = self
+            .connection
+            .least_round_trip_us()
+            .map_or(0, |us| us.saturating_mul(SEND_PER_US));
         let wanted = self
             .connection
             .congestion_window()
             .saturating_mul(2)
+            .min(useful.max(SEND_COMFORTABLE))
             .min(buffers.send_max);
         self.send_limit = self.send_limit.max(wanted);
     }

@@ -426,6 +426,11 @@ impl Connection {
         self.rtt.srtt_us()
     }
 
+    /// The least recent round trip in microseconds, once there was one.
+    pub fn least_round_trip_us(&self) -> Option<u32> {
+        Some(self.rtt.min_us()).filter(|&us| us != u32::MAX)
+    }
+
     /// Whether both ends send timestamps.
     pub fn timestamps(&self) -> bool {
         self.features.contains(Features::TIMESTAMPS)
