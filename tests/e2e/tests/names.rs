@@ -1,18 +1,14 @@
 //! Datagrams of real programs: dnsmasq answers dig, each on either side, and iperf3 sends as fast as it is told.
 
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_two_shards,
-    seconds, wait_until,
+    Context as _, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks,
+    on_both_stacks_and_two_shards, seconds, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
-on_both_stacks_and_two_shards!(
-    dnsmasq_serves,
-    dig_is_served,
-    iperf3_takes_datagrams,
-    iperf3_sends_datagrams
-);
+on_both_stacks_and_two_shards!(dnsmasq_serves, dig_is_served);
+on_both_stacks!(iperf3_takes_datagrams, iperf3_sends_datagrams);
 
 const PORT: u16 = 5300;
 /// Names that are asked for in a row.
