@@ -3,6 +3,7 @@
 use std::num::{NonZeroU8, NonZeroU32};
 
 use millrace_tcp::{Instant, Keepalive};
+use millrace_wire::ipv6::MTU_MIN;
 
 use super::{Kind, Marks, Opt, OptName, Options, SocketId};
 use crate::datagram::DatagramOpt;
@@ -105,6 +106,8 @@ impl<M: Memory> Shard<M> {
                 }
                 return Ok(());
             }
+            // RFC 8200 5: every link takes so much; headers and fragments are reckoned with it.
+            Opt::Datagram(DatagramOpt::MtuV6(1..MTU_MIN)) => return Err(Error::Invalid),
             Opt::Datagram(option) => {
                 datagram.settings.set(option);
                 return Ok(());

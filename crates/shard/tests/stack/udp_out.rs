@@ -39,7 +39,7 @@ fn rfc1122_3_3_2_what_is_larger_than_the_link_goes_in_fragments() {
 }
 
 #[test]
-fn rfc1191_a_path_that_takes_less_is_learned_and_refused_to_who_wants_whole_packets() {
+fn rfc1191_who_wants_whole_packets_is_refused_what_the_link_does_not_take() {
     let mut net = Net::new();
     let end = net.end(B, 53);
     let server = net.udp_at(B, ANY, 53);
@@ -60,6 +60,22 @@ fn rfc1191_a_path_that_takes_less_is_learned_and_refused_to_who_wants_whole_pack
         (*side == A && header.protocol == udp::PROTOCOL).then_some(header.dont_fragment)
     });
     assert!(whole.clone().count() == 1 && whole.clone().all(|whole| whole));
+}
+
+#[test]
+fn rfc8200_5_no_program_makes_packets_smaller_than_every_link_takes() {
+    let mut net = Net::new();
+    let client = net.udp(A);
+    let now = net.now();
+    for bytes in [1, 47, 48, 56, 1279] {
+        let option = Opt::Datagram(DatagramOpt::MtuV6(bytes));
+        let refused = net.shards[A].set_option(client, option, now);
+        assert_eq!(refused, Err(Error::Invalid), "{bytes}");
+    }
+    for bytes in [0, 1280] {
+        let option = Opt::Datagram(DatagramOpt::MtuV6(bytes));
+        assert_eq!(net.shards[A].set_option(client, option, now), Ok(()));
+    }
 }
 
 #[test]
