@@ -1,12 +1,12 @@
 //! Which frames may be held: the rest goes on as it is.
 
+use millrace_wire::bytes::{get16, get32};
 use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{self, EtherType};
 use millrace_wire::tcp::{self, Flags, Seq, Timestamps};
 use millrace_wire::vnet::{self, VnetHeader};
 use millrace_wire::{ipv4, ipv6};
 
-use crate::bytes::{get16, get32};
 use crate::key::Key;
 
 const VLAN: u16 = 0x8100;

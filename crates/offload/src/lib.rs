@@ -7,7 +7,6 @@
 //! they are handed on as slices of a scatter list: payload is not copied.
 #![forbid(unsafe_code)]
 
-mod bytes;
 mod config;
 mod counters;
 mod filter;

@@ -1,11 +1,11 @@
 //! Transmit: what a stack leaves undone in what it sends, done for a port that cannot.
 
+use millrace_wire::bytes::{get16, get32, put16, put32};
 use millrace_wire::checksum::Sum;
 use millrace_wire::tcp::{self, Flags};
 use millrace_wire::vnet::{self, VnetHeader};
 use millrace_wire::{ipv4, ipv6};
 
-use crate::bytes::{get16, get32, put16, put32};
 use crate::unit::{HEAD_MAX, pseudo, replace16, set_length};
 
 /// Where IPv4's identification is.

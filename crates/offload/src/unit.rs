@@ -1,11 +1,11 @@
 //! Units: what is handed on, and how the header of one is made of those of its segments.
 
+use millrace_wire::bytes::{get16, put16, put32};
 use millrace_wire::checksum::{self, Sum};
 use millrace_wire::ethernet;
 use millrace_wire::tcp::{self, Flags};
 use millrace_wire::vnet::{self, Gso, VnetHeader};
 
-use crate::bytes::{get16, put16, put32};
 use crate::pool::{Item, NONE, Pool};
 
 /// The longest headers of a unit: Ethernet with one tag, IP, TCP.

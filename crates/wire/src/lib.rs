@@ -21,7 +21,7 @@ pub mod udp;
 pub mod vlan;
 pub mod vnet;
 
-mod bytes;
+pub mod bytes;
 mod error;
 
 pub use error::Error;
