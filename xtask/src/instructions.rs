@@ -71,7 +71,12 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
         .trim()
         .to_string();
     let page = root.join(FILE);
-    let known = std::fs::read_to_string(&page).unwrap_or_default();
+    let known = if write {
+        String::new()
+    } else {
+        // A guard without its file would let everything pass.
+        std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?
+    };
     if !write && value(&known, "rustc") != Some(&format!("\"{rustc}\"")) {
         println!(
             "instructions: {FILE} is of {}, this is {rustc}: not compared",
