@@ -2,8 +2,9 @@
 //!
 //! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask compliance` says which
 //! requirements of the RFCs are shown by which tests: see [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see
-//! [`fuzz`]. `cargo xtask instructions` counts what the stack takes: see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
+//! [`fuzz`]. `cargo xtask bpf` compiles the XDP program: see [`bpf`]. `cargo xtask instructions` counts what the stack takes: see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
 
+mod bpf;
 mod compliance;
 mod fuzz;
 mod instructions;
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | compliance [NAME] | fuzz TARGET [SECONDS] | \
-                     instructions [--write] | sim --table | sim --scale | sim --seeds COUNT [FIRST]";
+                     bpf | instructions [--write] | sim --table | sim --scale | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         ["tidy"] => run_tidy(),
         ["fuzz", target] => fuzz::run(root(), target, "60"),
         ["fuzz", target, seconds] => fuzz::run(root(), target, seconds),
+        ["bpf"] => bpf::run(root()),
         ["instructions"] => instructions::run(root(), false),
         ["instructions", "--write"] => instructions::run(root(), true),
         ["sim", "--table"] => sim::table(root()),

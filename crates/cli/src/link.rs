@@ -21,16 +21,24 @@ type Address = (IpAddr, u8);
 pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     let mut addresses = arguments.addr.clone();
     let (device, hosts) = match &arguments.link {
-        Some(Spec::Packet { name }) => {
+        Some(spec @ (Spec::Packet { name } | Spec::Xdp { name, .. })) => {
             ensure!(
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
             );
             ensure!(
                 addresses.iter().any(is_v4),
-                "--link packet:{name} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
+                "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
             );
-            (Device::Packet { name: name.clone() }, Vec::new())
+            let device = match spec {
+                Spec::Xdp { queues, mode, .. } => Device::Xdp {
+                    name: name.clone(),
+                    queues: *queues,
+                    mode: mode.to_string(),
+                },
+                _ => Device::Packet { name: name.clone() },
+            };
+            (device, Vec::new())
         }
         tap => {
             let name = match tap {
@@ -358,6 +366,8 @@ mod tests {
             ("--vlan 0", "0"),
             ("--link packet:eth0 --host-addr 10.8.0.1/24", "eth0"),
             ("--link packet:eth0 --addr fd00:9::2/64", "eth0"),
+            ("--link xdp:eth0,mode=copy", "xdp:eth0,mode=copy"),
+            ("--link xdp:eth0,mode=fast", "mode=fast"),
         ] {
             let words: Vec<&str> = line.split_whitespace().collect();
             let error = format!("{:#}", link(&words).expect_err(line));

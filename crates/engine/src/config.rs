@@ -57,6 +57,15 @@ pub enum Device {
         /// Its name.
         name: String,
     },
+    /// Likewise, by AF_XDP sockets.
+    Xdp {
+        /// Its name.
+        name: String,
+        /// How many of its queues are used; all when it is not said.
+        queues: Option<u16>,
+        /// `auto`, `zerocopy`, `copy` or `generic`.
+        mode: String,
+    },
 }
 
 /// A device and the addresses on it.

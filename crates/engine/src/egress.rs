@@ -10,6 +10,8 @@ pub(crate) struct PortEgress<'a> {
     pub(crate) errors: &'a mut u64,
     /// Frames sent.
     pub(crate) sent: u64,
+    /// There was no room for one.
+    pub(crate) full: bool,
 }
 
 impl Egress for PortEgress<'_> {
@@ -19,7 +21,10 @@ impl Egress for PortEgress<'_> {
                 self.sent += 1;
                 true
             }
-            Ok(false) => false,
+            Ok(false) => {
+                self.full = true;
+                false
+            }
             // The frame is lost as on any link, and TCP repairs it; what the device said is counted.
             Err(_) => {
                 *self.errors += 1;

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
-use millrace_port::{Port, packet, spec, tap};
+use millrace_port::{Port, packet, spec, tap, xdp};
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -36,6 +36,14 @@ pub enum StartError {
     /// Likewise.
     #[error(transparent)]
     Packet(#[from] packet::Error),
+    /// Likewise.
+    #[error(transparent)]
+    Xdp(#[from] xdp::Error),
+    /// AF_XDP sockets see no tags.
+    #[error(
+        "AF_XDP sockets see no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
+    )]
+    XdpVlan(String),
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
@@ -200,6 +208,12 @@ impl Link {
         match &link.device {
             Device::Tap { name } => Link::tap(config, link, name.clone()),
             Device::Packet { name } => Link::packet(config, link, name),
+            Device::Xdp { name, queues, mode } => {
+                if link.vlan.is_some() {
+                    return Err(StartError::XdpVlan(name.clone()));
+                }
+                Link::xdp(config, link, name, *queues, mode)
+            }
         }
     }
 
@@ -225,6 +239,26 @@ impl Link {
             vlan: tag(link)?,
         })?;
         Ok(Link::of(name.to_owned(), link.mtu, sockets))
+    }
+
+    fn xdp(
+        config: &Config,
+        link: &config::Link,
+        name: &str,
+        queues: Option<u16>,
+        mode: &str,
+    ) -> Result<Link, StartError> {
+        let opened = xdp::open(&xdp::Config {
+            device: name.to_owned(),
+            queues,
+            mode: mode.parse().unwrap_or_default(),
+            ports: config.shards,
+            mac: None,
+        })?;
+        for note in opened.notes {
+            eprintln!("millrace: {note}");
+        }
+        Ok(Link::of(name.to_owned(), link.mtu, opened.ports))
     }
 
     /// The link of these ports, of which there is one at least.
@@ -264,7 +298,7 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
         shard_config.claim = match link.device {
             Device::Tap { .. } => Claim::Announce,
-            Device::Packet { .. } => Claim::Probe,
+            Device::Packet { .. } | Device::Xdp { .. } => Claim::Probe,
         };
         shard_config.addresses = addresses(link);
         shard_config.routes = routes(link);

@@ -37,6 +37,8 @@ const NAP: Duration = Duration::from_micros(1000);
 /// How long it sleeps at most while receive rings are out: the program may have emptied one without ringing.
 const SWEEP: Duration = Duration::from_micros(1_000_000);
 
+/// How soon a port that had no room is tried again: nothing says when it has.
+const FULL_LOOK: Duration = Duration::from_micros(100);
 /// How often an engine that is to end looks whether it can.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
@@ -52,6 +54,8 @@ pub struct WorkerCounters {
     pub frames_out: u64,
     /// Frames received that were of another virtual LAN, or of none, and dropped.
     pub frames_foreign: u64,
+    /// Frames that were not received soon enough, where the link tells.
+    pub frames_dropped: u64,
     /// Reads and writes that the device refused.
     pub port_errors: u64,
     /// Submissions served.
@@ -114,6 +118,8 @@ pub struct Worker {
     settled: Option<Sender<Option<Conflict>>>,
     /// The port may have frames.
     readable: bool,
+    /// The port had no room for all that was to be sent.
+    full: bool,
     /// `counters.wakeups` when it slept last.
     wakeups_before: u64,
     look: Look,
@@ -203,6 +209,7 @@ impl Worker {
             draining: None,
             settled: None,
             readable: true,
+            full: false,
             wakeups_before: 0,
             look: Look::default(),
         })
@@ -294,10 +301,16 @@ impl Worker {
             port: port.as_mut(),
             errors: &mut self.counters.port_errors,
             sent: 0,
+            full: false,
         };
         self.shard.transmit(&mut egress, self.now);
         self.counters.frames_out += egress.sent;
-        egress.sent as usize
+        self.full = egress.full;
+        let sent = egress.sent as usize;
+        if port.flush().is_err() {
+            self.counters.port_errors += 1;
+        }
+        sent
     }
 
     /// Gives the other shards what is theirs.
@@ -450,6 +463,9 @@ impl Worker {
             .peers
             .as_ref()
             .is_some_and(|peers| !peers.stuck.is_empty());
+        if self.full {
+            at_most(FULL_LOOK);
+        }
         if nap || stuck {
             at_most(NAP);
         } else if programs.any(|program| self.shard.memory().usage(program.owner).0 > 0) {
@@ -461,8 +477,10 @@ impl Worker {
     /// The counters, with what the port has counted.
     pub(crate) fn counters(&self) -> WorkerCounters {
         let port = self.port.as_ref().map(|port| port.counters());
+        let port = port.unwrap_or_default();
         WorkerCounters {
-            frames_foreign: port.map_or(0, |counters| counters.rx_foreign),
+            frames_foreign: port.rx_foreign,
+            frames_dropped: port.rx_dropped,
             ..self.counters
         }
     }

@@ -40,6 +40,12 @@ impl Request {
         self
     }
 
+    /// With the address of what is asked for.
+    fn pointer<T>(mut self, to: *mut T) -> Request {
+        self.value[..size_of::<usize>()].copy_from_slice(&(to as usize).to_ne_bytes());
+        self
+    }
+
     /// The name, which some calls fill in.
     pub fn name(&self) -> String {
         let len = self
@@ -74,9 +80,21 @@ pub(crate) fn interface_call(
     operation: libc::Ioctl,
     request: &mut Request,
 ) -> io::Result<()> {
-    // SAFETY: every operation passed here reads and writes at most one `struct ifreq`, as which `request` is laid out; it outlives the call.
+    // SAFETY: every operation passed here reads and writes at most one `struct ifreq`, as which `request` is laid out, and what that points to; both outlive
+    // the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), operation, std::ptr::from_mut(request)) })
         .map(drop)
+}
+
+/// Asks the driver of a device (`SIOCETHTOOL`): `question` begins with the command, and is as long as that one's structure.
+pub(crate) fn ask_driver<const N: usize>(
+    socket: BorrowedFd<'_>,
+    device: &str,
+    question: &mut [u32; N],
+) -> io::Result<()> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let mut request = Request::about(device).pointer(question.as_mut_ptr());
+    interface_call(socket, SIOCETHTOOL, &mut request)
 }
 
 /// What a call that says -1 for a failure has said.

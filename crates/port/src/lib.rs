@@ -2,10 +2,12 @@
 //!
 //! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
 //! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
+//! * [`xdp`]: likewise, past the kernel's stack, by AF_XDP sockets.
 //! * [`pair`]: two ends in memory.
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
+pub mod device;
 mod ioctl;
 mod netlink;
 pub mod packet;
@@ -14,6 +16,7 @@ mod queue;
 mod relay;
 pub mod spec;
 pub mod tap;
+pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -56,6 +59,8 @@ pub struct Counters {
     pub tx_bytes: u64,
     /// Frames received that were not of the virtual LAN that the port is on, and were dropped.
     pub rx_foreign: u64,
+    /// Frames that the kernel dropped because they were not received soon enough, where it tells.
+    pub rx_dropped: u64,
     /// Frames that could not be sent for want of room, or because the device was down.
     pub tx_dropped: u64,
 }
@@ -74,6 +79,14 @@ pub trait Port {
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for a frame that the port cannot send at all, or an offload that its capabilities do not name; else those of the device.
     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool>;
+
+    /// Has what was sent since the last call leave, on a port that collects frames. To be called after each burst.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// The descriptor that becomes readable when there is a frame to receive; none where polling is the only way.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

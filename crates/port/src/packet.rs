@@ -5,7 +5,7 @@
 //! the kernel if the device cannot, and what the kernel has aggregated arrives in one piece. Several queues are sockets of one fanout group.
 
 mod error;
-mod socket;
+pub(crate) mod socket;
 mod tagged;
 
 use std::io;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use crate::xdp::Mode;
+
 /// A port to be opened.
 ///
 /// ```
@@ -11,6 +13,8 @@ use std::str::FromStr;
 /// assert_eq!("tap:mr7".parse(), Ok(Spec::Tap { name: Some("mr7".into()) }));
 /// assert_eq!("tap".parse(), Ok(Spec::Tap { name: None }));
 /// assert_eq!("packet:eth0".parse(), Ok(Spec::Packet { name: "eth0".into() }));
+/// let xdp = "xdp:eth0,queues=4,mode=copy".parse::<Spec>().unwrap();
+/// assert_eq!(xdp.to_string(), "xdp:eth0,queues=4,mode=copy");
 /// assert!("ring".parse::<Spec>().is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,15 @@ pub enum Spec {
         /// Name of the device, which is there already.
         name: String,
     },
+    /// `xdp:NAME`, with options after commas.
+    Xdp {
+        /// Name of the device, which is there already.
+        name: String,
+        /// `queues=N`: how many of its queues are used.
+        queues: Option<u16>,
+        /// `mode=MODE`.
+        mode: Mode,
+    },
 }
 
 /// Why the text does not name a port or a prefix.
@@ -33,9 +46,14 @@ pub enum Error {
     /// The part before the colon is no kind of port.
     #[error(
         "there is no port kind `{0}`; the kinds are: tap (a TAP device with a free name), tap:NAME (one of this name), \
-         packet:NAME (a network device that is there already, by packet sockets)"
+         packet:NAME (a network device that is there already, by packet sockets), xdp:NAME (likewise, by AF_XDP sockets)"
     )]
     Kind(String),
+    /// An option that there is not.
+    #[error(
+        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256) and mode=auto, zerocopy, copy or generic, as in xdp:eth0,queues=4,mode=copy"
+    )]
+    Option(String),
     /// No name that Linux gives to a network device.
     #[error("`{0}` cannot name a network device; take 1 to 15 letters, digits, `.`, `_` or `-`")]
     Name(String),
@@ -67,6 +85,25 @@ impl FromStr for Spec {
                     name: name.to_owned(),
                 })
             }
+            Some(("xdp", rest)) => {
+                let mut words = rest.split(',');
+                let name = words.next().unwrap_or(rest).to_owned();
+                check_device_name(&name)?;
+                let (mut queues, mut mode) = (None, Mode::Auto);
+                for word in words {
+                    let unknown = || Error::Option(word.to_owned());
+                    match word.split_once('=').ok_or_else(unknown)? {
+                        ("queues", count) => {
+                            let count = count.parse().ok();
+                            queues = count.filter(|count| (1..=256).contains(count));
+                            queues.ok_or_else(unknown)?;
+                        }
+                        ("mode", word) => mode = word.parse().map_err(|()| unknown())?,
+                        _ => return Err(unknown()),
+                    }
+                }
+                Ok(Spec::Xdp { name, queues, mode })
+            }
             _ => Err(Error::Kind(
                 text.split(':').next().unwrap_or(text).to_owned(),
             )),
@@ -80,6 +117,16 @@ impl fmt::Display for Spec {
             Spec::Tap { name: None } => f.write_str("tap"),
             Spec::Tap { name: Some(name) } => write!(f, "tap:{name}"),
             Spec::Packet { name } => write!(f, "packet:{name}"),
+            Spec::Xdp { name, queues, mode } => {
+                write!(f, "xdp:{name}")?;
+                if let Some(queues) = queues {
+                    write!(f, ",queues={queues}")?;
+                }
+                match mode {
+                    Mode::Auto => Ok(()),
+                    mode => write!(f, ",mode={mode}"),
+                }
+            }
         }
     }
 }
@@ -178,16 +225,16 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_told_which_there_are() {
-        for text in ["xdp:eth0", "", "tap2", "TAP", ":x"] {
+        for text in ["wire:eth0", "", "tap2", "TAP", ":x"] {
             let message = text.parse::<Spec>().expect_err("no kind").to_string();
             assert!(message.contains("tap:NAME"), "{message}");
         }
         assert!(
-            "xdp:eth0"
+            "wire:eth0"
                 .parse::<Spec>()
                 .expect_err("no kind")
                 .to_string()
-                .contains("`xdp`")
+                .contains("`wire`")
         );
     }
 
@@ -210,6 +257,25 @@ mod tests {
             );
         }
         for text in ["tap", "tap:mr0", "tap:fifteen-letters"] {
+            assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn options_of_af_xdp_are_checked() {
+        for option in [
+            "",
+            "queues",
+            "queues=0",
+            "queues=257",
+            "mode=",
+            "mode=fast",
+            "speed=1",
+        ] {
+            let text = format!("xdp:eth0,{option}");
+            assert_eq!(text.parse::<Spec>(), Err(Error::Option(option.to_owned())));
+        }
+        for text in ["xdp:eth0", "xdp:eth0,queues=2", "xdp:eth0,mode=generic"] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }
     }

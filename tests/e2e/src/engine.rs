@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::process::command;
 use crate::scenario::{seconds, wait_until};
-use crate::world::{DEVICE, PEER, SUBJECT, World, millrace};
+use crate::world::{World, millrace};
 
 /// An engine of its own, started by `millrace up`; programs attach to it.
 #[derive(Debug)]
@@ -22,16 +22,9 @@ impl Engine {
     /// Starts one on the world's link.
     pub fn up(world: &World) -> Result<Engine> {
         let name = format!("e2e-{}", std::process::id());
-        let mut up = world.millrace(&["up", "--name", &name, "--link", &format!("tap:{DEVICE}")]);
-        up.args([
-            "--addr",
-            &format!("{SUBJECT}/24"),
-            "--host-addr",
-            &format!("{PEER}/24"),
-            "--shards",
-            &world.shards.to_string(),
-        ]);
-        world.start_on_subject(up)?.wait(seconds(10))?.success()?;
+        let mut up = world.millrace(&["up", "--name", &name]);
+        up.args(world.link_arguments());
+        world.start_on_subject(up)?.wait(seconds(20))?.success()?;
         Ok(Engine { name })
     }
 
@@ -57,22 +50,23 @@ impl Engine {
     }
 }
 
-/// The engine's process: the one in the subject's namespace that holds the TAP device.
+/// The engine's process: the one in the subject's namespace that has the threads of shards.
 pub fn pid(world: &World) -> Result<Pid> {
-    let holds_device = |pid: &Pid| {
-        let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
+    let has_shards = |pid: &Pid| {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else {
             return false;
         };
-        descriptors.flatten().any(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "/dev/net/tun")
+        threads.flatten().any(|thread| {
+            fs::read_to_string(thread.path().join("comm"))
+                .is_ok_and(|name| name.starts_with("millrace-shard"))
         })
     };
     world
         .subject_namespace()
         .processes()?
         .into_iter()
-        .find(holds_device)
-        .context("no process holds a TAP device")
+        .find(has_shards)
+        .context("no process has the threads of shards")
 }
 
 /// Kills the engine as a crash would.

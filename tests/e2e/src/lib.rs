@@ -21,4 +21,4 @@ pub mod world;
 pub use anyhow::{Context, Result, anyhow, bail, ensure};
 pub use process::{Ended, Process, command};
 pub use scenario::{seconds, wait_until};
-pub use world::{PEER, SUBJECT, Stack, World};
+pub use world::{Link, PEER, SUBJECT, Stack, World};

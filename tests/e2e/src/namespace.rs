@@ -100,8 +100,19 @@ impl Namespace {
 
     /// Links `self` and `other` by a veth pair `veth0`-`veth0` with these addresses (with prefix length).
     pub fn link(&self, address: &str, other: &Namespace, other_address: &str) -> Result<()> {
+        self.link_with(address, other, other_address, "")
+    }
+
+    /// Likewise; `options` of `ip link` are for both ends.
+    pub fn link_with(
+        &self,
+        address: &str,
+        other: &Namespace,
+        other_address: &str,
+        options: &str,
+    ) -> Result<()> {
         self.ip(&format!(
-            "link add veth0 type veth peer name veth0 netns {}",
+            "link add veth0 {options} type veth peer name veth0 netns {} {options}",
             other.name
         ))?;
         for (namespace, address) in [(self, address), (other, other_address)] {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::world::{Stack, World};
+use crate::world::{Link, Stack, World};
 use crate::{directory, namespace};
 
 /// Makes of each named function `fn(&World) -> Result<()>` a module with one test for each stack.
@@ -61,26 +61,47 @@ macro_rules! on_millrace {
     )* };
 }
 
+/// Makes of each named function tests on millrace over AF_XDP, with one shard and with two.
+#[macro_export]
+macro_rules! over_xdp {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn millrace() {
+                $crate::scenario::run_over($crate::Link::Xdp, 1, super::$name);
+            }
+            #[test]
+            fn millrace_with_two_shards() {
+                $crate::scenario::run_over($crate::Link::Xdp, 2, super::$name);
+            }
+        }
+    )* };
+}
+
 /// Runs a scenario in a fresh world and checks that it left nothing behind.
 pub fn run(stack: Stack, scenario: impl FnOnce(&World) -> Result<()>) {
-    run_in(stack, 1, scenario);
+    run_in(stack, Link::Tap, 1, scenario);
 }
 
 /// Runs a scenario on millrace, in engines with this many shards.
 pub fn run_on_shards(shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
-    run_in(Stack::Millrace, shards, scenario);
+    run_in(Stack::Millrace, Link::Tap, shards, scenario);
 }
 
-fn run_in(stack: Stack, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
+/// Likewise, on a link of this kind.
+pub fn run_over(link: Link, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
+    run_in(Stack::Millrace, link, shards, scenario);
+}
+
+fn run_in(stack: Stack, link: Link, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
     let result = prepare()
-        .and_then(|()| World::create(stack))
-        .and_then(|mut world| {
-            world.shards = shards;
+        .and_then(|()| World::create_on(stack, link, shards))
+        .and_then(|world| {
             scenario(&world)?;
             world.finish()
         });
     if let Err(error) = result {
-        panic!("on {stack:?} with {shards} shards: {error:#}");
+        panic!("on {stack:?} over {link:?} with {shards} shards: {error:#}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! A place for a scenario: the program under test at one address, the kernel's own stack as its peer at another.
 //!
 //! On the kernel the two are namespaces joined by a veth pair; on millrace they are one namespace with a TAP device between the
-//! kernel in it and the engine. A scenario sees no difference.
+//! kernel in it and the engine, or likewise two, and the engine is on the subject's device by AF_XDP beside the kernel. A scenario sees no difference.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -28,9 +28,21 @@ pub const DEVICE: &str = "mr0";
 pub enum Stack {
     /// The kernel's own, over veth.
     Kernel,
-    /// Ours, over TAP.
+    /// Ours.
     Millrace,
 }
+
+/// What our stack's engines are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A TAP device.
+    Tap,
+    /// A veth device, by AF_XDP sockets. The kernel has it too, with the address [`NEIGHBOUR`].
+    Xdp,
+}
+
+/// Address of the kernel beside the program under test, where it has one on the same device.
+pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 3);
 
 /// Two hosts and a directory.
 #[derive(Debug)]
@@ -39,6 +51,8 @@ pub struct World {
     pub stack: Stack,
     /// How many shards its engines have.
     pub shards: u16,
+    /// What they are on.
+    pub link: Link,
     /// Namespace of the subject where that is not the peer's.
     subject: Option<Namespace>,
     peer: Namespace,
@@ -48,21 +62,34 @@ pub struct World {
 impl World {
     /// Both hosts with their link. On millrace the link comes with the first program.
     pub fn create(stack: Stack) -> Result<World> {
+        World::create_on(stack, Link::Tap, 1)
+    }
+
+    /// Likewise, with engines of so many shards on a link of this kind.
+    pub fn create_on(stack: Stack, link: Link, shards: u16) -> Result<World> {
+        ensure!(
+            stack == Stack::Kernel || millrace().exists(),
+            "{} is missing: run `make build`, or set MILLRACE_BIN",
+            millrace().display()
+        );
         let peer = Namespace::create()?;
-        let subject = match stack {
-            Stack::Kernel => {
+        let own = match (stack, link) {
+            (Stack::Kernel, _) => Some(SUBJECT),
+            (Stack::Millrace, Link::Xdp) => Some(NEIGHBOUR),
+            (Stack::Millrace, Link::Tap) => None,
+        };
+        let subject = match own {
+            Some(own) => {
                 let subject = Namespace::create()?;
-                subject.link(&format!("{SUBJECT}/24"), &peer, &format!("{PEER}/24"))?;
+                subject.link_with(
+                    &format!("{own}/24"),
+                    &peer,
+                    &format!("{PEER}/24"),
+                    &format!("numrxqueues {shards} numtxqueues {shards}"),
+                )?;
                 Some(subject)
             }
-            Stack::Millrace => {
-                ensure!(
-                    millrace().exists(),
-                    "{} is missing: run `make build`, or set MILLRACE_BIN",
-                    millrace().display()
-                );
-                None
-            }
+            None => None,
         };
         for namespace in subject.iter().chain([&peer]) {
             // A client that opens tens of thousands of connections in a row must not run out of ports.
@@ -71,7 +98,8 @@ impl World {
         }
         Ok(World {
             stack,
-            shards: 1,
+            shards,
+            link,
             subject,
             peer,
             directory: Directory::create()?,
@@ -103,21 +131,23 @@ impl World {
         match self.stack {
             Stack::Kernel => command(words),
             Stack::Millrace => {
-                let mut command = self.millrace(&["run", "--link", &format!("tap:{DEVICE}")]);
-                command
-                    .args([
-                        "--addr",
-                        &format!("{SUBJECT}/24"),
-                        "--host-addr",
-                        &format!("{PEER}/24"),
-                        "--shards",
-                        &self.shards.to_string(),
-                        "--",
-                    ])
-                    .args(words);
+                let mut command = self.millrace(&["run"]);
+                command.args(self.link_arguments()).arg("--").args(words);
                 command
             }
         }
+    }
+
+    /// What an engine is told of its link.
+    pub fn link_arguments(&self) -> Vec<String> {
+        let words = match self.link {
+            Link::Tap => format!("--link tap:{DEVICE} --host-addr {PEER}/24"),
+            Link::Xdp => "--link xdp:veth0".to_owned(),
+        };
+        format!("{words} --addr {SUBJECT}/24 --shards {}", self.shards)
+            .split(' ')
+            .map(String::from)
+            .collect()
     }
 
     /// The `millrace` command with these arguments.
@@ -167,9 +197,10 @@ impl World {
     /// Waits until the subject takes connections on `port`.
     pub fn wait_for_port(&self, server: &mut Process, port: u16) -> Result<()> {
         let address = self.at(port);
+        // Where others may have its address the engine asks for seven seconds.
         wait_until(
             &format!("{} listens on {address}", server.name()),
-            seconds(10),
+            seconds(20),
             || {
                 server.ensure_not_failed()?;
                 Ok(self

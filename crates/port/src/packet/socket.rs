@@ -32,13 +32,13 @@ pub(super) enum Lan {
 }
 
 /// What is known of a device.
-pub(super) struct Device {
-    index: c_int,
-    pub(super) mtu: u16,
+pub(crate) struct Device {
+    pub(crate) index: u32,
+    pub(crate) mtu: u16,
 }
 
 /// Looks a device up. It must be up, and an Ethernet.
-pub(super) fn find(name: &str) -> Result<Device, Error> {
+pub(crate) fn find(name: &str) -> Result<Device, Error> {
     let operation = "look at the network device";
     let fail = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => Error::Missing {
@@ -72,14 +72,46 @@ pub(super) fn find(name: &str) -> Result<Device, Error> {
     }
     let mtu = call(libc::SIOCGIFMTU as libc::Ioctl)?.number();
     Ok(Device {
-        index: call(libc::SIOCGIFINDEX as libc::Ioctl)?.number() as c_int,
+        index: call(libc::SIOCGIFINDEX as libc::Ioctl)?.number(),
         mtu: u16::try_from(mtu).unwrap_or(u16::MAX).min(crate::MTU_MAX),
     })
 }
 
 /// A socket that receives the frames to `mac`, and those to everybody, and sends on the device.
 pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Result<OwnedFd, Error> {
-    let (name, shared) = (&config.device, config.queues > 1);
+    let name = &config.device;
+    let fail = |operation| move |error| Error::system(operation, name, error);
+    let socket = listen(name, device, &to_station(mac, lan), lan == Lan::All)?;
+    join(&socket, device, libc::PACKET_MR_PROMISC, None)
+        .map_err(fail("listen promiscuously on"))?;
+    if config.queues > 1 {
+        // Any number that is the same for all of ours; the hash keeps a flow on one socket.
+        let kind = libc::PACKET_FANOUT_HASH | FANOUT_IGNORE_OUTGOING;
+        let group = (std::process::id() as c_uint & 0xffff) | kind << 16;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &group)
+            .map_err(fail("share the frames among the queues of"))?;
+    }
+    Ok(socket)
+}
+
+/// A socket that receives what goes to more than one station and has no tag. While it is there the device takes frames to `mac`, too, and those to every group.
+pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<OwnedFd, Error> {
+    let fail = |operation| move |error| Error::system(operation, name, error);
+    let socket = listen(name, device, &to_groups(), false)?;
+    join(&socket, device, libc::PACKET_MR_UNICAST, Some(mac))
+        .map_err(fail("add a link-layer address to"))?;
+    join(&socket, device, libc::PACKET_MR_ALLMULTI, None)
+        .map_err(fail("listen to all groups on"))?;
+    Ok(socket)
+}
+
+/// A socket on a device that receives what `filter` lets through; with `tags` it tells those of virtual LANs.
+fn listen(
+    name: &str,
+    device: &Device,
+    filter: &[libc::sock_filter],
+    tags: bool,
+) -> Result<OwnedFd, Error> {
     let fail = |operation| move |error| Error::system(operation, name, error);
     // Of no protocol until it is bound: nothing from other devices gets in before.
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -109,7 +141,7 @@ pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Resu
         "set the receive buffer for",
         RECEIVE_BUFFER,
     )?;
-    if lan == Lan::All {
+    if tags {
         set(
             libc::SOL_PACKET,
             super::tagged::PACKET_AUXDATA,
@@ -117,13 +149,13 @@ pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Resu
             1,
         )?;
     }
-    filter(&socket, mac, lan).map_err(fail("set a filter for"))?;
+    attach(&socket, filter).map_err(fail("set a filter for"))?;
 
     // SAFETY: zeros are a socket address of this family.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = ETH_P_ALL.to_be();
-    address.sll_ifindex = device.index;
+    address.sll_ifindex = device.index as c_int;
     // SAFETY: the address outlives the call, and is as long as is said.
     check(unsafe {
         libc::bind(
@@ -133,52 +165,59 @@ pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Resu
         )
     })
     .map_err(fail("bind a packet socket to"))?;
+    Ok(socket)
+}
 
-    // SAFETY: as above.
+/// Has the device take more frames than those to its own address, as long as the socket is there.
+fn join(socket: &OwnedFd, device: &Device, kind: c_int, mac: Option<Mac>) -> io::Result<()> {
+    // SAFETY: zeros are a value of it.
     let mut member: libc::packet_mreq = unsafe { std::mem::zeroed() };
-    member.mr_ifindex = device.index;
-    member.mr_type = libc::PACKET_MR_PROMISC as u16;
+    member.mr_ifindex = device.index as c_int;
+    member.mr_type = kind as u16;
+    if let Some(mac) = mac {
+        member.mr_alen = mac.0.len() as u16;
+        member.mr_address[..mac.0.len()].copy_from_slice(&mac.0);
+    }
     set_option(
-        &socket,
+        socket,
         libc::SOL_PACKET,
         libc::PACKET_ADD_MEMBERSHIP,
         &member,
     )
-    .map_err(fail("listen promiscuously on"))?;
-    if shared {
-        // Any number that is the same for all of ours; the hash keeps a flow on one socket.
-        let kind = libc::PACKET_FANOUT_HASH | FANOUT_IGNORE_OUTGOING;
-        let group = (std::process::id() as c_uint & 0xffff) | kind << 16;
-        set_option(&socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &group)
-            .map_err(fail("share the frames among the queues of"))?;
-    }
-    Ok(socket)
 }
 
-/// Lets through what goes to `mac` and what goes to more than one station: a program of the kernel's first packet filter.
-fn filter(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
-    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
-    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
-    const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
-    // Each virtual LAN is a network of its own. The device or the kernel has taken the tag off, and noted what it was.
-    const TAGGED: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
-    const TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
-    const TAG_TYPE: u32 = (libc::SKF_AD_OFF + SKF_AD_VLAN_TPID) as u32;
-    const TAG_ID: u32 = 0xfff;
-    let line = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_SET: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+// Each virtual LAN is a network of its own. The device or the kernel has taken the tag off, and noted what it was.
+const TAGGED: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+const TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
+const TAG_TYPE: u32 = (libc::SKF_AD_OFF + SKF_AD_VLAN_TPID) as u32;
+const TAG_ID: u32 = 0xfff;
+
+fn line(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// Leaves with what has a tag; what has none goes on behind the last line.
+fn untagged() -> Vec<libc::sock_filter> {
+    vec![
+        line(LOAD_BYTE, TAGGED, 0, 0),
+        line(JUMP_EQUAL, 0, 1, 0),
+        line(RETURN, 0, 0, 0),
+    ]
+}
+
+/// Lets through what goes to `mac` and what goes to more than one station.
+fn to_station(mac: Mac, lan: Lan) -> Vec<libc::sock_filter> {
     let [a, b, c, d, e, f] = mac.0;
-    // Each ends at the line after it, or leaves by its last one.
-    let of_lan = match lan {
+    let mut program = match lan {
         Lan::All => vec![],
-        Lan::Untagged => vec![
-            line(LOAD_BYTE, TAGGED, 0, 0),
-            line(JUMP_EQUAL, 0, 1, 0),
-            line(RETURN, 0, 0, 0),
-        ],
+        Lan::Untagged => untagged(),
         Lan::Tagged(tag) => vec![
             line(LOAD_BYTE, TAGGED, 0, 0),
             line(JUMP_EQUAL, 0, 5, 0),
@@ -190,7 +229,7 @@ fn filter(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
             line(RETURN, 0, 0, 0),
         ],
     };
-    let to_us = [
+    program.extend([
         line(LOAD_BYTE, 0, 0, 0),
         line(JUMP_SET, 1, 4, 0),
         line(LOAD_WORD, 0, 0, 0),
@@ -199,11 +238,28 @@ fn filter(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
         line(JUMP_EQUAL, u32::from(u16::from_be_bytes([e, f])), 0, 1),
         line(RETURN, u32::MAX, 0, 0),
         line(RETURN, 0, 0, 0),
-    ];
-    let mut program = [&of_lan[..], &to_us].concat();
+    ]);
+    program
+}
+
+/// Lets through what goes to more than one station.
+fn to_groups() -> Vec<libc::sock_filter> {
+    let mut program = untagged();
+    program.extend([
+        line(LOAD_BYTE, 0, 0, 0),
+        line(JUMP_SET, 1, 0, 1),
+        line(RETURN, u32::MAX, 0, 0),
+        line(RETURN, 0, 0, 0),
+    ]);
+    program
+}
+
+/// Attaches a program of the kernel's first packet filter.
+fn attach(socket: &OwnedFd, lines: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
+        len: lines.len() as u16,
+        // The kernel only reads them.
+        filter: lines.as_ptr().cast_mut(),
     };
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }

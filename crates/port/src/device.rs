@@ -1,0 +1,47 @@
+//! What a device's driver says of itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::ioctl::ask_driver;
+
+/// `ETHTOOL_GDRVINFO`, and how long its answer is in words of 32 bits.
+const DRIVER_INFO: u32 = 3;
+const DRIVER_INFO_WORDS: usize = 49;
+/// `ETHTOOL_GCHANNELS`, likewise.
+const CHANNELS: u32 = 0x3c;
+const CHANNELS_WORDS: usize = 9;
+
+/// The name of the driver of a device.
+///
+/// # Errors
+/// There is no such device, or its driver says nothing.
+pub fn driver(name: &str) -> io::Result<String> {
+    let mut answer = [0; DRIVER_INFO_WORDS];
+    answer[0] = DRIVER_INFO;
+    ask_driver(socket()?.as_fd(), name, &mut answer)?;
+    let bytes = answer[1..9].iter().flat_map(|word| word.to_ne_bytes());
+    let name: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+/// How many queues a device receives by; 1 for one whose driver does not say.
+pub fn queues(name: &str) -> u16 {
+    let mut answer = [0; CHANNELS_WORDS];
+    answer[0] = CHANNELS;
+    let asked = socket().and_then(|socket| ask_driver(socket.as_fd(), name, &mut answer));
+    let [.., receive, _transmit, _other, combined] = answer;
+    match asked {
+        Ok(()) => u16::try_from(receive + combined).unwrap_or(u16::MAX).max(1),
+        Err(_) => 1,
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?)
+}

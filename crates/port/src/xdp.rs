@@ -1,0 +1,427 @@
+//! AF_XDP: a port on a network device that the kernel goes on using, past the kernel's own stack.
+//!
+//! The stack has a link-layer address of its own on the device. A program in the driver gives the frames to that address to a socket for each hardware
+//! queue, and passes all others to the kernel as before. What goes to groups and to everybody passes, too; the first port hears of it by a packet socket. A
+//! burst of frames costs no call into the kernel to receive, and one to send. Program, sockets and addresses go with the process, however it ends.
+
+mod error;
+mod program;
+mod queue;
+mod ring;
+mod socket;
+mod unfinished;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::str::FromStr;
+
+use millrace_wire::ethernet::{self, Mac};
+use rustix::event::epoll;
+
+pub use error::Error;
+
+use program::Program;
+use queue::Queue;
+use socket::{Binding, Socket};
+
+use crate::packet::socket::{Device, find, open_groups};
+use crate::spec::check_device_name;
+use crate::{Capabilities, Counters, MTU_MIN, Offload, Port, RxMeta, device, packet, random_mac};
+
+/// The largest MTU at which each frame fits one chunk of memory, with all that drivers want beside it: what veth allows.
+const WHOLE_MTU_MAX: u16 = 3498;
+const _: () = assert!(WHOLE_MTU_MAX as usize + ethernet::HEADER_LEN + 4 <= socket::SINGLE_MAX);
+/// How often the end of a burst is reached before groups are heard although there are always frames.
+const GROUPS_TURN: u32 = 64;
+
+/// How frames get from the driver to the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The best that the driver has.
+    #[default]
+    Auto,
+    /// The device writes into the socket's memory.
+    ZeroCopy,
+    /// The driver runs the program and copies.
+    Copy,
+    /// The kernel runs the program behind the driver, and copies: any driver will do.
+    Generic,
+}
+
+impl FromStr for Mode {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Mode, ()> {
+        match text {
+            "auto" => Ok(Mode::Auto),
+            "zerocopy" => Ok(Mode::ZeroCopy),
+            "copy" => Ok(Mode::Copy),
+            "generic" => Ok(Mode::Generic),
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::ZeroCopy => "zerocopy",
+            Mode::Copy => "copy",
+            Mode::Generic => "generic",
+        })
+    }
+}
+
+/// Where the ports are to be.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The device.
+    pub device: String,
+    /// How many of its queues are used, from the first; all of them when it is not said.
+    pub queues: Option<u16>,
+    /// How frames get here.
+    pub mode: Mode,
+    /// How many ports there are to be; each has one queue at least, those that are left go round.
+    pub ports: u16,
+    /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
+    pub mac: Option<Mac>,
+}
+
+/// What was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The ports, as many as were asked for.
+    pub ports: Vec<Xdp>,
+    /// What a person should know: why it is not the fastest that there is.
+    pub notes: Vec<String>,
+}
+
+/// Some queues of a device.
+#[derive(Debug)]
+pub struct Xdp {
+    queues: Vec<Queue>,
+    /// The one that is asked first.
+    next: usize,
+    groups: Option<Groups>,
+    /// Readable when one of several descriptors is.
+    all: Option<OwnedFd>,
+    capabilities: Capabilities,
+    counters: Counters,
+    /// The program goes with the last port.
+    _program: std::sync::Arc<Program>,
+}
+
+/// What goes to more than one station.
+#[derive(Debug)]
+struct Groups {
+    queue: crate::queue::Queue,
+    /// Nothing has come since it was looked at last.
+    idle: bool,
+    ends: u32,
+}
+
+/// Opens ports on a device.
+///
+/// # Errors
+/// Each says what it met and what can be done; nothing is left behind.
+pub fn open(config: &Config) -> Result<Opened, Error> {
+    let name = &config.device;
+    check_device_name(name).map_err(packet::Error::from)?;
+    let found = find(name)?;
+    if found.mtu < MTU_MIN {
+        let (device, mtu) = (name.clone(), found.mtu);
+        return Err(packet::Error::Mtu { device, mtu }.into());
+    }
+    let queues = choose_queues(config)?;
+    let mac = config
+        .mac
+        .map_or_else(random_mac, Ok)
+        .map_err(|error| Error::system("draw a random link-layer address for", name, error))?;
+    let pieces = found.mtu > WHOLE_MTU_MAX;
+    let mut notes = Vec::new();
+    let mut program = Program::load(name, mac, pieces)?;
+    let generic = attach(&mut program, config, &found, &mut notes)?;
+    let is_local = device::driver(name).is_ok_and(|driver| driver == "veth");
+    let sockets = open_sockets(config, &found, queues, generic, &mut notes)?;
+    for (queue, socket) in (0..).zip(&sockets) {
+        program
+            .connect(queue, socket.as_fd().as_raw_fd())
+            .map_err(|error| Error::system("give the program the sockets of", name, error))?;
+    }
+    let capabilities = Capabilities {
+        mac,
+        mtu: found.mtu,
+        tx_checksum: sockets.iter().all(|socket| socket.finishes),
+        tx_segmentation_max: 0,
+        rx_aggregated: false,
+        trusted_checksum: false,
+        queues,
+    };
+    let program = std::sync::Arc::new(program);
+    let mut ports: Vec<Xdp> = (0..config.ports)
+        .map(|_| Xdp {
+            queues: Vec::new(),
+            next: 0,
+            groups: None,
+            all: None,
+            capabilities,
+            counters: Counters::default(),
+            _program: program.clone(),
+        })
+        .collect();
+    for (at, socket) in sockets.into_iter().enumerate() {
+        let port = at % ports.len();
+        ports[port].queues.push(Queue::new(socket, is_local));
+    }
+    if let Some(first) = ports.first_mut() {
+        first.groups = Some(Groups {
+            queue: crate::queue::Queue::new(open_groups(name, &found, mac)?),
+            idle: true,
+            ends: 0,
+        });
+    }
+    for port in &mut ports {
+        port.wait_for_all()
+            .map_err(|error| Error::system("wait for frames of", name, error))?;
+    }
+    Ok(Opened { ports, notes })
+}
+
+/// How many queues are used: one at least for each port.
+fn choose_queues(config: &Config) -> Result<u16, Error> {
+    let there = device::queues(&config.device);
+    let device = config.device.clone();
+    let queues = match config.queues {
+        None => there,
+        Some(wanted) if (1..=there).contains(&wanted) => wanted,
+        Some(wanted) => {
+            return Err(Error::Queues {
+                device,
+                wanted,
+                queues: there,
+            });
+        }
+    };
+    let wanted = config.ports;
+    if queues < wanted {
+        return Err(Error::TooFewQueues {
+            device,
+            wanted,
+            queues,
+        });
+    }
+    Ok(queues)
+}
+
+/// Attaches the program as the mode says. Whether it is behind the driver.
+fn attach(
+    program: &mut Program,
+    config: &Config,
+    found: &Device,
+    notes: &mut Vec<String>,
+) -> Result<bool, Error> {
+    let device = &config.device;
+    let operation = "attach an XDP program to";
+    let fail = |error| match Error::of_program(operation, device, error) {
+        Error::System { device, source, .. }
+            if matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) =>
+        {
+            Error::Occupied { device }
+        }
+        other => other,
+    };
+    let mut generic = config.mode == Mode::Generic;
+    let mut attached = program.attach(found.index, generic).map_err(fail);
+    if let Err(Error::System { source, .. }) = &attached
+        && !generic
+    {
+        if config.mode != Mode::Auto {
+            let (device, source) = (
+                device.clone(),
+                io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(0)),
+            );
+            return Err(Error::NoDriver { device, source });
+        }
+        notes.push(format!(
+            "the driver of {device} does not take XDP programs ({source}): frames pass through the kernel's buffers first, which is slower (mode=generic)"
+        ));
+        generic = true;
+        attached = program.attach(found.index, generic).map_err(fail);
+    }
+    attached.map(|()| generic)
+}
+
+/// A socket for each queue, of the best kind that is to be had.
+fn open_sockets(
+    config: &Config,
+    found: &Device,
+    queues: u16,
+    generic: bool,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Socket>, Error> {
+    let name = &config.device;
+    let binding = |queue: u16, zero_copy| Binding {
+        device: found.index,
+        queue: queue.into(),
+        zero_copy,
+        pieces: found.mtu > WHOLE_MTU_MAX,
+    };
+    let all = |zero_copy| -> Result<Vec<Socket>, (u16, io::Error)> {
+        let open = |queue| Socket::open(binding(queue, zero_copy)).map_err(|error| (queue, error));
+        (0..queues).map(open).collect()
+    };
+    if !generic && matches!(config.mode, Mode::Auto | Mode::ZeroCopy) {
+        match all(true) {
+            Ok(sockets) => return Ok(sockets),
+            Err((queue, error)) if is_final(&error) => return Err(refused(config, found, queue, error)),
+            Err((_, source)) if config.mode == Mode::ZeroCopy => {
+                let device = name.clone();
+                return Err(Error::NoZeroCopy { device, source });
+            }
+            Err((_, error)) => notes.push(format!(
+                "the driver of {name} does not share its memory with AF_XDP sockets ({error}): frames are copied once more (mode=copy)"
+            )),
+        }
+    }
+    all(false).map_err(|(queue, error)| refused(config, found, queue, error))
+}
+
+/// Whether another mode would not help.
+fn is_final(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EPERM | libc::EACCES | libc::ENETDOWN | libc::ENODEV)
+    )
+}
+
+fn refused(config: &Config, found: &Device, queue: u16, error: io::Error) -> Error {
+    let device = config.device.clone();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::Busy {
+            device,
+            queue: queue.into(),
+        },
+        Some(libc::ENETDOWN) => packet::Error::Down { device }.into(),
+        Some(libc::EINVAL | libc::EOPNOTSUPP) if found.mtu > WHOLE_MTU_MAX => Error::Mtu {
+            device,
+            mtu: found.mtu,
+            max: WHOLE_MTU_MAX,
+        },
+        _ => Error::system("bind an AF_XDP socket to", &device, error),
+    }
+}
+
+impl Xdp {
+    /// Makes one descriptor of several.
+    fn wait_for_all(&mut self) -> io::Result<()> {
+        let descriptors = self.queues.iter().map(|queue| queue.socket.as_fd());
+        let groups = self
+            .groups
+            .iter()
+            .map(|groups| groups.queue.descriptor.as_fd());
+        let descriptors: Vec<_> = descriptors.chain(groups).collect();
+        if descriptors.len() > 1 {
+            let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            for descriptor in descriptors {
+                epoll::add(
+                    &all,
+                    descriptor,
+                    epoll::EventData::new_u64(0),
+                    epoll::EventFlags::IN,
+                )?;
+            }
+            self.all = Some(all);
+        }
+        Ok(())
+    }
+
+    /// What goes to more than one station. It is looked at where nothing else has come since, or after many bursts: that costs a call.
+    fn receive_group(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        let Some(groups) = &mut self.groups else {
+            return Ok(None);
+        };
+        groups.ends += 1;
+        if !groups.idle && groups.ends < GROUPS_TURN {
+            groups.idle = true;
+            return Ok(None);
+        }
+        let received = groups.queue.receive(buffer)?;
+        if received.is_none() {
+            groups.ends = 0;
+        }
+        Ok(received)
+    }
+}
+
+impl Port for Xdp {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        let count = self.queues.len();
+        for _ in 0..count {
+            // Each has its turn until it has no more.
+            if let Some(meta) = self.queues[self.next].receive(buffer) {
+                self.counters.rx_frames += 1;
+                self.counters.rx_bytes += meta.len as u64;
+                if let Some(groups) = &mut self.groups {
+                    groups.idle = false;
+                }
+                return Ok(Some(meta));
+            }
+            self.next = (self.next + 1) % count;
+        }
+        let received = self.receive_group(buffer)?;
+        if let Some(meta) = &received {
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += meta.len as u64;
+        }
+        Ok(received)
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        let len = head.len() + payload[0].len() + payload[1].len();
+        let is_offered = match offload {
+            Offload::None => true,
+            Offload::Checksum { .. } => self.capabilities.tx_checksum,
+            Offload::Segment { .. } => false,
+        };
+        if len > ethernet::HEADER_LEN + usize::from(self.capabilities.mtu) || !is_offered {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "frame of {len} bytes with {offload:?} on {:?}",
+                    self.capabilities
+                ),
+            ));
+        }
+        let sent = self.queues[0].send([head, payload[0], payload[1]], offload)?;
+        if sent {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += len as u64;
+        } else {
+            self.counters.tx_dropped += 1;
+        }
+        Ok(sent)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.queues[0].flush()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let own = self.queues.first().map(|queue| queue.socket.as_fd());
+        self.all.as_ref().map(|all| all.as_fd()).or(own)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        let dropped = self.queues.iter().map(|queue| queue.socket.dropped());
+        Counters {
+            rx_dropped: dropped.sum(),
+            ..self.counters
+        }
+    }
+}

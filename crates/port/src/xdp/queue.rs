@@ -1,0 +1,248 @@
+//! A hardware queue: frames out of its socket's memory and into it.
+
+use std::io;
+
+use super::socket::{CHUNK, REQUEST, RING, Socket};
+use super::unfinished;
+use crate::{ChecksumState, Offload, RxMeta};
+
+/// Frames taken before the kernel gets their memory back, unless there are no more.
+const BATCH: u32 = 16;
+/// `XDP_TXMD_FLAGS_CHECKSUM`.
+const FINISH_CHECKSUM: u64 = 2;
+
+/// A socket with what is known of its memory.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) socket: Socket,
+    /// Chunks for sending that are free, the one that was used last on top: it is in the cache.
+    free: Vec<u64>,
+    /// Frames taken since the kernel got memory back.
+    held: u32,
+    /// At the other end is a kernel that may leave checksums undone.
+    local: bool,
+}
+
+impl Queue {
+    pub(super) fn new(socket: Socket, local: bool) -> Queue {
+        Queue {
+            socket,
+            free: (RING..2 * RING).rev().map(chunk).collect(),
+            held: 0,
+            local,
+        }
+    }
+
+    /// Takes one frame.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Option<RxMeta> {
+        loop {
+            let Some((count, len)) = self.next() else {
+                self.refill();
+                return None;
+            };
+            let whole = self.copy_out(count, &mut buffer[..]) && len <= buffer.len();
+            self.return_chunks(count);
+            if whole {
+                let checksum = match self.local {
+                    true => unfinished::checksum_state(&buffer[..len]),
+                    false => ChecksumState::Unchecked,
+                };
+                return Some(RxMeta {
+                    len,
+                    checksum,
+                    segment_size: 0,
+                });
+            }
+        }
+    }
+
+    /// Of the next frame, how many pieces it has and bytes in all; none if it is not all there yet.
+    fn next(&mut self) -> Option<(u32, usize)> {
+        let receive = &mut self.socket.rings.receive;
+        let (mut count, mut len, mut available) = (0, 0, receive.available());
+        loop {
+            if count == available {
+                if count == 0 {
+                    return None;
+                }
+                receive.look();
+                available = receive.available();
+                if count == available {
+                    return None;
+                }
+            }
+            let piece = receive.peek(count);
+            count += 1;
+            len += piece.len as usize;
+            if piece.options & libc::XDP_PKT_CONTD == 0 {
+                return Some((count, len));
+            }
+        }
+    }
+
+    /// Copies the pieces of a frame; `false` if it does not fit, or a piece is not in the memory.
+    fn copy_out(&self, count: u32, mut to: &mut [u8]) -> bool {
+        for at in 0..count {
+            let piece = self.socket.rings.receive.peek(at);
+            let Some((part, rest)) = to.split_at_mut_checked(piece.len as usize) else {
+                return false;
+            };
+            if !self.socket.memory.read(piece.addr, part) {
+                return false;
+            }
+            to = rest;
+        }
+        true
+    }
+
+    /// The memory of a frame's pieces is for others.
+    fn return_chunks(&mut self, count: u32) {
+        let rings = &mut self.socket.rings;
+        for at in 0..count {
+            let start = rings.receive.peek(at).addr & !u64::from(CHUNK - 1);
+            // Each chunk was in this ring before, so there is room.
+            if rings.fill.has_room(1) {
+                rings.fill.push(start);
+            }
+        }
+        rings.receive.take(count);
+        self.held += count;
+        if self.held >= BATCH {
+            self.refill();
+        }
+    }
+
+    fn refill(&mut self) {
+        if self.held == 0 {
+            return;
+        }
+        self.held = 0;
+        let rings = &mut self.socket.rings;
+        rings.receive.give_back();
+        rings.fill.publish();
+        if rings.fill.needs_wakeup() {
+            self.socket.kick_receive();
+        }
+    }
+
+    /// Queues a frame; `false` if there is no memory left for it.
+    pub(super) fn send(&mut self, parts: [&[u8]; 3], offload: Offload) -> io::Result<bool> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let room = CHUNK as usize - REQUEST;
+        let count = len.div_ceil(room).max(1);
+        if (self.free.len() < count || !self.socket.rings.transmit.has_room(count as u32))
+            && !self.make_room(count)?
+        {
+            return Ok(false);
+        }
+        let mut bytes = Bytes { parts };
+        for at in 0..count {
+            let Some(start) = self.free.pop() else { break };
+            let start = start + REQUEST as u64;
+            let mut options = 0;
+            if let (
+                0,
+                Offload::Checksum {
+                    start: from,
+                    offset,
+                },
+            ) = (at, offload)
+            {
+                let mut request = [0; REQUEST];
+                request[..8].copy_from_slice(&FINISH_CHECKSUM.to_ne_bytes());
+                request[8..10].copy_from_slice(&from.to_ne_bytes());
+                request[10..12].copy_from_slice(&offset.to_ne_bytes());
+                self.socket.memory.write(start - REQUEST as u64, &request);
+                options |= libc::XDP_TX_METADATA;
+            }
+            if at + 1 < count {
+                options |= libc::XDP_PKT_CONTD;
+            }
+            let written = bytes.write(start, room, &mut self.socket);
+            self.socket.rings.transmit.push(libc::xdp_desc {
+                addr: start,
+                len: written as u32,
+                options,
+            });
+        }
+        Ok(true)
+    }
+
+    /// Has the kernel send, and takes back what it has sent.
+    fn make_room(&mut self, count: usize) -> io::Result<bool> {
+        self.reclaim();
+        let has_room = |queue: &mut Queue| {
+            queue.free.len() >= count && queue.socket.rings.transmit.has_room(count as u32)
+        };
+        if !has_room(self) {
+            self.flush()?;
+            self.reclaim();
+        }
+        Ok(has_room(self))
+    }
+
+    fn reclaim(&mut self) {
+        let completion = &mut self.socket.rings.completion;
+        completion.look();
+        let count = completion.available();
+        for at in 0..count {
+            let start = completion.peek(at) & !u64::from(CHUNK - 1);
+            // No more than there are, whatever the ring says.
+            if self.free.len() < RING as usize && (chunk(RING)..chunk(2 * RING)).contains(&start) {
+                self.free.push(start);
+            }
+        }
+        completion.take(count);
+        completion.give_back();
+    }
+
+    /// Sends what was queued: one call for all of it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.socket.rings.transmit.publish();
+        // Older kernels take 32 frames in a call.
+        for _ in 0..=RING / 32 {
+            let transmit = &mut self.socket.rings.transmit;
+            if !transmit.is_pending() || !transmit.needs_wakeup() {
+                break;
+            }
+            match self.socket.kick() {
+                Ok(()) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => {}
+                    // The device takes no more now, or is down: what is queued stays.
+                    Some(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN) => break,
+                    _ => return Err(error),
+                },
+            }
+        }
+        if self.free.len() < RING as usize / 2 {
+            self.reclaim();
+        }
+        Ok(())
+    }
+}
+
+/// Where a chunk starts.
+fn chunk(number: u32) -> u64 {
+    u64::from(number * CHUNK)
+}
+
+/// What of a frame is still to be written.
+struct Bytes<'a> {
+    parts: [&'a [u8]; 3],
+}
+
+impl Bytes<'_> {
+    /// Writes up to `room` bytes at `at`. How many it were.
+    fn write(&mut self, at: u64, room: usize, socket: &mut Socket) -> usize {
+        let mut written = 0;
+        for part in &mut self.parts {
+            let len = part.len().min(room - written);
+            let (now, later) = part.split_at(len);
+            socket.memory.write(at + written as u64, now);
+            *part = later;
+            written += len;
+        }
+        written
+    }
+}

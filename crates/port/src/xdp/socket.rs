@@ -1,0 +1,219 @@
+//! The calls that make an AF_XDP socket: with the rings, every `unsafe` is here.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::ring::{Mapping, Rings};
+use crate::ioctl::check;
+
+/// Bytes of memory for one frame, or for a piece of a larger one: a page.
+pub(super) const CHUNK: u32 = 4096;
+/// Entries of each ring, and frames of memory for each direction.
+pub(super) const RING: u32 = 2048;
+/// What the kernel keeps free before each frame for the program (`XDP_PACKET_HEADROOM`).
+const PROGRAM_ROOM: u32 = 256;
+/// The largest frame that fits one chunk.
+pub(super) const SINGLE_MAX: usize = (CHUNK - PROGRAM_ROOM) as usize;
+/// Room before a frame to be sent for what is asked to be finished in it (`struct xsk_tx_metadata`).
+pub(super) const REQUEST: usize = 24;
+/// How many frames the kernel takes in one call (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17); it took 32 before.
+const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+/// A queue that was let go of a moment ago is busy for some milliseconds.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a socket is to be bound with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Binding {
+    pub(super) device: u32,
+    pub(super) queue: u32,
+    pub(super) zero_copy: bool,
+    /// Frames may be in several pieces.
+    pub(super) pieces: bool,
+}
+
+/// A socket that is bound to one queue of a device, its memory, and its rings.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) rings: Rings,
+    pub(super) memory: Mapping,
+    descriptor: OwnedFd,
+    /// The kernel finishes checksums that it is asked to.
+    pub(super) finishes: bool,
+}
+
+impl Socket {
+    /// Opens a socket and binds it.
+    pub(super) fn open(binding: Binding) -> io::Result<Socket> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a call with numbers only.
+        let raw = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
+        // SAFETY: just opened, and nobody else's.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+        let memory = Mapping::new((2 * RING * CHUNK) as usize)?;
+        // A driver that sends out of the memory itself would have to be asked whether it computes checksums; the kernel's copy always can.
+        let finishes = !binding.zero_copy && register(&descriptor, &memory, REQUEST as u32).is_ok();
+        if !finishes {
+            register(&descriptor, &memory, 0)?;
+        }
+        for ring in [
+            libc::XDP_UMEM_FILL_RING,
+            libc::XDP_UMEM_COMPLETION_RING,
+            libc::XDP_RX_RING,
+            libc::XDP_TX_RING,
+        ] {
+            set_option(&descriptor, ring, &RING)?;
+        }
+        // Older kernels have no such limit to set.
+        let _ = set_option(&descriptor, XDP_MAX_TX_SKB_BUDGET, &RING);
+        let rings = Rings::map(&descriptor, &offsets(&descriptor)?, RING)?;
+        let mut socket = Socket {
+            rings,
+            memory,
+            descriptor,
+            finishes,
+        };
+        // The first half of the memory is for what comes.
+        for chunk in 0..RING {
+            socket.rings.fill.push(u64::from(chunk * CHUNK));
+        }
+        socket.rings.fill.publish();
+        socket.bind(binding)?;
+        Ok(socket)
+    }
+
+    fn bind(&self, binding: Binding) -> io::Result<()> {
+        let mode = match binding.zero_copy {
+            true => libc::XDP_ZEROCOPY,
+            false => libc::XDP_COPY,
+        };
+        let pieces = if binding.pieces { libc::XDP_USE_SG } else { 0 };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: mode | pieces | libc::XDP_USE_NEED_WAKEUP,
+            sxdp_ifindex: binding.device,
+            sxdp_queue_id: binding.queue,
+            sxdp_shared_umem_fd: 0,
+        };
+        let end = Instant::now() + BUSY_PATIENCE;
+        loop {
+            // SAFETY: the address outlives the call, and is as long as is said.
+            let bound = check(unsafe {
+                libc::bind(
+                    self.descriptor.as_raw_fd(),
+                    (&raw const address).cast(),
+                    size_of_val(&address) as u32,
+                )
+            });
+            match bound {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Has the kernel send what is in the transmit ring.
+    pub(super) fn kick(&self) -> io::Result<()> {
+        // SAFETY: nothing is sent but what is in the ring: there are no bytes and no address.
+        let sent = unsafe {
+            libc::sendto(
+                self.descriptor.as_raw_fd(),
+                std::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null(),
+                0,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Has the driver look at the fill ring.
+    pub(super) fn kick_receive(&self) {
+        // SAFETY: nothing is received: there is no room for bytes, and no address. Whether it failed shows in the ring.
+        unsafe {
+            libc::recvfrom(
+                self.descriptor.as_raw_fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// What the kernel has dropped for want of room in the rings.
+    pub(super) fn dropped(&self) -> u64 {
+        // SAFETY: zeros are a value of it.
+        let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+        get_option(&self.descriptor, libc::XDP_STATISTICS, &mut statistics)
+            .map_or(0, |()| statistics.rx_dropped + statistics.rx_ring_full)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Tells the kernel of the memory.
+fn register(socket: &OwnedFd, memory: &Mapping, request: u32) -> io::Result<()> {
+    let area = libc::xdp_umem_reg {
+        addr: memory.address(),
+        len: memory.len() as u64,
+        chunk_size: CHUNK,
+        headroom: 0,
+        flags: if request == 0 {
+            0
+        } else {
+            libc::XDP_UMEM_TX_METADATA_LEN
+        },
+        tx_metadata_len: request,
+    };
+    set_option(socket, libc::XDP_UMEM_REG, &area)
+}
+
+/// Where the indices and entries of the rings are in their mappings.
+fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: zeros are a value of it.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    get_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+    Ok(offsets)
+}
+
+fn get_option<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> io::Result<()> {
+    let mut len = size_of::<T>() as u32;
+    // SAFETY: the value outlives the call, and is as long as is said; every value of these bytes is one of its type, which is of numbers.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            std::ptr::from_mut(value).cast(),
+            &raw mut len,
+        )
+    })
+    .map(drop)
+}
+
+fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the value outlives the call, and is as long as is said; the memory that it may name outlives the socket.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as u32,
+        )
+    })
+    .map(drop)
+}

@@ -1,0 +1,304 @@
+//! AF_XDP on a veth device that the kernel has too: real programs, what of the device stays the kernel's, and what is said when it cannot be had.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_e2e::content::{ensure_same, write_file};
+use millrace_e2e::programs::{Nginx, redis};
+use millrace_e2e::world::NEIGHBOUR;
+use millrace_e2e::{
+    Context as _, Link, PEER, Process, Result, SUBJECT, World, command, compile, engine, ensure,
+    http, load, over_xdp, scenario, seconds, wait_until,
+};
+use rustix::process::Signal;
+
+over_xdp!(
+    nginx_serves_files,
+    curl_fetches_files,
+    redis_takes_its_benchmark,
+    iperf3_goes_both_ways,
+    killing_the_engine_leaves_the_device_as_it_was,
+    large_packets_come_and_go_in_pieces,
+    both_families_are_served,
+);
+
+const PORT: u16 = 7300;
+
+/// nginx on the stack under test, or where `start` starts it, with a file of `size` bytes to serve.
+fn nginx(world: &World, size: usize) -> Result<Vec<String>> {
+    fs::create_dir_all(world.directory().join("www"))?;
+    write_file(&world.directory().join("www/file"), 5, size)?;
+    Nginx {
+        port: 80,
+        main: "daemon off;",
+        http: "",
+        server: "listen [::]:80;",
+    }
+    .configure(world)
+}
+
+/// Fetches the file from `host` by the command that `run` makes of curl's words, and compares.
+fn fetch(
+    world: &World,
+    host: &str,
+    run: impl Fn(&World, &[&str]) -> Result<Process>,
+) -> Result<()> {
+    let got = world.directory().join("got");
+    let (name, url) = (got.to_string_lossy(), format!("http://{host}/file"));
+    let words = ["curl", "-sS", "--fail", "-o", &name, &url];
+    run(world, &words)?.wait(seconds(60))?.success()?;
+    ensure_same(&world.directory().join("www/file"), &got)
+}
+
+fn nginx_serves_files(world: &World) -> Result<()> {
+    let server = world.serve(&nginx(world, 20_000_000)?, 80)?;
+    for _ in 0..3 {
+        fetch(world, &SUBJECT.to_string(), |world, words| {
+            world.peer(words)
+        })?;
+    }
+    let expected = fs::read(world.directory().join("www/file"))?;
+    let expected = &expected[..1000];
+    fs::write(world.directory().join("www/small"), expected)?;
+    let (peer, address) = (world.peer_namespace(), world.at(80));
+    let count = load::fetch_while(peer, address, "/small", expected, 8, || {
+        std::thread::sleep(seconds(2));
+        Ok(())
+    })?;
+    ensure!(count.1 > 100, "{} were fetched", count.1);
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+fn curl_fetches_files(world: &World) -> Result<()> {
+    let server = world.serve_on_peer(&nginx(world, 20_000_000)?, 80)?;
+    for _ in 0..2 {
+        fetch(world, &PEER.to_string(), |world, words| {
+            world.subject(words)
+        })?;
+    }
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+fn redis_takes_its_benchmark(world: &World) -> Result<()> {
+    let server = world.serve(&redis(world, &SUBJECT.to_string(), 6379, ""), 6379)?;
+    let line = format!("redis-benchmark -h {SUBJECT} --csv -n 20000 -t set,get,lrange_100,mset");
+    let words: Vec<&str> = line.split(' ').collect();
+    let said = world.run_on_peer(&words, seconds(60))?.text();
+    ensure!(said.lines().count() >= 5, "{said}");
+    let line = format!("redis-cli -h {SUBJECT} dbsize");
+    let words: Vec<&str> = line.split(' ').collect();
+    let keys = world.run_on_peer(&words, seconds(10))?.text();
+    ensure!(keys.trim() != "0", "{keys}");
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+fn iperf3_goes_both_ways(world: &World) -> Result<()> {
+    let server = world.subject(&["iperf3", "-s", "-B", &SUBJECT.to_string(), "--forceflush"])?;
+    for (before, more) in ["", "-R", "-P 4", "-P 4 -R"].into_iter().enumerate() {
+        // It listens anew for each.
+        wait_until("iperf3 listens", seconds(20), || {
+            Ok(server.stdout().matches("listening").count() > before)
+        })?;
+        let line = format!("iperf3 -c {SUBJECT} -t 2 --json {more}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let said = world.run_on_peer(&words, seconds(30))?.text();
+        let report: serde_json::Value = serde_json::from_str(&said).context("iperf3")?;
+        let bytes = report["end"]["sum_received"]["bytes"].as_u64();
+        ensure!(bytes.unwrap_or(0) > 1 << 20, "{more}: {said}");
+    }
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+/// What `ip` tells of the device: flags, address, programs, and whether somebody wants more than its own frames.
+fn device(world: &World) -> Result<String> {
+    let namespace = world.subject_namespace();
+    let shown = namespace.ip("-details link show dev veth0")?;
+    Ok(shown + &namespace.ip("maddress show dev veth0")? + &namespace.ip("addr show dev veth0")?)
+}
+
+fn killing_the_engine_leaves_the_device_as_it_was(world: &World) -> Result<()> {
+    // The kernel is done with its own addresses before.
+    wait_until("the device's addresses are settled", seconds(10), || {
+        let shown = device(world)?;
+        Ok(shown.contains("state UP") && !shown.contains("tentative"))
+    })?;
+    let before = device(world)?;
+    let program = compile::program("server")?;
+    let echo = |address: &str| command(&[&program[..], "echo", address, &PORT.to_string()]);
+    // A server of the kernel's, on the same device.
+    let mut beside = world.start_on_subject(echo(&NEIGHBOUR.to_string()))?;
+    let (peer, address) = (world.peer_namespace(), (NEIGHBOUR, PORT).into());
+    wait_until("the kernel's server listens", seconds(10), || {
+        beside.ensure_not_failed()?;
+        Ok(peer.enter(|| http::connect(address)).is_ok())
+    })?;
+    let stop = AtomicBool::new(false);
+    // One connection that stays, and a new one each time: none may fail, whatever happens to the engine.
+    let traffic = || -> Result<usize> {
+        peer.join_thread()?;
+        let mut stays = load::hold(address, 1)?;
+        let mut count = 0;
+        while !stop.load(Ordering::Relaxed) {
+            load::echo_on_all(&mut stays).context("on the connection that stays")?;
+            load::short_conversations(address, 1)?;
+            count += 1;
+        }
+        Ok(count)
+    };
+    let rounds = || -> Result<()> {
+        for _ in 0..2 {
+            let words = nginx(world, 1_000_000)?;
+            let server = world.serve(&words, 80)?;
+            let line = format!("ab -c 32 -n 10000000 http://{SUBJECT}/file");
+            let words: Vec<&str> = line.split(' ').collect();
+            let burden = world.peer(&words)?;
+            std::thread::sleep(Duration::from_millis(500));
+            ensure!(device(world)? != before, "a program is attached");
+            engine::kill(world)?;
+            wait_until("the device is as it was", seconds(5), || {
+                Ok(device(world)? == before)
+            })?;
+            drop(burden);
+            server.signal(Signal::TERM)?;
+            server.wait(seconds(15))?;
+        }
+        Ok(())
+    };
+    let count = std::thread::scope(|scope| {
+        let running = scope.spawn(traffic);
+        let result = rounds();
+        stop.store(true, Ordering::Relaxed);
+        let count = running
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.and(count)
+    })?;
+    ensure!(count > 10, "{count} exchanges beside");
+    beside.stop(Signal::TERM, seconds(10)).map(drop)
+}
+
+fn large_packets_come_and_go_in_pieces(world: &World) -> Result<()> {
+    for namespace in [world.subject_namespace(), world.peer_namespace()] {
+        namespace.ip("link set veth0 mtu 9000")?;
+    }
+    let words = nginx(world, 20_000_000)?;
+    let mut run = world.millrace(&["run", "--mtu", "9000"]);
+    run.args(world.link_arguments()).arg("--").args(&words);
+    let mut server = world.start_on_subject(run)?;
+    world.wait_for_port(&mut server, 80)?;
+    fetch(world, &SUBJECT.to_string(), |world, words| {
+        world.peer(words)
+    })?;
+    // And the other way: a body of many full packets.
+    let name = world.directory().join("www/file");
+    let line = format!(
+        "curl -sS -o /dev/null -w %{{http_code}} --data-binary @{} http://{SUBJECT}/file",
+        name.display()
+    );
+    let words: Vec<&str> = line.split(' ').collect();
+    let said = world.run_on_peer(&words, seconds(60))?.text();
+    ensure!(said == "413" || said == "405", "{said}");
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+fn both_families_are_served(world: &World) -> Result<()> {
+    world
+        .peer_namespace()
+        .ip("addr add fd00:9::1/64 dev veth0 nodad")?;
+    let words = nginx(world, 3_000_000)?;
+    let mut run = world.millrace(&["run", "--addr", "fd00:9::2/64"]);
+    run.args(world.link_arguments()).arg("--").args(&words);
+    let mut server = world.start_on_subject(run)?;
+    world.wait_for_port(&mut server, 80)?;
+    for host in [SUBJECT.to_string(), "[fd00:9::2]".to_owned()] {
+        fetch(world, &host, |world, words| world.peer(words))?;
+    }
+    server.stop(Signal::TERM, seconds(15)).map(drop)
+}
+
+/// What `millrace run` says when the engine does not start.
+fn refused(world: &World, line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut run = world.millrace(&["run"]);
+    run.args(words).args(["--", "true"]);
+    let ended = world.start_on_subject(run)?.wait(seconds(20))?;
+    ensure!(ended.status.code() == Some(125), "{line}: {ended:?}");
+    Ok(ended.error_text())
+}
+
+/// Each says what it met, and the next step.
+#[test]
+fn what_cannot_be_had_is_said() {
+    scenario::run_over(Link::Xdp, 1, |world| {
+        let host = world.subject_namespace();
+        let addr = format!("--addr {SUBJECT}/24");
+        let check = |link: &str, said: &[&str]| -> Result<()> {
+            let message = refused(world, &format!("--link {link} {addr}"))?;
+            for part in said {
+                ensure!(message.contains(part), "{link}: {message}");
+            }
+            Ok(())
+        };
+        check("xdp:none0", &["no network device `none0`", "ip link"])?;
+        check("xdp:lo", &["does not carry Ethernet frames"])?;
+        check(
+            "xdp:veth0,mode=zerocopy",
+            &["does not share its memory", "mode=copy"],
+        )?;
+        check("xdp:veth0,queues=2", &["queues=2", "choose 1 to 1"])?;
+        check(
+            "xdp:veth0 --shards 2",
+            &["ethtool -L veth0 combined 2", "--shards 1"],
+        )?;
+        check("xdp:veth0 --vlan 7", &["packet:veth0"])?;
+        host.ip("link set veth0 down")?;
+        check("xdp:veth0", &["is down", "ip link set veth0 up"])?;
+        host.ip("link set veth0 up")?;
+        // A second engine meets the first one's program.
+        let first = world.subject(&["sleep", "60"])?;
+        wait_until("the first has attached", seconds(10), || {
+            Ok(host.ip("link show veth0")?.contains("xdp"))
+        })?;
+        check(
+            "xdp:veth0",
+            &[
+                "another XDP program is attached",
+                "ip link set dev veth0 xdp off",
+            ],
+        )?;
+        first.stop(Signal::TERM, seconds(20))?;
+        // And without privileges.
+        let line = format!(
+            "setpriv --bounding-set -all --inh-caps -all --no-new-privs --reuid 65534 --regid 65534 --clear-groups {} run --link xdp:veth0 {addr} -- true",
+            millrace_e2e::world::millrace().display()
+        );
+        let words: Vec<&str> = line.split(' ').collect();
+        let ended = world.start_on_subject(command(&words))?.wait(seconds(20))?;
+        let said = ended.error_text();
+        ensure!(
+            said.contains("no privilege") && said.contains("CAP_BPF"),
+            "{said}"
+        );
+        Ok(())
+    });
+}
+
+/// The driver's own way is preferred; the kernel's copy serves where it is asked for.
+#[test]
+fn the_generic_mode_serves() {
+    scenario::run_over(Link::Xdp, 1, |world| {
+        let words = nginx(world, 5_000_000)?;
+        let mut run = world.millrace(&["run", "--link", "xdp:veth0,mode=generic"]);
+        run.args(["--addr", &format!("{SUBJECT}/24"), "--"])
+            .args(&words);
+        let mut server = world.start_on_subject(run)?;
+        world.wait_for_port(&mut server, 80)?;
+        let shown = world.subject_namespace().ip("link show veth0")?;
+        ensure!(shown.contains("xdpgeneric"), "{shown}");
+        fetch(world, &SUBJECT.to_string(), |world, words| {
+            world.peer(words)
+        })?;
+        server.stop(Signal::TERM, seconds(15)).map(drop)
+    });
+}
