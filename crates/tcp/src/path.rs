@@ -1,7 +1,8 @@
 //! How large a segment the path carries: what routers report (RFC 1191, RFC 8201) and what is found out without them (RFC 4821, RFC 8899).
 //!
 //! A flight of full segments that times out again and again may be larger than the path takes, with nobody to say so: a black hole. Then segments
-//! become small enough for about any path, and from there a larger size is looked for by sending single segments of it. Sizes here
+//! become small enough for about any path, and from there a larger size is looked for by sending single segments of it, the full one first and at once: mostly
+//! it was congestion. Sizes here
 //! are those of segments with their options, but without the headers of IP and TCP: an MTU less 40 for IPv4, less 60 for IPv6.
 
 use std::ops::Range;
@@ -9,6 +10,7 @@ use std::ops::Range;
 use crate::config::{Config, MtuProbing};
 use crate::connection::Connection;
 use crate::info::Phase;
+use crate::options::Features;
 use crate::outgoing::Outgoing;
 use crate::rare::Rare;
 use crate::state::State;
@@ -31,6 +33,8 @@ const NEAR_ENOUGH: u16 = 8;
 const WINDOW_MIN: u32 = 11;
 /// Segments that must follow a probe, so that its loss is noticed.
 const FOLLOWERS: u32 = 4;
+/// How often the full size is tried after time-outs before it is known not to pass (MAX_PROBES of RFC 8899 5.1.2).
+const TRIES: u8 = 3;
 
 /// A path that was found to be smaller than the link.
 #[derive(Clone, Debug)]
@@ -41,6 +45,10 @@ pub(crate) struct Path {
     high: u16,
     /// Whether larger ones are looked for; else they are tried when the time has come.
     searching: bool,
+    /// Probes of the full size that were lost.
+    lost: u8,
+    /// SND.UNA when the size in use became so small.
+    from: u64,
     /// Bytes that were sent in one segment to see whether it passes.
     probe: Option<Range<u64>>,
     /// When the size was lowered, or the search came to its end.
@@ -55,6 +63,16 @@ pub(crate) enum Turn {
     Wait,
     /// It does not.
     Stream,
+}
+
+impl Path {
+    /// A probe of this size is lost.
+    fn not_passed(&mut self, size: u16) {
+        self.lost = self.lost.saturating_add(1);
+        if size < self.most || self.lost >= TRIES {
+            self.high = self.high.min(size - 1);
+        }
+    }
 }
 
 impl Connection {
@@ -100,8 +118,13 @@ impl Connection {
     /// A time-out of the flight: one of many in a row may be the size's fault. Called before the flight is taken for lost.
     pub(crate) fn suspect_path(&mut self, config: &Config, now: Instant) {
         self.end_probe();
-        let enough = self.timers.backoff >= TIMEOUTS && config.mtu_probing != MtuProbing::Off;
         let (limit, base) = (self.send.segment_limit, self.base());
+        // What has passed since it is in use is hardly too large: a path that loses much makes for time-outs in a row too.
+        let passed = self.send.una + u64::from(self.features.option_len());
+        let proven =
+            matches!(self.path_mut(), Some(path) if passed >= path.from + u64::from(limit));
+        let needed = if proven { 2 * TIMEOUTS } else { TIMEOUTS };
+        let enough = self.timers.backoff >= needed && config.mtu_probing != MtuProbing::Off;
         let smaller = if limit > base {
             base
         } else {
@@ -117,8 +140,11 @@ impl Connection {
     }
 
     fn search_from(&mut self, limit: u16, now: Instant) {
+        let una = self.send.una;
         let path = self.path_or_new(now);
         path.searching = true;
+        path.lost = 0;
+        path.from = una;
         path.high = path.most;
         path.since = now;
         self.use_segments(limit);
@@ -133,14 +159,23 @@ impl Connection {
         };
         let payload = wanted - self.features.option_len();
         let mss = u32::from(self.send.mss);
-        let followed = u32::from(payload) + FOLLOWERS * mss;
+        // Time-outs are congestion's fault more often than the size's, and where many share a link the window does not become large again: the full size
+        // is tried as soon as its loss would be noticed, by RFC 8985, from whatever follows.
+        let eager = self.features.contains(Features::SACK)
+            && matches!(self.path_mut(), Some(path) if path.high == path.most);
+        let (least, followers) = if eager {
+            (2, 1)
+        } else {
+            (WINDOW_MIN, FOLLOWERS)
+        };
+        let followed = u32::from(payload) + followers * mss;
         let window = self.congestion.window.cwnd;
         let good = self.recovery.phase == Phase::Open
             && self.timers.backoff == 0
             && self.receive.gaps.is_none()
             && self.acknowledge.again.is_none()
             && !self.is_urgent()
-            && window >= WINDOW_MIN * mss
+            && window >= least * mss
             && self.send.window >= followed
             && self.unsent() >= u64::from(followed);
         if !good {
@@ -148,11 +183,12 @@ impl Connection {
         }
         let room = self.send.usable().min(window.saturating_sub(self.pipe()));
         if room < u32::from(payload) {
-            // Acknowledgements of what is in flight make room; without any there would be none to wait for.
-            return match self.send.in_flight() {
-                0 => Turn::Stream,
-                _ => Turn::Wait,
-            };
+            // Acknowledgements of what is in flight make room; without any there would be none to wait for. A segment more than nothing always fits.
+            match self.send.in_flight() {
+                0 if eager => {}
+                0 => return Turn::Stream,
+                _ => return Turn::Wait,
+            }
         }
         let start = self.send.nxt;
         if let Some(path) = self.path_mut() {
@@ -216,7 +252,7 @@ impl Connection {
         };
         match path.probe.take() {
             Some(probe) if probe.start == una => {
-                path.high = (probe.end - probe.start) as u16 + options - 1;
+                path.not_passed((probe.end - probe.start) as u16 + options);
                 path.since = now;
                 true
             }
@@ -232,13 +268,14 @@ impl Connection {
     /// A probe whose end the time-out leaves open.
     fn end_probe(&mut self) {
         let una = self.send.una;
+        let options = self.features.option_len();
         if let Some(path) = self.path_mut()
             && let Some(probe) = path.probe.take()
         {
             if una >= probe.end {
                 path.probe = Some(probe);
             } else if una == probe.start {
-                path.high = path.high.min((probe.end - probe.start) as u16);
+                path.not_passed((probe.end - probe.start) as u16 + options);
             }
         }
     }
@@ -278,6 +315,8 @@ impl Connection {
             most,
             high: most,
             searching: false,
+            lost: 0,
+            from: 0,
             probe: None,
             since: now,
         })

@@ -246,7 +246,7 @@ fn rfc4821_7_7_a_lost_probe_is_no_sign_of_congestion() {
     let mut road = Road::new(MtuProbing::Always, 536);
     assert_eq!(road.mss(), 984);
     road.width = 1_200;
-    road.carry(4_000_000);
+    road.carry(12_000_000);
     assert_eq!(road.lowered, 0);
     assert!((1_193..=1_200).contains(&road.mss()), "{}", road.mss());
     assert!(road.sizes.iter().any(|&size| size > 1_200));
@@ -352,4 +352,57 @@ fn rfc1191_6_2_a_connection_starts_with_what_is_known_of_its_path() {
         script.write(2_000);
         script.expect(&format!(". 1:{}({used}) ack 1", used + 1));
     }
+}
+
+/// RFC 8899 5.1.2 (MAX_PROBES): where much is lost, time-outs in a row are no matter of size, and a lost probe need not be; the full size comes back in spite of a window of a few segments.
+#[test]
+fn rfc8899_5_1_2_on_a_crowded_path_segments_do_not_stay_small() {
+    let mut road = Road::new(MtuProbing::BlackHole, 536);
+    road.carry(20_000);
+    for _ in 0..20 {
+        // Nothing passes for a while, then some of it does.
+        road.width = 0;
+        road.sender.enqueue(road.sender.acked() + 200_000, true);
+        for _ in 0..5 {
+            road.sizes(1);
+            road.now = road.sender.deadline().expect("a timer runs");
+            road.sender.on_timer(&road.config, road.now);
+        }
+        assert!(road.mss() < MOST);
+        road.width = MOST;
+        let before = road.sender.acked();
+        road.carry(0);
+        assert_eq!(
+            road.mss(),
+            MOST,
+            "after {} bytes",
+            road.sender.acked() - before
+        );
+    }
+}
+
+/// What has passed since it is in use is not made smaller for four time-outs: it takes seven.
+#[test]
+fn rfc4821_7_7_a_size_that_passes_is_not_halved_for_congestion() {
+    let mut road = Road::new(MtuProbing::BlackHole, 536);
+    // The path takes the base size and no more, so that the search ends there.
+    road.width = 990;
+    road.carry(1_000_000);
+    assert!((984..=990).contains(&road.mss()), "{}", road.mss());
+    let found = road.mss();
+    for timeouts in [4, 5] {
+        road.width = 0;
+        road.sender.enqueue(road.sender.acked() + 100_000, true);
+        road.sizes(1);
+        let before = road.sender.info(road.now).timeouts;
+        while road.sender.info(road.now).timeouts < before + timeouts {
+            road.now = road.sender.deadline().expect("a timer runs");
+            road.sender.on_timer(&road.config, road.now);
+            road.sizes(1);
+        }
+        assert!(road.mss() >= 984, "{} after {timeouts}", road.mss());
+        road.width = 990;
+        road.carry(0);
+    }
+    assert_eq!(road.mss(), found);
 }
