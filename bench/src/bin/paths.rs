@@ -87,14 +87,14 @@ fn measure(arguments: &Arguments) -> Result<()> {
         }
         let simulated = run(&Scenario {
             algorithm: *algorithm,
-            against: None,
             flows,
             rate: rate * 1_000_000,
-            round_trip_ms: round_trip,
+            round_trip_us: round_trip * 1_000,
             loss,
             queue,
             warm_up_s: arguments.warm_up.max(flows as u64 / 3),
             measured_s: arguments.seconds,
+            ..Scenario::default()
         });
         let simulated = simulated.goodput as f64 / 1e3 * rate as f64 * 1_448.0 / 1_514.0;
         let [kernel, ours] = [kernel, ours].map(|values| Spread::of(values).context("a round"));

@@ -42,16 +42,36 @@ pub struct Scenario {
     pub flows: usize,
     /// Bits per second of the bottleneck.
     pub rate: u64,
-    /// In milliseconds, without waiting.
-    pub round_trip_ms: u64,
+    /// In microseconds, without waiting.
+    pub round_trip_us: u64,
     /// Frames lost on the way there, of ten thousand.
     pub loss: u64,
+    /// Frames held up and overtaken on the way there, of ten thousand, and by how many microseconds at most.
+    pub reordered: (u64, u64),
     /// In quarters of the product of rate and round trip.
     pub queue: u64,
     /// Before it counts, and while it does, in seconds.
     pub warm_up_s: u64,
     /// See `warm_up_s`.
     pub measured_s: u64,
+}
+
+impl Default for Scenario {
+    /// One flow of CUBIC over 10 Mbit/s and 50 ms, nothing lost but in a queue of what the path holds.
+    fn default() -> Scenario {
+        Scenario {
+            algorithm: Algorithm::Cubic,
+            against: None,
+            flows: 1,
+            rate: RATE,
+            round_trip_us: 50_000,
+            loss: 0,
+            reordered: (0, 0),
+            queue: 4,
+            warm_up_s: 2,
+            measured_s: 20,
+        }
+    }
 }
 
 /// What came of a [`Scenario`].
@@ -70,14 +90,16 @@ pub struct Outcome {
 /// Both hosts of a scenario, with the programs on them; the first sends.
 fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
     let mut network = Network::new(1);
-    let held = scenario.rate / 8 * scenario.round_trip_ms / 1_000;
-    let delay = Duration::from_micros(scenario.round_trip_ms * 500);
+    let held = scenario.rate / 8 * scenario.round_trip_us / 1_000_000;
+    let delay = Duration::from_micros(scenario.round_trip_us / 2);
     let there = Link {
         rate: Some(scenario.rate),
         queue_bytes: (held * scenario.queue / 4).max(2 * PAYLOAD.1),
         mark_from: Some((held / 4).max(10 * PAYLOAD.1)),
         delay,
         loss: scenario.loss as f64 / 10_000.0,
+        reorder: scenario.reordered.0 as f64 / 10_000.0,
+        reorder_delay: Duration::from_micros(scenario.reordered.1),
         spare_arp: true,
         ..Link::default()
     };
@@ -173,7 +195,9 @@ pub fn run(scenario: &Scenario) -> Outcome {
     };
     let first = shares_of(0);
     let own: u64 = first.iter().sum();
-    let shares = [first, shares_of(1)].concat();
+    let mut shares = [first, shares_of(1)].concat();
+    // Of which nothing has come at all.
+    shares.resize(scenario.flows, 0);
     let sum: u64 = shares.iter().sum();
     let squares: u128 = shares.iter().map(|share| u128::from(*share).pow(2)).sum();
     let capacity = scenario.rate / 8 * scenario.measured_s * PAYLOAD.0 / PAYLOAD.1;
@@ -196,14 +220,10 @@ pub fn goodput_row(name: &str, algorithm: Algorithm, loss: u64) -> String {
         for queue in QUEUES {
             let outcome = run(&Scenario {
                 algorithm,
-                against: None,
-                flows: 1,
-                rate: RATE,
-                round_trip_ms,
+                round_trip_us: round_trip_ms * 1_000,
                 loss,
                 queue,
-                warm_up_s: 2,
-                measured_s: 20,
+                ..Scenario::default()
             });
             row += &format!(" {} |", percent(outcome.goodput));
         }
@@ -218,11 +238,10 @@ fn shared(algorithm: Algorithm, against: Option<Algorithm>, flows: usize, queue:
         against,
         flows,
         rate: if flows < 100 { RATE } else { 10 * RATE },
-        round_trip_ms: 50,
-        loss: 0,
         queue,
         warm_up_s: if flows < 100 { 10 } else { 20 },
         measured_s: 40,
+        ..Scenario::default()
     })
 }
 
@@ -257,6 +276,32 @@ pub fn mixed_row(kinds: [(&str, Algorithm); 2], flows: usize) -> String {
     row
 }
 
+/// A gigabit and a queue of four times what the path holds.
+pub fn fast(algorithm: Algorithm, round_trip_us: u64, loss: u64, reordered: u64) -> Outcome {
+    run(&Scenario {
+        algorithm,
+        rate: 1_000_000_000,
+        round_trip_us,
+        loss,
+        reordered: (reordered, round_trip_us),
+        queue: 16,
+        warm_up_s: 1,
+        measured_s: 2,
+        ..Scenario::default()
+    })
+}
+
+/// A row of the table of reordering.
+pub fn reordering_row(name: &str, algorithm: Algorithm, round_trip_us: u64) -> String {
+    let of_ms = (round_trip_us / 1_000, round_trip_us % 1_000 / 100);
+    let mut row = format!("| {name} | {}.{} ms |", of_ms.0, of_ms.1);
+    for (loss, reordered) in [(0, 0), (10, 0), (0, 300), (10, 300)] {
+        let outcome = fast(algorithm, round_trip_us, loss, reordered);
+        row += &format!(" {} |", percent(outcome.goodput));
+    }
+    row
+}
+
 fn percent(thousandths: u64) -> String {
     format!("{}.{}", thousandths / 10, thousandths % 10)
 }
@@ -284,6 +329,20 @@ pub fn document() -> String {
     for (name, algorithm) in ALGORITHMS {
         for loss in LOSSES {
             text += &goodput_row(name, algorithm, loss);
+            text.push('\n');
+        }
+    }
+    text += "\n## Reordering\n\
+         \n\
+         The same over 1 Gbit/s and a queue of four times what the path holds, in 2 seconds after 1 to start: without mishaps, with 0.1 % of the frames lost, with 3 % \
+         held up for up to a round trip and so overtaken, and with both. What is overtaken costs next to nothing; that loss costs CUBIC and NewReno half of a path of 1 ms is \
+         their law (1.22 / sqrt(0.001) segments in flight make 39, the path holds 83).\n\
+         \n\
+         | control | round trip | % | 0.1 % lost | 3 % reordered | both |\n\
+         |---|--:|--:|--:|--:|--:|\n";
+    for (name, algorithm) in ALGORITHMS {
+        for round_trip_us in [200, 1_000] {
+            text += &reordering_row(name, algorithm, round_trip_us);
             text.push('\n');
         }
     }

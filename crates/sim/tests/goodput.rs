@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use millrace_sim::goodput::{ALGORITHMS, fairness_row, goodput_row};
+use millrace_sim::goodput::{ALGORITHMS, fairness_row, fast, goodput_row};
 
 /// Whether the page has this row.
 fn check(row: &str) {
@@ -25,5 +25,18 @@ fn goodput_over_loss_round_trip_and_queue() {
 fn fairness_of_two() {
     for (name, algorithm) in ALGORITHMS.into_iter().take(3) {
         check(&fairness_row(name, algorithm, 2));
+    }
+}
+
+/// What reordering and a little loss leave of a fast link.
+#[test]
+fn t8_loss_and_reordering_leave_nine_tenths_of_a_fast_link() {
+    for (name, algorithm) in ALGORITHMS.into_iter().step_by(2).take(2) {
+        let clean = fast(algorithm, 200, 0, 0).goodput;
+        let disturbed = fast(algorithm, 200, 10, 300).goodput;
+        assert!(
+            disturbed * 10 >= clean * 9,
+            "{name}: {disturbed} of {clean}"
+        );
     }
 }

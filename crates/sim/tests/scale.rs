@@ -2,7 +2,6 @@
 
 use millrace_sim::flood;
 use millrace_sim::goodput::{Scenario, run};
-use millrace_tcp::Algorithm;
 
 /// RFC 4987: a client gets through a flood of spoofed SYNs within three seconds, and the flood takes no more memory than it may.
 #[test]
@@ -18,15 +17,11 @@ fn e1_a_client_is_served_in_a_flood() {
 #[test]
 fn t9_a_hundred_share_a_link() {
     let outcome = run(&Scenario {
-        algorithm: Algorithm::Cubic,
-        against: None,
         flows: 100,
         rate: 50_000_000,
-        round_trip_ms: 50,
-        loss: 0,
-        queue: 4,
         warm_up_s: 15,
         measured_s: 10,
+        ..Scenario::default()
     });
     assert!(
         outcome.fairness >= 900 && outcome.goodput >= 950,
