@@ -48,7 +48,7 @@ pub use config::{Buffers, Claim, Config, Ipv6, Limits, Via};
 pub use counters::Counters;
 pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
 pub use error::{Error, errno};
-pub use memory::{Block, HeapMemory, Memory, Owner};
+pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
     How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo, SocketState, View, ViewFlags,

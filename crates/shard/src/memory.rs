@@ -42,6 +42,12 @@ pub trait Memory {
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
 }
 
+/// Memory whose bytes the shard's owner may look at where they are.
+pub trait Lend: Memory {
+    /// The bytes of a block.
+    fn lend(&self, owner: Owner, block: Block) -> &[u8];
+}
+
 /// Private memory, for simulation and for programs that have the stack inside themselves.
 pub struct HeapMemory {
     pool: Pool,
@@ -117,5 +123,11 @@ impl Memory for HeapMemory {
 
     fn read(&self, _owner: Owner, block: Block, at: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.block(block)[at..at + out.len()]);
+    }
+}
+
+impl Lend for HeapMemory {
+    fn lend(&self, _owner: Owner, block: Block) -> &[u8] {
+        self.block(block)
     }
 }

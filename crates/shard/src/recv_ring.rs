@@ -2,7 +2,7 @@
 
 use millrace_tcp::ReceiveBuffer;
 
-use crate::memory::{Block, Memory, Owner};
+use crate::memory::{Block, Lend, Memory, Owner};
 use crate::pool::{LOG2_MAX, LOG2_MIN};
 
 /// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place. It has a
@@ -90,12 +90,30 @@ impl RecvRing {
         out: &mut [u8],
     ) -> usize {
         let len = out.len().min((received - self.consumed) as usize);
-        let Some(block) = self.block else { return 0 };
-        let at = self.consumed as usize & (block.len() - 1);
-        let first = len.min(block.len() - at);
-        memory.read(owner, block, at, &mut out[..first]);
-        memory.read(owner, block, 0, &mut out[first..len]);
-        len
+        self.copy_out(memory, owner, self.consumed, &mut out[..len]);
+        if self.block.is_some() { len } else { 0 }
+    }
+
+    /// Copies the bytes from stream offset `from` on, all of which were stored and not read, into `out`.
+    pub fn copy_out<M: Memory>(&self, memory: &M, owner: Owner, from: u64, out: &mut [u8]) {
+        let Some(block) = self.block else { return };
+        let at = from as usize & (block.len() - 1);
+        let first = out.len().min(block.len() - at);
+        let (start, rest) = out.split_at_mut(first);
+        memory.read(owner, block, at, start);
+        memory.read(owner, block, 0, rest);
+    }
+
+    /// The unread bytes, which reach to `received`, in two pieces because the ring may wrap between them.
+    pub fn pieces<'m, M: Lend>(&self, memory: &'m M, owner: Owner, received: u64) -> [&'m [u8]; 2] {
+        let Some(block) = self.block else {
+            return [&[], &[]];
+        };
+        let bytes = memory.lend(owner, block);
+        let len = (received - self.consumed) as usize;
+        let at = self.consumed as usize & (bytes.len() - 1);
+        let first = len.min(bytes.len() - at);
+        [&bytes[at..at + first], &bytes[..len - first]]
     }
 
     /// The program has read up to `upto`, which is not beyond `received`. The block goes back when it holds nothing.

@@ -84,6 +84,27 @@ impl SendRing {
         self.end += len as u64;
     }
 
+    /// As [`SendRing::fill`], for a writer that is shown both pieces and says how many bytes it has written.
+    pub fn fill_some(&mut self, len: usize, fill: impl FnOnce([&mut [u8]; 2]) -> usize) -> usize {
+        let Some(block) = self.block.as_deref_mut() else {
+            return 0;
+        };
+        let at = self.end as usize & (block.len() - 1);
+        let first = len.min(block.len() - at);
+        let (start, rest) = block.split_at_mut(at);
+        let written = fill([&mut rest[..first], &mut start[..len - first]]).min(len);
+        self.end += written as u64;
+        written
+    }
+
+    /// Gives the block back if nothing was written to it.
+    #[inline]
+    pub fn trim(&mut self, pool: &mut Pool) {
+        if self.start == self.end {
+            self.free(pool);
+        }
+    }
+
     /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must be kept.
     pub fn slices(&self, range: Range<u64>) -> [&[u8]; 2] {
         let len = (range.end - range.start) as usize;

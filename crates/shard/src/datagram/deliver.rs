@@ -80,15 +80,18 @@ impl<M: Memory> Shard<M> {
         if datagram.error != 0 {
             return Err(Error::Connection(std::mem::take(&mut datagram.error)));
         }
-        let mut bytes = vec![0; (datagram.received - datagram.recv.consumed()) as usize];
-        datagram
-            .recv
-            .peek(&self.memory, *owner, datagram.received, &mut bytes);
-        let head = bytes.first_chunk().ok_or(Error::WouldBlock)?;
-        let record = Record::parse(head);
+        let at = datagram.recv.consumed();
+        if at == datagram.received {
+            return Err(Error::WouldBlock);
+        }
+        let mut head = [0; record::LEN];
+        let recv = &datagram.recv;
+        recv.copy_out(&self.memory, *owner, at, &mut head);
+        let record = Record::parse(&head);
         let len = record.payload_len as usize;
         let copied = len.min(out.len());
-        out[..copied].copy_from_slice(&bytes[record::LEN..record::LEN + copied]);
+        let payload = at + record::LEN as u64;
+        recv.copy_out(&self.memory, *owner, payload, &mut out[..copied]);
         if !peek {
             let upto = datagram.recv.consumed() + record::stored_len(len);
             datagram.recv.consume(&mut self.memory, *owner, upto);

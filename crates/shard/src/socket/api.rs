@@ -9,7 +9,8 @@ use super::{
 };
 use crate::config::Buffers;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::{Lend, Memory};
+use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::table::Tuple;
 
@@ -63,6 +64,35 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnMut(&mut [u8]),
     ) -> Result<usize, Error> {
+        self.send_through(id, len, push, |ring, room| {
+            ring.fill(room, fill);
+            room
+        })
+    }
+
+    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two pieces that a ring has, up to `len` of them: what it returns is how many it
+    /// wrote. `TCP_NOTSENT_LOWAT` is for the caller to keep.
+    ///
+    /// # Errors
+    /// As [`Shard::send`].
+    pub fn send_into(
+        &mut self,
+        id: SocketId,
+        len: usize,
+        push: bool,
+        fill: impl FnOnce([&mut [u8]; 2]) -> usize,
+    ) -> Result<usize, Error> {
+        self.send_through(id, len, push, |ring, room| ring.fill_some(room, fill))
+    }
+
+    #[inline(always)]
+    fn send_through(
+        &mut self,
+        id: SocketId,
+        len: usize,
+        push: bool,
+        fill: impl FnOnce(&mut SendRing, usize) -> usize,
+    ) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let marks = socket.marks;
@@ -94,12 +124,13 @@ impl<M: Memory> Shard<M> {
                 return Err(Error::NoMemory);
             }
         }
-        stream.send.fill(room, fill);
+        let written = fill(&mut stream.send, room);
+        stream.send.trim(&mut self.send_pool);
         stream
             .connection
             .enqueue(stream.send.end(), push || room < len);
         self.ready.add(index, socket);
-        Ok(room)
+        Ok(written)
     }
 
     /// The last byte sent is urgent (`MSG_OOB`).
@@ -132,6 +163,41 @@ impl<M: Memory> Shard<M> {
             }
         }
         Ok(len)
+    }
+
+    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring has, and says how many of them were read. None at all are the end
+    /// of the stream.
+    ///
+    /// # Errors
+    /// As [`Shard::recv`].
+    pub fn recv_with(
+        &mut self,
+        id: SocketId,
+        take: impl FnOnce([&[u8]; 2]) -> usize,
+        now: Instant,
+    ) -> Result<usize, Error>
+    where
+        M: Lend,
+    {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        // One byte tells whether there is any, and what is to be said if not.
+        if socket.peek(&self.memory, &mut [0])? == 0 {
+            take([&[], &[]]);
+            return Ok(0);
+        }
+        let owner = socket.owner;
+        let Some(stream) = socket.stream_mut() else {
+            return Err(Error::NotConnected);
+        };
+        let received = stream.connection.received();
+        let len = (received - stream.recv.consumed()) as usize;
+        let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
+        let upto = stream.recv.consumed() + taken as u64;
+        if taken > 0 && socket.consume(&mut self.memory, upto, &self.config.buffers, now) {
+            self.ready.add(index, socket);
+        }
+        Ok(taken)
     }
 
     /// As [`Shard::recv`], but the bytes stay.

@@ -1,0 +1,324 @@
+//! From what is wanted to a stack.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use millrace_shard::{Buffers, Claim, Config, HeapMemory, Ipv6, Limits, Shard, Via};
+use millrace_tcp::{Ecn, Instant, MtuProbing};
+
+use crate::core::Clock;
+use crate::link::Link;
+use crate::peers::Peers;
+use crate::stack::Stack;
+use crate::tasks::Remote;
+
+/// What a stack is to be. Every setting has a default that works; without a link and an address it serves loopback.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    pub(crate) link: Link,
+    addresses: Vec<(IpAddr, u8)>,
+    routes: Vec<(IpAddr, u8, IpAddr)>,
+    loopback: bool,
+    mtu: Option<u16>,
+    claim: Claim,
+    limits: Limits,
+    buffers: Buffers,
+    tcp: millrace_tcp::Config,
+    receive_memory: u64,
+    secret: Option<[u8; 32]>,
+    manual_clock: bool,
+}
+
+/// Why there is no stack.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A link and no address.
+    #[error("the link has no address; give it one with `address`")]
+    NoAddress,
+    /// An address without a link.
+    #[error("the address {0} is on no link; give one with `link`")]
+    NoLink(IpAddr),
+    /// More bits than an address has.
+    #[error("a prefix of {bits} bits: {address} has {most}")]
+    Prefix {
+        /// The address.
+        address: IpAddr,
+        /// What was asked for.
+        bits: u8,
+        /// What there is.
+        most: u8,
+    },
+    /// A gateway of the other family.
+    #[error("{gateway} is no way to {prefix}: they are of different families")]
+    Route {
+        /// Where to.
+        prefix: IpAddr,
+        /// By whom.
+        gateway: IpAddr,
+    },
+    /// The MTU is none.
+    #[error("an MTU of {mtu} bytes: {least} to {most} are possible on this link")]
+    Mtu {
+        /// What was asked for.
+        mtu: u16,
+        /// Smallest: IPv6 needs more than IPv4 (RFC 8200 5).
+        least: u16,
+        /// Largest.
+        most: u16,
+    },
+    /// Shards without a queue each.
+    #[error("{shards} shards, and a link of {queues} queues: each shard needs its own")]
+    Queues {
+        /// Shards.
+        shards: u16,
+        /// Queues of the link.
+        queues: usize,
+    },
+    /// The machine refuses.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> BuildError {
+    move |error| BuildError::System { what, error }
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            link: Link::none(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            loopback: true,
+            mtu: None,
+            claim: Claim::Announce,
+            limits: Limits::default(),
+            buffers: Buffers::default(),
+            tcp: millrace_tcp::Config::default(),
+            receive_memory: 1 << 30,
+            secret: None,
+            manual_clock: false,
+        }
+    }
+}
+
+impl Builder {
+    /// Nothing but loopback.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// The link.
+    pub fn link(mut self, link: Link) -> Builder {
+        self.link = link;
+        self
+    }
+
+    /// An address of the host, one at least on a link. What is in its prefix of so many bits is on the link. May be said again.
+    pub fn address(mut self, address: impl Into<IpAddr>, prefix_len: u8) -> Builder {
+        self.addresses.push((address.into(), prefix_len));
+        self
+    }
+
+    /// What begins with these bits is behind that neighbour. May be said again; the longest prefix counts.
+    pub fn route(
+        mut self,
+        prefix: impl Into<IpAddr>,
+        prefix_len: u8,
+        gateway: impl Into<IpAddr>,
+    ) -> Builder {
+        self.routes
+            .push((prefix.into(), prefix_len, gateway.into()));
+        self
+    }
+
+    /// Everything that is not on the link and has no route is behind that neighbour.
+    pub fn gateway(self, gateway: impl Into<IpAddr>) -> Builder {
+        match gateway.into() {
+            IpAddr::V4(gateway) => self.route(Ipv4Addr::UNSPECIFIED, 0, gateway),
+            IpAddr::V6(gateway) => self.route(Ipv6Addr::UNSPECIFIED, 0, gateway),
+        }
+    }
+
+    /// Whether 127.0.0.0/8, `::1` and the own addresses are served inside; they are by default.
+    pub fn loopback(mut self, served: bool) -> Builder {
+        self.loopback = served;
+        self
+    }
+
+    /// The largest IP packet in bytes, if it is to be smaller than the link's.
+    pub fn mtu(mut self, bytes: u16) -> Builder {
+        self.mtu = Some(bytes);
+        self
+    }
+
+    /// How the host comes by its addresses; by default it announces them.
+    pub fn claim(mut self, how: Claim) -> Builder {
+        self.claim = how;
+        self
+    }
+
+    /// Whether explicit congestion notification is asked for (RFC 3168); by default it is accepted.
+    pub fn ecn(mut self, how: Ecn) -> Builder {
+        self.tcp.ecn = how;
+        self
+    }
+
+    /// Whether the largest segment that a path carries is looked for without the help of routers (RFC 4821).
+    pub fn mtu_probing(mut self, when: MtuProbing) -> Builder {
+        self.tcp.mtu_probing = when;
+        self
+    }
+
+    /// The limits of every table and pool, of each shard.
+    pub fn limits(mut self, limits: Limits) -> Builder {
+        self.limits = limits;
+        self
+    }
+
+    /// Sizes of a connection's buffers.
+    pub fn buffers(mut self, buffers: Buffers) -> Builder {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Timers and retries of every connection.
+    pub fn tcp(mut self, config: millrace_tcp::Config) -> Builder {
+        self.tcp = config;
+        self
+    }
+
+    /// Bytes that received data may take, of each shard; 1 GiB by default. What does not fit is not acknowledged.
+    pub fn receive_memory(mut self, bytes: u64) -> Builder {
+        self.receive_memory = bytes;
+        self
+    }
+
+    /// Keys for hashes, initial sequence numbers and ports. By default they are drawn anew; say them only for runs that must repeat.
+    pub fn secret(mut self, secret: [u8; 32]) -> Builder {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// The time is the caller's: see [`Stack::poll_at`]. Calls that block make no sense then.
+    pub fn manual_clock(mut self) -> Builder {
+        self.manual_clock = true;
+        self
+    }
+
+    /// A stack on this thread.
+    ///
+    /// # Errors
+    /// Each says what does not fit.
+    pub fn build(self) -> Result<Stack, BuildError> {
+        let config = self.config()?;
+        let clock = match self.manual_clock {
+            true => Clock::Callers,
+            false => Clock::Real(std::time::Instant::now()),
+        };
+        let remote = Remote::new().map_err(refused("cannot make a doorbell"))?;
+        stack(config, self.receive_memory, self.link, clock, remote, None)
+    }
+
+    /// What each shard is told.
+    pub(crate) fn config(&self) -> Result<Config, BuildError> {
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => random().map_err(refused("cannot get random bytes"))?,
+        };
+        let mut config = Config::new(Ipv4Addr::LOCALHOST, 8, self.link.mac(), secret);
+        config.loopback = self.loopback;
+        config.limits = self.limits.clone();
+        config.buffers = self.buffers;
+        config.tcp = self.tcp.clone();
+        config.mtu = u16::MAX;
+        let Some(capabilities) = self.link.capabilities() else {
+            return match self.addresses.first() {
+                Some(&(address, _)) => Err(BuildError::NoLink(address)),
+                None => Ok(config),
+            };
+        };
+        if self.addresses.is_empty() {
+            return Err(BuildError::NoAddress);
+        }
+        config.claim = self.claim;
+        config.addresses.clear();
+        let mut ipv6 = Ipv6::default();
+        for &(address, bits) in &self.addresses {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            if bits > most {
+                return Err(BuildError::Prefix {
+                    address,
+                    bits,
+                    most,
+                });
+            }
+            match address {
+                IpAddr::V4(address) => config.addresses.push((address, bits)),
+                IpAddr::V6(address) => ipv6.addresses.push((address, bits)),
+            }
+        }
+        for &(prefix, prefix_len, gateway) in &self.routes {
+            match (prefix, gateway) {
+                (IpAddr::V4(prefix), IpAddr::V4(gateway)) => config.routes.push(Via {
+                    prefix,
+                    prefix_len,
+                    gateway,
+                }),
+                (IpAddr::V6(prefix), IpAddr::V6(gateway)) => ipv6.routes.push(Via {
+                    prefix,
+                    prefix_len,
+                    gateway,
+                }),
+                _ => return Err(BuildError::Route { prefix, gateway }),
+            }
+        }
+        let least = if ipv6.addresses.is_empty() { 576 } else { 1280 };
+        let mtu = self.mtu.unwrap_or(capabilities.mtu);
+        if !(least..=capabilities.mtu).contains(&mtu) {
+            return Err(BuildError::Mtu {
+                mtu,
+                least,
+                most: capabilities.mtu,
+            });
+        }
+        config.mtu = mtu;
+        config.ipv6 = (!ipv6.addresses.is_empty()).then_some(ipv6);
+        Ok(config)
+    }
+
+    pub(crate) fn receive_memory_bytes(&self) -> u64 {
+        self.receive_memory
+    }
+}
+
+/// A stack of one shard.
+pub(crate) fn stack(
+    config: Config,
+    receive_memory: u64,
+    link: Link,
+    clock: Clock,
+    remote: Arc<Remote>,
+    peers: Option<Peers>,
+) -> Result<Stack, BuildError> {
+    let memory = HeapMemory::new(receive_memory);
+    let shard = Shard::new(config, memory, Instant::from_micros(0));
+    Stack::new(shard, link, clock, remote, peers)
+        .map_err(refused("cannot set up the stack's waiting"))
+}
+
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut done = 0;
+    while done < N {
+        done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}

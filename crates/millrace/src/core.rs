@@ -1,0 +1,315 @@
+//! What a stack is made of: the shard, its link, its clock, and who waits for what.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::task::Waker;
+
+use millrace_port::{FRAME_MAX, Port};
+use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
+use millrace_tcp::Instant;
+use millrace_wire::ethernet::Mac;
+use millrace_wire::offload::{Capabilities, Frame, Offload};
+
+use crate::peers::Peers;
+
+/// Frames taken from the link in one round.
+const RECEIVE_BURST: usize = 64;
+
+/// Where a stack's time comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    /// The machine's, from this moment on.
+    Real(std::time::Instant),
+    /// The caller's: it stands still in between.
+    Callers,
+}
+
+/// Which readiness a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Bytes, connections or the end.
+    Read,
+    /// Room, or the end of a connect.
+    Write,
+}
+
+/// The tasks that wait for one socket.
+#[derive(Debug, Default)]
+struct Waiting {
+    read: Vec<Waker>,
+    write: Vec<Waker>,
+}
+
+impl Waiting {
+    fn wake(&mut self) {
+        self.read.drain(..).for_each(Waker::wake);
+        self.write.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Frames that were lost on this side of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkErrors {
+    /// Reads and writes of frames that failed. What they carried is lost as on any link.
+    pub refused: u64,
+    /// What the system said last, as errno; 0 for nothing.
+    pub last: i32,
+    /// Frames for another shard of the engine that it did not take in time.
+    pub handed_dropped: u64,
+}
+
+impl LinkErrors {
+    fn note(&mut self, error: &io::Error) {
+        self.refused += 1;
+        self.last = error.raw_os_error().unwrap_or(0);
+    }
+}
+
+/// Everything that a thread needs to be a host.
+pub(crate) struct Core {
+    pub(crate) shard: Shard<HeapMemory>,
+    pub(crate) now: Instant,
+    errors: LinkErrors,
+    clock: Clock,
+    port: Option<Box<dyn Port + Send>>,
+    buffer: Box<[u8]>,
+    changed: Vec<SocketId>,
+    /// By the shard's socket index.
+    waiting: Vec<Waiting>,
+    timers: BTreeMap<(Instant, u64), Waker>,
+    timers_made: u64,
+    /// The other shards, if there are any.
+    peers: Option<Peers>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        shard: Shard<HeapMemory>,
+        port: Option<Box<dyn Port + Send>>,
+        clock: Clock,
+        peers: Option<Peers>,
+    ) -> Core {
+        Core {
+            shard,
+            now: Instant::from_micros(0),
+            errors: LinkErrors::default(),
+            clock,
+            port,
+            buffer: vec![0; FRAME_MAX + 4].into_boxed_slice(),
+            changed: Vec::new(),
+            waiting: Vec::new(),
+            timers: BTreeMap::new(),
+            timers_made: 0,
+            peers,
+        }
+    }
+
+    /// Reads the clock, unless it is the caller's.
+    pub(crate) fn read_clock(&mut self) {
+        if let Clock::Real(start) = self.clock {
+            self.now = Instant::from_micros(start.elapsed().as_micros() as u64);
+        }
+    }
+
+    /// Takes frames in, as many as one round does; returns how many.
+    pub(crate) fn receive(&mut self) -> usize {
+        let handed = match &mut self.peers {
+            Some(peers) => peers.take(&mut self.shard, self.now),
+            None => 0,
+        };
+        handed + self.receive_from_link()
+    }
+
+    fn receive_from_link(&mut self) -> usize {
+        let Some(port) = &mut self.port else {
+            return 0;
+        };
+        for count in 0..RECEIVE_BURST {
+            match port.receive(&mut self.buffer) {
+                Ok(Some(meta)) => {
+                    let frame = Frame {
+                        bytes: &self.buffer[..meta.len],
+                        checksum: meta.checksum,
+                        segment_size: meta.segment_size,
+                    };
+                    self.shard.input(&frame, self.now);
+                    if let Some(peers) = &mut self.peers {
+                        peers.pass_stray(&mut self.shard, &frame);
+                    }
+                }
+                Ok(None) => return count,
+                Err(error) => {
+                    self.errors.note(&error);
+                    return count;
+                }
+            }
+        }
+        RECEIVE_BURST
+    }
+
+    /// Takes in one frame that the caller brings.
+    pub(crate) fn input(&mut self, frame: &Frame<'_>) {
+        self.shard.input(frame, self.now);
+    }
+
+    /// Runs the timers that are due, the stack's and the tasks'.
+    pub(crate) fn advance(&mut self) {
+        if self
+            .shard
+            .deadline()
+            .is_some_and(|deadline| deadline <= self.now)
+        {
+            self.shard.advance(self.now);
+        }
+        while let Some(first) = self.timers.first_entry() {
+            if first.key().0 > self.now {
+                break;
+            }
+            first.remove().wake();
+        }
+    }
+
+    /// Wakes those whose socket has changed; returns how many sockets have.
+    pub(crate) fn wake(&mut self) -> usize {
+        self.shard.take_changed(&mut self.changed);
+        let changed = self.changed.len();
+        for id in self.changed.drain(..) {
+            if let Some(waiting) = self.waiting.get_mut(id.index() as usize) {
+                waiting.wake();
+            }
+        }
+        changed
+    }
+
+    /// Sends what may leave now; returns how many frames did.
+    pub(crate) fn transmit(&mut self) -> usize {
+        let Some(port) = self.port.as_deref_mut() else {
+            self.shard.transmit(&mut Nowhere, self.now);
+            return 0;
+        };
+        let mut egress = Outlet {
+            port,
+            errors: &mut self.errors,
+            sent: 0,
+        };
+        self.shard.transmit(&mut egress, self.now);
+        let sent = egress.sent;
+        if let Err(error) = port.flush() {
+            self.errors.note(&error);
+        }
+        if let Some(peers) = &mut self.peers {
+            peers.flush(&mut self.shard);
+        }
+        sent
+    }
+
+    /// Sends what may leave now to a way out of the caller's.
+    pub(crate) fn transmit_to(&mut self, egress: &mut impl Egress) {
+        self.shard.transmit(egress, self.now);
+    }
+
+    /// What was lost on the way.
+    pub(crate) fn link_errors(&self) -> LinkErrors {
+        LinkErrors {
+            handed_dropped: self.peers.as_ref().map_or(0, Peers::dropped),
+            ..self.errors
+        }
+    }
+
+    /// When the stack or a task has something to do without being asked.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let timer = self.timers.first_key_value().map(|(&(at, _), _)| at);
+        [self.shard.deadline(), timer].into_iter().flatten().min()
+    }
+
+    /// The link, to wait for it.
+    pub(crate) fn port(&self) -> Option<&(dyn Port + Send)> {
+        self.port.as_deref()
+    }
+
+    /// Has `waker` woken when the socket changes.
+    pub(crate) fn wait_for(&mut self, id: SocketId, side: Side, waker: &Waker) {
+        let index = id.index() as usize;
+        if self.waiting.len() <= index {
+            self.waiting.resize_with(index + 1, Waiting::default);
+        }
+        let waiting = &mut self.waiting[index];
+        let place = match side {
+            Side::Read => &mut waiting.read,
+            Side::Write => &mut waiting.write,
+        };
+        if !place.iter().any(|present| present.will_wake(waker)) {
+            place.push(waker.clone());
+        }
+    }
+
+    /// Closes a socket. Who waits for it is woken, and finds it gone.
+    pub(crate) fn close(&mut self, id: SocketId) {
+        if let Some(waiting) = self.waiting.get_mut(id.index() as usize) {
+            waiting.wake();
+        }
+        // It is gone already if it never came to be.
+        let _ = self.shard.close(id, self.now);
+    }
+
+    /// Has `waker` woken at `at`; returns the name of the timer.
+    pub(crate) fn add_timer(&mut self, at: Instant, waker: &Waker) -> (Instant, u64) {
+        self.timers_made += 1;
+        let key = (at, self.timers_made);
+        self.timers.insert(key, waker.clone());
+        key
+    }
+
+    /// Undoes [`Core::add_timer`], if it is not too late.
+    pub(crate) fn remove_timer(&mut self, key: (Instant, u64)) {
+        self.timers.remove(&key);
+    }
+}
+
+/// A link as the shard's way out.
+struct Outlet<'a> {
+    port: &'a mut (dyn Port + Send),
+    errors: &'a mut LinkErrors,
+    sent: usize,
+}
+
+impl Egress for Outlet<'_> {
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> bool {
+        match self.port.send(head, payload, offload) {
+            Ok(taken) => {
+                self.sent += usize::from(taken);
+                taken
+            }
+            // The frame is lost as on any link, and TCP repairs it.
+            Err(error) => {
+                self.errors.note(&error);
+                true
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+}
+
+/// The way out of a stack without a link: what is for itself turns round inside, and nothing else is routed.
+struct Nowhere;
+
+impl Egress for Nowhere {
+    fn send(&mut self, _head: &[u8], _payload: [&[u8]; 2], _offload: Offload) -> bool {
+        true
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            mtu: u16::MAX,
+            tx_checksum: true,
+            tx_segmentation_max: 65_536,
+            rx_aggregated: true,
+            trusted_checksum: true,
+            queues: 1,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A stack on each of several threads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use millrace_shard::{Claim, Groups, Hash, Limits, Steer};
+
+use crate::builder::{BuildError, Builder, random, refused, stack};
+use crate::core::Clock;
+use crate::peers::Peers;
+use crate::shared;
+use crate::stack::Stack;
+use crate::tasks::Remote;
+
+/// Something to be done on a shard's thread.
+type Job = Box<dyn FnOnce(&Shard) + Send>;
+
+/// What a job finds on its shard's thread: the stack, and the sockets that other threads hold.
+pub(crate) struct Shard {
+    pub(crate) stack: Stack,
+    pub(crate) listeners: Sockets<crate::TcpListener>,
+    pub(crate) streams: Sockets<crate::TcpStream>,
+    pub(crate) datagrams: Sockets<crate::UdpSocket>,
+}
+
+/// Sockets that other threads hold, by the names that they have there.
+type Sockets<S> = Rc<RefCell<HashMap<u64, Rc<S>>>>;
+
+struct Handle {
+    jobs: Sender<Job>,
+    remote: Arc<Remote>,
+}
+
+/// What shared sockets hold of their engine.
+pub(crate) struct Shards {
+    shards: Vec<Handle>,
+    next: AtomicUsize,
+    stop: Arc<AtomicBool>,
+}
+
+impl Shards {
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Has `job` done on a shard's thread, some time soon; never, once the engine has ended.
+    pub(crate) fn send(&self, shard: usize, job: impl FnOnce(&Shard) + Send + 'static) {
+        if let Some(handle) = self.shards.get(shard) {
+            // Who waits for it notices that it is gone.
+            let _ = handle.jobs.send(Box::new(job));
+            handle.remote.ring();
+        }
+    }
+
+    /// Has `job` done and waits for what it says.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        shard: usize,
+        job: impl FnOnce(&Shard, Sender<T>) + Send + 'static,
+    ) -> io::Result<T> {
+        if ON_SHARD.get() {
+            return Err(io::Error::new(
+                io::ErrorKind::Deadlock,
+                "a shared socket would make the shard wait for itself; use the shard's own",
+            ));
+        }
+        let (reply, answer) = channel();
+        self.send(shard, |shard| job(shard, reply));
+        answer.recv().map_err(|_| ended())
+    }
+
+    /// The shard that the next connection of ours is made on.
+    pub(crate) fn next(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()
+    }
+}
+
+thread_local! {
+    /// Whether this is a shard's thread.
+    static ON_SHARD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a call says when its engine is no more.
+pub(crate) fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the engine has ended")
+}
+
+/// Stacks on threads of their own, which share the addresses of one link: each has a queue of it, and the flows whose tag is its.
+///
+/// A server binds a listener on every shard; each accepts the connections that are its own. A connection that a shard makes comes back to it.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+///
+/// let engine = millrace::Builder::new().start(2, |stack, shard| async move {
+///     // Runs once on each of the threads.
+///     let listener = millrace::TcpListener::bind(&stack, (Ipv4Addr::LOCALHOST, 80)).expect("a free port");
+///     let client = millrace::TcpStream::connect_async(&stack, ([127, 0, 0, 1], 80).into()).await;
+///     assert!(client.is_ok() && listener.accept_async().await.is_ok(), "shard {shard}");
+/// })?;
+/// engine.join();
+/// # Ok::<(), millrace::BuildError>(())
+/// ```
+pub struct Engine {
+    shards: Arc<Shards>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Told when a shard's first task is over.
+    done: Mutex<Receiver<()>>,
+}
+
+impl Builder {
+    /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes of its stack and its number. The link needs a queue
+    /// for each; limits are shared out.
+    ///
+    /// # Errors
+    /// As [`Builder::build`], and [`BuildError::Queues`].
+    pub fn start<F, Fut>(self, shards: u16, main: F) -> Result<Engine, BuildError>
+    where
+        F: Fn(Stack, usize) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        let queues = self.link.queues();
+        let linkless = queues == 0;
+        if shards == 0 || shards > 64 || (!linkless && queues != usize::from(shards)) {
+            return Err(BuildError::Queues { shards, queues });
+        }
+        let mut config = self.config()?;
+        config.limits = share(&config.limits, shards);
+        let keys: [[u8; 8]; 3] = [
+            random().map_err(refused("cannot get random bytes"))?,
+            random().map_err(refused("cannot get random bytes"))?,
+            random().map_err(refused("cannot get random bytes"))?,
+        ];
+        let [one, two, three] = keys.map(u64::from_ne_bytes);
+        let hash = Hash::Keyed([one, two, three | 1]);
+        let receive_memory = self.receive_memory_bytes() / u64::from(shards);
+        let remotes: Result<Vec<_>, _> = (0..shards).map(|_| Remote::new()).collect();
+        let remotes = remotes.map_err(refused("cannot make a doorbell"))?;
+        let mut peers = Peers::mesh(&remotes).into_iter();
+        let mut links = self.link.split();
+        let clock = Clock::Real(std::time::Instant::now());
+        let main = Arc::new(main);
+        let stop = Arc::<AtomicBool>::default();
+        let (tell, done) = channel();
+        let (ready, started) = channel();
+        let mut handles = Vec::new();
+        let mut threads = Vec::new();
+        for (own, remote) in (0..shards).zip(remotes) {
+            let mut config = config.clone();
+            config.steer = (shards > 1).then(|| Steer {
+                own,
+                hash: hash.clone(),
+                groups: Groups::even(shards),
+            });
+            // One speaks for all.
+            if own > 0 {
+                config.claim = Claim::Nothing;
+            }
+            let peers = peers.next().filter(|_| shards > 1);
+            let link = links.next().unwrap_or_else(crate::Link::none);
+            let (jobs, receiver) = channel();
+            handles.push(Handle {
+                jobs,
+                remote: remote.clone(),
+            });
+            let (main, stop, tell, ready) =
+                (main.clone(), stop.clone(), tell.clone(), ready.clone());
+            let body = move || {
+                let stack = match stack(config, receive_memory, link, clock, remote, peers) {
+                    Ok(stack) => stack,
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        return;
+                    }
+                };
+                let first = main(stack.clone(), usize::from(own));
+                stack.spawn(async move {
+                    // Told however it ends.
+                    let _tell = Tell(tell);
+                    first.await;
+                });
+                let _ = ready.send(Ok(()));
+                drop(ready);
+                serve(&Shard::new(stack), &receiver, &stop);
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("millrace-{own}"))
+                .spawn(body)
+                .map_err(refused("cannot start a thread"))?;
+            threads.push(thread);
+        }
+        drop(ready);
+        let engine = Engine {
+            shards: Arc::new(Shards {
+                shards: handles,
+                next: AtomicUsize::new(0),
+                stop,
+            }),
+            threads: Mutex::new(threads),
+            done: Mutex::new(done),
+        };
+        for outcome in started {
+            outcome?;
+        }
+        Ok(engine)
+    }
+}
+
+/// Says that a task is over when it is dropped.
+struct Tell(Sender<()>);
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        // Nobody may be waiting.
+        let _ = self.0.send(());
+    }
+}
+
+impl Shard {
+    fn new(stack: Stack) -> Shard {
+        Shard {
+            stack,
+            listeners: Rc::default(),
+            streams: Rc::default(),
+            datagrams: Rc::default(),
+        }
+    }
+}
+
+/// A shard's thread.
+fn serve(shard: &Shard, jobs: &Receiver<Job>, stop: &AtomicBool) {
+    ON_SHARD.set(true);
+    while !stop.load(Ordering::Acquire) {
+        let mut done = 0;
+        while let Ok(job) = jobs.try_recv() {
+            job(shard);
+            done += 1;
+        }
+        if done + shard.stack.poll() == 0 && shard.stack.wait(None).is_err() {
+            return;
+        }
+    }
+    shard.listeners.borrow_mut().clear();
+    shard.streams.borrow_mut().clear();
+    shard.datagrams.borrow_mut().clear();
+    shard.stack.cancel_tasks();
+    shard.stack.poll();
+}
+
+impl Engine {
+    /// Waits until the first task of every shard is over, and ends the engine. Tasks that are left are dropped.
+    pub fn join(self) {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        // One message from each; less when a thread has ended otherwise.
+        for _ in 0..self.shards.count() {
+            if done.recv().is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Has `job` done with a shard's stack, on its thread.
+    pub fn with_stack(&self, shard: usize, job: impl FnOnce(&Stack) + Send + 'static) {
+        self.shards.send(shard, move |shard| job(&shard.stack));
+    }
+
+    /// How many shards it has.
+    pub fn shards(&self) -> usize {
+        self.shards.count()
+    }
+
+    /// Listens on all shards, for accepting by any thread.
+    ///
+    /// # Errors
+    /// Those of [`crate::TcpListener::bind`].
+    pub fn listen(&self, address: SocketAddr) -> io::Result<shared::TcpListener> {
+        shared::TcpListener::bind(&self.shards, address)
+    }
+
+    /// Connects, on one shard after the other, for use by any thread.
+    ///
+    /// # Errors
+    /// Those of [`crate::TcpStream::connect`].
+    pub fn connect(&self, address: SocketAddr) -> io::Result<shared::TcpStream> {
+        shared::TcpStream::connect(&self.shards, address)
+    }
+
+    /// A socket for datagrams with a peer, for use by any thread.
+    ///
+    /// # Errors
+    /// Those of [`crate::UdpSocket::connect`].
+    pub fn datagrams(&self, peer: SocketAddr) -> io::Result<shared::UdpSocket> {
+        shared::UdpSocket::connect(&self.shards, peer)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shards.stop.store(true, Ordering::Release);
+        for shard in &self.shards.shards {
+            shard.remote.ring();
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            // A panic has been reported on its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("shards", &self.shards())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One shard's share of limits that are meant for all.
+fn share(limits: &Limits, shards: u16) -> Limits {
+    let part = |of: u32| of.div_ceil(u32::from(shards));
+    Limits {
+        sockets: part(limits.sockets),
+        half_open: part(limits.half_open),
+        time_wait: part(limits.time_wait),
+        orphans: part(limits.orphans),
+        send_memory: limits.send_memory / u64::from(shards),
+        icmp_errors_per_second: part(limits.icmp_errors_per_second),
+        resets_per_second: part(limits.resets_per_second),
+        ..limits.clone()
+    }
+}

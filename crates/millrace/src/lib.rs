@@ -1,0 +1,68 @@
+//! A TCP/IP stack inside your program.
+//!
+//! A [`Stack`] is a host: it has addresses on a [`Link`], and sockets that read like those of [`std::net`]. It runs on the thread that made it, makes no
+//! system calls but those of its link, and shares nothing with anybody.
+//!
+//! ```no_run
+//! use std::io::Write;
+//!
+//! // A TAP device; the kernel is 10.77.0.1 at its other end, and we are 10.77.0.2.
+//! let link = millrace::Link::tap(&millrace::Tap {
+//!     hosts: vec![("10.77.0.1".parse()?, 24)],
+//!     ..millrace::Tap::default()
+//! })?;
+//! let stack = millrace::Builder::new()
+//!     .link(link)
+//!     .address(std::net::Ipv4Addr::new(10, 77, 0, 2), 24)
+//!     .build()?;
+//! let listener = millrace::TcpListener::bind(&stack, "10.77.0.2:80")?;
+//! for stream in listener.incoming() {
+//!     stream?.write_all(b"hello\n")?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which way to use it
+//! - **Blocking**, as above: one thing at a time. While a call waits, the stack works.
+//! - **Tasks**: [`Stack::spawn`] and [`Stack::block_on`] run plain futures on the stack's own thread; what ends in `_async` is made for them. With the
+//!   features `futures` and `tokio` a [`TcpStream`] has those crates' I/O traits.
+//! - **A loop of your own**: [`Stack::poll`] does what there is to do, [`Stack::wait`] (or [`Stack::descriptor`] and [`Stack::deadline`]) says when there is
+//!   more; the `try_` calls never wait.
+//! - **Many cores**: an [`Engine`] has a stack on each of several threads, one for each queue of the link, and [`shared`] sockets for any thread.
+//! - **Without a clock or a link**: [`Builder::manual_clock`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told,
+//!   for tests and simulation.
+//!
+//! # What it costs
+//! Bytes that are received lie in rings of the stack's, which [`TcpStream::read_with`] shows without a copy; [`TcpStream::write_with`] writes where bytes will be
+//! sent from. A connection that is idle holds no buffer.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod core;
+mod engine;
+mod link;
+mod peers;
+pub mod shared;
+mod stack;
+mod tasks;
+mod tcp;
+mod udp;
+
+pub use builder::{BuildError, Builder};
+pub use core::LinkErrors;
+pub use engine::Engine;
+pub use link::{Link, LinkError, Tap};
+pub use stack::Stack;
+pub use tasks::JoinHandle;
+pub use tcp::{TcpListener, TcpOptions, TcpStream};
+pub use udp::{Received, UdpSocket};
+
+pub use millrace_port::{Port, RxMeta, xdp};
+pub use millrace_shard::{
+    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Limits, Opt, OptName, Options, Reuse,
+    SendTo, SocketInfo, SocketState, Usage,
+};
+pub use millrace_tcp::{
+    Algorithm, Config as TcpConfig, Duration, Ecn, Info, Instant, Keepalive, MtuProbing, State,
+};
+pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};

@@ -1,0 +1,230 @@
+//! What a stack is connected to.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use millrace_port::{Capabilities, Port, packet, pair, spec, tap, xdp};
+use millrace_wire::ethernet::Mac;
+
+/// A link, opened: a source and sink of frames, or none.
+pub struct Link {
+    ports: Vec<Box<dyn Port + Send>>,
+    name: Option<String>,
+    notes: Vec<String>,
+}
+
+/// Why a link does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A TAP device.
+    #[error(transparent)]
+    Tap(#[from] tap::Error),
+    /// A packet socket.
+    #[error(transparent)]
+    Packet(#[from] packet::Error),
+    /// AF_XDP.
+    #[error(transparent)]
+    Xdp(#[from] xdp::Error),
+    /// Text that names no link.
+    #[error(transparent)]
+    Spec(#[from] spec::Error),
+    /// The machine.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// A TAP device to be made.
+#[derive(Clone, Debug)]
+pub struct Tap {
+    /// Its name; a free one (`mr0`, `mr1`, ...) if none.
+    pub name: Option<String>,
+    /// The kernel's addresses at its other end, with the bits of their prefixes. Without one the device is set up, and has no address.
+    pub hosts: Vec<(IpAddr, u8)>,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Queues: one for each shard.
+    pub queues: u16,
+}
+
+impl Default for Tap {
+    fn default() -> Tap {
+        Tap {
+            name: None,
+            hosts: Vec::new(),
+            mtu: 1500,
+            queues: 1,
+        }
+    }
+}
+
+impl Link {
+    /// No link: a host of its own, with loopback at most.
+    pub fn none() -> Link {
+        Link {
+            ports: Vec::new(),
+            name: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// A TAP device, at whose other end is the kernel. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// [`LinkError::Tap`].
+    pub fn tap(device: &Tap) -> Result<Link, LinkError> {
+        let taps = tap::open(&tap::Config {
+            name: device.name.clone(),
+            up: true,
+            hosts: device.hosts.clone(),
+            mtu: device.mtu,
+            queues: device.queues,
+            ..tap::Config::default()
+        })?;
+        let name = taps.first().map(|tap| tap.name().to_owned());
+        Ok(Link {
+            ports: boxed(taps),
+            name,
+            notes: Vec::new(),
+        })
+    }
+
+    /// A network device that is there already, beside the kernel, under a link-layer address of our own. Needs CAP_NET_RAW.
+    ///
+    /// # Errors
+    /// [`LinkError::Packet`].
+    pub fn packet(device: &str, queues: u16) -> Result<Link, LinkError> {
+        let sockets = packet::open(&packet::Config {
+            device: device.to_owned(),
+            queues,
+            mac: None,
+            vlan: None,
+        })?;
+        Ok(Link {
+            ports: boxed(sockets),
+            name: Some(device.to_owned()),
+            notes: Vec::new(),
+        })
+    }
+
+    /// A network device by AF_XDP: past the kernel's stack, under a link-layer address of our own. Needs CAP_NET_RAW and CAP_BPF. What a person should know of it
+    /// is in [`Link::notes`].
+    ///
+    /// # Errors
+    /// [`LinkError::Xdp`].
+    pub fn xdp(config: &xdp::Config) -> Result<Link, LinkError> {
+        let opened = xdp::open(config)?;
+        Ok(Link {
+            ports: boxed(opened.ports),
+            name: Some(config.device.clone()),
+            notes: opened.notes,
+        })
+    }
+
+    /// Two links that lead to each other in memory, for packets of up to `mtu` bytes. They cannot be waited for: poll both ends in turn.
+    pub fn pair(mtu: u16) -> (Link, Link) {
+        let (one, two) = pair::pair(pair::Config {
+            mtu,
+            offload: true,
+            ..pair::Config::default()
+        });
+        let link = |end| Link {
+            ports: boxed(vec![end]),
+            name: None,
+            notes: Vec::new(),
+        };
+        (link(one), link(two))
+    }
+
+    /// A port of your own making; one for each shard.
+    pub fn custom(ports: Vec<Box<dyn Port + Send>>) -> Link {
+        Link {
+            ports,
+            name: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The name of its device, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Why it is not the fastest that there is, if it is not.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
+        self.ports.first().map(|port| port.capabilities())
+    }
+
+    /// How many shards it has ports for; none if it has none at all.
+    pub(crate) fn queues(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// One link for each port.
+    pub(crate) fn split(self) -> impl Iterator<Item = Link> {
+        let name = self.name;
+        self.ports.into_iter().map(move |port| Link {
+            ports: vec![port],
+            name: name.clone(),
+            notes: Vec::new(),
+        })
+    }
+
+    pub(crate) fn into_port(self) -> Option<Box<dyn Port + Send>> {
+        self.ports.into_iter().next()
+    }
+
+    /// The link-layer address that frames leave under.
+    pub(crate) fn mac(&self) -> Mac {
+        self.capabilities()
+            .map_or(Mac([2, 0, 0, 0, 0, 1]), |capabilities| capabilities.mac)
+    }
+}
+
+fn boxed<P: Port + Send + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port + Send>> {
+    ports
+        .into_iter()
+        .map(|port| Box::new(port) as Box<dyn Port + Send>)
+        .collect()
+}
+
+impl FromStr for Link {
+    type Err = LinkError;
+
+    /// Opens the link that the text names, as on the command line: `tap`, `tap:NAME`, `packet:NAME`, `xdp:NAME`.
+    fn from_str(text: &str) -> Result<Link, LinkError> {
+        match text.parse::<spec::Spec>()? {
+            spec::Spec::Tap { name } => Link::tap(&Tap {
+                name,
+                ..Tap::default()
+            }),
+            spec::Spec::Packet { name } => Link::packet(&name, 1),
+            spec::Spec::Xdp { name, queues, mode } => Link::xdp(&xdp::Config {
+                device: name,
+                queues,
+                mode,
+                ports: 1,
+                mac: None,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("name", &self.name)
+            .field("ports", &self.ports.len())
+            .finish()
+    }
+}

@@ -1,0 +1,366 @@
+//! Sockets for any thread: `Send` and `Sync`, and blocking.
+//!
+//! Each belongs to a shard of an [`crate::Engine`], whose thread does the work; a call hands its bytes over and waits. That costs two wake-ups and a copy, so it is
+//! for programs that have threads anyway, not for the last microsecond: what runs as a task on the shard itself needs neither. On a shard's own thread they return
+//! [`io::ErrorKind::Deadlock`].
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use millrace_shard::Opt;
+
+use crate::engine::{Shard, Shards, ended};
+
+/// Bytes that one call hands over at most.
+const PIECE: usize = 256 << 10;
+
+/// Names a socket on its shard's thread.
+fn new_key() -> u64 {
+    static KEYS: AtomicU64 = AtomicU64::new(0);
+    KEYS.fetch_add(1, Ordering::Relaxed)
+}
+
+type Accepted = io::Result<(TcpStream, SocketAddr)>;
+
+/// Waits for connections on all shards.
+pub struct TcpListener {
+    shards: Arc<Shards>,
+    key: u64,
+    local: SocketAddr,
+    accepted: Mutex<Receiver<Accepted>>,
+}
+
+impl TcpListener {
+    pub(crate) fn bind(shards: &Arc<Shards>, address: SocketAddr) -> io::Result<TcpListener> {
+        let (tell, accepted) = channel();
+        let mut listener = TcpListener {
+            shards: shards.clone(),
+            key: new_key(),
+            local: address,
+            accepted: Mutex::new(accepted),
+        };
+        for shard in 0..shards.count() {
+            let (key, tell, shards) = (listener.key, tell.clone(), shards.clone());
+            // All listen at the port that the first one has found free.
+            let address = listener.local;
+            listener.local = shards.clone().ask(shard, move |here, reply| {
+                let bound = crate::TcpListener::bind(&here.stack, address).and_then(|bound| {
+                    let local = bound.local_addr()?;
+                    accept_all(here, shards, shard, key, bound, tell);
+                    Ok(local)
+                });
+                // Whoever asked is waiting.
+                let _ = reply.send(bound);
+            })??;
+        }
+        Ok(listener)
+    }
+
+    /// The next connection of any shard, and who is at its other end.
+    ///
+    /// # Errors
+    /// Those of [`crate::TcpListener::accept`]; [`io::ErrorKind::NotConnected`] when the engine has ended.
+    pub fn accept(&self) -> Accepted {
+        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.recv().map_err(|_| ended())?
+    }
+
+    /// Its address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// Accepts for all threads, as long as the listener is there.
+fn accept_all(
+    here: &Shard,
+    shards: Arc<Shards>,
+    shard: usize,
+    key: u64,
+    listener: crate::TcpListener,
+    tell: Sender<Accepted>,
+) {
+    let listener = Rc::new(listener);
+    let watched = Rc::downgrade(&listener);
+    here.listeners.borrow_mut().insert(key, listener);
+    let streams = here.streams.clone();
+    here.stack.spawn(async move {
+        loop {
+            let next = poll_fn(|cx| match watched.upgrade() {
+                Some(listener) => listener.poll_accept(cx).map(Some),
+                None => Poll::Ready(None),
+            });
+            let Some(outcome) = next.await else {
+                return;
+            };
+            let failed = outcome.is_err();
+            let outcome = outcome.and_then(|(stream, peer)| {
+                let local = stream.local_addr()?;
+                let key = new_key();
+                streams.borrow_mut().insert(key, Rc::new(stream));
+                let shared = TcpStream {
+                    shards: shards.clone(),
+                    shard,
+                    key,
+                    local,
+                    peer,
+                };
+                Ok((shared, peer))
+            });
+            // If nobody waits any more, the connection is closed with what comes back.
+            if tell.send(outcome).is_err() || failed {
+                return;
+            }
+        }
+    });
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let key = self.key;
+        for shard in 0..self.shards.count() {
+            self.shards.send(shard, move |here| {
+                let listener = here.listeners.borrow_mut().remove(&key);
+                drop(listener);
+            });
+        }
+    }
+}
+
+/// A connection.
+pub struct TcpStream {
+    shards: Arc<Shards>,
+    shard: usize,
+    key: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl TcpStream {
+    pub(crate) fn connect(shards: &Arc<Shards>, address: SocketAddr) -> io::Result<TcpStream> {
+        let (shard, key) = (shards.next(), new_key());
+        let local = shards.ask(shard, move |here, reply: Sender<io::Result<SocketAddr>>| {
+            let (stack, streams) = (here.stack.clone(), here.streams.clone());
+            here.stack.spawn(async move {
+                let connected = crate::TcpStream::connect_async(&stack, address).await;
+                let local = connected.and_then(|stream| {
+                    let local = stream.local_addr()?;
+                    streams.borrow_mut().insert(key, Rc::new(stream));
+                    Ok(local)
+                });
+                if reply.send(local).is_err() {
+                    streams.borrow_mut().remove(&key);
+                }
+            });
+        })??;
+        Ok(TcpStream {
+            shards: shards.clone(),
+            shard,
+            key,
+            local,
+            peer: address,
+        })
+    }
+
+    /// Has something done with the connection on its shard, in a task, and waits for what that says.
+    fn ask<T: Send + 'static, F>(
+        &self,
+        job: impl FnOnce(Rc<crate::TcpStream>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        F: Future<Output = io::Result<T>> + 'static,
+    {
+        let key = self.key;
+        self.shards
+            .ask(self.shard, move |here, reply: Sender<io::Result<T>>| {
+                // It is there as long as `self` is.
+                let stream = here.streams.borrow().get(&key).cloned();
+                if let Some(stream) = stream {
+                    here.stack.spawn(async move {
+                        let _ = reply.send(job(stream).await);
+                    });
+                }
+            })?
+    }
+
+    /// Its own address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// As [`crate::TcpStream::set_option`].
+    pub fn set_option(&self, option: Opt) -> io::Result<()> {
+        self.ask(move |stream| async move { stream.set_option(option) })
+    }
+
+    /// Shuts a direction.
+    ///
+    /// # Errors
+    /// As [`crate::TcpStream::shutdown`].
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.ask(move |stream| async move { stream.shutdown(how) })
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = out.len().min(PIECE);
+        let bytes = self.ask(move |stream| async move {
+            let mut bytes = vec![0; len];
+            let len = stream.read_async(&mut bytes).await?;
+            bytes.truncate(len);
+            Ok(bytes)
+        })?;
+        out[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = bytes[..bytes.len().min(PIECE)].to_vec();
+        self.ask(move |stream| async move { stream.write_async(&bytes).await })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(out)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        let key = self.key;
+        self.shards.send(self.shard, move |here| {
+            let stream = here.streams.borrow_mut().remove(&key);
+            drop(stream);
+        });
+    }
+}
+
+/// A socket for datagrams. It hears what comes to its shard: give it a peer, which makes that all there is for it, or use one on each shard.
+pub struct UdpSocket {
+    shards: Arc<Shards>,
+    shard: usize,
+    key: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl UdpSocket {
+    pub(crate) fn connect(shards: &Arc<Shards>, peer: SocketAddr) -> io::Result<UdpSocket> {
+        let (shard, key) = (shards.next(), new_key());
+        let local = shards.ask(shard, move |here, reply| {
+            let made = crate::UdpSocket::connected(&here.stack, peer).and_then(|socket| {
+                let local = socket.local_addr()?;
+                here.datagrams.borrow_mut().insert(key, Rc::new(socket));
+                Ok(local)
+            });
+            let _ = reply.send(made);
+        })??;
+        Ok(UdpSocket {
+            shards: shards.clone(),
+            shard,
+            key,
+            local,
+            peer,
+        })
+    }
+
+    fn ask<T: Send + 'static, F>(
+        &self,
+        job: impl FnOnce(Rc<crate::UdpSocket>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        F: Future<Output = io::Result<T>> + 'static,
+    {
+        let key = self.key;
+        self.shards
+            .ask(self.shard, move |here, reply: Sender<io::Result<T>>| {
+                let socket = here.datagrams.borrow().get(&key).cloned();
+                if let Some(socket) = socket {
+                    here.stack.spawn(async move {
+                        let _ = reply.send(job(socket).await);
+                    });
+                }
+            })?
+    }
+
+    /// Sends a datagram to the peer; returns its length.
+    ///
+    /// # Errors
+    /// As [`crate::UdpSocket::send_to`].
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = bytes.to_vec();
+        self.ask(move |socket| async move {
+            socket
+                .send_as_async(&bytes, &millrace_shard::SendTo::default())
+                .await
+        })
+    }
+
+    /// The oldest datagram from the peer: its length, cut to the buffer's.
+    ///
+    /// # Errors
+    /// As [`crate::UdpSocket::recv_from`].
+    pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
+        let len = out.len().min(PIECE);
+        let bytes = self.ask(move |socket| async move {
+            let mut bytes = vec![0; len];
+            let received = socket.recv_with_info_async(&mut bytes).await?;
+            bytes.truncate(received.len);
+            Ok(bytes)
+        })?;
+        out[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    /// Its own address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        let key = self.key;
+        self.shards.send(self.shard, move |here| {
+            let socket = here.datagrams.borrow_mut().remove(&key);
+            drop(socket);
+        });
+    }
+}

@@ -1,0 +1,435 @@
+//! The stack on the caller's thread.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use millrace_shard::{Counters, Egress, Error, HeapMemory, Shard, SocketId, SocketInfo, Usage};
+use millrace_tcp::Instant;
+use millrace_wire::offload::Frame;
+use rustix::event::{Timespec, epoll};
+
+use crate::core::{Clock, Core, LinkErrors, Side};
+use crate::link::Link;
+use crate::peers::Peers;
+use crate::tasks::{JoinHandle, Remote, Tasks, joined};
+
+const TOKEN_LINK: u64 = 1;
+const TOKEN_DOORBELL: u64 = 2;
+
+/// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of them and of its sockets.
+///
+/// It does nothing by itself. One of these makes it work:
+/// - a blocking call of a socket ([`std::io::Read`], [`crate::TcpListener::accept`], ...), until it has its answer;
+/// - [`Stack::block_on`] and [`Stack::run`], which run tasks;
+/// - a loop of your own of [`Stack::poll`] and [`Stack::wait`], or of [`Stack::poll_at`] with a clock of your own.
+#[derive(Clone)]
+pub struct Stack {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    core: RefCell<Core>,
+    tasks: Tasks,
+    epoll: OwnedFd,
+    /// Sockets that were dropped while the stack was borrowed.
+    closing: RefCell<Vec<SocketId>>,
+}
+
+impl Stack {
+    pub(crate) fn new(
+        shard: Shard<HeapMemory>,
+        link: Link,
+        clock: Clock,
+        remote: Arc<Remote>,
+        peers: Option<Peers>,
+    ) -> Result<Stack, io::Error> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let port = link.into_port();
+        epoll::add(
+            &epoll,
+            remote.doorbell(),
+            epoll::EventData::new_u64(TOKEN_DOORBELL),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        if let Some(descriptor) = port.as_ref().and_then(|port| port.descriptor()) {
+            epoll::add(
+                &epoll,
+                descriptor,
+                epoll::EventData::new_u64(TOKEN_LINK),
+                epoll::EventFlags::IN,
+            )?;
+        }
+        Ok(Stack {
+            inner: Rc::new(Inner {
+                core: RefCell::new(Core::new(shard, port, clock, peers)),
+                tasks: Tasks::new(remote),
+                epoll,
+                closing: RefCell::default(),
+            }),
+        })
+    }
+
+    /// Does what there is to do now: frames in, timers, tasks, frames out. Returns how much that was; 0 means that it is time for [`Stack::wait`].
+    /// Never waits.
+    pub fn poll(&self) -> usize {
+        self.inner.tasks.enter(|| {
+            let received = {
+                let mut core = self.inner.core.borrow_mut();
+                core.read_clock();
+                let received = core.receive();
+                core.advance();
+                received + core.wake()
+            };
+            received + self.tasks_and_out(|core| core.transmit())
+        })
+    }
+
+    /// As [`Stack::poll`] at a time of the caller's, for a stack that was made with [`crate::Builder::manual_clock`]. Time does not go back: an earlier one is
+    /// taken for the last.
+    pub fn poll_at(&self, now: Instant) -> usize {
+        {
+            let mut core = self.inner.core.borrow_mut();
+            core.now = core.now.max(now);
+        }
+        self.poll()
+    }
+
+    /// Takes in one frame of the caller's, at the time of the last [`Stack::poll_at`]. What it gives rise to leaves with [`Stack::transmit`].
+    pub fn input(&self, frame: &Frame<'_>) {
+        self.inner.tasks.enter(|| {
+            let mut core = self.inner.core.borrow_mut();
+            core.input(frame);
+            core.wake();
+        });
+    }
+
+    /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is one, gets none of it.
+    pub fn transmit(&self, egress: &mut impl Egress) {
+        self.inner.tasks.enter(|| {
+            {
+                let mut core = self.inner.core.borrow_mut();
+                core.advance();
+                core.wake();
+            }
+            self.tasks_and_out(|core| {
+                core.transmit_to(egress);
+                0
+            });
+        });
+    }
+
+    fn tasks_and_out(&self, out: impl FnOnce(&mut Core) -> usize) -> usize {
+        let run = self.inner.tasks.run();
+        let mut core = self.inner.core.borrow_mut();
+        for id in self.inner.closing.borrow_mut().drain(..) {
+            core.close(id);
+        }
+        let sent = out(&mut core);
+        // What turned round inside is news.
+        run + sent + core.wake()
+    }
+
+    /// When [`Stack::poll`] has something to do even if no frame comes; none if never.
+    pub fn deadline(&self) -> Option<Instant> {
+        let core = self.inner.core.borrow();
+        if self.inner.tasks.has_ready() {
+            return Some(core.now);
+        }
+        core.deadline()
+    }
+
+    /// The time of the last [`Stack::poll`], from an origin that is the stack's.
+    pub fn now(&self) -> Instant {
+        self.inner.core.borrow().now
+    }
+
+    /// Waits until there is something to do: a frame, a timer, a wake-up from another thread; for `at_most` so long. Returns at once if the link cannot be waited
+    /// for.
+    ///
+    /// # Errors
+    /// Those of `epoll_wait`; an interruption by a signal is none.
+    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
+        let patience = {
+            let mut core = self.inner.core.borrow_mut();
+            core.read_clock();
+            let blind = core.port().is_some_and(|port| port.descriptor().is_none());
+            if blind || self.inner.tasks.has_ready() {
+                return Ok(());
+            }
+            let until = core.deadline();
+            until.map(|until| Duration::from_micros((until - core.now).as_micros()))
+        };
+        let patience = match (patience, at_most) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let timeout = patience.map(|patience| Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        });
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+        match epoll::wait(&self.inner.epoll, &mut events, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A descriptor that is readable when [`Stack::poll`] has something to do, for a loop of your own around `epoll`; look at [`Stack::deadline`] as well.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.epoll.as_fd()
+    }
+
+    /// Adds a task. It runs when the stack does, on this thread.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let (task, handle) = joined(future);
+        self.inner.tasks.spawn(task);
+        handle
+    }
+
+    /// Runs the stack and its tasks until `future` is ready.
+    ///
+    /// # Panics
+    /// When the stack cannot wait, which takes a broken descriptor.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let main = Arc::new(Main {
+            woken: AtomicBool::new(true),
+            thread: std::thread::current().id(),
+            remote: self.inner.tasks.remote.clone(),
+        });
+        let waker = Waker::from(main.clone());
+        loop {
+            if main.woken.swap(false, Ordering::AcqRel) {
+                let polled = self
+                    .inner
+                    .tasks
+                    .enter(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+                if let Poll::Ready(output) = polled {
+                    // What it has written leaves before it goes on.
+                    self.poll();
+                    return output;
+                }
+            }
+            if self.poll() == 0 && !main.woken.load(Ordering::Acquire) {
+                self.wait(None).expect("epoll_wait on our own descriptors");
+            }
+        }
+    }
+
+    /// Runs the stack and its tasks until no task is left.
+    ///
+    /// # Errors
+    /// Those of [`Stack::wait`].
+    pub fn run(&self) -> io::Result<()> {
+        while self.inner.tasks.live() > 0 {
+            if self.poll() == 0 {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ready after `span`.
+    pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + 'static + use<> {
+        Sleep {
+            stack: self.clone(),
+            until: self.now()
+                + millrace_tcp::Duration::from_micros(
+                    u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
+                ),
+            timer: None,
+        }
+    }
+
+    /// What `future` returns, or none if that takes longer than `span`.
+    pub async fn timeout<F: Future>(&self, span: Duration, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let mut sleep = std::pin::pin!(self.sleep(span));
+        poll_fn(move |cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// Drops all tasks. Sockets that only they held are closed.
+    pub fn cancel_tasks(&self) {
+        self.inner.tasks.clear();
+    }
+
+    /// Counts since the start.
+    pub fn counters(&self) -> Counters {
+        *self.inner.core.borrow().shard.counters()
+    }
+
+    /// What is in use now.
+    pub fn usage(&self) -> Usage {
+        self.inner.core.borrow().shard.usage()
+    }
+
+    /// Frames that were lost on this side of the link.
+    pub fn link_errors(&self) -> LinkErrors {
+        self.inner.core.borrow().link_errors()
+    }
+
+    /// Shows every socket, half-open connection and connection in TIME-WAIT to `visit`, as `ss` would. `visit` must leave the stack alone.
+    pub fn for_each_socket(&self, visit: impl FnMut(&SocketInfo)) {
+        let core = self.inner.core.borrow();
+        core.shard.for_each_socket(core.now, visit);
+    }
+
+    /// Something short with the stack's parts.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut Core) -> T) -> T {
+        body(&mut self.inner.core.borrow_mut())
+    }
+
+    /// Does `attempt`, once or until it need not wait any longer; what it queues leaves at once.
+    pub(crate) fn blocking<T>(
+        &self,
+        nonblocking: bool,
+        until: Option<Duration>,
+        mut attempt: impl FnMut(&mut Core) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let mut end = None;
+        loop {
+            match self.with(&mut attempt) {
+                Err(Error::WouldBlock) if !nonblocking => {}
+                outcome => {
+                    if !nonblocking {
+                        self.with(Core::transmit);
+                    }
+                    return outcome.map_err(system);
+                }
+            }
+            let now = self.with(|core| {
+                core.read_clock();
+                core.now
+            });
+            let left = match until {
+                None => None,
+                Some(span) => {
+                    let span = millrace_tcp::Duration::from_micros(
+                        u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
+                    );
+                    let end = *end.get_or_insert(now + span);
+                    if now >= end {
+                        return Err(system(Error::WouldBlock));
+                    }
+                    Some(Duration::from_micros((end - now).as_micros()))
+                }
+            };
+            if self.poll() == 0 {
+                self.wait(left)?;
+            }
+        }
+    }
+
+    /// Does `attempt`; if it would have to wait, has the task woken when the socket changes.
+    pub(crate) fn attempt<T>(
+        &self,
+        cx: &Context<'_>,
+        id: SocketId,
+        side: Side,
+        attempt: impl FnOnce(&mut Core) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        self.with(|core| match attempt(core) {
+            Err(Error::WouldBlock) => {
+                core.wait_for(id, side, cx.waker());
+                Poll::Pending
+            }
+            outcome => Poll::Ready(outcome.map_err(system)),
+        })
+    }
+
+    /// Closes a socket, now or as soon as the stack can be reached.
+    pub(crate) fn close(&self, id: SocketId) {
+        match self.inner.core.try_borrow_mut() {
+            Ok(mut core) => core.close(id),
+            Err(_) => self.inner.closing.borrow_mut().push(id),
+        }
+    }
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Connections that sockets have closed end as well as they can: what may leave now does.
+        let core = self.core.get_mut();
+        core.read_clock();
+        core.transmit();
+    }
+}
+
+/// Wakes the future of [`Stack::block_on`].
+struct Main {
+    woken: AtomicBool,
+    thread: ThreadId,
+    remote: Arc<Remote>,
+}
+
+impl Wake for Main {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        if std::thread::current().id() != self.thread {
+            self.remote.ring();
+        }
+    }
+}
+
+/// What the kernel would say.
+pub(crate) fn system(error: Error) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
+
+struct Sleep {
+    stack: Stack,
+    until: Instant,
+    timer: Option<(Instant, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let until = self.until;
+        let before = self.timer.take();
+        let timer = self.stack.with(|core| {
+            if let Some(timer) = before {
+                core.remove_timer(timer);
+            }
+            (core.now < until).then(|| core.add_timer(until, cx.waker()))
+        });
+        self.timer = timer;
+        match self.timer {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.stack.with(|core| core.remove_timer(timer));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Sockets for datagrams.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use millrace_shard::{Error, Opt, Options, SendTo, SocketId};
+use millrace_wire::record::Record;
+
+use crate::core::{Core, Side};
+use crate::stack::{Stack, system};
+use crate::tcp::{OWNER, Socket, each};
+
+/// A socket for datagrams, as [`std::net::UdpSocket`].
+///
+/// ```
+/// let stack = millrace::Builder::new().build()?;
+/// let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+/// let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+/// client.send_to(b"where?", "127.0.0.1:53")?;
+/// let mut buffer = [0; 512];
+/// let (len, from) = server.recv_from(&mut buffer)?;
+/// assert_eq!((&buffer[..len], from), (&b"where?"[..], client.local_addr()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: Socket,
+}
+
+/// What is known of a datagram that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that were copied.
+    pub len: usize,
+    /// Bytes that it had: more than `len` if the buffer was too small.
+    pub full_len: usize,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// The address that it was sent to (`IP_PKTINFO`).
+    pub to: IpAddr,
+    /// Datagrams that were dropped before it for want of room, since the socket was made, modulo 2^32 (`SO_RXQ_OVFL`).
+    pub dropped: u32,
+}
+
+impl Received {
+    fn of(record: &Record, room: usize) -> Received {
+        let full_len = record.payload_len as usize;
+        Received {
+            len: full_len.min(room),
+            full_len,
+            from: record.from,
+            to: record.to,
+            dropped: record.dropped,
+        }
+    }
+}
+
+impl UdpSocket {
+    /// A socket at an address of the stack's. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// Those of `bind`, as Linux has them.
+    pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        each(address, |address| {
+            UdpSocket::bind_with(stack, address, &Options::default())
+        })
+    }
+
+    /// As [`UdpSocket::bind`], with options.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    pub fn bind_with(
+        stack: &Stack,
+        address: SocketAddr,
+        options: &Options,
+    ) -> io::Result<UdpSocket> {
+        stack.with(|core| {
+            // Nobody reads its ring but through the shard, which knows how far: it needs no name.
+            let id = core
+                .shard
+                .datagram(OWNER, options, u32::MAX)
+                .map_err(system)?;
+            if let Err(error) = core.shard.bind_datagram(id, address, options) {
+                core.close(id);
+                return Err(system(error));
+            }
+            Ok(UdpSocket {
+                socket: Socket::new(stack, id),
+            })
+        })
+    }
+
+    /// A socket with a peer, at a port that brings the answers back here.
+    ///
+    /// # Errors
+    /// Those of [`UdpSocket::connect`].
+    pub fn connected(stack: &Stack, peer: SocketAddr) -> io::Result<UdpSocket> {
+        stack.with(|core| {
+            let id = core
+                .shard
+                .datagram(OWNER, &Options::default(), u32::MAX)
+                .map_err(system)?;
+            if let Err(error) = core.shard.connect_datagram(id, peer) {
+                core.close(id);
+                return Err(system(error));
+            }
+            Ok(UdpSocket {
+                socket: Socket::new(stack, id),
+            })
+        })
+    }
+
+    /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EINVAL`, ...
+    pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
+        each(address, |address| {
+            self.socket
+                .stack
+                .with(|core| core.shard.connect_datagram(self.socket.id, address))
+                .map_err(system)
+        })
+    }
+
+    /// Sends a datagram; returns its length. It waits while the send buffer is full.
+    ///
+    /// # Errors
+    /// `EMSGSIZE`, `ENETUNREACH`, ...; what ICMP said of one before, once.
+    pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
+        each(address, |address| self.send_as(bytes, &to(address)))
+    }
+
+    /// Sends a datagram to the peer.
+    ///
+    /// # Errors
+    /// `EDESTADDRREQ` without one, and those of [`UdpSocket::send_to`].
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.send_as(bytes, &SendTo::default())
+    }
+
+    /// Sends a datagram with all that can be said of it: source address, hops, and cutting into several.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`].
+    pub fn send_as(&self, bytes: &[u8], what: &SendTo) -> io::Result<usize> {
+        self.socket
+            .call(Side::Write, |core, id| send(core, id, bytes, what))
+    }
+
+    /// [`UdpSocket::send_to`] in a task.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`].
+    pub async fn send_to_async(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
+        self.send_as_async(bytes, &to(address)).await
+    }
+
+    /// [`UdpSocket::send_as`] in a task.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`].
+    pub async fn send_as_async(&self, bytes: &[u8], what: &SendTo) -> io::Result<usize> {
+        poll_fn(|cx| {
+            self.socket
+                .poll(cx, Side::Write, |core, id| send(core, id, bytes, what))
+        })
+        .await
+    }
+
+    /// The oldest datagram that has come: its length, cut to the buffer's, and who sent it.
+    ///
+    /// # Errors
+    /// What ICMP said of one that was sent, once.
+    pub fn recv_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self.recv_with_info(out)?;
+        Ok((received.len, received.from))
+    }
+
+    /// The oldest datagram from the peer.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
+        self.recv_with_info(out).map(|received| received.len)
+    }
+
+    /// As [`UdpSocket::recv_from`], with all that is known of it.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn recv_with_info(&self, out: &mut [u8]) -> io::Result<Received> {
+        let record = self
+            .socket
+            .call(Side::Read, |core, id| core.shard.recv_from(id, out, false))?;
+        Ok(Received::of(&record, out.len()))
+    }
+
+    /// [`UdpSocket::recv_with_info`] in a task.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub async fn recv_with_info_async(&self, out: &mut [u8]) -> io::Result<Received> {
+        poll_fn(|cx| self.poll_recv(cx, out)).await
+    }
+
+    /// [`UdpSocket::recv_from`] in a task.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub async fn recv_from_async(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self.recv_with_info_async(out).await?;
+        Ok((received.len, received.from))
+    }
+
+    /// What [`UdpSocket::recv_with_info_async`] is made of.
+    pub fn poll_recv(&self, cx: &Context<'_>, out: &mut [u8]) -> Poll<io::Result<Received>> {
+        let room = out.len();
+        let polled = self.socket.poll(cx, Side::Read, |core, id| {
+            core.shard.recv_from(id, out, false)
+        });
+        polled.map_ok(|record| Received::of(&record, room))
+    }
+
+    /// Hears what is sent to a group, too.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no group, `EADDRINUSE` for one that it hears already.
+    pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
+        self.socket
+            .stack
+            .with(|core| core.shard.join(self.socket.id, group, core.now))
+            .map_err(system)
+    }
+
+    /// Undoes [`UdpSocket::join_multicast`].
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for a group that it does not hear.
+    pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
+        self.socket
+            .stack
+            .with(|core| core.shard.leave(self.socket.id, group, core.now))
+            .map_err(system)
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.ends().map(|(local, _)| local)
+    }
+
+    /// Its peer's.
+    ///
+    /// # Errors
+    /// `ENOTCONN` without one.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let (_, remote) = self.socket.ends()?;
+        match remote.port() {
+            0 => Err(system(Error::NotConnected)),
+            _ => Ok(remote),
+        }
+    }
+
+    /// Sets an option: any that [`Opt`] names for datagrams.
+    ///
+    /// # Errors
+    /// `EINVAL` for a value out of range.
+    pub fn set_option(&self, option: Opt) -> io::Result<()> {
+        self.socket.set_option(option)
+    }
+
+    /// The pending error (`SO_ERROR`), which is pending no longer.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.socket.take_error()
+    }
+
+    /// Whether calls return `EAGAIN` instead of waiting.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.socket.set_nonblocking(on);
+    }
+
+    /// How long a call that receives waits; none is for ever. Then it returns `EAGAIN`.
+    ///
+    /// # Errors
+    /// `EINVAL` for no time at all.
+    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.socket.set_patience(Side::Read, span)
+    }
+}
+
+fn to(address: SocketAddr) -> SendTo {
+    SendTo {
+        to: Some(address),
+        ..SendTo::default()
+    }
+}
+
+fn send(core: &mut Core, id: SocketId, bytes: &[u8], what: &SendTo) -> Result<usize, Error> {
+    let fill = |out: &mut [u8]| out.copy_from_slice(bytes);
+    core.shard.send_to(id, what, bytes.len(), fill, core.now)?;
+    Ok(bytes.len())
+}
