@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, bail, ensure};
 use millrace_engine::config::{ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route};
+use millrace_port::device;
 use millrace_port::spec::Spec;
 
 use crate::arguments::LinkArguments;
@@ -20,12 +21,18 @@ type Address = (IpAddr, u8);
 /// The link that the arguments ask for; where they say nothing the defaults stand.
 pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     let mut addresses = arguments.addr.clone();
+    // Where the kernel's addresses are shared its routes are known.
+    let mut kernels = Vec::new();
     let (device, hosts) = match &arguments.link {
         Some(spec @ (Spec::Packet { name } | Spec::Xdp { name, .. })) => {
             ensure!(
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
             );
+            let shared = matches!(spec, Spec::Xdp { shared: true, .. });
+            if shared {
+                kernels = shared_with_kernel(name, &mut addresses)?;
+            }
             ensure!(
                 addresses.iter().any(is_v4),
                 "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
@@ -35,6 +42,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
                     name: name.clone(),
                     queues: *queues,
                     mode: mode.to_string(),
+                    shared,
                 },
                 _ => Device::Packet { name: name.clone() },
             };
@@ -76,12 +84,50 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     );
     Ok(Link {
         device,
-        routes: routes(arguments, &addresses)?,
+        routes: match arguments.gateway.is_empty() && arguments.route.is_empty() {
+            true => kernels,
+            false => routes(arguments, &addresses)?,
+        },
         addresses,
         hosts,
         vlan: arguments.vlan,
         mtu: arguments.mtu,
     })
+}
+
+/// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it. Its routes there.
+fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<Route>> {
+    let there =
+        device::addresses(name).with_context(|| format!("reading the addresses of {name}"))?;
+    let there: Vec<Address> = there
+        .into_iter()
+        .map(|(ip, len)| (ip.into(), len))
+        .collect();
+    ensure!(
+        !there.is_empty(),
+        "the kernel has no IPv4 address on {name} to share; give it one (`ip addr add 192.168.7.2/24 dev {name}`), or leave address=shared out and give --addr"
+    );
+    if let Some((ip, len)) = own.iter().find(|own| !there.contains(own)) {
+        bail!(
+            "the kernel does not have {ip}/{len} on {name}, where it has {}: share one of these, or leave address=shared out",
+            list(&there)
+        );
+    }
+    if own.is_empty() {
+        own.extend(there.into_iter().take(ADDRESSES_MAX));
+    }
+    let routes = device::routes(name).with_context(|| format!("reading the routes of {name}"))?;
+    ensure!(
+        routes.len() <= ROUTES_MAX,
+        "the kernel has {} routes by {name}; an engine has {ROUTES_MAX} at most: give those that it is to have with --route",
+        routes.len()
+    );
+    let route = |(prefix, prefix_len, gateway): (Ipv4Addr, u8, Ipv4Addr)| Route {
+        prefix: prefix.into(),
+        prefix_len,
+        gateway: gateway.into(),
+    };
+    Ok(routes.into_iter().map(route).collect())
 }
 
 /// The kernel's addresses at its end of a TAP device; `own` gets those that it lacks.

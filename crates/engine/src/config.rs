@@ -65,6 +65,8 @@ pub enum Device {
         queues: Option<u16>,
         /// `auto`, `zerocopy`, `copy` or `generic`.
         mode: String,
+        /// The link's addresses are those that the kernel has there, too.
+        shared: bool,
     },
 }
 

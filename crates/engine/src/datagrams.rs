@@ -78,19 +78,19 @@ impl Worker {
         bound: Options,
     ) -> Result<(), Error> {
         if self.peers.is_none() {
-            return self.shard.bind_datagram(id, local, &bound);
+            return self.bind_datagram_here(id, local, &bound);
         }
         let program = self.program(place.program);
         let owner = program.owner;
         let generation = program.entries[place.slot].generation;
         let any_port = local.port() == 0;
         if any_port {
-            self.shard.bind_datagram(id, local, &bound)?;
+            self.bind_datagram_here(id, local, &bound)?;
             local = self.shard.view(id).ok_or(Error::NoSocket)?.local;
         }
         let outcome = self.in_turn(|worker, shard| match shard {
             None if any_port => Ok(()),
-            None => worker.shard.bind_datagram(id, local, &bound),
+            None => worker.bind_datagram_here(id, local, &bound),
             Some(shard) => worker.ask_peer(shard, |reply| Request::BindDatagram {
                 place,
                 generation,

@@ -19,6 +19,7 @@ mod datagrams;
 mod egress;
 mod follow;
 mod handoff;
+mod held;
 mod life;
 mod look;
 pub mod memory;

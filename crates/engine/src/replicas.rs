@@ -32,7 +32,7 @@ impl Worker {
     ) -> Result<SocketId, Error> {
         let address_only = bound.address_only && local.port() == 0;
         if self.peers.is_none() || address_only {
-            return self.shard.bind_with(owner, local, &bound);
+            return self.bind_here(owner, local, &bound);
         }
         let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
         let mut outcome = Err(Error::AddressInUse);
@@ -55,7 +55,7 @@ impl Worker {
     ) -> Result<SocketId, Error> {
         let mut own = None;
         if local.port() == 0 {
-            let id = self.shard.bind_with(owner, local, &bound)?;
+            let id = self.bind_here(owner, local, &bound)?;
             let view = self.shard.view(id).ok_or(Error::NoSocket)?;
             local = view.local;
             own = Some(id);
@@ -64,8 +64,7 @@ impl Worker {
         let outcome = self.in_turn(|worker, shard| match shard {
             None if own.is_some() => Ok(()),
             None => worker
-                .shard
-                .bind_with(owner, local, &bound)
+                .bind_here(owner, local, &bound)
                 .map(|id| own = Some(id)),
             Some(shard) => worker.ask_peer(shard, |reply| Request::Bind {
                 place,
@@ -204,7 +203,7 @@ impl Worker {
                 options,
                 reply,
             } => {
-                let outcome = self.shard.bind_with(owner, local, &bound);
+                let outcome = self.bind_here(owner, local, &bound);
                 if let (Ok(id), Some(peers)) = (outcome, &mut self.peers) {
                     for opt in options {
                         // As for the socket itself.

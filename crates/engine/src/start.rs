@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
+use millrace_port::xdp::Held;
 use millrace_port::{Port, packet, spec, tap, xdp};
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
@@ -125,7 +126,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             groups: Groups::even(shards),
         });
         // One speaks for all.
-        if own > 0 {
+        if own > 0 && shard_config.claim != Claim::Kernel {
             shard_config.claim = Claim::Nothing;
         }
         let memory = Arenas::new(own.into());
@@ -138,6 +139,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             doorbell: doorbell.clone(),
             commands: receiver,
             start,
+            held: link.held.clone(),
             follow: config.follow && shards == 1,
             reach: match own {
                 0 => Reach::kept_in(default_router.clone()),
@@ -187,6 +189,8 @@ struct Link {
     ports: Vec<Box<dyn Port + Send>>,
     mac: Mac,
     mtu: u16,
+    /// The ports that are the engine's, where it shares its addresses with the kernel.
+    held: Option<Arc<Held>>,
 }
 
 /// The largest IP packet of an engine without a link.
@@ -200,6 +204,7 @@ impl Link {
                 ports: Vec::new(),
                 mac: Mac([2, 0, 0, 0, 0, 1]),
                 mtu: LOOPBACK_MTU,
+                held: None,
             });
         };
         for (address, len) in addresses::<Ipv4Addr>(link) {
@@ -208,11 +213,16 @@ impl Link {
         match &link.device {
             Device::Tap { name } => Link::tap(config, link, name.clone()),
             Device::Packet { name } => Link::packet(config, link, name),
-            Device::Xdp { name, queues, mode } => {
+            Device::Xdp {
+                name,
+                queues,
+                mode,
+                shared,
+            } => {
                 if link.vlan.is_some() {
                     return Err(StartError::XdpVlan(name.clone()));
                 }
-                Link::xdp(config, link, name, *queues, mode)
+                Link::xdp(config, link, name, *queues, mode, *shared)
             }
         }
     }
@@ -247,6 +257,7 @@ impl Link {
         name: &str,
         queues: Option<u16>,
         mode: &str,
+        shared: bool,
     ) -> Result<Link, StartError> {
         let opened = xdp::open(&xdp::Config {
             device: name.to_owned(),
@@ -254,11 +265,17 @@ impl Link {
             mode: mode.parse().unwrap_or_default(),
             ports: config.shards,
             mac: None,
+            shared: match shared {
+                true => addresses(link).into_iter().map(|(ip, _)| ip).collect(),
+                false => Vec::new(),
+            },
         })?;
         for note in opened.notes {
             eprintln!("millrace: {note}");
         }
-        Ok(Link::of(name.to_owned(), link.mtu, opened.ports))
+        let held = opened.held;
+        let link = Link::of(name.to_owned(), link.mtu, opened.ports);
+        Ok(Link { held, ..link })
     }
 
     /// The link of these ports, of which there is one at least.
@@ -276,6 +293,7 @@ impl Link {
                 .into_iter()
                 .map(|port| Box::new(port) as Box<dyn Port + Send>)
                 .collect(),
+            held: None,
         }
     }
 }
@@ -294,10 +312,13 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         MtuProbing::BlackHole => millrace_tcp::MtuProbing::BlackHole,
         MtuProbing::Always => millrace_tcp::MtuProbing::Always,
     };
+    shard_config.ephemeral = opened.held.as_ref().map(|held| held.outgoing().to_vec());
     if let Some(link) = &config.link {
         // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
         shard_config.claim = match link.device {
             Device::Tap { .. } => Claim::Announce,
+            // The kernel has done so.
+            Device::Xdp { shared: true, .. } => Claim::Kernel,
             Device::Packet { .. } | Device::Xdp { .. } => Claim::Probe,
         };
         shard_config.addresses = addresses(link);

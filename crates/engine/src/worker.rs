@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use millrace_context::layout;
 use millrace_port::Port;
+use millrace_port::xdp::Held;
 use millrace_shard::{Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
@@ -107,6 +108,7 @@ pub struct Worker {
     pub(crate) now: Instant,
     pub(crate) follow: Follow,
     pub(crate) reach: Reach,
+    pub(crate) held: Option<Arc<Held>>,
     port: Option<Box<dyn Port + Send>>,
     buffer: Box<[u8]>,
     epoll: OwnedFd,
@@ -140,6 +142,8 @@ pub struct Parts {
     pub commands: Receiver<Command>,
     /// The zero of the shards' time.
     pub start: std::time::Instant,
+    /// The ports that are the engine's, where it shares its addresses with the kernel.
+    pub held: Option<Arc<Held>>,
     /// Whether the thread follows its program's.
     pub follow: bool,
     pub(crate) reach: Reach,
@@ -170,6 +174,7 @@ impl Worker {
             doorbell,
             commands,
             start,
+            held,
             follow,
             reach,
         } = parts;
@@ -200,6 +205,7 @@ impl Worker {
             now: Instant::from_micros(0),
             follow: Follow::new(follow),
             reach,
+            held,
             port,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
             epoll,
@@ -245,6 +251,7 @@ impl Worker {
             let sent = self.transmit();
             self.publish();
             self.pass_on();
+            self.give_ports_back();
             self.counters.rounds += 1;
             let commanded = self.command();
             if commanded || received + served + sent > 0 {

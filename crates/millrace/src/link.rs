@@ -27,6 +27,11 @@ pub enum LinkError {
     /// AF_XDP.
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
+    /// The kernel's address is shared by an engine only, which keeps the ports of both apart.
+    #[error(
+        "address=shared is for `millrace run` and `millrace up`; leave it out, and give an address that nobody else has"
+    )]
+    Shared,
     /// Text that names no link.
     #[error(transparent)]
     Spec(#[from] spec::Error),
@@ -117,8 +122,11 @@ impl Link {
     /// is in [`Link::notes`].
     ///
     /// # Errors
-    /// [`LinkError::Xdp`].
+    /// [`LinkError::Xdp`], [`LinkError::Shared`].
     pub fn xdp(config: &xdp::Config) -> Result<Link, LinkError> {
+        if !config.shared.is_empty() {
+            return Err(LinkError::Shared);
+        }
         let opened = xdp::open(config)?;
         Ok(Link {
             ports: boxed(opened.ports),
@@ -209,12 +217,16 @@ impl FromStr for Link {
                 ..Tap::default()
             }),
             spec::Spec::Packet { name } => Link::packet(&name, 1),
-            spec::Spec::Xdp { name, queues, mode } => Link::xdp(&xdp::Config {
+            spec::Spec::Xdp { shared: true, .. } => Err(LinkError::Shared),
+            spec::Spec::Xdp {
+                name, queues, mode, ..
+            } => Link::xdp(&xdp::Config {
                 device: name,
                 queues,
                 mode,
                 ports: 1,
                 mac: None,
+                shared: Vec::new(),
             }),
         }
     }

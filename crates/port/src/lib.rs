@@ -7,6 +7,7 @@
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
+mod addresses;
 pub mod device;
 mod ioctl;
 mod netlink;

@@ -1,12 +1,13 @@
 //! Requests to the kernel about network devices that no `ioctl` makes.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -40,6 +41,39 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewAddress(message))
     }
 
+    /// The IPv4 routes of the main table by gateways on the device with this index: prefix, its bits, gateway.
+    pub(crate) fn routes(&self, device: u32) -> io::Result<Vec<(Ipv4Addr, u8, Ipv4Addr)>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(message));
+        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.0.send(&bytes, 0)?;
+        let mut routes = Vec::new();
+        loop {
+            let (answer, _) = self.0.recv_from_full()?;
+            let mut rest = &answer[..];
+            while !rest.is_empty() {
+                let message =
+                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|error| {
+                        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+                    })?;
+                let len = (message.header.length as usize).next_multiple_of(4);
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(routes),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
+                        routes.extend(by_gateway(&route, device));
+                    }
+                    _ => {}
+                }
+                rest = rest.get(len..).unwrap_or_default();
+            }
+        }
+    }
+
     /// Asks for something new, and waits for the kernel's word.
     fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         let mut request = NetlinkMessage::from(message);
@@ -56,4 +90,20 @@ impl Netlink {
             _ => Ok(()),
         }
     }
+}
+
+/// What a route of the main table leads to by a gateway on this device.
+fn by_gateway(route: &RouteMessage, device: u32) -> Option<(Ipv4Addr, u8, Ipv4Addr)> {
+    let (mut to, mut gateway, mut on) = (Ipv4Addr::UNSPECIFIED, None, 0);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(prefix)) => to = *prefix,
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = Some(*address),
+            RouteAttribute::Oif(index) => on = *index,
+            _ => {}
+        }
+    }
+    let is_ours = on == device && route.header.table == RouteHeader::RT_TABLE_MAIN;
+    let gateway = gateway.filter(|_| is_ours)?;
+    Some((to, route.header.destination_prefix_length, gateway))
 }

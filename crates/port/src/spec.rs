@@ -37,6 +37,8 @@ pub enum Spec {
         queues: Option<u16>,
         /// `mode=MODE`.
         mode: Mode,
+        /// `address=shared`: with the addresses that the kernel has there.
+        shared: bool,
     },
 }
 
@@ -51,7 +53,7 @@ pub enum Error {
     Kind(String),
     /// An option that there is not.
     #[error(
-        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256) and mode=auto, zerocopy, copy or generic, as in xdp:eth0,queues=4,mode=copy"
+        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
     )]
     Option(String),
     /// No name that Linux gives to a network device.
@@ -89,7 +91,7 @@ impl FromStr for Spec {
                 let mut words = rest.split(',');
                 let name = words.next().unwrap_or(rest).to_owned();
                 check_device_name(&name)?;
-                let (mut queues, mut mode) = (None, Mode::Auto);
+                let (mut queues, mut mode, mut shared) = (None, Mode::Auto, false);
                 for word in words {
                     let unknown = || Error::Option(word.to_owned());
                     match word.split_once('=').ok_or_else(unknown)? {
@@ -99,10 +101,17 @@ impl FromStr for Spec {
                             queues.ok_or_else(unknown)?;
                         }
                         ("mode", word) => mode = word.parse().map_err(|()| unknown())?,
+                        ("address", "own") => shared = false,
+                        ("address", "shared") => shared = true,
                         _ => return Err(unknown()),
                     }
                 }
-                Ok(Spec::Xdp { name, queues, mode })
+                Ok(Spec::Xdp {
+                    name,
+                    queues,
+                    mode,
+                    shared,
+                })
             }
             _ => Err(Error::Kind(
                 text.split(':').next().unwrap_or(text).to_owned(),
@@ -117,15 +126,20 @@ impl fmt::Display for Spec {
             Spec::Tap { name: None } => f.write_str("tap"),
             Spec::Tap { name: Some(name) } => write!(f, "tap:{name}"),
             Spec::Packet { name } => write!(f, "packet:{name}"),
-            Spec::Xdp { name, queues, mode } => {
+            Spec::Xdp {
+                name,
+                queues,
+                mode,
+                shared,
+            } => {
                 write!(f, "xdp:{name}")?;
                 if let Some(queues) = queues {
                     write!(f, ",queues={queues}")?;
                 }
-                match mode {
-                    Mode::Auto => Ok(()),
-                    mode => write!(f, ",mode={mode}"),
+                if *mode != Mode::Auto {
+                    write!(f, ",mode={mode}")?;
                 }
+                f.write_str(if *shared { ",address=shared" } else { "" })
             }
         }
     }
@@ -275,7 +289,12 @@ mod tests {
             let text = format!("xdp:eth0,{option}");
             assert_eq!(text.parse::<Spec>(), Err(Error::Option(option.to_owned())));
         }
-        for text in ["xdp:eth0", "xdp:eth0,queues=2", "xdp:eth0,mode=generic"] {
+        for text in [
+            "xdp:eth0",
+            "xdp:eth0,queues=2",
+            "xdp:eth0,mode=generic",
+            "xdp:eth0,address=shared",
+        ] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }
     }

@@ -3,8 +3,13 @@
 //! The stack has a link-layer address of its own on the device. A program in the driver gives the frames to that address to a socket for each hardware
 //! queue, and passes all others to the kernel as before. What goes to groups and to everybody passes, too; the first port hears of it by a packet socket. A
 //! burst of frames costs no call into the kernel to receive, and one to send. Program, sockets and addresses go with the process, however it ends.
+//!
+//! Or the stack has the kernel's own addresses: then what goes to ports that the stack holds ([`Held`]) is its own, and everything else, ARP and
+//! neighbours included, the kernel's, whose table the stack asks.
 
 mod error;
+mod held;
+mod neighbours;
 mod program;
 mod queue;
 mod ring;
@@ -13,14 +18,18 @@ mod unfinished;
 
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use millrace_wire::ethernet::{self, Mac};
+use millrace_wire::ethernet::{self, EtherType, Mac};
 use rustix::event::epoll;
 
 pub use error::Error;
+pub use held::{Held, Transport};
 
+use neighbours::Neighbours;
 use program::Program;
 use queue::Queue;
 use socket::{Binding, Socket};
@@ -32,8 +41,8 @@ use crate::{Capabilities, Counters, MTU_MIN, Offload, Port, RxMeta, device, pack
 /// The largest MTU at which each frame fits one chunk of memory, with all that drivers want beside it: what veth allows.
 const WHOLE_MTU_MAX: u16 = 3498;
 const _: () = assert!(WHOLE_MTU_MAX as usize + ethernet::HEADER_LEN + 4 <= socket::SINGLE_MAX);
-/// How often the end of a burst is reached before groups are heard although there are always frames.
-const GROUPS_TURN: u32 = 64;
+/// How often the end of a burst is reached before what comes beside is heard although there are always frames.
+const BESIDE_TURN: u32 = 64;
 
 /// How frames get from the driver to the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +96,12 @@ pub struct Config {
     pub ports: u16,
     /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
     pub mac: Option<Mac>,
+    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`], that the stack has, too: then it has the device's link-layer address. None: it has its own.
+    pub shared: Vec<Ipv4Addr>,
 }
+
+/// How many addresses can be shared with the kernel.
+pub const SHARED_MAX: usize = 8;
 
 /// What was opened.
 #[derive(Debug)]
@@ -96,6 +110,8 @@ pub struct Opened {
     pub ports: Vec<Xdp>,
     /// What a person should know: why it is not the fastest that there is.
     pub notes: Vec<String>,
+    /// The ports of shared addresses that are the stack's; none when it has addresses of its own.
+    pub held: Option<Arc<Held>>,
 }
 
 /// Some queues of a device.
@@ -104,22 +120,58 @@ pub struct Xdp {
     queues: Vec<Queue>,
     /// The one that is asked first.
     next: usize,
-    groups: Option<Groups>,
+    /// What comes beside the frames of its own: from groups, or of neighbours.
+    beside: Option<Beside>,
     /// Readable when one of several descriptors is.
     all: Option<OwnedFd>,
     capabilities: Capabilities,
     counters: Counters,
     /// The program goes with the last port.
-    _program: std::sync::Arc<Program>,
+    _program: Arc<Program>,
 }
 
-/// What goes to more than one station.
+/// What comes by a descriptor of the kernel's own stack.
 #[derive(Debug)]
-struct Groups {
-    queue: crate::queue::Queue,
+struct Beside {
+    source: Source,
     /// Nothing has come since it was looked at last.
     idle: bool,
     ends: u32,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// What goes to more than one station.
+    Groups(crate::queue::Queue),
+    /// The kernel's neighbours.
+    Neighbours(Neighbours),
+}
+
+impl Beside {
+    fn new(source: Source) -> Beside {
+        Beside {
+            source,
+            idle: true,
+            ends: 0,
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.source {
+            Source::Groups(queue) => queue.descriptor.as_fd(),
+            Source::Neighbours(neighbours) => neighbours.descriptor(),
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        match &mut self.source {
+            Source::Groups(queue) => queue.receive(buffer),
+            Source::Neighbours(neighbours) => Ok(neighbours.receive(buffer).map(|len| RxMeta {
+                len,
+                ..RxMeta::default()
+            })),
+        }
+    }
 }
 
 /// Opens ports on a device.
@@ -135,13 +187,14 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
         return Err(packet::Error::Mtu { device, mtu }.into());
     }
     let queues = choose_queues(config)?;
-    let mac = config
-        .mac
-        .map_or_else(random_mac, Ok)
-        .map_err(|error| Error::system("draw a random link-layer address for", name, error))?;
+    let mac = match config.shared.is_empty() {
+        false => device::mac(name),
+        true => config.mac.map_or_else(random_mac, Ok),
+    };
+    let mac = mac.map_err(|error| Error::system("get a link-layer address for", name, error))?;
     let pieces = found.mtu > WHOLE_MTU_MAX;
     let mut notes = Vec::new();
-    let mut program = Program::load(name, mac, pieces)?;
+    let mut program = Program::load(name, mac, &config.shared, pieces)?;
     let generic = attach(&mut program, config, &found, &mut notes)?;
     let is_local = device::driver(name).is_ok_and(|driver| driver == "veth");
     let sockets = open_sockets(config, &found, queues, generic, &mut notes)?;
@@ -159,12 +212,21 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
         trusted_checksum: false,
         queues,
     };
-    let program = std::sync::Arc::new(program);
+    let held = match config.shared.is_empty() {
+        true => None,
+        false => {
+            let ports = program.ports();
+            let held = ports.and_then(|ports| Held::new(config.shared.clone(), ports));
+            let held = held.map_err(|error| Error::system("reserve ports on", name, error))?;
+            Some(Arc::new(held))
+        }
+    };
+    let program = Arc::new(program);
     let mut ports: Vec<Xdp> = (0..config.ports)
         .map(|_| Xdp {
             queues: Vec::new(),
             next: 0,
-            groups: None,
+            beside: None,
             all: None,
             capabilities,
             counters: Counters::default(),
@@ -175,18 +237,26 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
         let port = at % ports.len();
         ports[port].queues.push(Queue::new(socket, is_local));
     }
-    if let Some(first) = ports.first_mut() {
-        first.groups = Some(Groups {
-            queue: crate::queue::Queue::new(open_groups(name, &found, mac)?),
-            idle: true,
-            ends: 0,
-        });
-    }
-    for port in &mut ports {
+    for (number, port) in ports.iter_mut().enumerate() {
+        let source = match config.shared.first() {
+            Some(&own) => {
+                let neighbours = Neighbours::open(found.index, mac, own);
+                Some(Source::Neighbours(neighbours.map_err(|error| {
+                    Error::system("read the neighbours of", name, error)
+                })?))
+            }
+            // One hears it for all.
+            None if number == 0 => {
+                let socket = open_groups(name, &found, mac)?;
+                Some(Source::Groups(crate::queue::Queue::new(socket)))
+            }
+            None => None,
+        };
+        port.beside = source.map(Beside::new);
         port.wait_for_all()
             .map_err(|error| Error::system("wait for frames of", name, error))?;
     }
-    Ok(Opened { ports, notes })
+    Ok(Opened { ports, notes, held })
 }
 
 /// How many queues are used: one at least for each port.
@@ -317,11 +387,8 @@ impl Xdp {
     /// Makes one descriptor of several.
     fn wait_for_all(&mut self) -> io::Result<()> {
         let descriptors = self.queues.iter().map(|queue| queue.socket.as_fd());
-        let groups = self
-            .groups
-            .iter()
-            .map(|groups| groups.queue.descriptor.as_fd());
-        let descriptors: Vec<_> = descriptors.chain(groups).collect();
+        let beside = self.beside.iter().map(Beside::descriptor);
+        let descriptors: Vec<_> = descriptors.chain(beside).collect();
         if descriptors.len() > 1 {
             let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             for descriptor in descriptors {
@@ -337,19 +404,19 @@ impl Xdp {
         Ok(())
     }
 
-    /// What goes to more than one station. It is looked at where nothing else has come since, or after many bursts: that costs a call.
-    fn receive_group(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        let Some(groups) = &mut self.groups else {
+    /// What comes beside. It is looked at where nothing else has come since, or after many bursts: that costs a call.
+    fn receive_beside(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        let Some(beside) = &mut self.beside else {
             return Ok(None);
         };
-        groups.ends += 1;
-        if !groups.idle && groups.ends < GROUPS_TURN {
-            groups.idle = true;
+        beside.ends += 1;
+        if !beside.idle && beside.ends < BESIDE_TURN {
+            beside.idle = true;
             return Ok(None);
         }
-        let received = groups.queue.receive(buffer)?;
+        let received = beside.receive(buffer)?;
         if received.is_none() {
-            groups.ends = 0;
+            beside.ends = 0;
         }
         Ok(received)
     }
@@ -363,14 +430,14 @@ impl Port for Xdp {
             if let Some(meta) = self.queues[self.next].receive(buffer) {
                 self.counters.rx_frames += 1;
                 self.counters.rx_bytes += meta.len as u64;
-                if let Some(groups) = &mut self.groups {
-                    groups.idle = false;
+                if let Some(beside) = &mut self.beside {
+                    beside.idle = false;
                 }
                 return Ok(Some(meta));
             }
             self.next = (self.next + 1) % count;
         }
-        let received = self.receive_group(buffer)?;
+        let received = self.receive_beside(buffer)?;
         if let Some(meta) = &received {
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += meta.len as u64;
@@ -393,6 +460,17 @@ impl Port for Xdp {
                     self.capabilities
                 ),
             ));
+        }
+        if let Some(Beside {
+            source: Source::Neighbours(neighbours),
+            idle,
+            ..
+        }) = &mut self.beside
+            && head.get(12..14) == Some(&EtherType::ARP.0.to_be_bytes()[..])
+        {
+            neighbours.sent(head);
+            *idle = true;
+            return Ok(true);
         }
         let sent = self.queues[0].send([head, payload[0], payload[1]], offload)?;
         if sent {

@@ -53,7 +53,7 @@ impl Claims {
         let mut claim = |&(address, _): &(Ipv4Addr, u8)| Own {
             address,
             state: match config.claim {
-                Claim::Nothing => State::Settled,
+                Claim::Nothing | Claim::Kernel => State::Settled,
                 Claim::Announce => State::Announcing {
                     left: ANNOUNCEMENTS,
                     at: now,
@@ -66,7 +66,7 @@ impl Claims {
             defended: None,
         };
         match config.claim {
-            Claim::Nothing => Claims::default(),
+            Claim::Nothing | Claim::Kernel => Claims::default(),
             _ => Claims(config.addresses.iter().map(&mut claim).collect()),
         }
     }

@@ -25,6 +25,9 @@ pub struct Config {
     pub loopback: bool,
     /// The other shards of this address; none when there is no other.
     pub steer: Option<Steer>,
+    /// The local ports that may be chosen for a program, where not all of 32768 to 60999 are to be had: then [`crate::Shard::take_freed_port`] tells which nobody
+    /// uses any more.
+    pub ephemeral: Option<Vec<u16>>,
     /// The limits of every table and pool.
     pub limits: Limits,
     /// The buffers of a connection.
@@ -47,6 +50,7 @@ impl Config {
             mtu: 1500,
             loopback: false,
             steer: None,
+            ephemeral: None,
             limits: Limits::default(),
             buffers: Buffers::default(),
             tcp: millrace_tcp::Config::default(),
@@ -67,6 +71,8 @@ impl Config {
 pub enum Claim {
     /// They are its own, and all know it.
     Nothing,
+    /// The kernel has them too, and has done what is to be done; what is told of neighbours has its word and is believed at once.
+    Kernel,
     /// They are its own, but others may remember another station (RFC 5227 2.3, RFC 4861 7.2.6).
     Announce,
     /// Others may have them: they are asked first, which takes up to seven seconds (RFC 5227 2.1). IPv6 always asks, see [`Ipv6::probes`].

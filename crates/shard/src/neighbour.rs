@@ -102,6 +102,8 @@ pub struct Neighbours {
     limit: usize,
     hand: u32,
     key: u64,
+    /// For how long a neighbour that was just confirmed is not believed to have another hardware address.
+    lock: Duration,
 }
 
 struct Neighbour {
@@ -159,7 +161,13 @@ impl Neighbours {
             limit: limit as usize,
             hand: 0,
             key: key | 1,
+            lock: LOCK,
         }
+    }
+
+    /// What is told is true: somebody else has looked after that.
+    pub fn trust(&mut self) {
+        self.lock = Duration::ZERO;
     }
 
     /// Number of entries.
@@ -313,7 +321,7 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(index) else {
             return;
         };
-        if entry.state.is_known() && entry.mac != mac && now - entry.confirmed < LOCK {
+        if entry.state.is_known() && entry.mac != mac && now - entry.confirmed < self.lock {
             return;
         }
         entry.mac = mac;

@@ -20,6 +20,8 @@ pub struct Ports {
     /// All ephemeral ports, from `next` on in the order of their last use; empty until the first is wanted.
     ephemeral: Box<[u16]>,
     next: usize,
+    /// Ports that nobody uses any more; none where nobody wants to know.
+    freed: Option<Vec<u16>>,
 }
 
 struct Port {
@@ -59,6 +61,30 @@ pub struct Bound {
 }
 
 impl Ports {
+    /// A register that chooses among `ephemeral` ports and tells which are free again; without them, among all that are there for it.
+    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets) -> Ports {
+        Ports {
+            ephemeral: ephemeral.map_or_else(Box::default, |ports| shuffled(ports.into(), secrets)),
+            freed: ephemeral.map(|_| Vec::new()),
+            ..Ports::default()
+        }
+    }
+
+    /// A port that nobody uses, and somebody did.
+    pub fn take_freed(&mut self) -> Option<u16> {
+        loop {
+            let port = self.freed.as_mut()?.pop()?;
+            if self.find(port).is_none() {
+                return Some(port);
+            }
+        }
+    }
+
+    /// Whether anybody uses a port.
+    pub fn is_used(&self, port: u16) -> bool {
+        self.find(port).is_some()
+    }
+
     /// How many ports are in use.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -174,7 +200,7 @@ impl Ports {
         acceptable: impl Fn(&Ports, u16) -> bool,
     ) -> Option<u16> {
         if self.ephemeral.is_empty() {
-            self.ephemeral = shuffled(secrets);
+            self.ephemeral = shuffled(EPHEMERAL.collect(), secrets);
         }
         let count = self.ephemeral.len();
         for _ in 0..RANDOM_TRIES {
@@ -242,13 +268,15 @@ impl Ports {
                     .all(|connections| connections.all == 0)
             {
                 found.remove();
+                if let Some(freed) = &mut self.freed {
+                    freed.push(port);
+                }
             }
         }
     }
 }
 
-fn shuffled(secrets: &mut Secrets) -> Box<[u16]> {
-    let mut ports: Box<[u16]> = EPHEMERAL.collect();
+fn shuffled(mut ports: Box<[u16]>, secrets: &mut Secrets) -> Box<[u16]> {
     for at in (1..ports.len()).rev() {
         ports.swap(at, (secrets.random() % (at as u64 + 1)) as usize);
     }
@@ -433,6 +461,39 @@ mod tests {
             .filter(|pair| pair[0].abs_diff(pair[1]) == 1)
             .count();
         assert!(neighbours < 5);
+    }
+
+    #[test]
+    fn ports_are_chosen_from_a_list_and_told_when_they_are_free() {
+        let mut secrets = Secrets::new(&[3; 32]);
+        let mut ports = Ports::new(Some(&[1000, 2000, 3000, 4000]), &mut secrets);
+        let mut chosen: Vec<u16> = (0..4)
+            .map(|_| {
+                let unused = |ports: &Ports, port| !ports.is_used(port);
+                let port = ports.choose(&mut secrets, unused, unused).unwrap();
+                ports.bind(port, bound(port.into(), ONE, false, true));
+                port
+            })
+            .collect();
+        chosen.sort_unstable();
+        assert_eq!(chosen, [1000, 2000, 3000, 4000]);
+        assert_eq!(
+            ports.choose(
+                &mut secrets,
+                |_, _| false,
+                |ports, port| !ports.is_used(port)
+            ),
+            None
+        );
+        // One that still has a connection is not free.
+        ports.add_connection(SocketAddr::new(ONE.into(), 2000), false);
+        ports.unbind(1000, 1000);
+        ports.unbind(2000, 2000);
+        assert_eq!((ports.take_freed(), ports.take_freed()), (Some(1000), None));
+        ports.remove_connection(SocketAddr::new(ONE.into(), 2000), false);
+        // Nor one that is used again before anybody asks.
+        ports.bind(2000, bound(1, ONE, false, true));
+        assert_eq!(ports.take_freed(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use millrace_wire::arp;
 use millrace_wire::offload::{Capabilities, Offload};
 
 use crate::claim::Claims;
-use crate::config::Config;
+use crate::config::{Claim, Config};
 use crate::counters::Counters;
 use crate::datagram::Udp;
 use crate::half_open::HalfOpenTable;
@@ -121,22 +121,23 @@ impl<M: Memory> Shard<M> {
         config.tcp.receive_limit_max = config.buffers.receive_max;
         let mut secrets = Secrets::new(&config.secret);
         let limits = &config.limits;
+        let mut neighbours =
+            Neighbours::new(limits.neighbours, secrets.table[0] ^ secrets.table[1], now);
+        if config.claim == Claim::Kernel {
+            neighbours.trust();
+        }
         Shard {
             routes: Routes::new(&config),
             claims: Claims::new(&config, || secrets.random(), now),
             v6: Ipv6::new(&config, now),
-            neighbours: Neighbours::new(
-                limits.neighbours,
-                secrets.table[0] ^ secrets.table[1],
-                now,
-            ),
+            neighbours,
             paths: Paths::new(limits.paths),
             cookies: Cookies::new(limits.cookies),
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets),
             table: Table::new(secrets.table),
-            ports: Ports::default(),
-            udp: Udp::new(&secrets),
+            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets),
+            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets),
             half_open: HalfOpenTable::new(limits.half_open, now),
             time_wait: TimeWaitTable::new(limits.time_wait),
             send_pool: Pool::new(limits.send_memory),
@@ -175,6 +176,22 @@ impl<M: Memory> Shard<M> {
     /// The memory of receive rings, to add to it or to take away what no socket of the shard uses any more.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
+    }
+
+    /// A port of TCP or of UDP that no socket and no connection uses any more, where [`Config::ephemeral`] says which may be chosen.
+    pub fn take_freed_port(&mut self, datagrams: bool) -> Option<u16> {
+        match datagrams {
+            false => self.ports.take_freed(),
+            true => self.udp.ports.take_freed(),
+        }
+    }
+
+    /// Whether a socket or connection of TCP or of UDP uses a port.
+    pub fn is_port_used(&self, port: u16, datagrams: bool) -> bool {
+        match datagrams {
+            false => self.ports.is_used(port),
+            true => self.udp.ports.is_used(port),
+        }
     }
 
     /// Counts since the start.

@@ -4,12 +4,25 @@
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+
+#define ADDRESSES 8
+/* Whose a port is: bits of an entry of `ports`. */
+#define TCP_OURS 1
+#define UDP_OURS 2
+/* More fragments, or an offset: the ports are not to be seen. */
+#define FRAGMENT 0x3fff
 
 char terms[] SEC("license") = "Dual MIT/GPL";
 
-/* The stack's address on the link, set before the program is loaded. */
+/* Set before the program is loaded. The stack's own address on the link; */
 const volatile __u8 station[8] = {};
+/* or, where it has the kernel's, the IP addresses that both have: what goes to them and to ports of ours is ours. */
+const volatile __u8 shared = 0;
+const volatile __u32 addresses[ADDRESSES] = {};
 
 /* A socket for each queue of the device. */
 struct {
@@ -19,6 +32,64 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } sockets SEC(".maps");
 
+/* By port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u8));
+} ports SEC(".maps");
+
+static __always_inline int is_own(__u32 address)
+{
+	for (int i = 0; i < ADDRESSES; i++)
+		if (addresses[i] && addresses[i] == address)
+			return 1;
+	return 0;
+}
+
+static __always_inline int is_ours(__u8 protocol, __be16 port)
+{
+	__u32 key = bpf_ntohs(port);
+	__u8 *whose = bpf_map_lookup_elem(&ports, &key);
+
+	if (!whose)
+		return 0;
+	return *whose & (protocol == IPPROTO_TCP ? TCP_OURS : UDP_OURS);
+}
+
+/* Whether a packet is of a flow of ours; `at` is its IPv4 header. */
+static __always_inline int is_flow(const __u8 *at, const __u8 *end)
+{
+	const struct iphdr *ip = (const void *)at;
+
+	if ((const __u8 *)(ip + 1) > end || ip->ihl < 5 || !is_own(ip->daddr) ||
+	    ip->frag_off & bpf_htons(FRAGMENT))
+		return 0;
+	at += ip->ihl * 4;
+	if (ip->protocol == IPPROTO_TCP || ip->protocol == IPPROTO_UDP) {
+		if (at + 4 > end)
+			return 0;
+		return is_ours(ip->protocol, *(const __be16 *)(at + 2));
+	}
+	if (ip->protocol != IPPROTO_ICMP)
+		return 0;
+	/* An error is for whoever sent what it quotes. */
+	const struct iphdr *quoted = (const void *)(at + 8);
+
+	if ((const __u8 *)(quoted + 1) > end)
+		return 0;
+	if (*at != 3 && *at != 11 && *at != 12)
+		return 0;
+	if (quoted->ihl < 5 || !is_own(quoted->saddr) ||
+	    (quoted->protocol != IPPROTO_TCP && quoted->protocol != IPPROTO_UDP))
+		return 0;
+	at += 8 + quoted->ihl * 4;
+	if (at + 2 > end)
+		return 0;
+	return is_ours(quoted->protocol, *(const __be16 *)at);
+}
+
 static __always_inline int steer(struct xdp_md *context)
 {
 	const __u8 *frame = (const __u8 *)(long)context->data;
@@ -26,9 +97,17 @@ static __always_inline int steer(struct xdp_md *context)
 
 	if (frame + ETH_HLEN > end)
 		return XDP_PASS;
-	for (int i = 0; i < ETH_ALEN; i++)
-		if (frame[i] != station[i])
+	if (shared) {
+		const struct ethhdr *link = (const void *)frame;
+
+		if (link->h_proto != bpf_htons(ETH_P_IP) || frame[0] & 1 ||
+		    !is_flow(frame + ETH_HLEN, end))
 			return XDP_PASS;
+	} else {
+		for (int i = 0; i < ETH_ALEN; i++)
+			if (frame[i] != station[i])
+				return XDP_PASS;
+	}
 	/* A queue without a socket is the kernel's. */
 	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
 }

@@ -1,14 +1,15 @@
 //! The XDP program: loaded, told what is ours, attached.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
-use aya::maps::{MapError, XskMap};
+use aya::maps::{Array, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpFlags};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use millrace_wire::ethernet::Mac;
 
-use super::Error;
+use super::{Error, SHARED_MAX};
 
 /// What `cargo xtask bpf` made of `program.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("program.o");
@@ -21,12 +22,25 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program, for a station with the address `mac`; with `pieces` it takes frames that are larger than a page.
-    pub(super) fn load(device: &str, mac: Mac, pieces: bool) -> Result<Program, Error> {
+    /// Loads the program, for a station with the address `mac`, or for ports of `shared` addresses if there are any; with `pieces` it takes frames that are larger than
+    /// a page.
+    pub(super) fn load(
+        device: &str,
+        mac: Mac,
+        shared: &[Ipv4Addr],
+        pieces: bool,
+    ) -> Result<Program, Error> {
+        let mut addresses = [0u32; SHARED_MAX];
+        for (to, from) in addresses.iter_mut().zip(shared) {
+            *to = u32::from_ne_bytes(from.octets());
+        }
+        let is_shared = u8::from(!shared.is_empty());
         let [a, b, c, d, e, f] = mac.0;
         let station = [a, b, c, d, e, f, 0, 0];
         let loaded = EbpfLoader::new()
-            .set_global("station", &station, true)
+            .set_global("station", &station[..], true)
+            .set_global("shared", &is_shared, true)
+            .set_global("addresses", &addresses[..], true)
             .load(OBJECT)
             .map_err(|error| {
                 Error::system("load the XDP program for", device, system_error(error))
@@ -52,6 +66,15 @@ impl Program {
     fn xdp(&mut self) -> Result<&mut Xdp, ProgramError> {
         let program = self.loaded.program_mut(self.name);
         program.ok_or(ProgramError::NotLoaded)?.try_into()
+    }
+
+    /// Which ports are ours, to be told; once.
+    pub(super) fn ports(&mut self) -> io::Result<Array<MapData, u8>> {
+        let map = self
+            .loaded
+            .take_map("ports")
+            .ok_or(io::ErrorKind::NotFound)?;
+        Array::try_from(map).map_err(io::Error::other)
     }
 
     /// Frames of ours that come by `queue` go to the socket.

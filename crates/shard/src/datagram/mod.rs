@@ -95,9 +95,9 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub fn new(secrets: &Secrets) -> Udp {
+    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets) -> Udp {
         Udp {
-            ports: Ports::default(),
+            ports: Ports::new(ephemeral, secrets),
             table: Table::new(secrets.table),
             outbox: VecDeque::new(),
             paths: Paths::default(),

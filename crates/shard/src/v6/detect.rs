@@ -91,7 +91,7 @@ impl<M: Memory> Shard<M> {
             let target = own.address;
             let Some(left) = left.checked_sub(1) else {
                 own.state = State::Preferred;
-                if self.config.claim != Claim::Nothing {
+                if !matches!(self.config.claim, Claim::Nothing | Claim::Kernel) {
                     own.announce = (ANNOUNCEMENTS, now);
                 }
                 continue;

@@ -182,3 +182,21 @@ fn rfc4862_5_4_5_an_ipv6_address_that_another_host_has_is_a_conflict() {
         Some((ADDRESSES_V6[B].into(), None))
     );
 }
+
+/// Of a neighbour that was just heard of, another address is not believed; but what the kernel says it has looked at itself.
+#[test]
+fn what_the_kernel_says_of_neighbours_is_believed_at_once() {
+    for (claim, expected) in [(Claim::Nothing, MACS[B]), (Claim::Kernel, STRANGER)] {
+        let mut net = net(claim);
+        net.pair();
+        let told = packet(Operation::REPLY, (STRANGER, ADDRESSES[B]), ADDRESSES[A]);
+        net.inject(A, &frame(MACS[A], &told));
+        net.log.clear();
+        net.connect(80);
+        net.run(1_000);
+        let mut sent = net.log.iter().filter(|(side, _)| *side == A);
+        let (_, first) = sent.next().expect("a SYN");
+        let (header, _) = ethernet::Header::parse(&first.bytes).unwrap();
+        assert_eq!(header.dst, expected, "{claim:?}");
+    }
+}
