@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use libc::{EINVAL, ENFILE, ENOPROTOOPT};
 use millrace_context::submission::{Ask, Name};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Memory, Opt, OptName, Options, Reuse};
+use millrace_shard::{AcceptQueue, Block, Memory, Opt, OptName, Options, Reuse};
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
-use crate::socket::{AcceptQueue, Process, Watch};
+use crate::socket::{AcceptRing, Process, Watch};
 use crate::tcp_info;
 use crate::worker::{Place, Worker};
 
-/// Connections that a listener's queue holds at most.
+/// Connections that a listener's ring holds at most; more wait in the shard.
 const ACCEPTS_MAX: u32 = 4096;
 
 impl Worker {
@@ -60,14 +60,17 @@ impl Worker {
         let program = self.program(place.program);
         let owner = program.owner;
         let entry = &program.entries[place.slot];
-        let (socket, accepts) = (entry.socket, entry.accepts.as_deref().copied());
+        let socket = entry.socket;
         let options = entry.options().to_vec();
-        if let Some(mut queue) = accepts {
-            queue.backlog = backlog;
+        if entry.accepts.is_some() {
             let id = socket.ok_or(EINVAL)?;
-            self.program(place.program).entries[place.slot].accepts = Some(Box::new(queue));
-            return plain(self.listen_everywhere(place, id, backlog));
+            return plain(self.listen_everywhere(place, id, backlog, None));
         }
+        let taken = program
+            .slot(place.slot)
+            .app
+            .consumed
+            .load(Ordering::Acquire);
         let addressed = socket.and_then(|id| Some((id, self.shard.view(id)?.local)));
         let id = match (socket, addressed) {
             // Bound to an address alone: now it takes any port.
@@ -94,25 +97,52 @@ impl Worker {
                 id
             }
         };
-        let entries = backlog.clamp(1, ACCEPTS_MAX).next_power_of_two();
+        let entries = backlog
+            .saturating_add(1)
+            .min(ACCEPTS_MAX)
+            .next_power_of_two();
         let log2 = (entries.trailing_zeros() as u8 + 3).max(12);
         let block = self
             .shard
             .memory_mut()
             .allocate(owner, log2)
             .ok_or(libc::ENOBUFS)?;
-        if let Err(error) = self.listen_everywhere(place, id, backlog) {
+        let (own, shards) = match &self.peers {
+            Some(peers) => (peers.own, peers.shards().end),
+            None => (0, 1),
+        };
+        let queue = AcceptQueue::new(place.slot, taken, own, shards);
+        if let Err(error) = self.listen_everywhere(place, id, backlog, Some(&queue)) {
             self.shard.memory_mut().free(owner, block);
             return Err(error.errno());
         }
-        self.program(place.program).entries[place.slot].accepts = Some(Box::new(AcceptQueue {
+        self.program(place.program).entries[place.slot].accepts = Some(Box::new(AcceptRing {
             at: block.at,
             log2,
-            pushed: 0,
-            backlog,
+            pushed: taken,
         }));
         self.touch(place);
         done()
+    }
+
+    /// A listener of this shard listens no longer: what the program has not taken of its queue is reset.
+    pub(crate) fn stop_accepting(&mut self, place: Place) {
+        let program = self.program(place.program);
+        let owner = program.owner;
+        let entry = &mut program.entries[place.slot];
+        let replicated = entry.replicated;
+        let Some(ring) = entry.accepts.take() else {
+            return;
+        };
+        let block = Block {
+            at: ring.at,
+            log2: ring.log2,
+        };
+        self.shard.memory_mut().free(owner, block);
+        self.reset_waiting(place, u64::MAX);
+        if replicated {
+            self.stop_accepting_elsewhere(place);
+        }
     }
 
     pub(crate) fn connect(&mut self, place: Place, submission: &Submission) -> Outcome {
@@ -253,14 +283,7 @@ impl Worker {
                 let mtu = self.shard.path_mtu(id, self.now).unwrap_or(0);
                 Ok((0, tcp_info::encode(&info, mtu)))
             }
-            (Name::Info, None) => {
-                let listening = self.program(place.program).entries[place.slot]
-                    .accepts
-                    .is_some();
-                let mut data = vec![0; size_of::<libc::tcp_info>()];
-                data[0] = if listening { 10 } else { 7 };
-                Ok((0, data))
-            }
+            (Name::Info, None) => Ok((0, tcp_info::unconnected(self.shard.accept_queue(id)))),
             (Name::Mtu, _) => {
                 let mtu = self.shard.path_mtu(id, self.now);
                 let mtu = i32::from(mtu.map_err(|error| error.errno())?);

@@ -127,11 +127,7 @@ impl Worker {
             .shard
             .stand_in_datagram(owner, bound, home as u16, local)?;
         if let Some(peers) = &mut self.peers {
-            let replica = Replica {
-                id,
-                generation,
-                backlog: 0,
-            };
+            let replica = Replica { id, generation };
             peers.replicas.insert(place, replica);
             peers.places.insert(id, place);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use millrace_context::futex;
-use millrace_shard::Memory;
+use millrace_shard::{Block, Memory};
 
 use crate::command::Command;
 use crate::program::{ContextEntry, PollerEntry, ProcessEntry, Program};
@@ -49,14 +49,12 @@ impl Worker {
             }
             let _ = self.shard.close(id, self.now);
         }
-        if let Some(queue) = accepts {
-            self.shard.memory_mut().free(
-                owner,
-                millrace_shard::Block {
-                    at: queue.at,
-                    log2: queue.log2,
-                },
-            );
+        if let Some(ring) = accepts {
+            let block = Block {
+                at: ring.at,
+                log2: ring.log2,
+            };
+            self.shard.memory_mut().free(owner, block);
             self.reset_waiting(place, u64::MAX);
         }
         if replicated {

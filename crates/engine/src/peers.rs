@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
-use millrace_shard::{Arrival, Error, How, Opt, Options, Owner, SocketId, Stray, Tuple};
+use millrace_shard::{AcceptQueue, Arrival, Error, Opt, Options, Owner, SocketId, Stray, Tuple};
 use millrace_wire::offload::{ChecksumState, Frame};
 
 use crate::handoff::{Reader, Writer, ring};
@@ -55,12 +55,16 @@ pub(crate) enum Request {
     Listen {
         place: Place,
         backlog: u32,
+        queue: Option<AcceptQueue>,
         reply: Sender<Result<(), Error>>,
     },
     /// An option of it, for connections to come.
     SetOption { place: Place, opt: Opt },
-    /// It is shut down.
-    Shutdown { place: Place, how: How },
+    /// It listens no longer: what waits for it is reset.
+    StopListening {
+        place: Place,
+        reply: Sender<Result<(), Error>>,
+    },
     /// It is gone.
     Forget { place: Place },
     /// The asking shard opens a connection that is the other's by its tag.
@@ -89,8 +93,6 @@ pub(crate) struct Replica {
     pub(crate) id: SocketId,
     /// Generation of the slot that it stands for.
     pub(crate) generation: u32,
-    /// Of the listener as a whole.
-    pub(crate) backlog: u32,
 }
 
 /// A connection that another shard has accepted for one of this shard's listeners.

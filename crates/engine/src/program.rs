@@ -175,7 +175,7 @@ impl Program {
         self.vacant.push(slot);
     }
 
-    /// Whether a listener's queue takes one connection more.
+    /// Whether a listener's ring takes one connection more.
     pub fn has_room(&self, listener: u32) -> bool {
         self.entries[listener]
             .accepts
@@ -183,7 +183,7 @@ impl Program {
             .is_some_and(|queue| {
                 let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
                 let waiting = queue.pushed - consumed.min(queue.pushed);
-                waiting < queue.capacity().min(u64::from(queue.backlog.max(1)))
+                waiting < queue.capacity()
             })
     }
 

@@ -84,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Moves established connections from a listener in the shard to its queue in the program's memory, as far as the backlog goes.
+    /// Moves established connections from a listener in the shard to its ring in the program's memory, as far as that goes.
     pub(crate) fn hand_over(&mut self, place: Place, touched: &mut Vec<Place>) {
         if self.peers.is_some() && !self.hand_over_late(place, touched) {
             return;

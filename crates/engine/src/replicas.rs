@@ -10,8 +10,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use millrace_context::SlotRef;
-use millrace_shard::{Error, How, Opt, Options, Owner, SocketId};
+use millrace_context::{SlotRef, Status};
+use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
 
 use crate::peers::{Accepted, Replica, Request};
 use crate::socket::Waiting;
@@ -98,29 +98,22 @@ impl Worker {
         place: Place,
         id: SocketId,
         backlog: u32,
+        queue: Option<&AcceptQueue>,
     ) -> Result<(), Error> {
-        if self.peers.is_none() {
-            return self.shard.listen_bound(id, backlog.max(1));
-        }
         let listening = self.in_turn(|worker, shard| match shard {
-            None => worker.listen_in_part(id, backlog),
+            None => worker.shard.listen_bound(id, backlog, queue.cloned()),
             Some(shard) => worker.ask_peer(shard, |reply| Request::Listen {
                 place,
                 backlog,
+                queue: queue.map(|queue| queue.of_shard(shard as u16)),
                 reply,
             }),
         });
         if listening.is_err() {
             let _ = self.shard.shutdown(id, How::Read, self.now);
-            self.shut_down_elsewhere(place, How::Read);
+            self.stop_accepting_elsewhere(place);
         }
         listening
-    }
-
-    /// What the program does not see of a backlog is shared among the shards.
-    fn listen_in_part(&mut self, id: SocketId, backlog: u32) -> Result<(), Error> {
-        let shards = self.peers.as_ref().map_or(1, |peers| peers.shards().end);
-        self.shard.listen_bound(id, backlog / shards)
     }
 
     /// Calls `each` for every shard in its turn, the own one being none, until one fails.
@@ -147,11 +140,18 @@ impl Worker {
         }
     }
 
-    /// A listener of this shard is shut down.
-    pub(crate) fn shut_down_elsewhere(&mut self, place: Place, how: How) {
-        if let Some(peers) = &self.peers {
-            peers.tell_all(|| Request::Shutdown { place, how });
-        }
+    /// A listener of this shard is one no more. When this returns nothing is left that others had accepted for it: it may listen again.
+    pub(crate) fn stop_accepting_elsewhere(&mut self, place: Place) {
+        let Some(peers) = &mut self.peers else {
+            return;
+        };
+        peers.late.remove(&place);
+        peers.stuck.retain(|stuck| *stuck != place);
+        // It has nothing to refuse.
+        let _ = self.in_turn(|worker, shard| match shard {
+            None => Ok(()),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::StopListening { place, reply }),
+        });
     }
 
     /// An option of a bound socket of this shard has been set.
@@ -209,11 +209,7 @@ impl Worker {
                         // As for the socket itself.
                         let _ = self.shard.set_option(id, opt, self.now);
                     }
-                    let replica = Replica {
-                        id,
-                        generation,
-                        backlog: 0,
-                    };
+                    let replica = Replica { id, generation };
                     peers.replicas.insert(place, replica);
                     peers.places.insert(id, place);
                 }
@@ -241,16 +237,11 @@ impl Worker {
             Request::Listen {
                 place,
                 backlog,
+                queue,
                 reply,
             } => {
-                let peers = self.peers.as_mut();
-                let replica = peers.and_then(|peers| peers.replicas.get_mut(&place));
-                let outcome = match replica {
-                    Some(replica) => {
-                        replica.backlog = backlog;
-                        let id = replica.id;
-                        self.listen_in_part(id, backlog)
-                    }
+                let outcome = match self.replica(place) {
+                    Some(replica) => self.shard.listen_bound(replica.id, backlog, queue),
                     None => Err(Error::NoSocket),
                 };
                 let _ = reply.send(outcome);
@@ -260,10 +251,15 @@ impl Worker {
                     let _ = self.shard.set_option(replica.id, opt, self.now);
                 }
             }
-            Request::Shutdown { place, how } => {
-                if let Some(replica) = self.replica(place) {
-                    let _ = self.shard.shutdown(replica.id, how, self.now);
+            Request::StopListening { place, reply } => {
+                if let Some(peers) = &mut self.peers {
+                    peers.stuck.retain(|stuck| *stuck != place);
                 }
+                if let Some(replica) = self.replica(place) {
+                    let _ = self.shard.shutdown(replica.id, How::Read, self.now);
+                    self.reset_waiting(place, u64::MAX);
+                }
+                let _ = reply.send(Ok(()));
             }
             Request::Forget { place } => {
                 self.forget_replica(place);
@@ -318,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Hands connections that this shard has accepted to the home of their listener, as far as its queue goes.
+    /// Hands connections that this shard has accepted to the home of their listener.
     pub(crate) fn relay_to(&mut self, place: Place, touched: &mut Vec<Place>) {
         let Some(replica) = self.replica(place) else {
             return;
@@ -339,10 +335,7 @@ impl Worker {
             let Some(peers) = &mut self.peers else {
                 return;
             };
-            let queue = program.slot(place.slot);
-            let pushed = queue.engine.received.load(Ordering::Acquire);
-            let waiting = pushed.saturating_sub(queue.app.consumed.load(Ordering::Acquire));
-            if waiting >= u64::from(replica.backlog.max(1)) || !peers.has_room(home) {
+            if !peers.has_room(home) {
                 return peers.note_stuck(place);
             }
             let Some(slot) = program.open_slot() else {
@@ -382,9 +375,17 @@ impl Worker {
     pub(crate) fn accepted_elsewhere(&mut self, accepted: &Accepted) {
         let program = self.programs.get(accepted.program as usize);
         let listens = program.and_then(Option::as_ref).is_some_and(|program| {
+            // It may have listened before, and what waited then was reset.
+            let waits = program
+                .region
+                .slot(accepted.slot.index)
+                .is_some_and(|slot| {
+                    slot.engine.generation.load(Ordering::Acquire) == accepted.slot.generation
+                        && slot.engine.status().contains(Status::OPEN)
+                });
             program
                 .find(accepted.listener)
-                .is_some_and(|slot| program.entries[slot].accepts.is_some())
+                .is_some_and(|slot| waits && program.entries[slot].accepts.is_some())
         });
         let Some(peers) = self.peers.as_mut().filter(|_| listens) else {
             return;
@@ -403,7 +404,7 @@ impl Worker {
         self.touched = touched;
     }
 
-    /// Puts connections that others accepted into a listener's queue, as far as the backlog goes; false if some are left.
+    /// Puts connections that others accepted into a listener's ring, as far as it goes; false if some are left.
     pub(crate) fn hand_over_late(&mut self, place: Place, touched: &mut Vec<Place>) -> bool {
         let Some(peers) = &mut self.peers else {
             return true;

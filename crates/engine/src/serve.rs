@@ -231,13 +231,14 @@ impl Worker {
                     _ => return Err(EINVAL),
                 };
                 let entry = &self.program(program).entries[place.slot];
-                let listens = entry.accepts.is_some() && entry.replicated;
+                let listens = entry.accepts.is_some();
                 let id = entry.socket.ok_or(libc::ENOTCONN)?;
-                if listens {
-                    self.shut_down_elsewhere(place, how);
-                }
                 self.touch(place);
-                plain(self.shard.shutdown(id, how, self.now))
+                let outcome = self.shard.shutdown(id, how, self.now);
+                if listens && how != How::Write {
+                    self.stop_accepting(place);
+                }
+                plain(outcome)
             }
             Operation::Close => {
                 self.release(place, process);

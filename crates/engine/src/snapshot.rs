@@ -116,7 +116,7 @@ impl Worker {
             if self.is_replica(socket) {
                 return;
             }
-            let mut row = SocketRow {
+            rows.push(SocketRow {
                 shard: self.own,
                 protocol: match socket.state {
                     SocketState::Udp { .. } => "udp",
@@ -143,22 +143,7 @@ impl Worker {
                     send_window: tcp.send_window,
                     receive_window: tcp.receive_window,
                 }),
-            };
-            // A listener's queue is partly with the program already.
-            if let (SocketState::Listen, Some(place)) =
-                (socket.state, socket.id.and_then(|id| self.place(id)))
-                && let Some(program) = self.programs[place.program as usize].as_ref()
-                && let Some(queue) = program.entries[place.slot].accepts.as_deref()
-            {
-                let taken = program
-                    .slot(place.slot)
-                    .app
-                    .consumed
-                    .load(std::sync::atomic::Ordering::Acquire);
-                row.receive_queue += queue.pushed.saturating_sub(taken);
-                row.send_queue = u64::from(queue.backlog);
-            }
-            rows.push(row);
+            });
         });
         rows
     }

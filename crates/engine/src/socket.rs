@@ -26,20 +26,18 @@ pub struct Waiting {
     pub position: u64,
 }
 
-/// A listener's queue in the program's memory.
+/// A listener's queue in the program's memory. What does not fit waits in the shard.
 #[derive(Clone, Copy, Debug)]
-pub struct AcceptQueue {
+pub struct AcceptRing {
     /// Offset of its ring in the arena.
     pub at: u64,
     /// The ring has 2^`log2` bytes.
     pub log2: u8,
     /// Connections put in so far.
     pub pushed: u64,
-    /// As the program asked.
-    pub backlog: u32,
 }
 
-impl AcceptQueue {
+impl AcceptRing {
     /// Connections that the ring holds at most.
     pub fn capacity(&self) -> u64 {
         1 << (self.log2 - 3)
@@ -70,7 +68,7 @@ pub struct Entry {
     /// Set while it waits to be accepted.
     pub waiting: Option<Waiting>,
     /// Set for a listener.
-    pub accepts: Option<Box<AcceptQueue>>,
+    pub accepts: Option<Box<AcceptRing>>,
     /// Other shards have replicas of it.
     pub replicated: bool,
     /// The view's error has been published: the count and the errno.

@@ -11,13 +11,16 @@ pub(crate) fn state_number(state: State) -> u8 {
         State::FinWait1 => 4,
         State::FinWait2 => 5,
         State::TimeWait => 6,
-        State::Closed => 7,
+        State::Closed => CLOSE,
         State::CloseWait => 8,
         State::LastAck => 9,
         State::Closing => 11,
     }
 }
 
+/// `TCP_CLOSE`, `TCP_LISTEN`.
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
 /// `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE`, `_ECN`.
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
@@ -25,6 +28,19 @@ const WSCALE: u8 = 4;
 const ECN: u8 = 8;
 /// `TCPI_OPT_SYN_DATA`.
 const SYN_DATA: u8 = 32;
+
+/// The structure of a socket without a connection: a listener with so many waiting and this backlog, or none.
+pub(crate) fn unconnected(queue: Option<(u64, u32)>) -> Vec<u8> {
+    // SAFETY: tcp_info is integers only.
+    let mut out: libc::tcp_info = unsafe { std::mem::zeroed() };
+    out.tcpi_state = CLOSE;
+    if let Some((waiting, backlog)) = queue {
+        out.tcpi_state = LISTEN;
+        out.tcpi_unacked = waiting as u32;
+        out.tcpi_sacked = backlog;
+    }
+    bytes(&out)
+}
 
 /// Fills the structure, of a connection whose path takes packets of `path_mtu` bytes; what we do not know stays 0.
 pub(crate) fn encode(info: &Info, path_mtu: u16) -> Vec<u8> {
@@ -70,10 +86,14 @@ pub(crate) fn encode(info: &Info, path_mtu: u16) -> Vec<u8> {
     out.tcpi_snd_cwnd = segments(info.cwnd);
     out.tcpi_rcv_space = info.receive_window;
     out.tcpi_total_retrans = info.segments_retransmitted;
-    // SAFETY: a structure of integers read as bytes; padding was zeroed above.
+    bytes(&out)
+}
+
+fn bytes(info: &libc::tcp_info) -> Vec<u8> {
+    // SAFETY: a structure of integers read as bytes; its padding is zeroed by those who make it.
     unsafe {
         std::slice::from_raw_parts(
-            std::ptr::from_ref(&out).cast::<u8>(),
+            std::ptr::from_ref(info).cast::<u8>(),
             size_of::<libc::tcp_info>(),
         )
     }

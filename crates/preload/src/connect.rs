@@ -17,6 +17,9 @@ use crate::sys::{self, Result};
 use crate::table::{self, Entry};
 use crate::{anchor, lane, lock, options, send, thread};
 
+/// `net.core.somaxconn` as it is from the start.
+const SOMAXCONN: u32 = 4096;
+
 /// A new socket, in no descriptor yet.
 pub fn open(engine: &'static Engine, family: c_int, datagrams: bool) -> Result<Socket> {
     let shard = engine.shard_for(thread::number());
@@ -60,9 +63,8 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Listens. The backlog is cut as Linux does (net.core.somaxconn).
+/// Listens. The backlog is cut as Linux does.
 pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
-    const SOMAXCONN: c_int = 4096;
     let status = socket.status();
     if !socket.is_fresh(status) && !status.contains(Status::LISTENING) {
         return Err(Errno::INVAL);
@@ -72,13 +74,9 @@ pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
     if v6 && !status.intersects(Status::BOUND | Status::LISTENING) {
         bind(socket, Ipv6Addr::UNSPECIFIED.into(), 0)?;
     }
+    let most = sys::number_in(c"/proc/sys/net/core/somaxconn").unwrap_or(SOMAXCONN);
     // A negative backlog is a huge one.
-    let backlog = if backlog < 0 {
-        SOMAXCONN
-    } else {
-        backlog.min(SOMAXCONN)
-    };
-    let submission = socket.submission(Operation::Listen, backlog as u32);
+    let submission = socket.submission(Operation::Listen, (backlog as u32).min(most));
     socket.ask(&submission, &mut []).map(drop)
 }
 

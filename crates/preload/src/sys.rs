@@ -1,6 +1,6 @@
 //! System calls as the shim makes them for itself: past its own hooks, without allocating, with errors as values.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::sync::atomic::AtomicU32;
 
 use rustix::io::Errno;
@@ -103,6 +103,17 @@ pub fn silence(eventfd: c_int) {
 /// Writes to a descriptor, as far as it goes.
 pub fn write(fd: c_int, bytes: &[u8]) {
     let _ = call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
+}
+
+/// What a file of the kernel's says, a number; none if it cannot be read.
+pub fn number_in(path: &CStr) -> Option<u32> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()? as c_int;
+    let mut text = [0u8; 16];
+    let len = call!(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
+    close(fd);
+    let text = text.get(..len.ok()? as usize)?;
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
 /// The calling thread's id.

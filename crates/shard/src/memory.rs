@@ -33,8 +33,8 @@ pub trait Memory {
     fn write(&mut self, owner: Owner, block: Block, at: usize, data: &[u8]);
     /// Copies `len` bytes between two different blocks of the same owner.
     fn copy(&mut self, owner: Owner, from: (Block, usize), to: (Block, usize), len: usize);
-    /// How far the owner says that it has read the ring of the socket that it calls `label`: asked when a datagram finds the ring full. Not to be
-    /// believed beyond what the ring holds.
+    /// How far the owner says that it has read the ring of the socket that it calls `label`: asked when a datagram finds the ring full, or a connection the
+    /// backlog. Not to be believed beyond what the ring holds.
     fn read_upto(&self, _owner: Owner, _label: u32) -> u64 {
         0
     }

@@ -224,18 +224,21 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) {
         let Some(Socket {
+            owner,
             options,
             kind: Kind::Listener(listener),
             ..
-        }) = self.sockets.get(index)
+        }) = self.sockets.get_mut(index)
         else {
             return;
         };
         // As on Linux: no new handshakes while those that are done cannot be handed over.
-        if listener.is_full() {
+        if listener.backlog.is_full(&self.memory, *owner) {
             self.counters.listen_overflows += 1;
             return;
         }
+        let options = *options;
+        let options = &options;
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
             self.counters.ip_no_route += 1;
             return;

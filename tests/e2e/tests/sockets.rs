@@ -30,6 +30,7 @@ fn check(world: &World, statement: &str) -> Result<()> {
         Stack::Kernel => command(words),
         Stack::Millrace => world.on_subject(words),
     };
+    world.subject_namespace().set("core.somaxconn", "1000")?;
     // The kernel at the far end says of every datagram that nobody wants it.
     world.subject_namespace().set("ipv4.icmp_ratelimit", "0")?;
     if world.stack == Stack::Kernel {
@@ -83,6 +84,7 @@ statements! {
     a_close_by_syscall_is_seen
     a_closed_descriptor_leaves_its_sets
     a_cork_holds_back_and_lets_go
+    a_listener_may_listen_anew
     a_low_water_mark_holds_events_back
     a_low_water_mark_may_be_high
     a_pacing_rate_bounds_a_stream
@@ -157,6 +159,8 @@ statements! {
     o2_waits_by_number_work
     o3_linger_waits_until_all_has_arrived
     o3_linger_zero_resets
+    o4_a_backlog_holds_one_more
+    o4_a_backlog_is_bounded_by_the_system
     o4_a_backlog_queues_connections
     options_pass_from_listener_to_connection
     p1_accept_read_and_close_in_three_threads

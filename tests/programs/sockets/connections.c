@@ -427,6 +427,101 @@ STATEMENT(o4_a_backlog_queues_connections)
     close(listener);
 }
 
+/* Waits until so many connections wait for accept, and sees that no more come to it. */
+static void expect_waiting(int listener, unsigned waiting, unsigned backlog)
+{
+    struct tcp_info info;
+    for (int look = 0, same = 0; same < 10; look++) {
+        socklen_t length = sizeof info;
+        EQUAL(getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+        EQUAL(info.tcpi_state, TCP_LISTEN);
+        EQUAL(info.tcpi_sacked, backlog);
+        CHECK(info.tcpi_unacked <= waiting);
+        same = info.tcpi_unacked == waiting ? same + 1 : 0;
+        CHECK(look < 1000);
+        pause_ms(10);
+    }
+}
+
+STATEMENT(o4_a_backlog_holds_one_more)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address), far[8];
+    /* Not even 0 is none. */
+    EQUAL(listen(listener, 0), 0);
+    for (int i = 0; i < 3; i++)
+        far[i] = start_connect_far(&address);
+    expect_waiting(listener, 1, 0);
+    /* Another backlog counts for those that come from now on. */
+    EQUAL(listen(listener, 2), 0);
+    for (int i = 3; i < 8; i++)
+        far[i] = start_connect_far(&address);
+    expect_waiting(listener, 3, 2);
+    /* As room is made the others come again. */
+    for (int i = 0; i < 8; i++) {
+        wait_for(listener, POLLIN);
+        int near = accept(listener, NULL, NULL);
+        CHECK(near >= 0);
+        write_all(near, "x", 1);
+        close(near);
+    }
+    expect_waiting(listener, 0, 2);
+    for (int i = 0; i < 8; i++) {
+        char byte;
+        wait_for(far[i], POLLIN);
+        read_all(far[i], &byte, 1);
+        close(far[i]);
+    }
+    close(listener);
+}
+
+STATEMENT(o4_a_backlog_is_bounded_by_the_system)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address), most;
+    FILE *file = fopen("/proc/sys/net/core/somaxconn", "r");
+    CHECK(file && fscanf(file, "%d", &most) == 1);
+    fclose(file);
+    static const int huge[] = { 1 << 30, -1 };
+    for (int i = 0; i < 2; i++) {
+        EQUAL(listen(listener, huge[i]), 0);
+        expect_waiting(listener, 0, most);
+    }
+    close(listener);
+}
+
+STATEMENT(a_listener_may_listen_anew)
+{
+    struct sockaddr_in address;
+    close(listen_near(&address));
+    /* Bound to a port that the program has chosen: it stays bound when it listens no longer. */
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    EQUAL(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)), 0);
+    EQUAL(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    EQUAL(listen(listener, 1), 0);
+    for (int round = 0; round < 3; round++) {
+        int lost = connect_far(&address);
+        expect_waiting(listener, 1, 1);
+        EQUAL(shutdown(listener, SHUT_RD), 0);
+        char byte;
+        wait_for(lost, POLLIN);
+        FAILS(read(lost, &byte, 1), ECONNRESET);
+        close(lost);
+        FAILS(accept(listener, NULL, NULL), EINVAL);
+        EQUAL(listen(listener, 1), 0);
+        int far = connect_far(&address), other = connect_far(&address);
+        expect_waiting(listener, 2, 1);
+        int near = accept(listener, NULL, NULL);
+        CHECK(near >= 0);
+        write_all(near, "x", 1);
+        close(near);
+        close(accept(listener, NULL, NULL));
+        close(far);
+        close(other);
+    }
+    close(listener);
+}
+
 STATEMENT(closing_a_listener_resets_its_queue)
 {
     struct sockaddr_in address;

@@ -96,6 +96,17 @@ int connect_far(const struct sockaddr_in *address)
     return fd;
 }
 
+int start_connect_far(const struct sockaddr_in *address)
+{
+    int fd = socket_far();
+    set_blocking(fd, false);
+    if (is_loopback)
+        FAILS(connect(fd, (const struct sockaddr *)address, sizeof *address), EINPROGRESS);
+    else
+        FAILS(kernel(SYS_connect, fd, address, (void *)sizeof *address), EINPROGRESS);
+    return fd;
+}
+
 int listen_near(struct sockaddr_in *address)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);

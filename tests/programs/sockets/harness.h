@@ -94,6 +94,8 @@ int listen_far(struct sockaddr_in *address);
 /* A socket of the far end; `connect_far` connects it. */
 int socket_far(void);
 int connect_far(const struct sockaddr_in *address);
+/* As connect_far, without waiting for it; the descriptor does not block. */
+int start_connect_far(const struct sockaddr_in *address);
 /* Takes a connection on a socket of the far end. */
 int accept_far(int listener);
 

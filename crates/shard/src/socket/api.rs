@@ -436,7 +436,7 @@ impl<M: Memory> Shard<M> {
         for (index, socket) in self.sockets.iter() {
             let known = !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED);
             let id = known.then(|| SocketId::new(index, self.sockets.generation(index)));
-            visit(&socket.info(id, now));
+            visit(&socket.info(id, &self.memory, now));
         }
         let bare = |tuple: &Tuple, owner, state| SocketInfo {
             id: None,
@@ -557,7 +557,7 @@ impl Socket {
         true
     }
 
-    fn info(&self, id: Option<SocketId>, now: Instant) -> SocketInfo {
+    fn info<M: Memory>(&self, id: Option<SocketId>, memory: &M, now: Instant) -> SocketInfo {
         let view = match &self.kind {
             Kind::Stream(stream) => stream.view(self.marks, self.options.notsent_low),
             Kind::Datagram(datagram) => datagram.view(self.marks),
@@ -579,8 +579,8 @@ impl Socket {
             ),
             Kind::Listener(listener) => (
                 SocketState::Listen,
-                listener.queue.len() as u64,
-                u64::from(listener.backlog),
+                listener.backlog.waiting(memory, self.owner),
+                u64::from(listener.backlog.limit),
                 None,
             ),
             Kind::Stream(stream) => {

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings};
 
-use super::{Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream};
+use super::{
+    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
+};
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
 use crate::ports::{Bound, Ports};
@@ -13,8 +15,8 @@ use crate::shard::Shard;
 use crate::table::{Place, Tuple};
 use crate::tuning;
 
-/// Linux's `net.core.somaxconn`: a larger backlog means this.
-const BACKLOG_MAX: u32 = 4096;
+/// A larger backlog means this. (What `net.core.somaxconn` says is the shim's to know.)
+const BACKLOG_MAX: u32 = 65_535;
 
 impl<M: Memory> Shard<M> {
     /// Makes a socket that holds a local address and port. An unspecified address means all of its family, `::` all of both unless
@@ -98,22 +100,28 @@ impl<M: Memory> Shard<M> {
         reuse: Reuse,
     ) -> Result<SocketId, Error> {
         let id = self.bind(owner, local, reuse)?;
-        self.listen_bound(id, backlog)
+        self.listen_bound(id, backlog, None)
             .inspect_err(|_| self.release_bound(id.index()))?;
         Ok(id)
     }
 
-    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1 connections wait for accept.
+    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1 connections wait: until [`Shard::accept`] returns them, or, with a
+    /// `queue`, until the program has taken them from that. A socket that listens keeps the queue that it has.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when another has come to listen there.
-    pub fn listen_bound(&mut self, id: SocketId, backlog: u32) -> Result<(), Error> {
+    pub fn listen_bound(
+        &mut self,
+        id: SocketId,
+        backlog: u32,
+        queue: Option<AcceptQueue>,
+    ) -> Result<(), Error> {
         let index = self.check(id)?;
         let backlog = backlog.min(BACKLOG_MAX);
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let local = match &mut socket.kind {
             Kind::Listener(listener) => {
-                listener.backlog = backlog;
+                listener.backlog.limit = backlog;
                 return Ok(());
             }
             Kind::Bound { local } => *local,
@@ -135,7 +143,7 @@ impl<M: Memory> Shard<M> {
         socket.kind = Kind::Listener(Listener {
             local,
             queue: VecDeque::new(),
-            backlog,
+            backlog: Backlog::new(backlog, queue),
             half_open: 0,
             early: 0,
             cookies_until: Instant::from_micros(0),
@@ -159,6 +167,7 @@ impl<M: Memory> Shard<M> {
             .and_then(Socket::listener_mut)
             .ok_or(Error::Invalid)?;
         let accepted = listener.queue.pop_front().ok_or(Error::WouldBlock)?;
+        listener.backlog.hand_over();
         self.mark_changed(index);
         if let Some(socket) = self.sockets.get_mut(accepted) {
             socket.marks.remove(Marks::UNACCEPTED);
@@ -190,10 +199,34 @@ impl<M: Memory> Shard<M> {
     ) -> Option<u32> {
         let socket = self.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options);
-        if socket.listener_mut()?.is_full() {
+        if !socket.listener_mut()?.backlog.admit(&self.memory, owner) {
             self.counters.accept_queue_full += 1;
             return None;
         }
+        let made = self.make_accepted(listener, owner, options, tuple, now, make);
+        if let Some(listener) = self
+            .sockets
+            .get_mut(listener)
+            .and_then(Socket::listener_mut)
+        {
+            match made {
+                Some(index) => listener.queue.push_back(index),
+                None => listener.backlog.retract(),
+            }
+        }
+        self.mark_changed(listener);
+        made
+    }
+
+    fn make_accepted(
+        &mut self,
+        listener: u32,
+        owner: Owner,
+        options: Options,
+        tuple: Tuple,
+        now: Instant,
+        make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
+    ) -> Option<u32> {
         let mut connection = make(&self.config.tcp, &options.tcp);
         if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
             connection.start_on_path(&self.config.tcp, limit, now);
@@ -218,15 +251,18 @@ impl<M: Memory> Shard<M> {
         self.ports
             .add_connection(tuple.local(), options.reuse.address);
         self.counters.passive_opens += 1;
-        if let Some(listener) = self
-            .sockets
-            .get_mut(listener)
-            .and_then(Socket::listener_mut)
-        {
-            listener.queue.push_back(index);
-        }
-        self.mark_changed(listener);
         Some(index)
+    }
+
+    /// How many connections wait at a listener, here and with its program, and its backlog; `None` for another socket.
+    pub fn accept_queue(&self, id: SocketId) -> Option<(u64, u32)> {
+        let socket = self.sockets.get(self.check(id).ok()?)?;
+        match &socket.kind {
+            Kind::Listener(Listener { backlog, .. }) => {
+                Some((backlog.waiting(&self.memory, socket.owner), backlog.limit))
+            }
+            _ => None,
+        }
     }
 
     /// Takes a listener out of service: what it has not handed over is reset, half-open connections are forgotten.

@@ -1,6 +1,7 @@
 //! What a program holds: bound, listening and connected sockets.
 
 mod api;
+mod backlog;
 mod connect;
 mod fast_open;
 mod listen;
@@ -14,6 +15,8 @@ use std::net::SocketAddr;
 use millrace_tcp::{Connection, Instant};
 
 pub use api::How;
+pub use backlog::AcceptQueue;
+pub(crate) use backlog::Backlog;
 pub(crate) use fast_open::{Cookies, Verdict};
 pub use options::{Opt, OptName, Options, Reuse};
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
@@ -127,21 +130,14 @@ pub(crate) struct Listener {
     pub local: SocketAddr,
     /// Connections (socket indices) that wait for accept, oldest first.
     pub queue: VecDeque<u32>,
-    /// Of `queue`, at most this many and one more, as on Linux.
-    pub backlog: u32,
+    /// How many may wait, here and with the program.
+    pub backlog: Backlog,
     /// Connections of this listener in SYN-RECEIVED.
     pub half_open: u32,
     /// Connections of this listener that are open before their handshake is complete.
     pub early: u32,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
-}
-
-impl Listener {
-    /// Whether no more connections may be queued (Linux's `sk_acceptq_is_full`).
-    pub fn is_full(&self) -> bool {
-        self.queue.len() > self.backlog as usize
-    }
 }
 
 /// A connection with its buffers.

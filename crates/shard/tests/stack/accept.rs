@@ -183,7 +183,7 @@ fn shutdown_ends_listening_and_a_second_listen_resumes() {
     let now = net.now();
     net.shards[B].shutdown(listener, How::Both, now).unwrap();
     assert_eq!(net.shards[B].accept(listener), Err(Error::Invalid));
-    net.shards[B].listen_bound(listener, 5).unwrap();
+    net.shards[B].listen_bound(listener, 5, None).unwrap();
     let client = net.connect(80);
     net.run(10_000);
     assert!(net.view(A, client).flags.contains(ViewFlags::CONNECTED));
@@ -234,8 +234,11 @@ fn two_bound_sockets_may_share_but_only_one_may_listen() {
     let shard = &mut net.shards[B];
     let first = shard.bind(OWNER, any(80), REUSE).unwrap();
     let second = shard.bind(OWNER, any(80), REUSE).unwrap();
-    shard.listen_bound(first, 5).unwrap();
-    assert_eq!(shard.listen_bound(second, 5), Err(Error::AddressInUse));
+    shard.listen_bound(first, 5, None).unwrap();
+    assert_eq!(
+        shard.listen_bound(second, 5, None),
+        Err(Error::AddressInUse)
+    );
 }
 
 #[test]

@@ -506,7 +506,7 @@ fn rfc3493_5_3_v6_only_leaves_ipv4_to_others() {
     };
     let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 80);
     let listener = net.shards[B].bind_with(OWNER, any, &only).unwrap();
-    net.shards[B].listen_bound(listener, 5).unwrap();
+    net.shards[B].listen_bound(listener, 5, None).unwrap();
     let four = net.connect(80);
     net.run(10_000);
     assert_eq!(net.shards[A].take_error(four), errno::ECONNREFUSED);

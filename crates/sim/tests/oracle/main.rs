@@ -448,7 +448,7 @@ impl Program for Holder {
             Asks::Ours => stack.connect(owner, None, self.remote, &self.options, context.now),
             Asks::Smol => stack
                 .bind_with(owner, self.local, &self.options)
-                .and_then(|id| stack.listen_bound(id, 1).map(|()| id)),
+                .and_then(|id| stack.listen_bound(id, 1, None).map(|()| id)),
         };
         let id = id.expect("the port is free");
         context.adopt(id);
