@@ -12,7 +12,7 @@ use millrace_context::{Address, Submission};
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 
 use crate::peers::{Replica, Request};
-use crate::serve::{Outcome, done};
+use crate::serve::{Outcome, done, plain};
 use crate::socket::Process;
 use crate::worker::{Place, Worker};
 
@@ -125,7 +125,7 @@ impl Worker {
             .map_or(0, |program| program.shard_of(place.slot));
         let id = self
             .shard
-            .stand_in_datagram(owner, bound, home as u16, local)?;
+            .stand_in_datagram(owner, bound, (home as u16, place.slot), local)?;
         if let Some(peers) = &mut self.peers {
             let replica = Replica { id, generation };
             peers.replicas.insert(place, replica);
@@ -142,8 +142,7 @@ impl Worker {
         self.shard
             .connect_datagram(id, remote)
             .map_err(|error| error.errno())?;
-        self.tell_of_peer(place, Some(remote));
-        done()
+        plain(self.tell_of_peer(place, Some(remote)))
     }
 
     pub(crate) fn disconnect_datagram(&mut self, place: Place) -> Outcome {
@@ -152,18 +151,22 @@ impl Worker {
         self.shard
             .disconnect_datagram(id)
             .map_err(|error| error.errno())?;
-        self.tell_of_peer(place, None);
-        done()
+        plain(self.tell_of_peer(place, None))
     }
 
-    /// Those that stand in for a socket know whom it hears.
-    fn tell_of_peer(&mut self, place: Place, remote: Option<SocketAddr>) {
+    /// Those that stand in for a socket know whom it hears before the program goes on: what it binds next to the same port hears the others.
+    fn tell_of_peer(&mut self, place: Place, remote: Option<SocketAddr>) -> Result<(), Error> {
         if !self.program(place.program).entries[place.slot].replicated {
-            return;
+            return Ok(());
         }
-        if let Some(peers) = &self.peers {
-            peers.tell_all(|| Request::ConnectDatagram { place, remote });
-        }
+        self.in_turn(|worker, shard| match shard {
+            None => Ok(()),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::ConnectDatagram {
+                place,
+                remote,
+                reply,
+            }),
+        })
     }
 
     pub(crate) fn send_to(

@@ -50,6 +50,7 @@ pub(crate) enum Request {
     ConnectDatagram {
         place: Place,
         remote: Option<SocketAddr>,
+        reply: Sender<Result<(), Error>>,
     },
     /// It listens: connections that the other shard accepts are to be handed to the asking one.
     Listen {

@@ -226,13 +226,19 @@ impl Worker {
                 let outcome = self.stand_in_datagram(place, generation, owner, local, &bound);
                 let _ = reply.send(outcome);
             }
-            Request::ConnectDatagram { place, remote } => {
-                if let Some(replica) = self.replica(place) {
-                    let _ = match remote {
-                        Some(remote) => self.shard.connect_datagram(replica.id, remote),
-                        None => self.shard.disconnect_datagram(replica.id),
-                    };
-                }
+            Request::ConnectDatagram {
+                place,
+                remote,
+                reply,
+            } => {
+                let outcome = match (self.replica(place), remote) {
+                    (Some(replica), Some(remote)) => {
+                        self.shard.connect_datagram(replica.id, remote)
+                    }
+                    (Some(replica), None) => self.shard.disconnect_datagram(replica.id),
+                    (None, _) => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
             }
             Request::Listen {
                 place,

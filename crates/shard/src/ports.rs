@@ -56,6 +56,8 @@ pub struct Bound {
     pub reuse: Reuse,
     /// Whether it listens. One for datagrams does while it has no peer.
     pub listening: bool,
+    /// Where it stands among those that share an address by `SO_REUSEPORT`: in every shard in the same order.
+    pub rank: u32,
     /// Whether it is one for datagrams: then `SO_REUSEADDR` shares the address whether it listens or not.
     pub datagrams: bool,
 }
@@ -119,7 +121,10 @@ impl Ports {
 
     /// Registers a socket at `port`; [`Ports::is_free`] has been asked.
     pub fn bind(&mut self, port: u16, bound: Bound) {
-        self.entry(port).bound.push(bound);
+        let all = &mut self.entry(port).bound;
+        let ahead = |other: &Bound| bound.reuse.port && other.reuse.port && other.rank > bound.rank;
+        let at = all.iter().position(ahead).unwrap_or(all.len());
+        all.insert(at, bound);
     }
 
     /// Takes a socket out.
@@ -286,7 +291,7 @@ fn shuffled(mut ports: Box<[u16]>, secrets: &mut Secrets) -> Box<[u16]> {
 impl Bound {
     /// Whether packets to `address` are for this socket.
     #[inline]
-    fn includes(&self, address: IpAddr) -> bool {
+    pub fn includes(&self, address: IpAddr) -> bool {
         self.address == address
             || (self.address.is_unspecified() && self.includes_family(address.is_ipv4()))
     }
@@ -348,6 +353,7 @@ mod tests {
                 port: false,
             },
             listening,
+            rank: 0,
             datagrams: false,
         }
     }
@@ -414,6 +420,21 @@ mod tests {
             },
         );
         assert_eq!(ports.listener(local, 1), Some(3));
+    }
+
+    #[test]
+    fn those_that_share_a_port_stand_in_one_order_whenever_they_came() {
+        let local = SocketAddr::new(ONE.into(), 53);
+        for order in [[1, 2, 3], [3, 1, 2]] {
+            let mut ports = Ports::default();
+            for rank in order {
+                let mut shared = bound(rank, ANY, false, true);
+                (shared.reuse.port, shared.rank) = (true, rank);
+                ports.bind(53, shared);
+            }
+            let picked = [0, 1, 2].map(|hash| ports.listener(local, hash));
+            assert_eq!(picked, [Some(1), Some(2), Some(3)]);
+        }
     }
 
     #[test]

@@ -20,12 +20,11 @@ use crate::table::Tuple;
 impl<M: Memory> Shard<M> {
     /// As [`Shard::input`], for a frame that another shard has handed over.
     pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
-        if arrival == Arrival::Local {
-            self.crossed_input(frame.bytes);
-            return;
-        }
         self.arrival = arrival;
-        self.input(frame, now);
+        match arrival {
+            Arrival::Local => self.crossed_input(frame.bytes),
+            _ => self.input(frame, now),
+        }
         self.arrival = Arrival::Link;
     }
 

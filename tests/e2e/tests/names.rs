@@ -1,14 +1,18 @@
 //! Datagrams of real programs: dnsmasq answers dig, each on either side, and iperf3 sends as fast as it is told.
 
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks,
-    on_both_stacks_and_two_shards, seconds, wait_until,
+    Context as _, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_two_shards,
+    seconds, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
-on_both_stacks_and_two_shards!(dnsmasq_serves, dig_is_served);
-on_both_stacks!(iperf3_takes_datagrams, iperf3_sends_datagrams);
+on_both_stacks_and_two_shards!(
+    dnsmasq_serves,
+    dig_is_served,
+    iperf3_takes_datagrams,
+    iperf3_sends_datagrams,
+);
 
 const PORT: u16 = 5300;
 /// Names that are asked for in a row.
@@ -86,10 +90,15 @@ fn dig_is_served(world: &World) -> Result<()> {
 
 /// Datagrams at a rate that any machine bears, in both directions; most arrive, and none that was not sent.
 fn send_datagrams(
+    server: &Process,
     run: impl Fn(&[String]) -> Result<String>,
     address: std::net::Ipv4Addr,
 ) -> Result<()> {
-    for more in ["", "-R"] {
+    for (before, more) in ["", "-R"].into_iter().enumerate() {
+        // After each test it makes its listener anew, and says so.
+        wait_until("iperf3 listens", seconds(10), || {
+            Ok(server.stdout().matches("listening").count() > before)
+        })?;
         let words: Vec<String> =
             format!("iperf3 -u -b 20M -l 1400 -c {address} -t 2 --json {more}")
                 .split_whitespace()
@@ -109,10 +118,8 @@ fn send_datagrams(
 
 fn iperf3_takes_datagrams(world: &World) -> Result<()> {
     let server = world.subject(&["iperf3", "-s", "-B", &SUBJECT.to_string(), "--forceflush"])?;
-    wait_until("iperf3 listens", seconds(10), || {
-        Ok(server.stdout().contains("listening"))
-    })?;
     send_datagrams(
+        &server,
         |words| Ok(world.run_on_peer(words, seconds(30))?.text()),
         SUBJECT,
     )?;
@@ -121,10 +128,8 @@ fn iperf3_takes_datagrams(world: &World) -> Result<()> {
 
 fn iperf3_sends_datagrams(world: &World) -> Result<()> {
     let server = world.peer(&["iperf3", "-s", "--forceflush"])?;
-    wait_until("iperf3 listens", seconds(10), || {
-        Ok(server.stdout().contains("listening"))
-    })?;
     send_datagrams(
+        &server,
         |words| Ok(world.run_on_subject(words, seconds(30))?.text()),
         PEER,
     )?;

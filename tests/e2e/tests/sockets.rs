@@ -225,6 +225,8 @@ statements! {
     u5_many_datagrams_flow
     u5_many_messages_in_one_call
     u6_a_child_shares_a_datagram_socket
+    u6_a_reuseport_group_of_threads_loses_nothing
+    u6_clients_in_threads_speak_with_a_server_of_their_host
     u6_the_kernels_own_addresses_are_served
     u6_threads_send_each_datagram_once
     u6_threads_take_each_datagram_once

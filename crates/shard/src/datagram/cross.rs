@@ -1,10 +1,13 @@
-//! Datagrams between two sockets of this host that are different shards'.
+//! Datagrams between two sockets of this host that are different shards', and that nobody wanted them.
+//!
+//! One for an address that is no socket's here is for the shard that its flow's tag names, which knows the sockets that were connected without being bound.
 
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_wire::record::{LEN, Record};
 
 use super::deliver::Arrived;
+use super::report::QUOTE_MAX;
 use crate::memory::Memory;
 use crate::reply::Reply;
 use crate::shard::Shard;
@@ -13,8 +16,17 @@ use crate::table::Tuple;
 
 /// Datagrams that wait to be handed over; more are dropped.
 const CROSSING_MAX: usize = 1024;
-/// A record, and the port that it is for.
-const HEAD: usize = LEN + 2;
+/// A record, the port that it is for, the shard that it comes from, and what it is.
+const HEAD: usize = LEN + 5;
+
+/// What crosses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crossing {
+    /// A datagram.
+    Datagram = 0,
+    /// One that came back, since nobody is where it went.
+    Refused = 1,
+}
 
 impl<M: Memory> Shard<M> {
     /// The other shard that a datagram between two sockets of this host is for, if it is one: that of the socket that was found.
@@ -25,11 +37,25 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// The other shard that may have a socket for a datagram between two sockets of this host that is no socket's here.
+    pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
+        let steer = self.config.steer.as_ref()?;
+        let owner = steer.owner(receiver);
+        (owner != steer.own).then_some(owner)
+    }
+
     /// Queues a datagram for another shard, or for all others.
-    pub(super) fn cross(&mut self, to: Option<u16>, arrived: &Arrived, payload: &[u8]) {
-        if self.config.steer.is_none() {
+    pub(super) fn cross(
+        &mut self,
+        what: Crossing,
+        to: Option<u16>,
+        arrived: &Arrived,
+        payload: &[u8],
+    ) {
+        let Some(steer) = &self.config.steer else {
             return;
-        }
+        };
+        let own = steer.own;
         if self.udp.crossing.len() >= CROSSING_MAX {
             self.counters.udp_crossing_full += 1;
             return;
@@ -46,6 +72,8 @@ impl<M: Memory> Shard<M> {
         let mut bytes = self.replies.buffer();
         bytes.extend_from_slice(&record.emit());
         bytes.extend_from_slice(&arrived.to.port().to_ne_bytes());
+        bytes.extend_from_slice(&own.to_ne_bytes());
+        bytes.push(what as u8);
         bytes.extend_from_slice(payload);
         self.udp.crossing.push_back((to, bytes));
     }
@@ -60,16 +88,17 @@ impl<M: Memory> Shard<M> {
         self.replies.recycle(Reply::Packet(bytes));
     }
 
-    /// Delivers a datagram that another shard has handed over.
+    /// Takes in what another shard has handed over.
     pub(crate) fn crossed_input(&mut self, bytes: &[u8]) {
         let Some((head, payload)) = bytes.split_first_chunk::<HEAD>() else {
             return;
         };
-        let Some((record, port)) = head.split_first_chunk::<LEN>() else {
+        let Some((record, &[p, q, s, t, what])) = head.split_first_chunk::<LEN>() else {
             return;
         };
         let record = Record::parse(record);
-        let port = u16::from_ne_bytes([port[0], port[1]]);
+        let port = u16::from_ne_bytes([p, q]);
+        let origin = u16::from_ne_bytes([s, t]);
         let arrived = Arrived {
             from: record.from,
             to: SocketAddr::new(record.to, port),
@@ -82,18 +111,23 @@ impl<M: Memory> Shard<M> {
             self.deliver_to_several(&arrived, payload);
             return;
         }
-        let found =
-            Tuple::new(arrived.to, arrived.from).and_then(|tuple| self.find_datagram(&tuple));
-        match found {
-            Some(index) if self.shard_of_datagram_is_own(index) => {
-                self.store_datagram(index, &arrived, payload);
+        let Some(tuple) = Tuple::new(arrived.to, arrived.from) else {
+            return;
+        };
+        if what == Crossing::Refused as u8 {
+            let sent = tuple.reversed();
+            if let Some(index) = self.find_datagram(&sent) {
+                self.refuse_here(index, &sent, payload);
             }
-            _ => self.counters.udp_no_port += 1,
+            return;
         }
-    }
-
-    fn shard_of_datagram_is_own(&self, index: u32) -> bool {
-        let socket = self.datagram_of(index);
-        socket.is_ok_and(|(_, datagram)| datagram.home.is_none())
+        match self.find_datagram(&tuple) {
+            Some(index) => self.store_datagram(index, &arrived, payload),
+            None => {
+                self.counters.udp_no_port += 1;
+                let quoted = &payload[..payload.len().min(QUOTE_MAX)];
+                self.cross(Crossing::Refused, Some(origin), &arrived, quoted);
+            }
+        }
     }
 }

@@ -85,10 +85,7 @@ impl<M: Memory> Shard<M> {
     /// The most specific of the sockets that a datagram may be for: connected to its sender, bound to its destination, bound to all.
     fn receiver(&mut self, tuple: &Tuple) -> Receiver {
         let found = self.find_datagram(tuple);
-        let home = match found.map(|index| self.sockets.get(index).map(|socket| &socket.kind)) {
-            Some(Some(Kind::Datagram(datagram))) => datagram.home,
-            _ => None,
-        };
+        let home = self.shard_of_datagram(found);
         match (found, home) {
             (Some(index), None) => Receiver::Here(index),
             _ if self.is_datagram_astray(home, tuple) => Receiver::Elsewhere,
@@ -96,14 +93,26 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// The socket at this end of a flow. Of several that share an address (`SO_REUSEPORT`) every shard finds the same one; but what was handed over for a
+    /// socket of this shard is not for one of another.
     pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
-        match self.udp.table.get(tuple) {
-            Some(Place::Stream(index)) => Some(index),
-            _ => self
-                .udp
-                .ports
-                .listener(tuple.local(), self.udp.table.hash(tuple)),
+        let local = tuple.local();
+        let found = match (self.udp.table.get(tuple), &self.config.steer) {
+            (Some(Place::Stream(index)), _) => Some(index),
+            (_, Some(steer)) => self.udp.ports.listener(local, steer.hash.tag(tuple).into()),
+            (_, None) => self.udp.ports.listener(local, self.udp.table.hash(tuple)),
+        };
+        let handed = matches!(self.arrival, Arrival::ByPin | Arrival::Local);
+        if !handed || self.shard_of_datagram(found).is_none() {
+            return found;
         }
+        let mut others = self.udp.ports.bound(local.port()).iter();
+        let own = others.find(|bound| {
+            bound.listening
+                && bound.includes(local.ip())
+                && self.shard_of_datagram(Some(bound.socket)).is_none()
+        });
+        own.map(|bound| bound.socket)
     }
 
     /// Whether a frame is another shard's: that of the socket that it is for, or, if there is none here, the one that its tag names. Noted if so.

@@ -39,7 +39,7 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
-    /// A socket that stands in for one of shard `home`, at the same addresses: what comes for it is handed over.
+    /// A socket that stands in for the one of shard `home` with this label, at the same addresses: what comes for it is handed over.
     ///
     /// # Errors
     /// Those of [`Shard::datagram`] and [`Shard::bind_datagram`].
@@ -47,10 +47,10 @@ impl<M: Memory> Shard<M> {
         &mut self,
         owner: Owner,
         options: &Options,
-        home: u16,
+        (home, label): (u16, u32),
         local: SocketAddr,
     ) -> Result<SocketId, Error> {
-        let id = self.datagram(owner, options, u32::MAX)?;
+        let id = self.datagram(owner, options, label)?;
         if let Some(datagram) = self.datagram_mut(id.index()) {
             datagram.home = Some(home);
         }
@@ -119,7 +119,7 @@ impl<M: Memory> Shard<M> {
         local: SocketAddr,
         good: impl Fn(u16) -> bool,
     ) -> Result<u16, Error> {
-        let (socket, _) = self.datagram_of(index)?;
+        let (socket, datagram) = self.datagram_of(index)?;
         let bound = Bound {
             socket: index,
             owner: socket.owner,
@@ -127,6 +127,7 @@ impl<M: Memory> Shard<M> {
             v6_only: socket.options.v6_only,
             reuse: socket.options.reuse,
             listening: true,
+            rank: datagram.label,
             datagrams: true,
         };
         let port = if local.port() != 0 {
@@ -182,7 +183,8 @@ impl<M: Memory> Shard<M> {
         }
         let towards = match address {
             IpAddr::V4(group) if self.routes.is_broadcast(group) => {
-                if !datagram.settings.broadcast {
+                // What stands in for another knows nothing of its options.
+                if !datagram.settings.broadcast && datagram.home.is_none() {
                     return Err(Error::AccessDenied);
                 }
                 Towards::All
@@ -241,6 +243,10 @@ impl<M: Memory> Shard<M> {
         let index = self.check(id)?;
         let before = self.datagram_of(index)?.1.remote;
         let (mut local, remote, _) = self.datagram_ends(index, remote, None)?;
+        if self.must_change_port(index, local, remote) {
+            self.release_datagram_port(index);
+            local = self.datagram_ends(index, remote, None)?.0;
+        }
         self.leave_peer(index);
         if local.port() == 0 {
             let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
@@ -283,6 +289,18 @@ impl<M: Memory> Shard<M> {
         }
         self.mark_changed(index);
         Ok(())
+    }
+
+    /// Whether the port that was chosen for the peer before would bring the answers of this one to another shard, which knows nothing of it.
+    fn must_change_port(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
+        let chosen = self
+            .datagram_of(index)
+            .is_ok_and(|(_, datagram)| !datagram.bound_by_program && datagram.home.is_none());
+        let steer = self.config.steer.as_ref();
+        let tuple = Tuple::new(local, remote).filter(|_| chosen && local.port() != 0);
+        steer
+            .zip(tuple)
+            .is_some_and(|(steer, tuple)| !steer.is_own(&tuple))
     }
 
     /// Takes a socket back to hearing everybody. A port that was chosen for it is given up.

@@ -9,10 +9,10 @@ use crate::error::{Error, errno};
 use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::socket::{Kind, SocketId};
-use crate::table::{Place, Tuple};
+use crate::table::Tuple;
 
 /// Bytes of a datagram that a report quotes at most.
-const QUOTE_MAX: usize = 416;
+pub(super) const QUOTE_MAX: usize = 416;
 
 /// An error with its particulars, as Linux's error queue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,20 +49,10 @@ pub(crate) struct Failure<'a> {
 impl<M: Memory> Shard<M> {
     /// Gives an error to the socket that sent the datagram from `tuple.local` to `tuple.remote`.
     pub(crate) fn datagram_error(&mut self, tuple: &Tuple, failure: &Failure<'_>, now: Instant) {
-        let found = match self.udp.table.get(tuple) {
-            Some(Place::Stream(index)) => Some(index),
-            _ => self
-                .udp
-                .ports
-                .listener(tuple.local(), self.udp.table.hash(tuple)),
-        };
-        let socket = found.and_then(|index| self.sockets.get(index));
-        let home = match socket.map(|socket| &socket.kind) {
-            Some(Kind::Datagram(datagram)) => Some(datagram.home),
-            _ => None,
-        };
-        let Some(index) = found.filter(|_| home == Some(None)) else {
-            if !self.is_datagram_astray(home.flatten(), tuple) {
+        let found = self.find_datagram(tuple);
+        let home = self.shard_of_datagram(found);
+        let Some(index) = found.filter(|_| home.is_none()) else {
+            if !self.is_datagram_astray(home, tuple) {
                 self.counters.icmp_errors_unmatched += 1;
             }
             return;

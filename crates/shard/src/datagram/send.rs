@@ -8,6 +8,7 @@ use millrace_wire::record::SEND_OVERHEAD;
 use millrace_wire::{ipv4, ipv6, udp};
 
 use super::Datagram;
+use super::cross::Crossing;
 use super::deliver::Arrived;
 use super::leave::{Leaving, To};
 use super::open::Towards;
@@ -292,37 +293,44 @@ impl<M: Memory> Shard<M> {
         let payload = &leaving.block[..leaving.len as usize];
         if leaving.to != To::Here {
             self.deliver_to_several(&arrived, payload);
-            self.cross(None, &arrived, payload);
+            self.cross(Crossing::Datagram, None, &arrived, payload);
             return;
         }
         let Some(sent) = Tuple::new(leaving.local, leaving.remote) else {
             return;
         };
-        let found = self.find_datagram(&sent.reversed());
-        if let Some(shard) = self.shard_of_datagram(found) {
-            self.cross(Some(shard), &arrived, payload);
-            return;
-        }
-        match found {
-            Some(index) => self.store_datagram(index, &arrived, payload),
-            None => {
+        let receiver = sent.reversed();
+        let found = self.find_datagram(&receiver);
+        let elsewhere = match found {
+            Some(_) => self.shard_of_datagram(found),
+            None => self.other_shard_for(&receiver),
+        };
+        match (elsewhere, found) {
+            (Some(shard), _) => self.cross(Crossing::Datagram, Some(shard), &arrived, payload),
+            (None, Some(index)) => self.store_datagram(index, &arrived, payload),
+            (None, None) => {
                 self.counters.udp_no_port += 1;
-                let (kind, code) = match leaving.remote {
-                    SocketAddr::V4(_) => UNREACHABLE_V4,
-                    SocketAddr::V6(_) => UNREACHABLE_V6,
-                };
-                let failure = Failure {
-                    errno: errno::ECONNREFUSED,
-                    hard: true,
-                    kind,
-                    code,
-                    info: 0,
-                    offender: leaving.remote.ip(),
-                    payload,
-                };
-                self.fail_datagram(leaving.socket, &sent, &failure);
+                self.refuse_here(leaving.socket, &sent, payload);
             }
         }
+    }
+
+    /// Tells the socket at `index` that on this host nobody is where it sent to.
+    pub(super) fn refuse_here(&mut self, index: u32, sent: &Tuple, payload: &[u8]) {
+        let (kind, code) = match sent {
+            Tuple::V4(_) => UNREACHABLE_V4,
+            Tuple::V6(_) => UNREACHABLE_V6,
+        };
+        let failure = Failure {
+            errno: errno::ECONNREFUSED,
+            hard: true,
+            kind,
+            code,
+            info: 0,
+            offender: sent.remote_ip(),
+            payload,
+        };
+        self.fail_datagram(index, sent, &failure);
     }
 
     /// A datagram has left, or is lost: its block and its place in the send buffer are free.

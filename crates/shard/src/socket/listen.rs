@@ -59,6 +59,7 @@ impl<M: Memory> Shard<M> {
             v6_only: options.v6_only,
             reuse: options.reuse,
             listening: false,
+            rank: 0,
             datagrams: false,
         };
         let port = if local.port() != 0 {
@@ -135,6 +136,7 @@ impl<M: Memory> Shard<M> {
             v6_only: socket.options.v6_only,
             reuse: socket.options.reuse,
             listening: true,
+            rank: 0,
             datagrams: false,
         };
         if !self.ports.is_free(local.port(), &bound) {

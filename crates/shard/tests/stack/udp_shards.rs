@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use millrace_shard::{
-    Arrival, Groups, Hash, HeapMemory, Options, SendTo, Shard, SocketId, Steer, Stray,
+    Arrival, Groups, Hash, HeapMemory, Options, SendTo, Shard, SocketId, Steer, Stray, errno,
 };
 use millrace_tcp::Instant;
 
@@ -30,7 +30,7 @@ fn bound(shards: &mut [Shard<HeapMemory>; 2], port: u16) -> SocketId {
     let id = shards[0].datagram(OWNER, &options, 0).unwrap();
     shards[0].bind_datagram(id, local, &options).unwrap();
     shards[1]
-        .stand_in_datagram(OWNER, &options, 0, local)
+        .stand_in_datagram(OWNER, &options, (0, 0), local)
         .unwrap();
     id
 }
@@ -80,6 +80,85 @@ fn a_connected_socket_has_a_port_whose_answers_come_to_it() {
 }
 
 #[test]
+fn a_datagram_to_nobody_on_this_host_comes_back_from_the_other_shard() {
+    let [mut first, mut second] = shards();
+    let end = |port| SocketAddr::new(ADDRESSES[B].into(), port);
+    // Half of these flows are the other shard's by their tag: whether anybody is there it has to say.
+    let mut asked = 0;
+    for port in 5000..5032 {
+        let id = first.datagram(OWNER, &Options::default(), 0).unwrap();
+        let options = Options::default();
+        first.bind_datagram(id, end(port), &options).unwrap();
+        first.connect_datagram(id, end(4000)).unwrap();
+        let what = SendTo::default();
+        first.send_to(id, &what, 1, |_| {}, NOW).unwrap();
+        if let Some((to, bytes)) = first.take_crossing() {
+            assert_eq!(to, Some(1));
+            assert_eq!(first.view(id).unwrap().error, 0);
+            let flying = Flying::plain(bytes);
+            second.input_handed(&flying.as_frame(), Arrival::Local, NOW);
+            let (to, bytes) = second.take_crossing().unwrap();
+            assert_eq!(to, Some(0));
+            let flying = Flying::plain(bytes);
+            first.input_handed(&flying.as_frame(), Arrival::Local, NOW);
+            asked += 1;
+        }
+        assert_eq!(first.view(id).unwrap().error, errno::ECONNREFUSED);
+    }
+    assert!((1..32).contains(&asked));
+    assert_eq!(
+        (first.take_crossing(), second.take_crossing()),
+        (None, None)
+    );
+}
+
+#[test]
+fn those_that_share_a_port_share_what_comes_to_any_shard() {
+    let mut shards = shards();
+    let mut options = Options::default();
+    options.reuse.port = true;
+    let local = SocketAddr::new(ANY, 53);
+    // Each is bound in its own shard first, as two programs do it at once.
+    let ids = [0, 1].map(|own| {
+        let id = shards[own].datagram(OWNER, &options, own as u32).unwrap();
+        shards[own].bind_datagram(id, local, &options).unwrap();
+        id
+    });
+    for own in [0u16, 1] {
+        let shard = &mut shards[1 - usize::from(own)];
+        let whose = (own, own.into());
+        shard
+            .stand_in_datagram(OWNER, &options, whose, local)
+            .unwrap();
+    }
+    let mut counts = [0; 2];
+    for port in 1024..1088 {
+        let mut whose = [0, 1].map(|at: usize| {
+            let flying = Flying::plain(frame(port, 53, b"x", |_| {}));
+            shards[at].input(&flying.as_frame(), NOW);
+            if let Some((stray, _)) = shards[at].take_stray() {
+                assert_eq!(stray, Stray::Shard(1 - at as u16, Arrival::ByPin));
+                shards[1 - at].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
+                assert_eq!(shards[1 - at].take_stray(), None);
+            }
+            let heard = [0, 1].map(|own: usize| heard(&mut shards[own], ids[own]).is_some());
+            assert_ne!(heard[0], heard[1], "exactly one hears it");
+            usize::from(heard[1])
+        });
+        whose.sort_unstable();
+        assert_eq!(whose[0], whose[1], "the same, whichever queue it came by");
+        counts[whose[0]] += 1;
+    }
+    assert!(counts.iter().all(|count| *count > 8), "{counts:?}");
+    // What is handed over when the choice has changed meanwhile is heard all the same.
+    for port in 1024..1088 {
+        let flying = Flying::plain(frame(port, 53, b"x", |_| {}));
+        shards[1].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
+        assert!(heard(&mut shards[1], ids[1]).is_some());
+    }
+}
+
+#[test]
 fn sockets_of_two_shards_of_one_host_speak_with_each_other() {
     let mut shards = shards();
     let server = bound(&mut shards, 53);
@@ -105,6 +184,20 @@ fn sockets_of_two_shards_of_one_host_speak_with_each_other() {
     say(second, client, None, b"question");
     carry(second, first, 0);
     assert_eq!(heard(first, server).unwrap(), b"question");
+    // The client's port was chosen at connect: only its own shard knows of it, which the flow's tag names.
+    let back = second.view(client).unwrap().local;
+    say(first, server, Some(back), b"answer");
+    carry(first, second, 1);
+    assert_eq!(heard(second, client).unwrap(), b"answer");
+    // With another peer it may need another port for that.
+    for port in 54..70 {
+        let peer = SocketAddr::new(ADDRESSES[0].into(), port);
+        second.connect_datagram(client, peer).unwrap();
+        let local = second.view(client).unwrap().local.port();
+        let flying = Flying::plain(frame(port, local, b"other", |_| {}));
+        second.input(&flying.as_frame(), NOW);
+        assert_eq!(heard(second, client).unwrap(), b"other");
+    }
     // Nonsense of any length is survived.
     for len in 0..60 {
         let flying = Flying::plain(vec![0xff; len]);
