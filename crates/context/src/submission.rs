@@ -20,7 +20,8 @@ pub enum Operation {
     Nop = 1,
     /// A new socket: for a stream, or with `parameter` 1 for datagrams. Replies with its [`SlotRef`] as the first word of data.
     Socket = 2,
-    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1 SO_REUSEPORT. Replies 0 or an errno.
+    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1 SO_REUSEPORT, bit 2 IPV6_V6ONLY, bits 3 and 4 the device (1 the
+    /// link, 2 loopback, else any). Replies 0 or an errno.
     Bind = 3,
     /// Listens with a backlog of `parameter`. Replies 0 or an errno.
     Listen = 4,

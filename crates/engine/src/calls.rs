@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{EINVAL, ENFILE, ENOPROTOOPT};
 use millrace_context::submission::{Ask, Name};
 use millrace_context::{Address, Submission};
-use millrace_shard::{AcceptQueue, Block, Memory, Opt, OptName, Options, Reuse};
+use millrace_shard::{AcceptQueue, Block, Device, Memory, Opt, OptName, Options, Reuse};
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
@@ -41,6 +41,7 @@ impl Worker {
                 port: flags & 2 != 0,
             },
             v6_only: flags & 4 != 0,
+            device: device(flags),
             address_only: options.contains(&Opt::AddressOnly(true)),
             ..Options::default()
         };
@@ -318,6 +319,15 @@ impl Worker {
         }
         self.touch(place);
         done()
+    }
+}
+
+/// The device in the flags of a bind.
+pub(crate) fn device(flags: u64) -> Device {
+    match flags >> 3 & 3 {
+        1 => Device::Link,
+        2 => Device::Loopback,
+        _ => Device::Any,
     }
 }
 

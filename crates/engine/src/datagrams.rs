@@ -11,6 +11,7 @@ use millrace_context::submission::{Ask, Cursor, SendTo};
 use millrace_context::{Address, Submission};
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 
+use crate::calls::device;
 use crate::peers::{Replica, Request};
 use crate::serve::{Outcome, done, plain};
 use crate::socket::Process;
@@ -55,6 +56,7 @@ impl Worker {
                 port: flags & 2 != 0,
             },
             v6_only: flags & 4 != 0,
+            device: device(flags),
             ..Options::default()
         };
         let id = self.datagram_id(place)?;

@@ -7,6 +7,7 @@ use libc::{sockaddr, socklen_t};
 use millrace_context::Address;
 use rustix::io::Errno;
 
+use crate::device;
 use crate::memory;
 use crate::sys::Result;
 
@@ -64,8 +65,10 @@ fn parse(bytes: &[u8]) -> Given {
             let mut octets = [0; 16];
             octets.copy_from_slice(&bytes[8..24]);
             let ip = Ipv6Addr::from(octets);
-            // What means nothing without a device is left to the kernel, which has them; groups are those of the engine's.
-            if ip.is_unicast_link_local() {
+            let scope = bytes.get(24..28).and_then(|scope| scope.first_chunk());
+            let scope = scope.map_or(0, |scope| u32::from_ne_bytes(*scope));
+            // What means nothing without a device is left to the kernel, which has them; groups are the engine's unless another device is named.
+            if ip.is_unicast_link_local() || ip.is_multicast() && device::is_foreign_scope(scope) {
                 Given::Other
             } else {
                 Given::Ip(ip.to_canonical(), port)

@@ -15,7 +15,7 @@ use crate::send::Source;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{anchor, lane, lock, options, send, thread};
+use crate::{anchor, device, lane, lock, options, send, thread};
 
 /// `net.core.somaxconn` as it is from the start.
 const SOMAXCONN: u32 = 4096;
@@ -71,8 +71,11 @@ pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
     }
     // Listening on no address is listening on every one of the socket's family.
     let v6 = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6;
-    if v6 && !status.intersects(Status::BOUND | Status::LISTENING) {
+    let named = status.intersects(Status::BOUND | Status::LISTENING);
+    if !named && v6 {
         bind(socket, Ipv6Addr::UNSPECIFIED.into(), 0)?;
+    } else if !named && device::of(socket) != 0 {
+        bind(socket, Ipv4Addr::UNSPECIFIED.into(), 0)?;
     }
     let most = sys::number_in(c"/proc/sys/net/core/somaxconn").unwrap_or(SOMAXCONN);
     // A negative backlog is a huge one.
@@ -96,7 +99,7 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     if ip.is_ipv6() && v4_socket {
         return Err(Errno::AFNOSUPPORT);
     }
-    if ip.is_ipv4() && options::is_v6_only(socket) {
+    if ip.is_ipv4() && options::is_v6_only(socket) || !device::reaches(socket, ip) {
         return Err(Errno::NETUNREACH);
     }
     let status = socket.status();
@@ -170,7 +173,7 @@ pub fn send_fast(
     if ip.is_ipv6() && v4_socket {
         return Err(Errno::AFNOSUPPORT);
     }
-    if ip.is_ipv4() && options::is_v6_only(socket) {
+    if ip.is_ipv4() && options::is_v6_only(socket) || !device::reaches(socket, ip) {
         return Err(Errno::NETUNREACH);
     }
     if socket.status().contains(Status::LISTENING) || socket.has(flag::CONNECTED) {

@@ -10,7 +10,7 @@ use crate::address::Given;
 use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{anchor, connect, datagram, engine, environment, epoll, options};
+use crate::{anchor, connect, datagram, device, engine, environment, epoll, options};
 
 /// What an undecided socket is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,10 @@ fn examine(fd: c_int) -> Option<Undecided> {
     let mut address = [0u8; 28];
     sys::getsockname(fd, &mut address).ok()?;
     let unbound = address[2..4] == [0, 0];
+    let device = device::of_kernels(fd);
+    if device != 0 && !engine::get().is_ok_and(|engine| device::is_served(engine, device)) {
+        return None;
+    }
     // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
     let all: &[(c_int, c_int)] = if datagrams {
         &datagram::options::ALL

@@ -27,6 +27,7 @@ mod connect;
 mod datagram;
 mod decide;
 mod descriptors;
+mod device;
 mod engine;
 mod environment;
 mod epoll;

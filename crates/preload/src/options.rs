@@ -9,6 +9,7 @@ use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
 use crate::datagram::options as datagram;
+use crate::device::{self, SO_BINDTOIFINDEX};
 use crate::socket::{RESET, Socket};
 use crate::sys::{self, Result};
 
@@ -32,7 +33,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 38] = [
+pub const ALL: [(c_int, c_int); 39] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -71,6 +72,7 @@ pub const ALL: [(c_int, c_int); 38] = [
     (IPPROTO_TCP, libc::TCP_FASTOPEN),
     (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
     (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
+    (SOL_SOCKET, SO_BINDTOIFINDEX),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -92,10 +94,18 @@ const READ_ONLY: [(c_int, c_int); 8] = [
 
 /// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
 pub fn bit(level: c_int, name: c_int) -> Result<u64> {
-    ALL.iter()
-        .position(|option| *option == (level, name))
-        .map(|at| 1 << at)
-        .ok_or(Errno::NOPROTOOPT)
+    bit_in(&ALL, level, name)
+}
+
+/// The bit in one of the two lists. A device has two names.
+pub fn bit_in(list: &[(c_int, c_int)], level: c_int, name: c_int) -> Result<u64> {
+    let name = if device::is_option(level, name) {
+        SO_BINDTOIFINDEX
+    } else {
+        name
+    };
+    let at = list.iter().position(|option| *option == (level, name));
+    at.map(|at| 1 << at).ok_or(Errno::NOPROTOOPT)
 }
 
 /// Whether an option can be read.
@@ -116,6 +126,8 @@ pub enum Setting {
     SendTimeout(u64),
     /// Bytes.
     LowWater(u32),
+    /// The index of a device, 0 for none.
+    Device(u32),
 }
 
 /// Checks a value. `INVAL`, `DOM` and `NOENT` as Linux has them; `NOPROTOOPT` for options that are not implemented.
@@ -171,6 +183,9 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
                 narrow.into()
             };
             Ok(shard(Name::MaxPacingRate, wide.unwrap_or(narrow)))
+        }
+        (SOL_SOCKET, SO_BINDTOIFINDEX) => {
+            within(0, c_int::MAX).map(|index| Setting::Device(index as u32))
         }
         (IPPROTO_TCP, libc::TCP_NODELAY) => switch(Name::NoDelay),
         (IPPROTO_TCP, libc::TCP_CORK) => switch(Name::Cork),
@@ -347,6 +362,7 @@ pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
             }
             Ok(())
         }
+        Setting::Device(index) => device::apply(socket, index),
         Setting::ReceiveTimeout(us) => {
             cold.receive_timeout.store(us, Ordering::Relaxed);
             Ok(())
@@ -380,10 +396,12 @@ pub fn linger(socket: &Socket) -> u32 {
     }
 }
 
-/// SO_REUSEADDR, SO_REUSEPORT and IPV6_V6ONLY as a bind carries them.
+/// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY and the device as a bind carries them.
 pub fn bind_bits(socket: &Socket) -> u64 {
     let bits = socket.slot.app_cold.options[0].load(Ordering::Relaxed);
-    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT)) | u64::from(is_v6_only(socket)) << 2
+    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT))
+        | u64::from(is_v6_only(socket)) << 2
+        | device::bind_bits(socket)
 }
 
 /// Whether TCP_FASTOPEN_CONNECT is set.
@@ -449,6 +467,8 @@ pub fn read(
         (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
         (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => bit(FAST_CONNECT),
         (SOL_SOCKET, libc::SO_RCVLOWAT) => cold.low_water.load(Ordering::Relaxed) as c_int,
+        (SOL_SOCKET, SO_BINDTOIFINDEX) => device::of(socket) as c_int,
+        (SOL_SOCKET, libc::SO_BINDTODEVICE) => return device::name(socket, out),
         (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
             return Ok(write_time(
                 cold.receive_timeout.load(Ordering::Relaxed),

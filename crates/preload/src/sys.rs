@@ -304,6 +304,26 @@ pub fn getsockopt_bytes(fd: c_int, level: c_int, name: c_int, out: &mut [u8]) ->
     .map(|_| len as usize)
 }
 
+/// `setsockopt`.
+///
+/// # Safety
+/// As the C library's.
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> Result<()> {
+    call!(libc::SYS_setsockopt, fd, level, name, value, len).map(drop)
+}
+
+/// A new socket of the kernel for datagrams, to ask the kernel by.
+pub fn datagram_socket() -> Result<c_int> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    call!(libc::SYS_socket, libc::AF_INET, kind, 0).map(|fd| fd as c_int)
+}
+
 /// `getsockname`: the address's bytes and how many there are.
 pub fn getsockname(fd: c_int, out: &mut [u8]) -> Result<usize> {
     let mut len = out.len() as libc::socklen_t;

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 
 use crate::isn::Secrets;
 use crate::memory::Owner;
-use crate::socket::Reuse;
+use crate::socket::{Device, Reuse};
 
 /// Ephemeral ports, as Linux's `ip_local_port_range`.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
@@ -54,6 +54,8 @@ pub struct Bound {
     pub v6_only: bool,
     /// What it shares.
     pub reuse: Reuse,
+    /// The device that it is bound to.
+    pub device: Device,
     /// Whether it listens. One for datagrams does while it has no peer.
     pub listening: bool,
     /// Where it stands among those that share an address by `SO_REUSEPORT`: in every shard in the same order.
@@ -146,14 +148,19 @@ impl Ports {
     /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last. Sockets for datagrams, which listen while they have no peer, can
     /// share an address with `SO_REUSEADDR` alone: then the one that came last has it.
     pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
+        let device = Device::of(local.ip());
         let entry = self.find(local.port())?;
         if let [only] = &entry.bound[..] {
-            return (only.listening && only.includes(local.ip())).then_some(only.socket);
+            let meant = only.listening && only.includes(local.ip()) && only.hears(device);
+            return meant.then_some(only.socket);
         }
         let pick = |address: IpAddr, of_v4: bool| {
             let listening = || {
                 entry.bound.iter().filter(|bound| {
-                    bound.listening && bound.address == address && !(of_v4 && bound.v6_only)
+                    bound.listening
+                        && bound.address == address
+                        && bound.hears(device)
+                        && !(of_v4 && bound.v6_only)
                 })
             };
             match listening().count() {
@@ -296,6 +303,12 @@ impl Bound {
             || (self.address.is_unspecified() && self.includes_family(address.is_ipv4()))
     }
 
+    /// Whether packets from a device are for this socket.
+    #[inline]
+    pub fn hears(&self, device: Device) -> bool {
+        self.device == Device::Any || self.device == device
+    }
+
     /// Whether it may take packets of a family.
     fn includes_family(&self, v4: bool) -> bool {
         match self.address {
@@ -314,8 +327,11 @@ impl Bound {
     }
 }
 
-/// Whether there is an address that both include.
+/// Whether there is an address that both include, on a device that both hear.
 fn overlap(a: &Bound, b: &Bound) -> bool {
+    if a.device != Device::Any && !b.hears(a.device) {
+        return false;
+    }
     let both_any = a.address.is_unspecified() && b.address.is_unspecified();
     if both_any {
         return a.address == b.address || (!a.v6_only && !b.v6_only);
@@ -354,6 +370,7 @@ mod tests {
             },
             listening,
             rank: 0,
+            device: Device::Any,
             datagrams: false,
         }
     }
@@ -435,6 +452,26 @@ mod tests {
             let picked = [0, 1, 2].map(|hash| ports.listener(local, hash));
             assert_eq!(picked, [Some(1), Some(2), Some(3)]);
         }
+    }
+
+    #[test]
+    fn sockets_of_two_devices_share_an_address() {
+        let on = |socket, device| Bound {
+            device,
+            ..bound(socket, ANY, false, true)
+        };
+        let mut ports = Ports::default();
+        ports.bind(80, on(1, Device::Link));
+        let link = SocketAddr::new(ONE.into(), 80);
+        let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
+        assert_eq!(ports.listener(loopback, 0), None);
+        assert_eq!(ports.listener(link, 0), Some(1));
+        assert!(!ports.is_free(80, &on(2, Device::Link)));
+        assert!(!ports.is_free(80, &on(2, Device::Any)));
+        assert!(ports.is_free(80, &on(2, Device::Loopback)));
+        ports.bind(80, on(2, Device::Loopback));
+        assert_eq!(ports.listener(loopback, 0), Some(2));
+        assert_eq!(ports.listener(link, 0), Some(1));
     }
 
     #[test]

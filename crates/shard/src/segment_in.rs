@@ -163,11 +163,7 @@ impl<M: Memory> Shard<M> {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Reply(outgoing) => self.reply(Reply::Segment(*tuple, outgoing)),
             TimeWaitVerdict::Reopen { after } => {
-                if self
-                    .ports
-                    .listener(tuple.local(), self.table.hash(tuple))
-                    .is_some()
-                {
+                if self.listener_of(tuple).is_some() {
                     self.forget_time_wait(index);
                     self.listener_input(tuple, segment, None, Some(after), now);
                     return;
@@ -188,6 +184,11 @@ impl<M: Memory> Shard<M> {
         Some(waiting)
     }
 
+    /// The listener for a connection.
+    fn listener_of(&self, tuple: &Tuple) -> Option<u32> {
+        self.ports.listener(tuple.local(), self.table.hash(tuple))
+    }
+
     /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
     fn listener_input(
         &mut self,
@@ -197,7 +198,7 @@ impl<M: Memory> Shard<M> {
         after: Option<Seq>,
         now: Instant,
     ) {
-        let Some(listener) = self.ports.listener(tuple.local(), self.table.hash(tuple)) else {
+        let Some(listener) = self.listener_of(tuple) else {
             self.counters.tcp_no_socket += 1;
             self.reset(tuple, segment, now);
             return;

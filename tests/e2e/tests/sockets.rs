@@ -98,6 +98,7 @@ statements! {
     congestion_control_has_a_name
     connect_is_refused
     connect_without_blocking
+    datagrams_may_be_bound_to_a_device
     defer_accept_gives_up_waiting
     defer_accept_waits_for_data
     descriptors_pass_over_unix_sockets_or_are_refused
@@ -191,6 +192,7 @@ statements! {
     select_reports_each_direction
     shutdown_in_each_order
     sigpipe_is_sent_unless_told_not_to
+    streams_may_be_bound_to_a_device
     streams_of_the_c_library_work
     t3_request_and_response_wait_for_nobody
     t4_a_full_buffer_loses_nothing

@@ -1,5 +1,7 @@
 /* Options: implemented or refused, never accepted and forgotten. */
 #include "harness.h"
+#include <ifaddrs.h>
+#include <net/if.h>
 
 /* An option that holds one integer. */
 struct option {
@@ -121,6 +123,140 @@ STATEMENT(options_pass_from_listener_to_connection)
     close(near);
     close(far);
     close(listener);
+}
+
+/* The device by which the ends of a connection speak, as the kernel calls it; none where the kernel has each end on a device of its own. */
+static const char *device_between(void)
+{
+    static char name[IFNAMSIZ];
+    struct ifaddrs *all;
+    if (is_loopback)
+        return "lo";
+    if (!getenv("MILLRACE_ENGINE"))
+        return NULL;
+    struct in_addr far = far_address(0).sin_addr;
+    EQUAL(getifaddrs(&all), 0);
+    for (struct ifaddrs *one = all; one; one = one->ifa_next) {
+        const struct sockaddr_in *address = (const struct sockaddr_in *)one->ifa_addr;
+        if (address && address->sin_family == AF_INET && address->sin_addr.s_addr == far.s_addr)
+            strcpy(name, one->ifa_name);
+    }
+    freeifaddrs(all);
+    CHECK(name[0]);
+    return name;
+}
+
+static void expect_device(int fd, const char *name)
+{
+    char got[IFNAMSIZ] = "?";
+    int index = -1;
+    socklen_t length = sizeof got, short_length = 4;
+    EQUAL(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, got, &length), 0);
+    EQUAL(length, name ? strlen(name) + 1 : 0);
+    CHECK(!name || strcmp(got, name) == 0);
+    if (name)
+        FAILS(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, got, &short_length), EINVAL);
+    length = sizeof index;
+    EQUAL(getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &index, &length), 0);
+    EQUAL(index, name ? if_nametoindex(name) : 0);
+}
+
+static int socket_of_device(int type, const char *name)
+{
+    int fd = socket(AF_INET, type, 0);
+    expect_device(fd, NULL);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "no-such-device", 15), ENODEV);
+    FAILS(setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &(int){ -1 }, sizeof(int)), EINVAL);
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name)), 0);
+    expect_device(fd, name);
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 0), 0);
+    expect_device(fd, NULL);
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &(int){ if_nametoindex(name) }, sizeof(int)), 0);
+    expect_device(fd, name);
+    return fd;
+}
+
+STATEMENT(streams_may_be_bound_to_a_device)
+{
+    const char *name = device_between();
+    if (!name)
+        return;
+    struct sockaddr_in address = near_address(0);
+    socklen_t length = sizeof address;
+    char byte;
+    int listener = socket_of_device(SOCK_STREAM, name);
+    EQUAL(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    expect_device(listener, name);
+    EQUAL(listen(listener, 5), 0);
+    EQUAL(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    int far = connect_far(&address), near = accept(listener, NULL, NULL);
+    CHECK(near >= 0);
+    expect_device(near, name);
+    write_all(far, "x", 1);
+    read_all(near, &byte, 1);
+    close(near);
+    close(far);
+    close(listener);
+    /* One that listens at no address hears its device as well. */
+    listener = socket_of_device(SOCK_STREAM, name);
+    EQUAL(listen(listener, 5), 0);
+    EQUAL(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    EQUAL(address.sin_addr.s_addr, INADDR_ANY);
+    address.sin_addr = near_address(0).sin_addr;
+    close(connect_far(&address));
+    close(accept(listener, NULL, NULL));
+    close(listener);
+    listener = listen_far(&address);
+    near = socket_of_device(SOCK_STREAM, name);
+    EQUAL(connect(near, (struct sockaddr *)&address, sizeof address), 0);
+    far = accept_far(listener);
+    expect_device(near, name);
+    write_all(near, "x", 1);
+    read_all(far, &byte, 1);
+    close(near);
+    close(far);
+    close(listener);
+}
+
+STATEMENT(datagrams_may_be_bound_to_a_device)
+{
+    const char *name = device_between();
+    if (!name)
+        return;
+    struct sockaddr_in near = near_address(0), far;
+    socklen_t length = sizeof near;
+    char byte;
+    int fd = socket_of_device(SOCK_DGRAM, name), other = datagram_far(&far);
+    EQUAL(bind(fd, (struct sockaddr *)&near, sizeof near), 0);
+    EQUAL(getsockname(fd, (struct sockaddr *)&near, &length), 0);
+    EQUAL(connect(other, (struct sockaddr *)&near, sizeof near), 0);
+    EQUAL(send(other, "?", 1, 0), 1);
+    wait_for(fd, POLLIN);
+    EQUAL(recv(fd, &byte, 1, 0), 1);
+    expect_device(fd, name);
+    close(fd);
+    close(other);
+    other = datagram_far(&far);
+    fd = socket_of_device(SOCK_DGRAM, name);
+    EQUAL(sendto(fd, "!", 1, 0, (struct sockaddr *)&far, sizeof far), 1);
+    wait_for(other, POLLIN);
+    EQUAL(recv(other, &byte, 1, 0), 1);
+    EQUAL(connect(fd, (struct sockaddr *)&far, sizeof far), 0);
+    EQUAL(send(fd, "?", 1, 0), 1);
+    wait_for(other, POLLIN);
+    EQUAL(recv(other, &byte, 1, 0), 1);
+    close(fd);
+    close(other);
+    /* Another device than that of the addresses is another network, whose the socket then is. */
+    if (is_loopback)
+        return;
+    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    EQUAL(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2), 0);
+    expect_device(fd, "lo");
+    FAILS(bind(fd, (struct sockaddr *)&near, sizeof near), EADDRNOTAVAIL);
+    near.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EQUAL(bind(fd, (struct sockaddr *)&near, sizeof near), 0);
+    close(fd);
 }
 
 STATEMENT(quick_ack_is_a_push)

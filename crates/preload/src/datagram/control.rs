@@ -10,13 +10,12 @@ use millrace_wire::record::Record;
 use rustix::io::Errno;
 
 use super::options::{self, IPV6_RECVERR, UDP_GRO, UDP_SEGMENT, switch};
+use crate::device::LOOPBACK;
 use crate::memory;
 use crate::socket::Socket;
 use crate::sys::Result;
 
 const HEAD: usize = size_of::<cmsghdr>();
-/// Index of the loopback device.
-const LOOPBACK: u32 = 1;
 
 /// What a program says of a datagram in control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

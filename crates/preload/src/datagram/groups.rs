@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_context::{Address, Operation};
 use rustix::io::Errno;
 
+use crate::device;
 use crate::engine::Engine;
 use crate::socket::Socket;
 use crate::sys::Result;
@@ -17,11 +18,20 @@ pub struct Change {
     pub join: bool,
     /// The own address by which the link is meant; unspecified for any.
     pub interface: IpAddr,
+    /// Its index; 0 for any.
+    pub device: u32,
 }
 
 fn v4_at(value: &[u8], at: usize) -> Result<Ipv4Addr> {
     let bytes = value.get(at..at + 4).ok_or(Errno::INVAL)?;
     Ok(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
+}
+
+fn u32_at(value: &[u8], at: usize) -> Result<u32> {
+    let bytes = value.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+    bytes
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .ok_or(Errno::INVAL)
 }
 
 /// The change of membership that an option is; `NOPROTOOPT` for another option.
@@ -49,10 +59,11 @@ fn change_v4(value: &[u8], join: bool) -> Result<Change> {
         group: group.into(),
         join,
         interface: interface.into(),
+        device: u32_at(value, 8).unwrap_or(0),
     })
 }
 
-/// `struct ipv6_mreq`. The index says which device: there is one.
+/// `struct ipv6_mreq`.
 fn change_v6(value: &[u8], join: bool) -> Result<Change> {
     let octets: [u8; 16] = *value
         .get(..20)
@@ -66,6 +77,7 @@ fn change_v6(value: &[u8], join: bool) -> Result<Change> {
         group: group.into(),
         join,
         interface: Ipv6Addr::UNSPECIFIED.into(),
+        device: u32_at(value, 16)?,
     })
 }
 
@@ -75,10 +87,12 @@ pub fn interface_v4(value: &[u8]) -> Result<u32> {
     v4_at(value, at).map(|address| u32::from_ne_bytes(address.octets()))
 }
 
-/// Whether groups by this interface are the engine's to serve.
-pub fn serves(engine: &Engine, interface: IpAddr) -> bool {
-    let header = engine.region.header();
-    if interface.is_unspecified() {
+/// Whether the interface of a change is the engine's to serve.
+pub fn serves(engine: &Engine, change: &Change) -> bool {
+    let (header, interface) = (engine.region.header(), change.interface);
+    if change.device != 0 {
+        device::is_served(engine, change.device)
+    } else if interface.is_unspecified() {
         header.own_len > 0 || header.loopback == 1
     } else {
         header.owns(interface, false)
@@ -87,7 +101,7 @@ pub fn serves(engine: &Engine, interface: IpAddr) -> bool {
 
 /// Joins or leaves.
 pub fn apply(socket: &Socket, change: Change) -> Result<()> {
-    if !serves(socket.engine, change.interface) {
+    if !serves(socket.engine, &change) {
         return Err(Errno::NODEV);
     }
     let [a, b, c] = Address::from(SocketAddr::new(change.group, 0)).to_words();

@@ -15,6 +15,7 @@ use millrace_context::{Address, Operation, Status};
 use rustix::io::Errno;
 
 use crate::connect::or_loopback;
+use crate::device;
 use crate::socket::{Socket, flag};
 use crate::sys::Result;
 
@@ -79,7 +80,7 @@ pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
 /// Whether a datagram to `ip` is the engine's to carry.
 pub fn is_served(socket: &Socket, ip: IpAddr) -> bool {
     let header = socket.engine.region.header();
-    is_several(header, ip) || header.serves(ip)
+    is_several(header, ip) || header.serves(ip) && device::reaches(socket, ip)
 }
 
 /// Whether `ip` means several hosts of the engine's link.

@@ -10,6 +10,7 @@ use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
 use super::groups;
+use crate::device::SO_BINDTOIFINDEX;
 use crate::options::{self, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW, Setting, VALUE_MAX};
 use crate::socket::Socket;
 use crate::sys::Result;
@@ -25,7 +26,7 @@ const IPV6_MTU: c_int = 24;
 const IPV6_DONTFRAG: c_int = 62;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 42] = [
+pub const ALL: [(c_int, c_int); 43] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -68,6 +69,7 @@ pub const ALL: [(c_int, c_int); 42] = [
     (IPPROTO_UDP, UDP_CORK),
     (IPPROTO_UDP, UDP_SEGMENT),
     (IPPROTO_UDP, UDP_GRO),
+    (SOL_SOCKET, SO_BINDTOIFINDEX),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -180,8 +182,7 @@ pub fn refuses_to_cut(socket: &Socket, v4: bool) -> bool {
 
 /// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
 pub fn bit(level: c_int, name: c_int) -> Result<u64> {
-    let at = ALL.iter().position(|option| *option == (level, name));
-    at.map(|at| 1 << at).ok_or(Errno::NOPROTOOPT)
+    options::bit_in(&ALL, level, name)
 }
 
 /// Whether an option can be read.
@@ -193,7 +194,7 @@ pub fn is_readable(level: c_int, name: c_int) -> bool {
         (IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP),
     ];
     let option = (level, name);
-    (ALL.contains(&option) || READ_ONLY.contains(&option)) && !acts.contains(&option)
+    (bit(level, name).is_ok() || READ_ONLY.contains(&option)) && !acts.contains(&option)
 }
 
 /// What Linux says of an option that cannot be read.
@@ -431,7 +432,6 @@ mod tests {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY),
             (IPPROTO_IP, 63),
             (IPPROTO_UDP, 200),
-            (SOL_SOCKET, libc::SO_BINDTODEVICE),
             (SOL_SOCKET, libc::SO_TIMESTAMP),
         ] {
             assert_eq!(parse(level, name, &[1, 0, 0, 0]), Err(Errno::NOPROTOOPT));

@@ -12,7 +12,7 @@ use crate::options::{self, VALUE_MAX};
 use crate::socket::Socket;
 use crate::sys::Result;
 use crate::table::{self, Entry, Undecided};
-use crate::{datagram, engine, real};
+use crate::{datagram, device, engine, real};
 
 hooks! {
     /// Sets an option.
@@ -40,6 +40,12 @@ hooks! {
             Ok(value)
         };
         match table::get(fd) {
+            Entry::Socket(slot) if device::is_option(level, name) => {
+                nothing(Socket::get(fd, slot).and_then(|socket| device::set(&socket, name, value, len)))
+            }
+            Entry::Undecided(undecided) if device::is_option(level, name) => {
+                nothing(device::set_undecided(fd, undecided, (name, value, len)))
+            }
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 if !options::has_level(&socket, level) {
                     return Err(Errno::NOPROTOOPT);
@@ -107,6 +113,11 @@ hooks! {
                 } else {
                     options::read(&socket, level, name, &mut bytes)?
                 };
+                if name == libc::SO_BINDTODEVICE && level == libc::SOL_SOCKET
+                    && used > 0 && room < libc::IFNAMSIZ
+                {
+                    return Err(Errno::INVAL);
+                }
                 let used = options::fit(level, name, &mut bytes, used, room);
                 memory::check(value, used)?;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), used);
@@ -142,7 +153,7 @@ fn set_membership(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     match engine::get() {
-        Ok(engine) if datagram::groups::serves(engine, change.interface) => nothing(
+        Ok(engine) if datagram::groups::serves(engine, &change) => nothing(
             decide::make_ours(fd, undecided)
                 .and_then(|socket| datagram::groups::apply(&socket, change)),
         ),

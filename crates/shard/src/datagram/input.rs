@@ -9,7 +9,7 @@ use super::deliver::Arrived;
 use crate::ip::Family;
 use crate::memory::Memory;
 use crate::shard::Shard;
-use crate::socket::{Kind, Socket};
+use crate::socket::{Device, Kind, Socket};
 use crate::steer::{Arrival, Stray};
 use crate::table::{Pair, Place, Tuple};
 
@@ -97,10 +97,11 @@ impl<M: Memory> Shard<M> {
     /// socket of this shard is not for one of another.
     pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
         let local = tuple.local();
+        let listener = |hash| self.udp.ports.listener(local, hash);
         let found = match (self.udp.table.get(tuple), &self.config.steer) {
             (Some(Place::Stream(index)), _) => Some(index),
-            (_, Some(steer)) => self.udp.ports.listener(local, steer.hash.tag(tuple).into()),
-            (_, None) => self.udp.ports.listener(local, self.udp.table.hash(tuple)),
+            (_, Some(steer)) => listener(steer.hash.tag(tuple).into()),
+            (_, None) => listener(self.udp.table.hash(tuple)),
         };
         let handed = matches!(self.arrival, Arrival::ByPin | Arrival::Local);
         if !handed || self.shard_of_datagram(found).is_none() {
@@ -110,6 +111,7 @@ impl<M: Memory> Shard<M> {
         let own = others.find(|bound| {
             bound.listening
                 && bound.includes(local.ip())
+                && bound.hears(Device::of(local.ip()))
                 && self.shard_of_datagram(Some(bound.socket)).is_none()
         });
         own.map(|bound| bound.socket)
@@ -141,7 +143,10 @@ impl<M: Memory> Shard<M> {
             return;
         }
         let mut found = std::mem::take(&mut self.udp.found);
-        for bound in self.udp.ports.bound(arrived.to.port()) {
+        // A group's datagrams of this host's loopback come from there.
+        let device = Device::of(arrived.from.ip());
+        let all = self.udp.ports.bound(arrived.to.port()).iter();
+        for bound in all.filter(|bound| bound.hears(device)) {
             let Some(Socket {
                 options,
                 kind: Kind::Datagram(datagram),

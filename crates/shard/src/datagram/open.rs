@@ -96,6 +96,7 @@ impl<M: Memory> Shard<M> {
         if let Some(socket) = self.sockets.get_mut(index) {
             socket.options.reuse = options.reuse;
             socket.options.v6_only = options.v6_only;
+            socket.options.device = options.device;
         }
         self.hold_port(index, SocketAddr::new(address, local.port()), |_| true)?;
         if let Some(datagram) = self.datagram_mut(index) {
@@ -128,6 +129,7 @@ impl<M: Memory> Shard<M> {
             reuse: socket.options.reuse,
             listening: true,
             rank: datagram.label,
+            device: socket.options.device,
             datagrams: true,
         };
         let port = if local.port() != 0 {

@@ -60,6 +60,7 @@ impl<M: Memory> Shard<M> {
             reuse: options.reuse,
             listening: false,
             rank: 0,
+            device: options.device,
             datagrams: false,
         };
         let port = if local.port() != 0 {
@@ -137,6 +138,7 @@ impl<M: Memory> Shard<M> {
             reuse: socket.options.reuse,
             listening: true,
             rank: 0,
+            device: socket.options.device,
             datagrams: false,
         };
         if !self.ports.is_free(local.port(), &bound) {

@@ -18,7 +18,7 @@ pub use api::How;
 pub use backlog::AcceptQueue;
 pub(crate) use backlog::Backlog;
 pub(crate) use fast_open::{Cookies, Verdict};
-pub use options::{Opt, OptName, Options, Reuse};
+pub use options::{Device, Opt, OptName, Options, Reuse};
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
 use crate::datagram::Datagram;

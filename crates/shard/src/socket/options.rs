@@ -1,5 +1,6 @@
 //! Socket options: what may be set, and what it does.
 
+use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
 use millrace_tcp::{Algorithm, Keepalive};
@@ -78,6 +79,29 @@ pub enum Opt {
     TrafficClass(u8),
     /// One that only sockets for datagrams have. It is set, not read: whoever set it knows.
     Datagram(DatagramOpt),
+}
+
+/// The device that a socket is bound to (`SO_BINDTODEVICE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// None: it hears all.
+    #[default]
+    Any,
+    /// The link: it hears what is sent to the link's addresses, by this host as well, as on Linux.
+    Link,
+    /// Loopback: it hears what is sent to loopback addresses.
+    Loopback,
+}
+
+impl Device {
+    /// The device that has an address of ours.
+    pub fn of(address: IpAddr) -> Device {
+        if address.is_loopback() {
+            Device::Loopback
+        } else {
+            Device::Link
+        }
+    }
 }
 
 /// Names an option, to read it.
@@ -168,6 +192,8 @@ pub struct Options {
     pub v6_only: bool,
     /// `IP_BIND_ADDRESS_NO_PORT`.
     pub address_only: bool,
+    /// What a bind binds to beside the address.
+    pub device: Device,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0 is no bound.
     pub notsent_low: u32,
     /// `IP_MTU_DISCOVER` and `IPV6_MTU_DISCOVER`.
