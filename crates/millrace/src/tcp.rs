@@ -230,7 +230,7 @@ impl TcpListener {
                     .bind_with(OWNER, address, &options.options)
                     .map_err(system)?;
                 let backlog = options.backlog.unwrap_or(BACKLOG);
-                let listening = core.shard.listen_bound(id, backlog);
+                let listening = core.shard.listen_bound(id, backlog, None);
                 if listening.is_err() {
                     core.close(id);
                 }
