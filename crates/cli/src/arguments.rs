@@ -54,7 +54,8 @@ pub enum Command {
 #[command(next_help_heading = "Link")]
 pub struct LinkArguments {
     /// Where frames come from: `tap` or `tap:NAME`, a TAP device that the kernel sees as NAME [default: tap, with a free name];
-    /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has; `xdp:NAME`, likewise,
+    /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has; `macvtap:NAME`, likewise,
+    /// by a device on top of it; `xdp:NAME`, likewise,
     /// by AF_XDP sockets past the kernel's stack, with `,queues=N` how many of its queues, and with `,mode=MODE` how: auto, zerocopy, copy or generic; with
     /// `,address=shared` it has the addresses that the kernel has there, and the ports that programs ask for: no --addr
     #[arg(long, value_name = "KIND[:NAME][,OPTION=VALUE]")]

@@ -24,7 +24,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     // Where the kernel's addresses are shared its routes are known.
     let mut kernels = Vec::new();
     let (device, hosts) = match &arguments.link {
-        Some(spec @ (Spec::Packet { name } | Spec::Xdp { name, .. })) => {
+        Some(spec @ (Spec::Packet { name } | Spec::Macvtap { name } | Spec::Xdp { name, .. })) => {
             ensure!(
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
@@ -44,6 +44,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
                     mode: mode.to_string(),
                     shared,
                 },
+                Spec::Macvtap { .. } => Device::Macvtap { name: name.clone() },
                 _ => Device::Packet { name: name.clone() },
             };
             (device, Vec::new())
@@ -412,6 +413,7 @@ mod tests {
             ("--vlan 0", "0"),
             ("--link packet:eth0 --host-addr 10.8.0.1/24", "eth0"),
             ("--link packet:eth0 --addr fd00:9::2/64", "eth0"),
+            ("--link macvtap:eth0", "macvtap:eth0"),
             ("--link xdp:eth0,mode=copy", "xdp:eth0,mode=copy"),
             ("--link xdp:eth0,mode=fast", "mode=fast"),
         ] {

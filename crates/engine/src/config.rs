@@ -57,6 +57,11 @@ pub enum Device {
         /// Its name.
         name: String,
     },
+    /// Likewise, by a device on top of it.
+    Macvtap {
+        /// Its name.
+        name: String,
+    },
     /// Likewise, by AF_XDP sockets.
     Xdp {
         /// Its name.

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::xdp::Held;
-use millrace_port::{Port, packet, spec, tap, xdp};
+use millrace_port::{Port, macvtap, packet, spec, tap, xdp};
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -39,12 +39,15 @@ pub enum StartError {
     Packet(#[from] packet::Error),
     /// Likewise.
     #[error(transparent)]
+    Macvtap(#[from] macvtap::Error),
+    /// Likewise.
+    #[error(transparent)]
     Xdp(#[from] xdp::Error),
-    /// AF_XDP sockets see no tags.
+    /// AF_XDP sockets see no tags, and macvtap devices are on one LAN.
     #[error(
-        "AF_XDP sockets see no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
+        "this link sees no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
     )]
-    XdpVlan(String),
+    NoTags(String),
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
@@ -213,15 +216,22 @@ impl Link {
         match &link.device {
             Device::Tap { name } => Link::tap(config, link, name.clone()),
             Device::Packet { name } => Link::packet(config, link, name),
+            Device::Macvtap { name } => {
+                untagged(link, name)?;
+                let ports = macvtap::open(&macvtap::Config {
+                    device: name.clone(),
+                    queues: config.shards,
+                    mac: None,
+                })?;
+                Ok(Link::of(name.clone(), link.mtu, ports))
+            }
             Device::Xdp {
                 name,
                 queues,
                 mode,
                 shared,
             } => {
-                if link.vlan.is_some() {
-                    return Err(StartError::XdpVlan(name.clone()));
-                }
+                untagged(link, name)?;
                 Link::xdp(config, link, name, *queues, mode, *shared)
             }
         }
@@ -319,7 +329,7 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
             Device::Tap { .. } => Claim::Announce,
             // The kernel has done so.
             Device::Xdp { shared: true, .. } => Claim::Kernel,
-            Device::Packet { .. } | Device::Xdp { .. } => Claim::Probe,
+            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => Claim::Probe,
         };
         shard_config.addresses = addresses(link);
         shard_config.routes = routes(link);
@@ -338,6 +348,14 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
 fn tag(link: &config::Link) -> Result<Option<Tag>, StartError> {
     let tag = |id| Tag::new(id).ok_or(StartError::Vlan(id));
     link.vlan.map(tag).transpose()
+}
+
+/// Refuses a virtual LAN.
+fn untagged(link: &config::Link, name: &str) -> Result<(), StartError> {
+    match link.vlan {
+        Some(_) => Err(StartError::NoTags(name.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// An address of one family.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use millrace_port::{Capabilities, Port, packet, pair, spec, tap, xdp};
+use millrace_port::{Capabilities, Port, macvtap, packet, pair, spec, tap, xdp};
 use millrace_wire::ethernet::Mac;
 
 /// A link, opened: a source and sink of frames, or none.
@@ -24,6 +24,9 @@ pub enum LinkError {
     /// A packet socket.
     #[error(transparent)]
     Packet(#[from] packet::Error),
+    /// macvtap.
+    #[error(transparent)]
+    Macvtap(#[from] macvtap::Error),
     /// AF_XDP.
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
@@ -113,6 +116,23 @@ impl Link {
         })?;
         Ok(Link {
             ports: boxed(sockets),
+            name: Some(device.to_owned()),
+            notes: Vec::new(),
+        })
+    }
+
+    /// A network device by a macvtap device on top of it, under a link-layer address of our own. Needs CAP_NET_ADMIN and CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// [`LinkError::Macvtap`].
+    pub fn macvtap(device: &str, queues: u16) -> Result<Link, LinkError> {
+        let ports = macvtap::open(&macvtap::Config {
+            device: device.to_owned(),
+            queues,
+            mac: None,
+        })?;
+        Ok(Link {
+            ports: boxed(ports),
             name: Some(device.to_owned()),
             notes: Vec::new(),
         })
@@ -209,7 +229,7 @@ fn boxed<P: Port + Send + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port + Send>> {
 impl FromStr for Link {
     type Err = LinkError;
 
-    /// Opens the link that the text names, as on the command line: `tap`, `tap:NAME`, `packet:NAME`, `xdp:NAME`.
+    /// Opens the link that the text names, as on the command line: `tap`, `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `xdp:NAME`.
     fn from_str(text: &str) -> Result<Link, LinkError> {
         match text.parse::<spec::Spec>()? {
             spec::Spec::Tap { name } => Link::tap(&Tap {
@@ -217,6 +237,7 @@ impl FromStr for Link {
                 ..Tap::default()
             }),
             spec::Spec::Packet { name } => Link::packet(&name, 1),
+            spec::Spec::Macvtap { name } => Link::macvtap(&name, 1),
             spec::Spec::Xdp { shared: true, .. } => Err(LinkError::Shared),
             spec::Spec::Xdp {
                 name, queues, mode, ..

@@ -2,6 +2,7 @@
 //!
 //! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
 //! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
+//! * [`macvtap`]: a TAP device's descriptor on top of such a device.
 //! * [`xdp`]: likewise, past the kernel's stack, by AF_XDP sockets.
 //! * [`pair`]: two ends in memory.
 //!
@@ -10,6 +11,7 @@
 mod addresses;
 pub mod device;
 mod ioctl;
+pub mod macvtap;
 mod netlink;
 pub mod packet;
 pub mod pair;

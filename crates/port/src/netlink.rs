@@ -2,11 +2,16 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::RawFd;
 
+use millrace_wire::ethernet::Mac;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoMacVtap, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVtapMode,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -39,6 +44,33 @@ impl Netlink {
             message.attributes.push(AddressAttribute::Flags(flags));
         }
         self.create(RouteNetlinkMessage::NewAddress(message))
+    }
+
+    /// Makes a macvtap device on top of the device `on`, with this number and address, in another namespace; up, and hearing every group.
+    pub(crate) fn add_macvtap(
+        &self,
+        on: u32,
+        index: u32,
+        namespace: RawFd,
+        mac: Mac,
+    ) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = LinkFlags::Up | LinkFlags::Allmulti;
+        message.header.change_mask = message.header.flags;
+        message.attributes = vec![
+            LinkAttribute::Link(on),
+            LinkAttribute::NetNsFd(namespace),
+            LinkAttribute::Address(mac.0.to_vec()),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::MacVtap),
+                // Others on the same device are reached, too.
+                LinkInfo::Data(InfoData::MacVtap(vec![InfoMacVtap::Mode(
+                    MacVtapMode::Bridge,
+                )])),
+            ]),
+        ];
+        self.create(RouteNetlinkMessage::NewLink(message))
     }
 
     /// The IPv4 routes of the main table by gateways on the device with this index: prefix, its bits, gateway.

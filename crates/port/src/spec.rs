@@ -29,6 +29,11 @@ pub enum Spec {
         /// Name of the device, which is there already.
         name: String,
     },
+    /// `macvtap:NAME`.
+    Macvtap {
+        /// Name of the device, which is there already.
+        name: String,
+    },
     /// `xdp:NAME`, with options after commas.
     Xdp {
         /// Name of the device, which is there already.
@@ -48,7 +53,7 @@ pub enum Error {
     /// The part before the colon is no kind of port.
     #[error(
         "there is no port kind `{0}`; the kinds are: tap (a TAP device with a free name), tap:NAME (one of this name), \
-         packet:NAME (a network device that is there already, by packet sockets), xdp:NAME (likewise, by AF_XDP sockets)"
+         packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (likewise, by a device on top of it), xdp:NAME (likewise, by AF_XDP sockets)"
     )]
     Kind(String),
     /// An option that there is not.
@@ -84,6 +89,12 @@ impl FromStr for Spec {
             Some(("packet", name)) => {
                 check_device_name(name)?;
                 Ok(Spec::Packet {
+                    name: name.to_owned(),
+                })
+            }
+            Some(("macvtap", name)) => {
+                check_device_name(name)?;
+                Ok(Spec::Macvtap {
                     name: name.to_owned(),
                 })
             }
@@ -126,6 +137,7 @@ impl fmt::Display for Spec {
             Spec::Tap { name: None } => f.write_str("tap"),
             Spec::Tap { name: Some(name) } => write!(f, "tap:{name}"),
             Spec::Packet { name } => write!(f, "packet:{name}"),
+            Spec::Macvtap { name } => write!(f, "macvtap:{name}"),
             Spec::Xdp {
                 name,
                 queues,
@@ -270,7 +282,7 @@ mod tests {
                 Err(Error::Name(name.to_owned()))
             );
         }
-        for text in ["tap", "tap:mr0", "tap:fifteen-letters"] {
+        for text in ["tap", "tap:mr0", "tap:fifteen-letters", "macvtap:eth0"] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }
     }

@@ -5,7 +5,7 @@
 
 mod error;
 mod interface;
-mod ioctl;
+pub(crate) mod ioctl;
 
 use std::io;
 use std::net::IpAddr;

@@ -61,6 +61,31 @@ macro_rules! on_millrace {
     )* };
 }
 
+/// Makes of each named function tests on millrace over each link on a device that is there, with one shard and with two.
+#[macro_export]
+macro_rules! over_devices {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn xdp() {
+                $crate::scenario::run_over($crate::Link::Xdp, 1, super::$name);
+            }
+            #[test]
+            fn xdp_with_two_shards() {
+                $crate::scenario::run_over($crate::Link::Xdp, 2, super::$name);
+            }
+            #[test]
+            fn macvtap() {
+                $crate::scenario::run_over($crate::Link::Macvtap, 1, super::$name);
+            }
+            #[test]
+            fn macvtap_with_two_shards() {
+                $crate::scenario::run_over($crate::Link::Macvtap, 2, super::$name);
+            }
+        }
+    )* };
+}
+
 /// Makes of each named function tests on millrace over AF_XDP, with one shard and with two.
 #[macro_export]
 macro_rules! over_xdp {

@@ -1,7 +1,7 @@
 //! A place for a scenario: the program under test at one address, the kernel's own stack as its peer at another.
 //!
 //! On the kernel the two are namespaces joined by a veth pair; on millrace they are one namespace with a TAP device between the
-//! kernel in it and the engine, or likewise two, and the engine is on the subject's device by AF_XDP beside the kernel. A scenario sees no difference.
+//! kernel in it and the engine, or likewise two, and the engine is on the subject's device by AF_XDP or macvtap beside the kernel. A scenario sees no difference.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -39,6 +39,8 @@ pub enum Link {
     Tap,
     /// A veth device, by AF_XDP sockets. The kernel has it too, with the address [`NEIGHBOUR`].
     Xdp,
+    /// Likewise, by a macvtap device on top of it.
+    Macvtap,
 }
 
 /// Address of the kernel beside the program under test, where it has one on the same device.
@@ -75,7 +77,7 @@ impl World {
         let peer = Namespace::create()?;
         let own = match (stack, link) {
             (Stack::Kernel, _) => Some(SUBJECT),
-            (Stack::Millrace, Link::Xdp) => Some(NEIGHBOUR),
+            (Stack::Millrace, Link::Xdp | Link::Macvtap) => Some(NEIGHBOUR),
             (Stack::Millrace, Link::Tap) => None,
         };
         let subject = match own {
@@ -143,6 +145,7 @@ impl World {
         let words = match self.link {
             Link::Tap => format!("--link tap:{DEVICE} --host-addr {PEER}/24"),
             Link::Xdp => "--link xdp:veth0".to_owned(),
+            Link::Macvtap => "--link macvtap:veth0".to_owned(),
         };
         format!("{words} --addr {SUBJECT}/24 --shards {}", self.shards)
             .split(' ')

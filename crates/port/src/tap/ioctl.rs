@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -43,17 +44,22 @@ fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
         })?
         .into();
 
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
-    let mut request = Request::about(name).short(flags as u16);
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `request` is laid out; it outlives the call.
-    let set = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    check(set).map_err(|error| match error.raw_os_error() {
+    let name = prepare(&descriptor, name, flags).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => Error::Exists {
             name: name.to_owned(),
         },
         _ => fail(error),
     })?;
+    Ok((descriptor, name))
+}
 
+/// Makes the descriptor that of a device, with a virtio-net header before each frame and all offloads; the device's name.
+pub(crate) fn prepare(descriptor: &OwnedFd, name: &str, flags: c_int) -> io::Result<String> {
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
+    let mut request = Request::about(name).short(flags as u16);
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `request` is laid out; it outlives the call.
+    let set = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check(set)?;
     let len = vnet::LEN as c_int;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which outlives the call.
     check(unsafe {
@@ -62,8 +68,7 @@ fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
             libc::TUNSETVNETHDRSZ,
             &raw const len,
         )
-    })
-    .map_err(fail)?;
+    })?;
     let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     // SAFETY: TUNSETOFFLOAD takes a number and no pointer.
     check(unsafe {
@@ -72,7 +77,6 @@ fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
             libc::TUNSETOFFLOAD,
             libc::c_ulong::from(offloads),
         )
-    })
-    .map_err(fail)?;
-    Ok((descriptor, request.name()))
+    })?;
+    Ok(request.name())
 }

@@ -1,4 +1,4 @@
-//! AF_XDP on a veth device that the kernel has too: real programs, what of the device stays the kernel's, and what is said when it cannot be had.
+//! AF_XDP and macvtap on a veth device that the kernel has too: real programs, what of the device stays the kernel's, and what is said when it cannot be had.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use millrace_e2e::programs::{Nginx, redis};
 use millrace_e2e::world::NEIGHBOUR;
 use millrace_e2e::{
     Context as _, Link, PEER, Process, Result, SUBJECT, World, command, compile, engine, ensure,
-    http, load, over_xdp, scenario, seconds, wait_until,
+    http, load, over_devices, scenario, seconds, wait_until,
 };
 use rustix::process::Signal;
 
-over_xdp!(
+over_devices!(
     nginx_serves_files,
     curl_fetches_files,
     redis_takes_its_benchmark,
@@ -154,7 +154,7 @@ fn killing_the_engine_leaves_the_device_as_it_was(world: &World) -> Result<()> {
             let words: Vec<&str> = line.split(' ').collect();
             let burden = world.peer(&words)?;
             std::thread::sleep(Duration::from_millis(500));
-            ensure!(device(world)? != before, "a program is attached");
+            ensure!(device(world)? != before, "the engine shows on the device");
             engine::kill(world)?;
             wait_until("the device is as it was", seconds(5), || {
                 Ok(device(world)? == before)
@@ -280,6 +280,22 @@ fn what_cannot_be_had_is_said() {
             said.contains("no privilege") && said.contains("CAP_BPF"),
             "{said}"
         );
+        Ok(())
+    });
+}
+
+#[test]
+fn what_macvtap_cannot_have_is_said() {
+    scenario::run_over(Link::Macvtap, 1, |world| {
+        let addr = format!("--addr {SUBJECT}/24");
+        for (link, said) in [
+            ("macvtap:none0", "no network device `none0`"),
+            ("macvtap:lo", "does not carry Ethernet frames"),
+            ("macvtap:veth0 --vlan 7", "packet:veth0"),
+        ] {
+            let message = refused(world, &format!("--link {link} {addr}"))?;
+            ensure!(message.contains(said), "{link}: {message}");
+        }
         Ok(())
     });
 }
