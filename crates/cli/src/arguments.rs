@@ -42,6 +42,8 @@ pub enum Command {
     Down(DownArguments),
     /// Show connections and listeners
     Ss(SsArguments),
+    /// Say what this machine and its network devices can do for millrace, and what to change
+    Doctor(crate::doctor::DoctorArguments),
     /// A software network card in front of the kernel's own stack, with receive offload
     Nic(crate::nic::NicArguments),
     /// The engine's own process; started by run and up

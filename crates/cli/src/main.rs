@@ -2,6 +2,7 @@
 
 mod arguments;
 mod client;
+mod doctor;
 mod engine_process;
 mod link;
 mod nic;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(arguments) => up::down(&arguments),
         Command::Ss(arguments) => ss::ss(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Nic(arguments) => nic::nic(&arguments),
         Command::Engine(arguments) => engine_process::serve(&arguments),
     };

@@ -70,10 +70,44 @@ pub fn addresses(name: &str) -> io::Result<Vec<(Ipv4Addr, u8)>> {
 /// # Errors
 /// There is no such device, or what else the kernel says.
 pub fn routes(name: &str) -> io::Result<Vec<(Ipv4Addr, u8, Ipv4Addr)>> {
+    Netlink::open()?.routes(index(name)?)
+}
+
+/// The kernel's number of a device.
+///
+/// # Errors
+/// There is no such device.
+pub fn index(name: &str) -> io::Result<u32> {
     let mut request = Request::about(name);
     let operation = libc::SIOCGIFINDEX as libc::Ioctl;
     interface_call(socket()?.as_fd(), operation, &mut request)?;
-    Netlink::open()?.routes(request.number())
+    Ok(request.number())
+}
+
+/// Whether a device is up, and the largest packet that it takes, in bytes.
+///
+/// # Errors
+/// There is no such device.
+pub fn state(name: &str) -> io::Result<(bool, u32)> {
+    let (mut flags, mut mtu) = (Request::about(name), Request::about(name));
+    let socket = socket()?;
+    interface_call(
+        socket.as_fd(),
+        libc::SIOCGIFFLAGS as libc::Ioctl,
+        &mut flags,
+    )?;
+    interface_call(socket.as_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut mtu)?;
+    Ok((flags.flags() & libc::IFF_UP as u16 != 0, mtu.number()))
+}
+
+/// The devices that there are, loopback too.
+///
+/// # Errors
+/// What the kernel says.
+pub fn names() -> io::Result<Vec<String>> {
+    let listed = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let names = listed.lines().filter_map(|line| line.split_once(':'));
+    Ok(names.map(|(name, _)| name.trim().to_owned()).collect())
 }
 
 fn socket() -> io::Result<OwnedFd> {

@@ -12,6 +12,7 @@ mod addresses;
 pub mod device;
 mod ioctl;
 pub mod macvtap;
+pub mod netdev;
 mod netlink;
 pub mod packet;
 pub mod pair;

@@ -318,3 +318,40 @@ fn the_generic_mode_serves() {
         server.stop(Signal::TERM, seconds(15)).map(drop)
     });
 }
+
+#[test]
+fn the_doctor_looks_at_a_device() {
+    scenario::run_over(Link::Xdp, 1, |world| {
+        let ask = |words: &[&str]| {
+            let mut doctor = world.millrace(&["doctor"]);
+            doctor.args(words);
+            world.start_on_subject(doctor)?.wait(seconds(10))
+        };
+        let said = ask(&["--link", "xdp:veth0"])?.success()?.text();
+        for part in [
+            "veth0: XDP",
+            "driver veth",
+            "copied once more",
+            "privileges for xdp",
+        ] {
+            ensure!(said.contains(part), "{said}");
+        }
+        let every = ask(&["--json"])?.text();
+        let every: serde_json::Value = serde_json::from_str(&every)?;
+        let subjects = every.as_array().context("a list")?.iter();
+        let subjects: Vec<_> = subjects
+            .filter_map(|found| found["subject"].as_str())
+            .collect();
+        ensure!(
+            subjects.contains(&"cores") && subjects.contains(&"veth0"),
+            "{subjects:?}"
+        );
+        world.subject_namespace().ip("link set veth0 down")?;
+        let ended = ask(&["--link", "xdp:veth0"])?;
+        ensure!(
+            ended.status.code() == Some(1) && ended.text().contains("ip link set veth0 up"),
+            "{ended:?}"
+        );
+        Ok(())
+    });
+}
