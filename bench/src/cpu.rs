@@ -122,13 +122,16 @@ impl Interval {
     }
 }
 
-/// CPU time that a process and its threads have used, in seconds.
+/// CPU time that a process and its threads have used, in seconds; threads that have ended do not count.
 pub fn used_by(pid: Pid) -> Result<f64> {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
         .context("the process has ended")?;
     let mut nanoseconds = 0u64;
     for task in tasks {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        // A thread may end while this looks.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
+            continue;
+        };
         nanoseconds += text
             .split_whitespace()
             .next()

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_port::{Capabilities, Counters, Offload, Port, Relay, Relayed, RxMeta};
@@ -11,6 +13,7 @@ use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::ipv4;
 use millrace_wire::tcp::{self, Flags, Options, Segment, Seq};
 use millrace_wire::vnet::VnetHeader;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 /// Payload of a segment.
 pub const SEGMENT: usize = 1460;
@@ -22,11 +25,16 @@ const OUR_SHIFT: u8 = 0;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How many segments later a late one comes.
 const LATE: u32 = 3;
-
+/// Ports of senders, and of newcomers.
+const FIRST_PORT: u16 = 40_000;
+const FIRST_NEWCOMER: u16 = 50_000;
 /// One sender.
 #[derive(Debug)]
 struct Sender {
     port: u16,
+    /// The headers of its segments, and the sum of all that is the same in each; made when it is open.
+    template: [u8; HEADERS],
+    sum: Sum,
     state: State,
     /// Not acknowledged, next to be sent, and how far the receiver allows.
     una: Seq,
@@ -50,6 +58,89 @@ enum State {
     Open,
 }
 
+/// When somebody comes who wants a connection: told from outside, as an interrupt tells of a frame.
+#[derive(Debug)]
+pub struct Bell {
+    start: Instant,
+    /// Nanoseconds from the start; 0: nobody.
+    at: AtomicU64,
+    rung: OwnedFd,
+}
+
+impl Bell {
+    /// One that was not rung.
+    pub fn new() -> io::Result<Bell> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell {
+            start: Instant::now(),
+            at: AtomicU64::new(0),
+            rung: rustix::event::eventfd(0, flags)?,
+        })
+    }
+
+    /// Somebody comes, unless the one before is still waiting.
+    pub fn ring(&self) -> io::Result<()> {
+        if self.at.load(Ordering::Relaxed) == 0 {
+            let at = self.start.elapsed().as_nanos() as u64;
+            self.at.store(at.max(1), Ordering::Relaxed);
+            rustix::io::write(&self.rung, &1u64.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until it is rung, or for a moment.
+    pub fn wait(&self) -> io::Result<()> {
+        let moment = Timespec {
+            tv_sec: 0,
+            tv_nsec: 20_000_000,
+        };
+        let mut set = [PollFd::new(&self.rung, PollFlags::IN)];
+        if rustix::event::poll(&mut set, Some(&moment))? > 0 {
+            rustix::io::read(&self.rung, &mut [0; 8])?;
+        }
+        Ok(())
+    }
+}
+
+/// Clients that ask for a connection, one after the other, and break it off when they are answered.
+#[derive(Debug)]
+struct Newcomers {
+    port: u16,
+    bell: Arc<Bell>,
+    asked: bool,
+    /// What is to be broken off.
+    answered: Option<Seq>,
+    waits: Vec<f64>,
+}
+
+impl Newcomers {
+    /// Port, number and flags of what is to be sent now.
+    fn segment(&mut self) -> Option<(u16, Seq, Flags)> {
+        if let Some(seq) = self.answered.take() {
+            let port = self.port;
+            self.port = self.port.wrapping_add(1).max(FIRST_NEWCOMER);
+            return Some((port, seq, Flags::RST));
+        }
+        if self.asked || self.bell.at.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.asked = true;
+        Some((self.port, Seq(0), Flags::SYN))
+    }
+
+    fn take(&mut self, segment: &Segment<'_>) {
+        if segment.dst_port != self.port || !segment.flags.contains(Flags::SYN) || !self.asked {
+            return;
+        }
+        let now = self.bell.start.elapsed().as_nanos() as u64;
+        let wait = now - self.bell.at.load(Ordering::Relaxed);
+        self.waits.push(wait as f64 / 1e3);
+        self.answered = Some(segment.ack);
+        self.asked = false;
+        self.bell.at.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The wire.
 #[derive(Debug)]
 pub struct Source {
@@ -58,6 +149,7 @@ pub struct Source {
     peer_port: u16,
     senders: Vec<Sender>,
     turn: usize,
+    newcomers: Option<Newcomers>,
     payload: Vec<u8>,
     payload_sum: Sum,
     /// One of so many segments is late; 0: none.
@@ -79,7 +171,9 @@ impl Source {
     ) -> Source {
         let payload: Vec<u8> = (0..SEGMENT).map(|i| i as u8).collect();
         let sender = |index: u16| Sender {
-            port: 40_000 + index,
+            port: FIRST_PORT + index,
+            template: [0; HEADERS],
+            sum: Sum::ZERO,
             state: State::Closed,
             una: Seq(1),
             next: Seq(1),
@@ -96,6 +190,7 @@ impl Source {
             peer_port,
             senders: (0..senders).map(sender).collect(),
             turn: 0,
+            newcomers: None,
             payload_sum: Sum::of(&payload),
             payload,
             late_every,
@@ -110,31 +205,57 @@ impl Source {
         self.own.0
     }
 
-    fn emit(
+    /// Has somebody else ask for a connection whenever the bell is rung; how long each waits for an answer is kept.
+    pub fn with_newcomers(self, bell: Arc<Bell>) -> Source {
+        Source {
+            newcomers: Some(Newcomers {
+                port: FIRST_NEWCOMER,
+                bell,
+                asked: false,
+                answered: None,
+                waits: Vec::new(),
+            }),
+            ..self
+        }
+    }
+
+    /// What newcomers waited for their answers, in microseconds.
+    pub fn waits(&self) -> &[f64] {
+        self.newcomers
+            .as_ref()
+            .map_or(&[], |newcomers| &newcomers.waits)
+    }
+
+    /// A segment without payload.
+    fn bare(&self, buffer: &mut [u8], port: u16, seq: Seq, ack: Seq, flags: Flags) -> usize {
+        let syn = flags.contains(Flags::SYN);
+        let options = Options {
+            mss: syn.then_some(SEGMENT as u16),
+            window_scale: syn.then_some(OUR_SHIFT),
+            ..Options::default()
+        };
+        self.headers(buffer, (port, seq, ack, flags, options), None)
+    }
+
+    /// Headers for what follows them, whose length and sum are known; says how long they are.
+    fn headers(
         &self,
         buffer: &mut [u8],
-        sender: &Sender,
-        seq: Seq,
-        flags: Flags,
-        data: bool,
+        (src_port, seq, ack, flags, options): (u16, Seq, Seq, Flags, Options),
+        payload: Option<(usize, Sum)>,
     ) -> usize {
-        let syn = flags.contains(Flags::SYN);
         let header = tcp::Header {
-            src_port: sender.port,
+            src_port,
             dst_port: self.peer_port,
             seq,
-            ack: sender.ack,
+            ack,
             flags,
             window: 60_000,
             urgent: 0,
-            options: Options {
-                mss: syn.then_some(SEGMENT as u16),
-                window_scale: syn.then_some(OUR_SHIFT),
-                ..Options::default()
-            },
+            options,
         };
+        let (payload_len, payload_sum) = payload.unwrap_or((0, Sum::ZERO));
         let header_len = header.header_len();
-        let payload_len = if data { SEGMENT } else { 0 };
         ethernet::Header {
             dst: self.peer.0,
             src: self.own.0,
@@ -155,30 +276,65 @@ impl Source {
         };
         ip.emit(&mut buffer[ethernet::HEADER_LEN..]);
         header.emit(&mut buffer[TCP_AT..]);
-        let mut sum = checksum::pseudo_v4(ip.src, ip.dst, ip.protocol, ip.payload_len)
-            + Sum::of(&buffer[TCP_AT..TCP_AT + header_len]);
-        if data {
-            buffer[HEADERS..HEADERS + SEGMENT].copy_from_slice(&self.payload);
-            sum += self.payload_sum;
-        }
+        let sum = checksum::pseudo_v4(ip.src, ip.dst, ip.protocol, ip.payload_len)
+            + Sum::of(&buffer[TCP_AT..TCP_AT + header_len])
+            + payload_sum;
         let at = TCP_AT + tcp::CHECKSUM_OFFSET;
         buffer[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
-        TCP_AT + header_len + payload_len
+        TCP_AT + header_len
+    }
+
+    /// What is the same in all segments of a sender.
+    fn prepare(&mut self, index: usize) {
+        let sender = &self.senders[index];
+        let mut head = [0; HEADERS];
+        let fields = (
+            sender.port,
+            Seq(0),
+            sender.ack,
+            Flags::ACK,
+            Options::default(),
+        );
+        self.headers(&mut head, fields, Some((SEGMENT, self.payload_sum)));
+        let at = TCP_AT + tcp::CHECKSUM_OFFSET;
+        let sum = Sum::word(!u16::from_be_bytes([head[at], head[at + 1]]));
+        let sender = &mut self.senders[index];
+        (sender.template, sender.sum) = (head, sum);
+    }
+
+    /// A full segment. Its payload is put into a buffer only once, and found there the next time: a wire's frames are in memory without the processor's doing.
+    fn full(&self, buffer: &mut [u8], sender: &Sender, seq: Seq) -> usize {
+        let (head, rest) = buffer.split_at_mut(HEADERS);
+        head.copy_from_slice(&sender.template);
+        head[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&seq.0.to_be_bytes());
+        let sum = sender.sum + Sum::of(&seq.0.to_be_bytes());
+        let at = TCP_AT + tcp::CHECKSUM_OFFSET;
+        head[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+        let (first, last) = (8, SEGMENT - 8);
+        let there = rest[..first] == self.payload[..first]
+            && rest[last..SEGMENT] == self.payload[last..SEGMENT];
+        if !there {
+            rest[..SEGMENT].copy_from_slice(&self.payload);
+        }
+        HEADERS + SEGMENT
     }
 
     /// The next segment of a sender, if it may send one.
     fn segment(&mut self, index: usize, buffer: &mut [u8]) -> Option<usize> {
         let sender = &mut self.senders[index];
-        let (seq, flags, data) = match sender.state {
+        let seq = match sender.state {
             State::Closed => {
                 sender.state = State::SynSent;
-                (Seq(0), Flags::SYN, false)
+                let port = sender.port;
+                return Some(self.bare(buffer, port, Seq(0), Seq(0), Flags::SYN));
             }
             State::SynSent => return None,
             State::Answered => {
                 sender.state = State::Open;
                 sender.progress = Instant::now();
-                (sender.next, Flags::ACK, false)
+                let (port, next, ack) = (sender.port, sender.next, sender.ack);
+                self.prepare(index);
+                return Some(self.bare(buffer, port, next, ack, Flags::ACK));
             }
             State::Open => {
                 if let Some((seq, left)) = &mut sender.late {
@@ -186,20 +342,14 @@ impl Source {
                     if *left == 0 {
                         let seq = *seq;
                         sender.late = None;
-                        return Some(self.emit(
-                            buffer,
-                            &self.senders[index],
-                            seq,
-                            Flags::ACK,
-                            true,
-                        ));
+                        return Some(self.full(buffer, &self.senders[index], seq));
                     }
                 }
                 let fits = |next: Seq, limit: Seq| limit - next >= SEGMENT as i32;
                 if !fits(sender.next, sender.limit) {
                     // What is late must not wait for what cannot come.
                     let (seq, _) = sender.late.take()?;
-                    return Some(self.emit(buffer, &self.senders[index], seq, Flags::ACK, true));
+                    return Some(self.full(buffer, &self.senders[index], seq));
                 }
                 self.count = self.count.wrapping_add(1);
                 let is_late = self.late_every > 0
@@ -212,10 +362,10 @@ impl Source {
                 }
                 let seq = sender.next;
                 sender.next += SEGMENT as u32;
-                (seq, Flags::ACK, true)
+                seq
             }
         };
-        Some(self.emit(buffer, &self.senders[index], seq, flags, data))
+        Some(self.full(buffer, &self.senders[index], seq))
     }
 
     fn take(&mut self, frame: &[u8]) {
@@ -231,7 +381,12 @@ impl Source {
         if ip.protocol != tcp::PROTOCOL {
             return;
         }
-        let index = usize::from(segment.dst_port.wrapping_sub(40_000));
+        if let Some(newcomers) = &mut self.newcomers
+            && segment.dst_port >= FIRST_NEWCOMER
+        {
+            return newcomers.take(&segment);
+        }
+        let index = usize::from(segment.dst_port.wrapping_sub(FIRST_PORT));
         let Some(sender) = self.senders.get_mut(index) else {
             return;
         };
@@ -262,6 +417,17 @@ impl Source {
         // Acknowledgements of two cores may have overtaken each other.
         if limit.after(sender.limit) {
             sender.limit = limit;
+        }
+    }
+
+    fn made(&mut self, len: usize) -> Relayed {
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += len as u64;
+        Relayed {
+            start: 0,
+            len,
+            rest: 0,
+            vnet: VnetHeader::default(),
         }
     }
 
@@ -320,17 +486,15 @@ impl Relay for Source {
         buffer: &mut [u8],
         _rest: &mut [u8],
     ) -> io::Result<Option<Relayed>> {
+        let newcomer = self.newcomers.as_mut().and_then(Newcomers::segment);
+        if let Some((port, seq, flags)) = newcomer {
+            let len = self.bare(buffer, port, seq, Seq(0), flags);
+            return Ok(Some(self.made(len)));
+        }
         for _ in 0..self.senders.len() {
             self.turn = (self.turn + 1) % self.senders.len();
             if let Some(len) = self.segment(self.turn, buffer) {
-                self.counters.rx_frames += 1;
-                self.counters.rx_bytes += len as u64;
-                return Ok(Some(Relayed {
-                    start: 0,
-                    len,
-                    rest: 0,
-                    vnet: VnetHeader::default(),
-                }));
+                return Ok(Some(self.made(len)));
             }
         }
         // Nobody may send: the time to see whether somebody waits in vain.

@@ -43,12 +43,14 @@ pub fn run(data: &[u8]) {
             _ => {
                 now += u64::from(bytes.u16()) * 100;
                 receive.end_of_burst(bytes.u8() & 1 == 0, Instant(now), &mut Checked);
+                receive.serve(usize::from(bytes.u8()), &mut Checked);
             }
         }
     }
     receive.end_of_burst(true, Instant(now), &mut Checked);
     while let Some(deadline) = receive.deadline() {
-        receive.on_timer(deadline, &mut Checked);
+        receive.on_timer(deadline);
+        receive.serve(usize::MAX, &mut Checked);
     }
     assert_eq!(receive.free_buffers(), 8, "after {held} segments");
 }

@@ -13,7 +13,7 @@ use clap::Parser;
 use millrace_bench::cpu::used_by;
 use millrace_bench::figures::{Spread, short};
 use millrace_bench::machine;
-use millrace_bench::source::Source;
+use millrace_bench::source::{Bell, Source};
 use millrace_e2e::directory::Directory;
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::scenario::{prepare, seconds, wait_until};
@@ -26,6 +26,8 @@ use rustix::thread::CpuSet;
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);
 const PORT: u16 = 5001;
+/// Between two newcomers.
+const PAUSE: Duration = Duration::from_micros(1_700);
 
 /// Measures receive offload in front of the kernel's stack: on, off, on, off, at least five times.
 #[derive(Debug, Parser)]
@@ -39,7 +41,7 @@ struct Arguments {
     /// How many connections carry bulk
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     connections: Vec<u16>,
-    /// Only what has this in its name: bulk, message
+    /// Only what has this in its name: bulk, handshake, message
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -52,6 +54,18 @@ struct Bulk {
     cpu_per_gb: f64,
     segments_per_unit: f64,
     again: u64,
+    /// Median of what newcomers waited for the answer to their SYN, in microseconds, when there were some.
+    wait: Option<f64>,
+}
+
+/// What a measurement of bulk is of.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    seconds: f64,
+    aggregate: u16,
+    connections: u16,
+    late_every: u32,
+    newcomers: bool,
 }
 
 fn main() -> Result<()> {
@@ -68,6 +82,9 @@ fn main() -> Result<()> {
             }
         }
     }
+    if "handshake".contains(&arguments.only) {
+        compare_handshakes(&arguments)?;
+    }
     if "message".contains(&arguments.only) {
         compare_messages(&arguments)?;
     }
@@ -78,7 +95,13 @@ fn compare_bulk(arguments: &Arguments, connections: u16, late_every: u32) -> Res
     let mut results: [Vec<Bulk>; 2] = Default::default();
     for _ in 0..arguments.rounds {
         for (aggregate, results) in [u16::MAX, 0].into_iter().zip(&mut results) {
-            results.push(bulk(arguments.seconds, aggregate, connections, late_every)?);
+            results.push(bulk(Load {
+                seconds: arguments.seconds,
+                aggregate,
+                connections,
+                late_every,
+                newcomers: false,
+            })?);
         }
     }
     let of = |index: usize, field: fn(&Bulk) -> f64| -> Vec<f64> {
@@ -106,6 +129,29 @@ fn compare_bulk(arguments: &Arguments, connections: u16, late_every: u32) -> Res
     Ok(())
 }
 
+/// How long a newcomer waits for the answer to a SYN, from when it is told of: beside 64 connections that carry bulk, and without them, when the card sleeps.
+fn compare_handshakes(arguments: &Arguments) -> Result<()> {
+    let mut results: [Vec<f64>; 2] = Default::default();
+    for _ in 0..arguments.rounds {
+        for (connections, results) in [64, 0].into_iter().zip(&mut results) {
+            let measured = bulk(Load {
+                seconds: arguments.seconds,
+                aggregate: u16::MAX,
+                connections,
+                late_every: 0,
+                newcomers: true,
+            })?;
+            results.push(measured.wait.context("nobody was answered")?);
+        }
+    }
+    let ratio = Spread::of_ratios(&results[0], &results[1]).expect("at least one round");
+    let [beside, alone] = results.map(|values| Spread::of(values).expect("at least one round"));
+    println!(
+        "handshake, median: beside 64 bulk connections {beside} us, alone {alone} us, ratio {ratio}"
+    );
+    Ok(())
+}
+
 /// Pins the calling thread to a core, if there is such a one.
 fn pin(core: usize) {
     let mut set = CpuSet::new();
@@ -114,11 +160,11 @@ fn pin(core: usize) {
 }
 
 /// Senders, card and shard on core 0; the kernel's reader on core 1.
-fn bulk(time: f64, aggregate: u16, connections: u16, late_every: u32) -> Result<Bulk> {
+fn bulk(load: Load) -> Result<Bulk> {
     let namespace = Namespace::create()?;
     let result = thread::scope(|scope| {
         scope
-            .spawn(|| bulk_inside(&namespace, time, aggregate, connections, late_every))
+            .spawn(|| bulk_inside(&namespace, load))
             .join()
             .expect("measuring does not panic")
     });
@@ -126,13 +172,14 @@ fn bulk(time: f64, aggregate: u16, connections: u16, late_every: u32) -> Result<
     result
 }
 
-fn bulk_inside(
-    namespace: &Namespace,
-    time: f64,
-    aggregate: u16,
-    connections: u16,
-    late_every: u32,
-) -> Result<Bulk> {
+fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
+    let Load {
+        seconds: time,
+        aggregate,
+        connections,
+        late_every,
+        newcomers,
+    } = load;
     namespace.join_thread()?;
     pin(0);
     let host = tap::open(&tap::Config {
@@ -141,7 +188,20 @@ fn bulk_inside(
     })?
     .remove(0);
     let mac = host.kernel_mac()?;
-    let source = Source::new((mac, KERNEL), PORT, OWN, connections, late_every);
+    let mut source = Source::new((mac, KERNEL), PORT, OWN, connections, late_every);
+    let start = Instant::now();
+    let warm = Duration::from_secs_f64(0.4);
+    let (bell, done) = (Arc::new(Bell::new()?), Arc::new(AtomicBool::new(false)));
+    if newcomers {
+        source = source.with_newcomers(Arc::clone(&bell));
+        let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
+        thread::spawn(move || {
+            pin(1);
+            while !done.load(Ordering::Relaxed) && bell.ring().is_ok() {
+                thread::sleep(PAUSE);
+            }
+        });
+    }
     namespace.ip(&format!("addr add {KERNEL}/24 dev nic0"))?;
     namespace.ip("link set nic0 up")?;
     namespace.ip(&format!("neigh add {OWN} lladdr {} dev nic0", source.mac()))?;
@@ -149,6 +209,7 @@ fn bulk_inside(
     let received = Arc::new(AtomicU64::new(0));
     let reader = {
         let received = Arc::clone(&received);
+        let listener = listener.try_clone()?;
         thread::spawn(move || read_all(&listener, connections, &received))
     };
     let mut shard = Shard::new(
@@ -160,13 +221,15 @@ fn bulk_inside(
             ..millrace_offload::Config::default()
         },
     );
-    let start = Instant::now();
-    let warm = Duration::from_secs_f64(0.4);
     let own = rustix::process::getpid();
     let mut from: Option<(Instant, u64, f64)> = None;
     loop {
         let elapsed = start.elapsed();
-        shard.round(millrace_offload::Instant(elapsed.as_nanos() as u64))?;
+        let round = shard.round(millrace_offload::Instant(elapsed.as_nanos() as u64))?;
+        if newcomers && connections == 0 && round.is_idle() {
+            // Like a card that has nothing to do.
+            bell.wait()?;
+        }
         if from.is_none() && elapsed > warm {
             from = Some((
                 Instant::now(),
@@ -178,21 +241,28 @@ fn bulk_inside(
             break;
         }
     }
+    done.store(true, Ordering::Relaxed);
     let (since, before, used) = from.context("the measurement was too short")?;
     let bytes = (received.load(Ordering::Relaxed) - before) as f64;
     let busy = used_by(own)? - used;
     let gbits = bytes * 8.0 / since.elapsed().as_secs_f64() / 1e9;
     let counters = *shard.counters();
     let again = shard.wire().again;
+    let mut waits = shard.wire().waits().to_vec();
+    waits.sort_by(f64::total_cmp);
     // The device goes, and with it the connections: the reader is told by the end of the namespace's device.
     drop(shard);
     reader.join().expect("reading does not panic")?;
-    ensure!(bytes > 0.0, "nothing was received: {counters:?}");
+    ensure!(
+        connections == 0 || bytes > 0.0,
+        "nothing was received: {counters:?}"
+    );
     Ok(Bulk {
         gbits,
         cpu_per_gb: busy / (bytes / 1e9),
         segments_per_unit: counters.segments as f64 / counters.units.max(1) as f64,
         again,
+        wait: waits.get(waits.len() / 2).copied(),
     })
 }
 
@@ -211,7 +281,7 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
         tv_sec: 0,
         tv_nsec: 500_000_000,
     };
-    loop {
+    while !streams.is_empty() {
         let mut set: Vec<_> = streams
             .iter()
             .map(|stream| PollFd::new(stream, PollFlags::IN))
@@ -230,6 +300,7 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
             }
         }
     }
+    Ok(())
 }
 
 /// Round trips of 64 bytes over veth and `millrace nic`, in microseconds: median and 99th of a hundred.

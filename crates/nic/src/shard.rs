@@ -6,10 +6,12 @@ use millrace_offload::{Config, Counters, FlowInfo, Instant, Receive, Sink, Unit,
 use millrace_port::{FRAME_MAX, Relay};
 use millrace_wire::vnet::{self, VnetHeader};
 
-/// How many frames are taken from the wire before the other direction has its turn.
-const BURST: usize = 256;
-/// How many of the kernel's units are taken before the wire has its turn.
-const SEND_BURST: usize = 64;
+/// How many frames are taken from the wire in a round. Whoever comes to a busy card waits for a round, so it is short.
+const BURST: usize = 32;
+/// How many units are handed to the kernel in a round: more than so many frames of common size make.
+const UNITS: usize = 1;
+/// How many of the kernel's units are taken in a round.
+const SEND_BURST: usize = 8;
 /// Room beyond the largest frame, for a tag.
 const SPARE: usize = 64;
 
@@ -18,6 +20,8 @@ const SPARE: usize = 64;
 pub struct Round {
     /// Frames from the wire.
     pub received: usize,
+    /// Units handed to the kernel in their turn.
+    pub served: usize,
     /// Units from the kernel.
     pub sent: usize,
 }
@@ -61,14 +65,16 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     /// # Errors
     /// Those of a device that is gone.
     pub fn round(&mut self, now: Instant) -> io::Result<Round> {
-        let round = Round {
-            received: self.take_from_wire(now)?,
+        let (received, served) = self.take_from_wire(now)?;
+        Ok(Round {
+            received,
+            served,
             sent: self.take_from_host()?,
-        };
-        Ok(round)
+        })
     }
 
-    fn take_from_wire(&mut self, now: Instant) -> io::Result<usize> {
+    /// Says how many frames came, and how many units were handed on.
+    fn take_from_wire(&mut self, now: Instant) -> io::Result<(usize, usize)> {
         let mut sink = ToHost {
             host: &mut self.host,
             error: None,
@@ -89,9 +95,10 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         if received > 0 {
             self.receive.end_of_burst(received < BURST, now, &mut sink);
         } else {
-            self.receive.on_timer(now, &mut sink);
+            self.receive.on_timer(now);
         }
-        sink.error.map_or(Ok(received), Err)
+        let served = self.receive.serve(UNITS, &mut sink);
+        sink.error.map_or(Ok((received, served)), Err)
     }
 
     fn take_from_host(&mut self) -> io::Result<usize> {

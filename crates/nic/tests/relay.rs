@@ -103,7 +103,7 @@ fn segments_from_the_wire_reach_the_kernel_as_one_unit() {
         assert!(card.wire.send_parts(&bytes, &[], &plain).expect("sound"));
     }
     let round = card.shard.round(Instant(1)).expect("sound");
-    assert_eq!((round.received, round.sent), (10, 0));
+    assert_eq!((round.received, round.served, round.sent), (10, 1, 0));
     let units = take(&mut card.kernel);
     assert_eq!(units.len(), 1);
     let (unit, vnet) = &units[0];

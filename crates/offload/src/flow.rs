@@ -2,6 +2,7 @@
 
 use millrace_wire::tcp::Seq;
 
+use crate::counters::Cause;
 use crate::key::Key;
 use crate::pool::NONE;
 use crate::time::Instant;
@@ -24,8 +25,13 @@ pub(crate) struct Flow {
     /// How many of these bytes are in order from `next_seq` on, and the last segment of them.
     pub(crate) run_bytes: u32,
     pub(crate) run_tail: u32,
-    /// Whether the sender pushed one of these.
+    /// Whether the sender pushed one of these that is not owed yet.
     pub(crate) pushed: bool,
+    /// How many of the held bytes, from the first on, are to be handed on when its turn comes, and why.
+    pub(crate) owed: u32,
+    pub(crate) cause: Cause,
+    /// Whether it waits for its turn.
+    pub(crate) in_turn: bool,
     /// Where it is in the list of flows that hold something; [`NONE`] when it holds nothing.
     pub(crate) held_at: u32,
     /// When the first of what is held came, and until when it is held.
@@ -65,6 +71,9 @@ impl Flow {
             run_bytes: 0,
             run_tail: NONE,
             pushed: false,
+            owed: 0,
+            cause: Cause::Order,
+            in_turn: false,
             held_at: NONE,
             oldest: now,
             deadline: now,

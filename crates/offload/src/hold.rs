@@ -109,7 +109,11 @@ fn link(flow: &mut Flow, pool: &mut Pool, before: u32, item: Item, base: Seq) {
     }
     flow.count += 1;
     flow.bytes += len;
-    // The run grows by what now continues it.
+    extend_run(flow, pool, base);
+}
+
+/// The run grows by what now continues it.
+fn extend_run(flow: &mut Flow, pool: &Pool, base: Seq) {
     let mut next = if flow.run_tail == NONE {
         flow.head
     } else {
@@ -123,38 +127,26 @@ fn link(flow: &mut Flow, pool: &mut Pool, before: u32, item: Item, base: Seq) {
     }
 }
 
-/// Hands on what is in order, or everything, in as few units as can be; says how many. `next_seq` moves behind it.
-pub(crate) fn hand_on(
-    flow: &mut Flow,
-    pool: &mut Pool,
-    config: &Config,
-    everything: bool,
-    sink: &mut impl Sink,
-) -> u64 {
-    let mut units = 0;
-    let mut left = if everything {
-        flow.bytes
-    } else {
-        flow.run_bytes
-    };
-    while left > 0 {
-        let (count, len) = extent(pool, flow.head, u32::from(config.aggregate));
-        one(flow, pool, config, count, len, sink);
-        left -= len;
-        flow.bytes -= len;
-        units += 1;
-    }
+/// Hands on one unit of what is held first, be there a hole before it or not. `next_seq` moves behind it.
+pub(crate) fn hand_on(flow: &mut Flow, pool: &mut Pool, config: &Config, sink: &mut impl Sink) {
+    let (count, len) = extent(pool, flow.head, u32::from(config.aggregate));
+    let end = one(flow, pool, config, count, len, sink);
+    flow.next_seq = Some(end);
+    flow.bytes -= len;
+    flow.owed = flow.owed.saturating_sub(len);
+    flow.run_bytes = flow.run_bytes.saturating_sub(len);
+    flow.units += 1;
     if flow.head == NONE {
         flow.tail = NONE;
+        flow.pushed = false;
     }
-    flow.run_bytes = 0;
-    flow.run_tail = NONE;
-    flow.pushed = false;
-    flow.units += units;
-    units
+    if flow.run_bytes == 0 {
+        flow.run_tail = NONE;
+        extend_run(flow, pool, end);
+    }
 }
 
-/// Hands on the first `count` segments as one unit of `len` bytes.
+/// Hands on the first `count` segments as one unit of `len` bytes, and says which number comes after it.
 fn one(
     flow: &mut Flow,
     pool: &mut Pool,
@@ -162,7 +154,7 @@ fn one(
     count: u32,
     len: u32,
     sink: &mut impl Sink,
-) {
+) -> Seq {
     let mut slices: [&[u8]; UNIT_SEGMENTS] = [&[]; UNIT_SEGMENTS];
     let (mut index, mut last) = (flow.head, flow.head);
     let (mut segment_size, mut at) = (0, 0);
@@ -191,5 +183,5 @@ fn one(
         flow.head = pool.put(flow.head);
     }
     flow.count -= count;
-    flow.next_seq = Some(end);
+    end
 }

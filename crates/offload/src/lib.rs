@@ -18,6 +18,7 @@ mod receive;
 mod table;
 mod time;
 pub mod transmit;
+mod turns;
 mod unit;
 
 pub use config::Config;

@@ -11,6 +11,7 @@ use crate::hold::{self, Held};
 use crate::pool::{Item, NONE, Pool};
 use crate::table::Table;
 use crate::time::Instant;
+use crate::turns::Turns;
 use crate::unit::{Sink, UNIT_SEGMENTS, Unit};
 
 /// How far ahead of what is expected a segment may be, in bytes; beyond, it is none that a hole was left for.
@@ -22,8 +23,9 @@ const REORDER_MIN: u64 = 20_000;
 
 /// What joins segments into units, for one queue of frames.
 ///
-/// A round of its owner: [`Receive::buffer`], receive into it, [`Receive::frame`], for each frame of a burst; [`Receive::end_of_burst`]; and
-/// [`Receive::on_timer`] when [`Receive::deadline`] has come. What is handed on of a flow is in the order in which it came, but for
+/// A round of its owner: [`Receive::buffer`], receive into it, [`Receive::frame`], for each frame of a burst; [`Receive::end_of_burst`], or
+/// [`Receive::on_timer`] when there was none and [`Receive::deadline`] has come; and [`Receive::serve`]. What passes is handed on at once, units when their flow's turn comes: one
+/// unit of each flow after the other, so that nobody waits for all that others have. What is handed on of a flow is in the order in which it came, but for
 /// segments that are put back where they belong.
 #[derive(Debug)]
 pub struct Receive {
@@ -34,6 +36,8 @@ pub struct Receive {
     held: Vec<u32>,
     /// Flows of which a segment was held in this burst.
     touched: Vec<u32>,
+    /// Flows with a unit to be handed on.
+    turns: Turns,
     /// No flow's deadline is before this.
     deadline: Instant,
     counters: Counters,
@@ -54,6 +58,7 @@ impl Receive {
             table: Table::new(config.flows, config.hash_key),
             held: Vec::with_capacity(config.flows),
             touched: Vec::with_capacity(config.flows),
+            turns: Turns::new(config.flows),
             deadline: Instant(u64::MAX),
             counters: Counters::default(),
             config,
@@ -124,7 +129,8 @@ impl Receive {
                 let too_slow = drained && wait > self.config.idle_hold_max
                     || flow.average > self.config.hold_max;
                 if too_slow {
-                    self.flush(index, Cause::Burst, sink);
+                    let all = flow.bytes;
+                    self.owe(index, all, Cause::Burst);
                     continue;
                 }
                 flow.deadline = now.after(wait).min(flow.oldest.after(self.config.hold_max));
@@ -138,36 +144,66 @@ impl Receive {
             self.deadline = self.deadline.min(flow.deadline);
         }
         self.age(now, sink);
-        self.on_timer(now, sink);
+        self.on_timer(now);
     }
 
-    /// When [`Receive::on_timer`] wants to be called; `None` when nothing is held.
+    /// When [`Receive::on_timer`] or [`Receive::serve`] wants to be called; `None` when nothing is held.
     pub fn deadline(&self) -> Option<Instant> {
+        if !self.turns.is_empty() {
+            return Some(Instant(0));
+        }
         (!self.held.is_empty()).then_some(self.deadline)
     }
 
-    /// Hands on what was held for long enough.
-    pub fn on_timer(&mut self, now: Instant, sink: &mut impl Sink) {
+    /// What was held for long enough gets its turn.
+    pub fn on_timer(&mut self, now: Instant) {
         if self.held.is_empty() || now < self.deadline {
             return;
         }
         self.deadline = Instant(u64::MAX);
-        let mut at = 0;
-        while let Some(&index) = self.held.get(at) {
+        for at in 0..self.held.len() {
+            let index = self.held[at];
             let flow = self.table.flow(index);
+            if flow.owed == flow.bytes {
+                continue;
+            }
             if flow.deadline <= now {
                 let cause = if flow.has_hole() {
                     Cause::Hole
                 } else {
                     Cause::Timeout
                 };
-                // Another one takes its place in the list.
-                self.flush(index, cause, sink);
+                let all = flow.bytes;
+                self.owe(index, all, cause);
             } else {
                 self.deadline = self.deadline.min(flow.deadline);
-                at += 1;
             }
         }
+    }
+
+    /// Hands on up to so many units, of each flow that has some one in turn. Says how many there were.
+    pub fn serve(&mut self, units: usize, sink: &mut impl Sink) -> usize {
+        let mut served = 0;
+        while served < units
+            && let Some(index) = self.turns.next()
+        {
+            let flow = self.table.flow_mut(index);
+            flow.in_turn = false;
+            if flow.owed == 0 {
+                // What it had was handed on before its turn, with something that passed.
+                continue;
+            }
+            let (left, cause) = (flow.owed, flow.cause);
+            self.one(index, cause, sink);
+            served += 1;
+            let flow = self.table.flow(index);
+            debug_assert!(flow.owed < left, "a unit has bytes");
+            if flow.owed > 0 {
+                let owed = flow.owed;
+                self.owe(index, owed, cause);
+            }
+        }
+        served
     }
 
     /// Hands on everything.
@@ -277,15 +313,10 @@ impl Receive {
             self.passed_by(index, segment);
             return false;
         }
-        let full = flow.count as usize >= UNIT_SEGMENTS || flow.bytes + len > limit;
-        let fills = flow.has_hole() && segment.seq == base + flow.run_bytes;
-        if full && flow.count > 0 && !fills {
-            if flow.run_bytes > 0 {
-                self.flush_run(index, Cause::Full, now, sink);
-            } else {
-                // What is beyond the hole is too much by itself.
-                self.flush(index, Cause::Full, sink);
-            }
+        let fills = segment.seq == base + flow.run_bytes;
+        if flow.has_hole() && !fills && flow.bytes - flow.run_bytes + len > limit {
+            // What is beyond the hole is too much by itself.
+            self.flush(index, Cause::Full, sink);
             return self.data(index, start, segment, now, sink);
         }
         let item = Item {
@@ -344,11 +375,14 @@ impl Receive {
             self.deadline = self.deadline.min(flow.deadline);
             self.held.push(index);
         }
-        if flow.pushed {
-            self.flush_run(index, Cause::Push, now, sink);
-        } else if flow.run_bytes + len > limit || flow.count as usize >= UNIT_SEGMENTS {
+        let in_order = flow.run_bytes;
+        if std::mem::take(&mut flow.pushed) {
+            self.owe(index, in_order, Cause::Push);
+        } else if in_order + len > limit + flow.owed
+            || flow.count as usize >= UNIT_SEGMENTS && flow.owed == 0
+        {
             // No further one like this has room.
-            self.flush_run(index, Cause::Full, now, sink);
+            self.owe(index, in_order, Cause::Full);
         }
         if self.pool.free_count() == 0 {
             self.relieve(sink);
@@ -400,30 +434,42 @@ impl Receive {
 
     /// Drops a flow of which nothing is held.
     fn forget(&mut self, index: u32) {
-        if self.table.flow(index).in_burst > 0 {
+        let flow = self.table.flow(index);
+        if flow.in_turn {
+            self.turns.forget(index);
+        }
+        if flow.in_burst > 0 {
             self.touched.retain(|&other| other != index);
         }
         self.table.remove(index);
     }
 
+    /// So many bytes of a flow are to be handed on when its turn comes.
+    fn owe(&mut self, index: u32, bytes: u32, cause: Cause) {
+        let flow = self.table.flow_mut(index);
+        flow.owed = flow.owed.max(bytes);
+        if bytes > 0 && !flow.in_turn {
+            flow.in_turn = true;
+            flow.cause = cause;
+            self.turns.add(index, flow.owed);
+        }
+    }
+
     /// Hands on everything that is held of a flow.
     fn flush(&mut self, index: u32, cause: Cause, sink: &mut impl Sink) {
-        self.hand_on(index, cause, true, sink);
-    }
-
-    /// Hands on what is in order; what is beyond a hole is waited for from now on.
-    fn flush_run(&mut self, index: u32, cause: Cause, now: Instant, sink: &mut impl Sink) {
-        self.hand_on(index, cause, false, sink);
-        self.table.flow_mut(index).oldest = now;
-    }
-
-    fn hand_on(&mut self, index: u32, cause: Cause, everything: bool, sink: &mut impl Sink) {
-        let flow = self.table.flow_mut(index);
-        if flow.count == 0 || !everything && flow.run_bytes == 0 {
-            return;
+        while self.table.flow(index).count > 0 {
+            self.one(index, cause, sink);
         }
+    }
+
+    /// Hands on one unit of a flow that holds something.
+    fn one(&mut self, index: u32, cause: Cause, sink: &mut impl Sink) {
+        let flow = self.table.flow_mut(index);
+        hold::hand_on(flow, &mut self.pool, &self.config, sink);
         self.counters.flushed(cause);
-        self.counters.units += hold::hand_on(flow, &mut self.pool, &self.config, everything, sink);
+        self.counters.units += 1;
+        // What is left is younger than what has gone; for how long it was held is not known for each segment.
+        flow.oldest = flow.oldest.max(flow.last);
         if flow.count == 0 {
             let at = std::mem::replace(&mut flow.held_at, NONE);
             self.held.swap_remove(at as usize);
@@ -439,8 +485,11 @@ impl Receive {
         }
     }
 
-    /// Frees buffers: those of the flow that has held its own for longest.
+    /// Frees buffers: those of a flow whose turn it is, or those of the one that has held its own for longest.
     fn relieve(&mut self, sink: &mut impl Sink) {
+        if self.serve(1, sink) > 0 {
+            return;
+        }
         let oldest = |&index: &u32| self.table.flow(index).oldest;
         if let Some(index) = self.held.iter().copied().min_by_key(oldest) {
             self.flush(index, Cause::Pressure, sink);

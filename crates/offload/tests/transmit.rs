@@ -226,6 +226,7 @@ proptest! {
             receive.buffer()[..segment.len()].copy_from_slice(segment);
             receive.frame(0, segment.len(), &[], VnetHeader::default(), Instant(5), &mut joined);
         }
+        receive.serve(usize::MAX, &mut joined);
         prop_assert_eq!(joined.0, payload);
         prop_assert_eq!(joined.1, 1);
     }

@@ -18,6 +18,53 @@ fn a_push_is_handed_on_at_once() {
 }
 
 #[test]
+fn units_are_handed_on_one_of_each_flow_in_turn() {
+    let mut bench = Bench::small();
+    let of = |port: u16, i: u32| Spec {
+        port,
+        ..Spec::data(i * 1400, 1400)
+    };
+    // Two flows with two units and a half each.
+    for i in 0..115u32 {
+        for port in 1..=2u16 {
+            bench.feed(&of(port, i));
+        }
+    }
+    bench.outs.0.clear();
+    // A message of another, and a frame that is not held: it waits for nobody.
+    bench.feed(&Spec {
+        port: 3,
+        ..Spec::data(0, 64).pushed()
+    });
+    bench.feed(&Spec {
+        port: 4,
+        ..Spec::bare(0, Flags::SYN)
+    });
+    let port = |bench: &Bench, index: usize| bench.outs.0[index].segment().src_port;
+    assert_eq!((bench.outs.0.len(), port(&bench, 0)), (1, 4));
+    let mut order = Vec::new();
+    while bench.receive.serve(1, &mut bench.outs) == 1 {
+        order.push(port(&bench, bench.outs.0.len() - 1));
+    }
+    assert_eq!(order, [3, 1, 2, 1, 2]);
+    bench.end_of_burst();
+    assert_eq!(bench.taken().len(), 5 + 1 + 2, "the halves");
+}
+
+#[test]
+fn what_passes_takes_what_is_before_it_out_of_turn() {
+    let mut bench = Bench::small();
+    for i in 0..100 {
+        bench.feed(&Spec::data(i * 1400, 1400));
+    }
+    bench.feed(&Spec::bare(100 * 1400, Flags::ACK | Flags::FIN));
+    let outs = std::mem::take(&mut bench.outs.0);
+    assert_eq!(outs.len(), 4, "three units, and the end");
+    assert_eq!(bench.receive.serve(9, &mut bench.outs), 0);
+    assert_eq!(bench.receive.free_buffers(), 256);
+}
+
+#[test]
 fn a_slow_flow_is_not_made_to_wait() {
     let mut bench = Bench::small();
     for i in 0..10 {

@@ -129,7 +129,8 @@ fn run(seed: u64) {
             };
             marker.flags = Flags::ACK;
             bench.feed(&marker);
-            let outs = bench.taken();
+            // Others' turns come later.
+            let outs = std::mem::take(&mut bench.outs.0);
             let last = outs.last().expect("the marker");
             assert_eq!(last.segment().window, 10_000 + markers, "seed {seed}");
             for out in &outs {
@@ -140,6 +141,10 @@ fn run(seed: u64) {
                 model.0[usize::from(flow)],
                 "seed {seed}"
             );
+        }
+        if rng.below(10) == 0 {
+            let units = rng.below(3) as usize;
+            bench.receive.serve(units, &mut bench.outs);
         }
         if rng.below(6) == 0 {
             bench.end_of_burst();

@@ -260,7 +260,8 @@ impl Bench {
             && deadline.0 <= end
         {
             self.now = self.now.max(deadline.0);
-            self.receive.on_timer(Instant(self.now), &mut self.outs);
+            self.receive.on_timer(Instant(self.now));
+            self.serve();
         }
         self.now = end;
     }
@@ -288,7 +289,14 @@ impl Bench {
         offset
     }
 
+    /// Lets everybody have their turn.
+    pub fn serve(&mut self) {
+        self.receive.serve(usize::MAX, &mut self.outs);
+    }
+
+    /// What came out when everybody had their turn.
     pub fn taken(&mut self) -> Vec<Out> {
+        self.serve();
         std::mem::take(&mut self.outs.0)
     }
 }
