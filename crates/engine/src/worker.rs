@@ -11,6 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use millrace_context::layout;
+use millrace_offload::Train;
 use millrace_port::Port;
 use millrace_port::xdp::Held;
 use millrace_shard::{Shard, SocketId};
@@ -51,6 +52,10 @@ const TOKEN_DOORBELL: u64 = 2;
 pub struct WorkerCounters {
     /// Frames received.
     pub frames_in: u64,
+    /// Segments among them that were joined with others, and what they became.
+    pub segments_joined: u64,
+    /// Frames that the stack was given for these.
+    pub units_joined: u64,
     /// Frames sent.
     pub frames_out: u64,
     /// Frames received that were of another virtual LAN, or of none, and dropped.
@@ -111,6 +116,8 @@ pub struct Worker {
     pub(crate) held: Option<Arc<Held>>,
     port: Option<Box<dyn Port + Send>>,
     buffer: Box<[u8]>,
+    /// Joins the segments of a port that gives them one by one.
+    train: Option<Box<Train>>,
     epoll: OwnedFd,
     doorbell: Arc<OwnedFd>,
     commands: Receiver<Command>,
@@ -178,6 +185,8 @@ impl Worker {
             follow,
             reach,
         } = parts;
+        let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
+        let train = gives_segments.then(Box::default);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
@@ -208,6 +217,7 @@ impl Worker {
             held,
             port,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
+            train,
             epoll,
             doorbell,
             commands,
@@ -266,6 +276,9 @@ impl Worker {
 
     /// Takes a burst of frames.
     fn receive(&mut self) -> usize {
+        if self.train.is_some() {
+            return self.receive_segments();
+        }
         let Some(port) = self.port.as_mut().filter(|_| self.readable) else {
             return 0;
         };
@@ -297,6 +310,49 @@ impl Worker {
             }
         }
         RECEIVE_BURST
+    }
+
+    /// The same from a port that gives segments one by one.
+    fn receive_segments(&mut self) -> usize {
+        let (Some(port), Some(train), true) = (&mut self.port, &mut self.train, self.readable)
+        else {
+            return 0;
+        };
+        let (shard, peers, now) = (&mut self.shard, &mut self.peers, self.now);
+        let counters = &mut self.counters;
+        let mut input = |frame: &Frame<'_>| {
+            shard.input(frame, now);
+            if let Some(peers) = peers
+                && let Some((stray, whole)) = shard.take_stray()
+            {
+                peers.pass(stray, frame, whole.as_deref(), counters);
+            }
+        };
+        let mut count = 0;
+        let mut failed = false;
+        while count < RECEIVE_BURST {
+            match port.receive(train.buffer()) {
+                Ok(Some(meta)) => {
+                    train.frame(meta.len, meta.checksum, meta.segment_size, &mut input);
+                    count += 1;
+                }
+                Ok(None) => {
+                    self.readable = false;
+                    break;
+                }
+                Err(_) => {
+                    self.readable = false;
+                    failed = true;
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            train.end_of_burst(&mut input);
+        }
+        self.counters.frames_in += count as u64;
+        self.counters.port_errors += u64::from(failed);
+        count
     }
 
     fn transmit(&mut self) -> usize {
@@ -485,7 +541,11 @@ impl Worker {
     pub(crate) fn counters(&self) -> WorkerCounters {
         let port = self.port.as_ref().map(|port| port.counters());
         let port = port.unwrap_or_default();
+        let joined = self.train.as_ref().map(|train| train.counters());
+        let joined = joined.unwrap_or_default();
         WorkerCounters {
+            segments_joined: joined.segments,
+            units_joined: joined.units,
             frames_foreign: port.rx_foreign,
             frames_dropped: port.rx_dropped,
             ..self.counters

@@ -1,7 +1,7 @@
 //! Offload: what a network card can do for a stack above it, in software.
 //!
 //! [`Receive`] joins the segments of each TCP flow into units of up to 64 KB, puts right what came out of order, and hands everything else on as it
-//! is. [`transmit`] cuts the units that a stack sends into segments, and finishes checksums.
+//! is. [`Train`] does a part of it for a stack of our own, where it must cost next to nothing. [`transmit`] cuts the units that a stack sends into segments, and finishes checksums.
 //!
 //! Nothing here reads a clock or makes a system call; nothing is allocated for a packet. Frames lie in buffers of a pool from their arrival until
 //! they are handed on as slices of a scatter list: payload is not copied.
@@ -15,8 +15,10 @@ mod hold;
 mod key;
 mod pool;
 mod receive;
+mod seen;
 mod table;
 mod time;
+mod train;
 pub mod transmit;
 mod turns;
 mod unit;
@@ -27,4 +29,5 @@ pub use flow::FlowInfo;
 pub use key::Key;
 pub use receive::Receive;
 pub use time::Instant;
+pub use train::{Train, TrainCounters};
 pub use unit::{HEAD_MAX, Sink, UNIT_SEGMENTS, Unit};

@@ -95,6 +95,11 @@ pub trait Port {
     /// The descriptor that becomes readable when there is a frame to receive; none where polling is the only way.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether received segments may be worth joining: they can come one by one though their sender made many at once.
+    fn gives_segments(&self) -> bool {
+        !self.capabilities().rx_aggregated
+    }
+
     /// What the port can do.
     fn capabilities(&self) -> Capabilities;
 

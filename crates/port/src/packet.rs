@@ -121,6 +121,11 @@ impl Port for Packet {
         Some(self.queue.descriptor.as_fd())
     }
 
+    /// The kernel joins for those devices only whose drivers have it do so.
+    fn gives_segments(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

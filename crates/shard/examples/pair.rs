@@ -1,4 +1,5 @@
-//! Two shards joined in memory: what the protocol costs, both ends together, with real checksums unless `offload` is given.
+//! Two shards joined in memory: what the protocol costs, both ends together, with real checksums unless `offload` is given. With `join` segments are joined
+//! before a shard takes them in.
 //!
 //! ```text
 //! cargo build --release -p millrace-shard --example pair
@@ -14,6 +15,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant as Clock;
 
+use millrace_offload::Train;
 use millrace_shard::{
     Config, Egress, HeapMemory, Options, Owner, Reuse, Shard, SocketId, ViewFlags,
 };
@@ -29,11 +31,16 @@ const ROUND_US: u64 = 10;
 /// How fast bulk data passes in virtual time: 4 GB/s. On a link without limit windows would grow without reason.
 const LINK_BYTES_PER_US: u64 = 4096;
 
+/// Frames that an engine takes at a time.
+const BURST: usize = 64;
+
 /// Frames of one direction, in buffers that are used again.
 struct Wire {
     frames: Vec<(Vec<u8>, ChecksumState, u16)>,
     used: usize,
     capabilities: Capabilities,
+    /// Of who receives them.
+    train: Option<Train>,
 }
 
 impl Egress for Wire {
@@ -61,6 +68,13 @@ impl Egress for Wire {
     }
 }
 
+/// What the ports of both do.
+#[derive(Clone, Copy)]
+struct Ports {
+    offload: bool,
+    join: bool,
+}
+
 struct World {
     client: Shard<HeapMemory>,
     server: Shard<HeapMemory>,
@@ -81,7 +95,7 @@ fn shard(last: u8, now: Instant) -> Shard<HeapMemory> {
 }
 
 impl World {
-    fn new(offload: bool) -> World {
+    fn new(Ports { offload, join }: Ports) -> World {
         let now = Instant::from_micros(1_000_000);
         let wire = |last| Wire {
             frames: Vec::new(),
@@ -95,6 +109,7 @@ impl World {
                 trusted_checksum: false,
                 queues: 1,
             },
+            train: join.then(Train::default),
         };
         World {
             client: shard(1, now),
@@ -160,6 +175,17 @@ fn deliver(
     }
     wire.used = 0;
     from.transmit(wire, now);
+    if let Some(train) = &mut wire.train {
+        let mut input = |frame: &Frame<'_>| to.input(frame, now);
+        for burst in wire.frames[..wire.used].chunks(BURST) {
+            for (bytes, checksum, segment_size) in burst {
+                train.buffer()[..bytes.len()].copy_from_slice(bytes);
+                train.frame(bytes.len(), *checksum, *segment_size, &mut input);
+            }
+            train.end_of_burst(&mut input);
+        }
+        return;
+    }
     for (bytes, checksum, segment_size) in &wire.frames[..wire.used] {
         to.input(
             &Frame {
@@ -203,8 +229,8 @@ fn answer(
     }
 }
 
-fn short(count: u64, parallel: u64, offload: bool) -> u64 {
-    let mut world = World::new(offload);
+fn short(count: u64, parallel: u64, ports: Ports) -> u64 {
+    let mut world = World::new(ports);
     let listener = world.listen();
     let mut started = 0;
     let mut done = 0;
@@ -243,8 +269,8 @@ fn short(count: u64, parallel: u64, offload: bool) -> u64 {
     count
 }
 
-fn ping(count: u64, parallel: u64, offload: bool) -> u64 {
-    let mut world = World::new(offload);
+fn ping(count: u64, parallel: u64, ports: Ports) -> u64 {
+    let mut world = World::new(ports);
     let listener = world.listen();
     for _ in 0..parallel {
         world.connect();
@@ -295,8 +321,8 @@ fn ping(count: u64, parallel: u64, offload: bool) -> u64 {
     done
 }
 
-fn bulk(megabytes: u64, offload: bool) -> u64 {
-    let mut world = World::new(offload);
+fn bulk(megabytes: u64, ports: Ports) -> u64 {
+    let mut world = World::new(ports);
     let listener = world.listen();
     let client = world.connect();
     world.settle();
@@ -328,7 +354,10 @@ fn bulk(megabytes: u64, offload: bool) -> u64 {
 }
 
 fn idle(count: u64) -> u64 {
-    let mut world = World::new(false);
+    let mut world = World::new(Ports {
+        offload: false,
+        join: false,
+    });
     let listener = world.listen();
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
@@ -386,18 +415,22 @@ fn main() {
             .and_then(|text| text.parse().ok())
             .unwrap_or(default)
     };
-    let offload = arguments.iter().any(|text| text == "offload");
+    let said = |word| arguments.iter().any(|text| text == word);
+    let ports = Ports {
+        offload: said("offload"),
+        join: said("join"),
+    };
     let start = Clock::now();
     let (operations, unit) = match arguments.first().map(String::as_str) {
         Some("short") => (
-            short(number(1, 100_000), number(2, 1), offload),
+            short(number(1, 100_000), number(2, 1), ports),
             "transaction",
         ),
-        Some("ping") => (ping(number(1, 100_000), number(2, 1), offload), "ping-pong"),
-        Some("bulk") => (bulk(number(1, 1_000), offload), "byte"),
+        Some("ping") => (ping(number(1, 100_000), number(2, 1), ports), "ping-pong"),
+        Some("bulk") => (bulk(number(1, 1_000), ports), "byte"),
         Some("idle") => (idle(number(1, 100_000)), "connection"),
         _ => {
-            eprintln!("usage: pair short|ping|bulk|idle COUNT [PARALLEL] [offload]");
+            eprintln!("usage: pair short|ping|bulk|idle COUNT [PARALLEL] [offload] [join]");
             std::process::exit(2);
         }
     };

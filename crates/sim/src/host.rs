@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use millrace_offload::Train;
 use millrace_shard::{HeapMemory, Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
@@ -23,6 +24,8 @@ pub struct Tuning {
     pub batch: Duration,
     /// How many frames the interface takes at a time, until it is empty again 10 microseconds later.
     pub transmit_room: usize,
+    /// Whether segments that are looked at together are joined before the stack takes them in.
+    pub joins: bool,
 }
 
 impl Default for Tuning {
@@ -30,6 +33,7 @@ impl Default for Tuning {
         Tuning {
             batch: Duration::from_micros(20),
             transmit_room: usize::MAX,
+            joins: false,
         }
     }
 }
@@ -50,6 +54,7 @@ pub(crate) struct Host {
     pub arrived: VecDeque<OnWire>,
     /// The earliest time for which the network has been told to come back.
     pub scheduled: Instant,
+    train: Option<Train>,
     rng: Rng,
     owners: BTreeMap<SocketId, usize>,
     wakes: BTreeSet<(Instant, usize)>,
@@ -97,6 +102,7 @@ impl Host {
             programs: Vec::new(),
             arrived: VecDeque::new(),
             scheduled: Instant::NEVER,
+            train: None,
             rng,
             owners: BTreeMap::new(),
             wakes: BTreeSet::new(),
@@ -115,6 +121,19 @@ impl Host {
         now + Duration::from_micros(self.rng.below(self.tuning.batch.as_micros() + 1))
     }
 
+    /// Takes in all that has arrived, as a burst of segments to be joined.
+    fn take_in_joined(&mut self, now: Instant) {
+        let train = self.train.get_or_insert_default();
+        let stack = &mut self.stack;
+        let mut input = |frame: &Frame<'_>| stack.input(frame, now);
+        while let Some(frame) = self.arrived.pop_front() {
+            let len = frame.bytes.len();
+            train.buffer()[..len].copy_from_slice(&frame.bytes);
+            train.frame(len, frame.checksum, frame.segment_size, &mut input);
+        }
+        train.end_of_burst(&mut input);
+    }
+
     /// Does all that can be done now and returns the frames that leave, and when there will be more to do.
     pub fn work(&mut self, now: Instant) -> (Vec<OnWire>, Option<Instant>) {
         let mut egress = Interface {
@@ -124,17 +143,15 @@ impl Host {
             refused: false,
             sent: Vec::new(),
         };
+        if self.tuning.joins {
+            self.take_in_joined(now);
+        }
         while let Some(frame) = self.arrived.pop_front() {
-            let OnWire {
-                bytes,
-                checksum,
-                segment_size,
-            } = &frame;
             self.stack.input(
                 &Frame {
-                    bytes,
-                    checksum: *checksum,
-                    segment_size: *segment_size,
+                    bytes: &frame.bytes,
+                    checksum: frame.checksum,
+                    segment_size: frame.segment_size,
                 },
                 now,
             );
