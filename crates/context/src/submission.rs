@@ -164,6 +164,8 @@ pub enum Name {
     FastOpen = 32,
     /// TCP_FASTOPEN_NO_COOKIE: 0 or 1.
     FastOpenNoCookie = 33,
+    /// TCP_FASTOPEN_KEY: the keys in `arguments[0..4]`; with 0 in `arguments[4]` there is no second one.
+    FastOpenKey = 34,
 }
 
 impl Name {
@@ -204,6 +206,7 @@ impl Name {
             MtuDiscoverV6,
             FastOpen,
             FastOpenNoCookie,
+            FastOpenKey,
         ]
         .into_iter()
         .find(|name| *name as u32 == number)

@@ -236,6 +236,10 @@ impl Worker {
         let opt = options::parse(name, &submission.arguments)?;
         let entry = &mut self.program(place.program).entries[place.slot];
         let replicated = entry.replicated;
+        if name == Name::FastOpenKey {
+            // They are the listener's, and it may listen later, or anew.
+            entry.set_option(opt);
+        }
         match entry.socket {
             Some(id) => {
                 if replicated {
@@ -255,6 +259,12 @@ impl Worker {
         let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
         let entry = &self.program(place.program).entries[place.slot];
         let (socket, set) = (entry.socket, entry.options().to_vec());
+        if name == Name::FastOpenKey {
+            let keys = set
+                .into_iter()
+                .find(|opt| matches!(opt, Opt::FastOpenKeys(_)));
+            return Ok((0, keys.map_or_else(Vec::new, options::encode)));
+        }
         let Some(id) = socket else {
             if name == Name::ReceiveLowWater {
                 let options = options::collect(&set, &self.shard.config().buffers);
@@ -365,6 +375,6 @@ fn named(opt: Opt) -> Option<OptName> {
         Opt::Tos(_) => OptName::Tos,
         Opt::HopLimit(_) => OptName::HopLimit,
         Opt::TrafficClass(_) => OptName::TrafficClass,
-        Opt::Datagram(_) => return None,
+        Opt::Datagram(_) | Opt::FastOpenKeys(_) => return None,
     })
 }

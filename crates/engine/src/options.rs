@@ -2,7 +2,7 @@
 
 use libc::{EINVAL, ENOENT, ENOPROTOOPT};
 use millrace_context::submission::{DatagramName, Name};
-use millrace_shard::{Buffers, DatagramOpt, Discovery, Opt, OptName, Options};
+use millrace_shard::{Buffers, DatagramOpt, Discovery, FastOpenKeys, Opt, OptName, Options};
 use millrace_tcp::Algorithm;
 
 /// The option that a request names. Values out of range are `EINVAL`: the shim has checked them, but nobody believes the shim.
@@ -44,10 +44,22 @@ pub(crate) fn parse(name: Name, arguments: &[u64; 6]) -> Result<Opt, i32> {
         Name::Datagram => datagram(arguments)?,
         Name::FastOpen => Opt::FastOpen(narrow(u64::from(u16::MAX))? as u16),
         Name::FastOpenNoCookie => Opt::FastOpenNoCookie(flag),
+        Name::FastOpenKey => Opt::FastOpenKeys(FastOpenKeys {
+            primary: key(&arguments[..2]),
+            backup: (arguments[4] != 0).then(|| key(&arguments[2..4])),
+        }),
         Name::MtuDiscover => Opt::MtuDiscover(discovery(value)?),
         Name::MtuDiscoverV6 => Opt::MtuDiscoverV6(discovery(value)?),
         Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => return Err(ENOPROTOOPT),
     })
+}
+
+fn key(words: &[u64]) -> [u8; 16] {
+    let mut key = [0; 16];
+    for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    key
 }
 
 /// IP_PMTUDISC_WANT and IP_PMTUDISC_DO.
@@ -142,9 +154,12 @@ pub(crate) fn readable(name: Name) -> Option<OptName> {
         Name::FastOpenNoCookie => OptName::FastOpenNoCookie,
         Name::MtuDiscover => OptName::MtuDiscover,
         Name::MtuDiscoverV6 => OptName::MtuDiscoverV6,
-        Name::Datagram | Name::Info | Name::OutQueue | Name::OutQueueUnsent | Name::Mtu => {
-            return None;
-        }
+        Name::Datagram
+        | Name::Info
+        | Name::OutQueue
+        | Name::OutQueueUnsent
+        | Name::Mtu
+        | Name::FastOpenKey => return None,
     })
 }
 
@@ -182,6 +197,11 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         Opt::MaxPacingRate(rate) => rate.to_ne_bytes().to_vec(),
         // Whoever set it knows.
         Opt::Datagram(_) => Vec::new(),
+        Opt::FastOpenKeys(keys) => [
+            &keys.primary[..],
+            keys.backup.as_ref().map_or(&[], |key| &key[..]),
+        ]
+        .concat(),
         Opt::Linger(linger) => [
             int(i64::from(linger.is_some())),
             int(i64::from(linger.unwrap_or(0))),

@@ -57,10 +57,16 @@ pub(crate) enum Request {
         place: Place,
         backlog: u32,
         queue: Option<AcceptQueue>,
+        /// For its cookies of TCP Fast Open.
+        keys: Option<Opt>,
         reply: Sender<Result<(), Error>>,
     },
     /// An option of it, for connections to come.
-    SetOption { place: Place, opt: Opt },
+    SetOption {
+        place: Place,
+        opt: Opt,
+        reply: Sender<Result<(), Error>>,
+    },
     /// It listens no longer: what waits for it is reset.
     StopListening {
         place: Place,

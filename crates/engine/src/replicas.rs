@@ -100,12 +100,16 @@ impl Worker {
         backlog: u32,
         queue: Option<&AcceptQueue>,
     ) -> Result<(), Error> {
+        let entry = &self.program(place.program).entries[place.slot];
+        let is_key = |opt: &&Opt| matches!(opt, Opt::FastOpenKeys(_));
+        let keys = entry.options().iter().find(is_key).copied();
         let listening = self.in_turn(|worker, shard| match shard {
-            None => worker.shard.listen_bound(id, backlog, queue.cloned()),
+            None => worker.listen_here(id, backlog, queue.cloned(), keys),
             Some(shard) => worker.ask_peer(shard, |reply| Request::Listen {
                 place,
                 backlog,
                 queue: queue.map(|queue| queue.of_shard(shard as u16)),
+                keys,
                 reply,
             }),
         });
@@ -140,6 +144,17 @@ impl Worker {
         }
     }
 
+    fn listen_here(
+        &mut self,
+        id: SocketId,
+        backlog: u32,
+        queue: Option<AcceptQueue>,
+        keys: Option<Opt>,
+    ) -> Result<(), Error> {
+        self.shard.listen_bound(id, backlog, queue)?;
+        keys.map_or(Ok(()), |keys| self.shard.set_option(id, keys, self.now))
+    }
+
     /// A listener of this shard is one no more. When this returns nothing is left that others had accepted for it: it may listen again.
     pub(crate) fn stop_accepting_elsewhere(&mut self, place: Place) {
         let Some(peers) = &mut self.peers else {
@@ -156,9 +171,11 @@ impl Worker {
 
     /// An option of a bound socket of this shard has been set.
     pub(crate) fn set_option_elsewhere(&mut self, place: Place, opt: Opt) {
-        if let Some(peers) = &self.peers {
-            peers.tell_all(|| Request::SetOption { place, opt });
-        }
+        // What one refuses all refuse.
+        let _ = self.in_turn(|worker, shard| match shard {
+            None => Ok(()),
+            Some(shard) => worker.ask_peer(shard, |reply| Request::SetOption { place, opt, reply }),
+        });
     }
 
     /// Connects a bound socket. Its port is the program's choice, so the flow may be another shard's by its tag: that one must know first.
@@ -244,18 +261,21 @@ impl Worker {
                 place,
                 backlog,
                 queue,
+                keys,
                 reply,
             } => {
                 let outcome = match self.replica(place) {
-                    Some(replica) => self.shard.listen_bound(replica.id, backlog, queue),
+                    Some(replica) => self.listen_here(replica.id, backlog, queue, keys),
                     None => Err(Error::NoSocket),
                 };
                 let _ = reply.send(outcome);
             }
-            Request::SetOption { place, opt } => {
-                if let Some(replica) = self.replica(place) {
-                    let _ = self.shard.set_option(replica.id, opt, self.now);
-                }
+            Request::SetOption { place, opt, reply } => {
+                let outcome = match self.replica(place) {
+                    Some(replica) => self.shard.set_option(replica.id, opt, self.now),
+                    None => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
             }
             Request::StopListening { place, reply } => {
                 if let Some(peers) = &mut self.peers {

@@ -33,7 +33,7 @@ const DEFAULT_HOPS: u64 = 64;
 pub const VALUE_MAX: usize = 256;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 39] = [
+pub const ALL: [(c_int, c_int); 40] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -73,6 +73,7 @@ pub const ALL: [(c_int, c_int); 39] = [
     (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
     (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
     (SOL_SOCKET, SO_BINDTOIFINDEX),
+    (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -118,6 +119,8 @@ pub fn is_readable(level: c_int, name: c_int) -> bool {
 pub enum Setting {
     /// The shard's.
     Shard(Name, [u64; 2]),
+    /// Keys, the first and whether there is a second, as [`Name::FastOpenKey`] has them.
+    Keys([u64; 5]),
     /// A bit kept in the slot.
     Bit(u32, bool),
     /// Microseconds, 0 for none.
@@ -237,6 +240,7 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => {
             within(0, 1).map(|on| shard(Name::FastOpenNoCookie, on))
         }
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => keys(value),
         // Those that let routers fragment are not implemented.
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => match byte(value)? {
             how @ (libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) => {
@@ -259,6 +263,19 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
         },
         _ => Err(Errno::NOPROTOOPT),
     }
+}
+
+/// TCP_FASTOPEN_KEY: one key or two.
+fn keys(value: &[u8]) -> Result<Setting> {
+    if value.len() != 16 && value.len() != 32 {
+        return Err(Errno::INVAL);
+    }
+    let mut words = [0; 5];
+    for (word, bytes) in words.iter_mut().zip(value.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words[4] = u64::from(value.len() == 32);
+    Ok(Setting::Keys(words))
 }
 
 /// A number that Linux takes from one byte, too.
@@ -361,6 +378,11 @@ pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
                 cold.options[0].fetch_and(!bit, Ordering::Relaxed);
             }
             Ok(())
+        }
+        Setting::Keys(words) => {
+            let mut submission = socket.submission(Operation::SetOption, Name::FastOpenKey as u32);
+            submission.arguments[..5].copy_from_slice(&words);
+            socket.ask(&submission, &mut []).map(drop)
         }
         Setting::Device(index) => device::apply(socket, index),
         Setting::ReceiveTimeout(us) => {
@@ -537,6 +559,7 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) => (Name::Mtu, 0),
         (IPPROTO_TCP, libc::TCP_FASTOPEN) => (Name::FastOpen, 0),
         (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => (Name::FastOpenNoCookie, 0),
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => (Name::FastOpenKey, 0),
         (IPPROTO_IP, libc::IP_MTU_DISCOVER) => (Name::MtuDiscover, libc::IP_PMTUDISC_WANT),
         (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => (Name::MtuDiscoverV6, libc::IP_PMTUDISC_WANT),
         _ => return Err(Errno::NOPROTOOPT),
@@ -598,7 +621,6 @@ mod tests {
     #[test]
     fn o1_what_is_not_implemented_is_refused() {
         for (level, name) in [
-            (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY),
             (IPPROTO_TCP, libc::TCP_MD5SIG),
             (SOL_SOCKET, libc::SO_MARK),
             (SOL_SOCKET, libc::SO_PRIORITY),

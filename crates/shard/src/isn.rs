@@ -86,22 +86,9 @@ impl Secrets {
         hasher.finish()
     }
 
-    /// The cookie of a host for TCP Fast Open with the host at the other end of `tuple` (RFC 7413 4.1.2): a keyed hash of both addresses, as Linux computes it.
-    pub fn fast_open_cookie(&self, tuple: &Tuple) -> [u8; 8] {
-        let mut hasher = SipHasher24::new_with_key(&self.fast_open);
-        match (tuple.remote_ip(), tuple.local().ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                hasher.write(&[from.octets(), to.octets()].concat());
-            }
-            (from, to) => {
-                let octets = |ip: IpAddr| match ip {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-                    IpAddr::V6(ip) => ip.octets(),
-                };
-                hasher.write(&[octets(from), octets(to)].concat());
-            }
-        }
-        hasher.finish().to_le_bytes()
+    /// The key of [`fast_open_cookie`] of listeners that have none of their own.
+    pub fn fast_open_key(&self) -> &[u8; 16] {
+        &self.fast_open
     }
 
     /// The next number of a keyed sequence: unpredictable from outside, repeatable from the secret.
@@ -111,6 +98,24 @@ impl Secrets {
         hasher.write_u64(self.counter);
         hasher.finish()
     }
+}
+
+/// The cookie for TCP Fast Open with the host at the other end of `tuple` (RFC 7413 4.1.2): a keyed hash of both addresses, as Linux computes it.
+pub fn fast_open_cookie(key: &[u8; 16], tuple: &Tuple) -> [u8; 8] {
+    let mut hasher = SipHasher24::new_with_key(key);
+    match (tuple.remote_ip(), tuple.local().ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            hasher.write(&[from.octets(), to.octets()].concat());
+        }
+        (from, to) => {
+            let octets = |ip: IpAddr| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            hasher.write(&[octets(from), octets(to)].concat());
+        }
+    }
+    hasher.finish().to_le_bytes()
 }
 
 #[cfg(test)]

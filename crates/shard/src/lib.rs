@@ -51,8 +51,8 @@ pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
-    AcceptQueue, Device, How, Opt, OptName, Options, Poll, Reuse, SocketId, SocketInfo,
-    SocketState, View, ViewFlags,
+    AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,
+    SocketInfo, SocketState, View, ViewFlags,
 };
 pub use steer::{Arrival, Groups, Hash, Steer, Stray};
 pub use table::Tuple;

@@ -256,8 +256,8 @@ impl<M: Memory> Shard<M> {
         let mut reply = state.reply(now);
         if fast {
             match self.judge_fast_open(index, tuple, syn) {
-                Verdict::Early => {
-                    if self.open_early(index, tuple, &state, syn, now) {
+                Verdict::Early(another) => {
+                    if self.open_early(index, (tuple, syn), &state, another, now) {
                         return;
                     }
                 }

@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// How a connection is opened with payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FastOpen {
-    /// On our SYN: a cookie, or a request for one.
+    /// On our SYN: a cookie, or a request for one; on our SYN-ACK a new one for the peer.
     cookie: Option<Cookie>,
     /// The SYN waits for something to send, and takes so much of it: 0 when it does not wait.
     room: u16,
@@ -50,6 +50,13 @@ impl Connection {
                 room,
                 ..FastOpen::default()
             });
+        }
+    }
+
+    /// After a passive open whose SYN brought a cookie that will soon be good no more: the SYN-ACK is to carry another.
+    pub fn give_cookie(&mut self, cookie: Cookie) {
+        if let Some(fast) = self.fast_open_mut() {
+            fast.cookie = Some(cookie);
         }
     }
 
@@ -115,15 +122,18 @@ impl Connection {
         fast.is_some_and(|fast| std::mem::take(&mut fast.early))
     }
 
-    /// The cookie and the payload of our first SYN; those after a time-out have neither (RFC 7413 4.1.3).
+    /// The cookie and the payload of our first SYN, or SYN-ACK; those after a time-out have neither (RFC 7413 4.1.3).
     pub(crate) fn on_syn_out(&mut self) -> (Option<Cookie>, u64) {
-        let end = self.send.end;
-        if self.state != State::SynSent || self.timers.backoff > 0 {
+        let (end, active) = (self.send.end, self.state == State::SynSent);
+        if self.timers.backoff > 0 {
             return (None, 0);
         }
         let Some(fast) = self.fast_open_mut() else {
             return (None, 0);
         };
+        if !active {
+            return (fast.cookie.filter(|_| fast.early), 0);
+        }
         fast.sent = end.min(u64::from(fast.room)) as u16;
         let (cookie, sent) = (fast.cookie, u64::from(fast.sent));
         self.send.nxt = sent;

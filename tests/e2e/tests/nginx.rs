@@ -16,6 +16,7 @@ on_both_stacks_and_two_shards!(
     serves_files_of_every_size,
     serves_files_without_sendfile,
     keeps_connections_alive,
+    opens_fast,
     holds_a_thousand_connections,
     p3_reload_under_load_loses_no_request,
     p3_binary_upgrade_under_load_loses_no_request,
@@ -93,6 +94,45 @@ fn serves_files(world: &World, more: &str) -> Result<()> {
         ensure_same(&file, &got)?;
         fs::remove_file(&got)?;
     }
+    stop(world, server)
+}
+
+/// curl's second request comes with the SYN (RFC 7413): the kernel at its end counts those that were taken.
+fn opens_fast(world: &World) -> Result<()> {
+    const FAST: u16 = 81;
+    world.subject_namespace().set("ipv4.tcp_fastopen", "3")?;
+    let words = Nginx {
+        port: PORT,
+        main: "daemon off;",
+        http: "",
+        server: &format!("listen {FAST} fastopen=16;"),
+    }
+    .configure(world)?;
+    let server = world.serve(&words, PORT)?;
+    let file = world.directory().join("www").join("page");
+    write_file(&file, 1, 1000)?;
+    let url = format!("http://{}/page", world.at(FAST));
+    for _ in 0..3 {
+        let words = [
+            "curl",
+            "-sS",
+            "--fail",
+            "--tcp-fastopen",
+            "-o",
+            "/dev/null",
+            &url,
+        ];
+        world.run_on_peer(&words, seconds(10))?;
+    }
+    let counters = world.run_on_peer(&["cat", "/proc/net/netstat"], seconds(10))?;
+    let counters = counters.text();
+    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
+    let names = lines.next().context("names")?.split(' ');
+    let values = lines.next().context("values")?.split(' ');
+    let taken = names
+        .zip(values)
+        .find(|(name, _)| *name == "TCPFastOpenActive");
+    ensure!(taken.is_some_and(|(_, count)| count == "2"), "{taken:?}");
     stop(world, server)
 }
 

@@ -129,6 +129,7 @@ statements! {
     exclusive_wakes_one_and_loses_none
     fast_open_accepts_with_the_syn
     fast_open_connects_with_the_first_write
+    fast_open_keys_may_change
     fast_open_sends_and_connects_in_one_call
     fcntl_flags_hold
     flags_peek_dontwait_waitall_trunc

@@ -6,7 +6,7 @@ use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use millrace_context::SlotRef;
 use rustix::io::Errno;
 
-use super::socket::{decide_for, is_kernels};
+use super::socket::{decide_for, is_kernels, opens_fast, to_open_fast};
 use super::{hooks, length};
 use crate::decide::{Decision, Purpose};
 use crate::memory::{self, Pieces};
@@ -20,22 +20,11 @@ hooks! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         match table::get(fd) {
             Entry::Internal => length(Err(Errno::BADF)),
-            entry if super::socket::opens_fast(fd, entry, flags) => {
-                let target = read(message).and_then(|message| {
-                    let to = message.msg_name.cast_const().cast();
-                    super::socket::to_open_fast(fd, entry, to, message.msg_namelen)
-                });
-                match target {
-                    Ok(None) => real::sendmsg(fd, message, flags),
-                    Ok(Some((socket, ip, port))) => length((|| {
-                        let message = read(message)?;
-                        let (vector, count) = (message.msg_iov, message.msg_iovlen);
-                        let mut pieces = Pieces::vector(vector, count, Errno::MSGSIZE)?;
-                        connect::send_fast(&socket, ip, port, &mut pieces, flags)
-                    })()),
-                    Err(errno) => length(Err(errno)),
-                }
-            }
+            entry if opens_fast(fd, entry, flags) => match open_fast(fd, entry, message, flags) {
+                Ok(None) => real::sendmsg(fd, message, flags),
+                Ok(Some(sent)) => length(Ok(sent)),
+                Err(errno) => length(Err(errno)),
+            },
             Entry::Socket(slot) if names_kernels(fd, slot, message) => {
                 real::sendmsg(fd, message, flags)
             }
@@ -64,6 +53,18 @@ hooks! {
     /// Sends messages.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let socket = match table::get(fd) {
+            entry if count > 0 && opens_fast(fd, entry, flags) => {
+                // Each says whether it has to connect; whose the socket is the first one decides.
+                return match open_fast(fd, entry, messages.cast(), flags) {
+                    Ok(None) => real::sendmmsg(fd, messages, count, flags),
+                    Ok(Some(sent)) => {
+                        (*messages).msg_len = sent as c_uint;
+                        let rest = sendmmsg(fd, messages.add(1), count - 1, flags);
+                        1 + rest.max(0)
+                    }
+                    Err(errno) => length(Err(errno)) as c_int,
+                };
+            }
             Entry::Socket(slot) if count > 0 && names_kernels(fd, slot, messages.cast()) => {
                 return real::sendmmsg(fd, messages, count, flags);
             }
@@ -129,6 +130,29 @@ hooks! {
     }
 }
 
+/// Connects and sends a message in one (MSG_FASTOPEN); none if the socket is the kernel's.
+///
+/// # Safety
+/// The message is good as sendmsg wants it.
+unsafe fn open_fast(
+    fd: c_int,
+    entry: Entry,
+    message: *const msghdr,
+    flags: c_int,
+) -> Result<Option<usize>> {
+    // SAFETY: the caller's promise.
+    let message = unsafe { read(message) }?;
+    let to = message.msg_name.cast_const().cast();
+    // SAFETY: likewise.
+    let target = unsafe { to_open_fast(fd, entry, to, message.msg_namelen) }?;
+    let Some((socket, ip, port)) = target else {
+        return Ok(None);
+    };
+    // SAFETY: likewise.
+    let pieces = unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) };
+    connect::send_fast(&socket, ip, port, &mut pieces?, flags).map(Some)
+}
+
 /// Whether a message of a datagram socket of ours is for an address that is the kernel's alone, and the socket has become the kernel's by it.
 ///
 /// # Safety
@@ -179,9 +203,6 @@ unsafe fn send_one(socket: &Socket, message: &msghdr, flags: c_int) -> Result<us
     // SAFETY: the caller's promise.
     let mut pieces =
         unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
-    if flags & libc::MSG_FASTOPEN != 0 {
-        return Err(Errno::OPNOTSUPP);
-    }
     send::send(socket, &mut pieces, flags)
 }
 

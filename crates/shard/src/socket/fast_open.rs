@@ -8,6 +8,7 @@ use millrace_wire::tcp::{Cookie, Segment};
 
 use super::{Kind, Marks, Socket, SocketId};
 use crate::error::Error;
+use crate::isn::fast_open_cookie;
 use crate::memory::Memory;
 use crate::recv_ring::Sink;
 use crate::shard::Shard;
@@ -23,12 +24,21 @@ const DOUBLINGS: u32 = 10;
 
 /// What becomes of a SYN to a listener that opens fast.
 pub(crate) enum Verdict {
-    /// It opens a connection at once.
-    Early,
+    /// It opens a connection at once; its cookie was made with the key before this one, so it gets another.
+    Early(Option<Cookie>),
     /// It is answered as any, with this cookie for the next time.
     Give(Cookie),
     /// It is answered as any.
     Plain,
+}
+
+/// Keys of a listener's cookies (`TCP_FASTOPEN_KEY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastOpenKeys {
+    /// Cookies are made with this one.
+    pub primary: [u8; 16],
+    /// Those that were made with this one are good still.
+    pub backup: Option<[u8; 16]>,
 }
 
 /// Cookies that other hosts have given us.
@@ -115,11 +125,15 @@ impl<M: Memory> Shard<M> {
         };
         let without = options.no_cookie;
         let offered = syn.options.fast_open();
-        let own = self.secrets.fast_open_cookie(tuple);
-        let good = offered.is_some_and(|cookie| cookie.as_bytes() == own);
-        if good || without && !syn.payload.is_empty() {
+        let keys = listener.fast_open_keys.as_deref();
+        let primary = keys.map_or(self.secrets.fast_open_key(), |keys| &keys.primary);
+        let own = fast_open_cookie(primary, tuple);
+        let is = |cookie| offered.is_some_and(|offered| offered.as_bytes() == cookie);
+        let old = keys.and_then(|keys| keys.backup.as_ref());
+        let old = old.is_some_and(|key| is(fast_open_cookie(key, tuple)));
+        if is(own) || old || without && !syn.payload.is_empty() {
             if listener.early < u32::from(options.fast_open) {
-                return Verdict::Early;
+                return Verdict::Early(Cookie::new(&own).filter(|_| old));
             }
             self.counters.fast_opens_limited += 1;
             return Verdict::Plain;
@@ -132,17 +146,21 @@ impl<M: Memory> Shard<M> {
         Cookie::new(&own).map_or(Verdict::Plain, Verdict::Give)
     }
 
-    /// Opens a connection for a SYN that brought a good cookie, with its payload. False when there is no room for it.
+    /// Opens a connection for a SYN that brought a good cookie, with its payload, and gives its host `another`. False when there is no room for it.
     pub(crate) fn open_early(
         &mut self,
         listener: u32,
-        tuple: &Tuple,
+        (tuple, syn): (&Tuple, &Segment<'_>),
         state: &HalfOpen,
-        syn: &Segment<'_>,
+        another: Option<Cookie>,
         now: Instant,
     ) -> bool {
         let made = self.establish_with(listener, *tuple, now, |config, settings| {
-            state.open_early(config, settings, now)
+            let mut connection = state.open_early(config, settings, now);
+            if let Some(another) = another {
+                connection.give_cookie(another);
+            }
+            connection
         });
         let Some(index) = made else {
             return false;

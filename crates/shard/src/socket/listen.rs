@@ -151,6 +151,7 @@ impl<M: Memory> Shard<M> {
             half_open: 0,
             early: 0,
             cookies_until: Instant::from_micros(0),
+            fast_open_keys: None,
         });
         if let Some(registered) = self.ports.bound_mut(local.port(), index) {
             *registered = bound;

@@ -17,6 +17,7 @@ use millrace_tcp::{Connection, Instant};
 pub use api::How;
 pub use backlog::AcceptQueue;
 pub(crate) use backlog::Backlog;
+pub use fast_open::FastOpenKeys;
 pub(crate) use fast_open::{Cookies, Verdict};
 pub use options::{Device, Opt, OptName, Options, Reuse};
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
@@ -138,6 +139,8 @@ pub(crate) struct Listener {
     pub early: u32,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
+    /// Keys of its own for the cookies of TCP Fast Open.
+    pub fast_open_keys: Option<Box<FastOpenKeys>>,
 }
 
 /// A connection with its buffers.

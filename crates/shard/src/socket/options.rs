@@ -7,6 +7,7 @@ use millrace_tcp::{Algorithm, Keepalive};
 
 use crate::datagram::Discovery;
 
+use super::FastOpenKeys;
 use crate::datagram::DatagramOpt;
 
 /// One option with its value. [`crate::Shard::set_option`] sets it, [`crate::Shard::option`] reads it.
@@ -65,6 +66,8 @@ pub enum Opt {
     FastOpen(u16),
     /// `TCP_FASTOPEN_NO_COOKIE`: payload on a SYN needs none.
     FastOpenNoCookie(bool),
+    /// `TCP_FASTOPEN_KEY` of a listener. It is set, not read, and other sockets have no use for it.
+    FastOpenKeys(FastOpenKeys),
     /// `IP_MTU_DISCOVER`.
     MtuDiscover(Discovery),
     /// `IPV6_MTU_DISCOVER`.

@@ -30,6 +30,12 @@ impl<M: Memory> Shard<M> {
         if let Kind::Datagram(_) = socket.kind {
             return self.set_datagram_option(index, option, now);
         }
+        if let Opt::FastOpenKeys(keys) = option {
+            if let Some(listener) = socket.listener_mut() {
+                listener.fast_open_keys = Some(Box::new(keys));
+            }
+            return Ok(());
+        }
         let before = socket.options;
         let is_bound = socket.marks.contains(Marks::BOUND) || socket.stream().is_some();
         if matches!(option, Opt::V6Only(_)) && is_bound {
@@ -308,6 +314,7 @@ impl Options {
             Opt::NotSentLowWater(bytes) => self.notsent_low = bytes,
             Opt::FastOpen(limit) => self.fast_open = limit,
             Opt::FastOpenNoCookie(on) => self.no_cookie = on,
+            Opt::FastOpenKeys(_) => {}
             Opt::MtuDiscover(discovery) => self.discovery[0] = discovery,
             Opt::MtuDiscoverV6(discovery) => self.discovery[1] = discovery,
             Opt::AddressOnly(on) => self.address_only = on,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_shard::{HeapMemory, Opt, Options, Shard, SocketId, ViewFlags};
+use millrace_shard::{FastOpenKeys, HeapMemory, Opt, Options, Shard, SocketId, ViewFlags};
 use millrace_tcp::State;
 use millrace_wire::tcp::{Cookie, Flags};
 
@@ -146,6 +146,59 @@ fn rfc7413_4_2_1_the_rest_follows_the_handshake() {
 }
 
 /// The server has another secret than when it gave the cookie: the handshake goes its usual way, and brings a new one.
+/// RFC 7413 4.1.2: the key changes, and for a while what was made with the one before is good still.
+#[test]
+fn rfc7413_4_1_2_a_cookie_of_the_key_before_is_good_and_replaced() {
+    let mut net = Net::new();
+    let listener = listen(&mut net, 4);
+    let set = |net: &mut Net, primary: u8, backup: Option<u8>| {
+        let keys = FastOpenKeys {
+            primary: [primary; 16],
+            backup: backup.map(|key| [key; 16]),
+        };
+        let now = net.now();
+        let outcome = net.shards[B].set_option(listener, Opt::FastOpenKeys(keys), now);
+        outcome.unwrap();
+    };
+    let request = |net: &mut Net| {
+        net.log.clear();
+        let (client, room) = open(net);
+        if room == 0 {
+            // Without a cookie the request waits for the connection.
+            net.run(10_000);
+        }
+        net.send(A, client, b"request");
+        net.run(10_000);
+        let server = net.shards[B].accept(listener).unwrap();
+        assert_eq!(net.recv(B, server), b"request");
+        net.close(A, client);
+        net.run(1_000);
+        net.close(B, server);
+        net.run(10_000);
+        let sent = segments(net);
+        let answer = sent.iter().find(|sent| sent.1 == SYN_ACK).unwrap();
+        (sent[0].2, sent[0].3, answer.3)
+    };
+    set(&mut net, 1, None);
+    let (_, _, first) = request(&mut net);
+    let first = first.expect("a cookie of the first key");
+    assert_eq!(request(&mut net), (7, Some(first), None));
+    set(&mut net, 2, Some(1));
+    let (carried, offered, second) = request(&mut net);
+    assert_eq!((carried, offered), (7, Some(first)));
+    let second = second.expect("a cookie of the second key");
+    assert_ne!(second, first);
+    assert_eq!(net.shards[B].counters().fast_opens, 2);
+    set(&mut net, 2, None);
+    assert_eq!(request(&mut net), (7, Some(second), None));
+    assert_eq!(net.shards[B].counters().fast_opens, 3);
+    set(&mut net, 3, None);
+    let (_, offered, third) = request(&mut net);
+    assert_eq!(offered, Some(second));
+    assert!(third.is_some_and(|third| third != second));
+    assert_eq!(net.shards[B].counters().fast_opens_refused, 1);
+}
+
 #[test]
 fn rfc7413_4_2_2_a_bad_cookie_costs_a_round_trip_and_no_more() {
     let mut net = Net::new();
