@@ -1,5 +1,5 @@
 //! `make bench`: one epoll server on millrace over TAP and on the kernel over veth, in turns, under the same client on the kernel's
-//! side; and what an engine costs that has nothing to do.
+//! side; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair, too, and the pair is as a wire to both stacks.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,7 +12,7 @@ use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::{Kind, Outcome, hold};
 use millrace_bench::{machine, supervise};
 use millrace_e2e::scenario::{prepare, seconds, wait_until};
-use millrace_e2e::{Process, SUBJECT, Stack, World, compile, engine};
+use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, compile, engine};
 use rustix::process::{Pid, Signal};
 
 /// Measures millrace beside the kernel: A B A B, at least five times, and prints ratios.
@@ -30,6 +30,10 @@ struct Arguments {
     /// Only workloads whose name contains this
     #[arg(long, default_value = "")]
     only: String,
+    /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the kernel, which then has no offloads for either; the server and what serves it
+    /// on core 0, the client on core 1
+    #[arg(long, default_value = "tap", value_parser = link)]
+    link: Link,
     /// Only the kernel, to see that the measuring works
     #[arg(long)]
     kernel_only: bool,
@@ -144,6 +148,15 @@ impl Figure {
 
 const PORT: u16 = 7000;
 
+fn link(text: &str) -> Result<Link, String> {
+    match text {
+        "tap" => Ok(Link::Tap),
+        "xdp" => Ok(Link::Xdp),
+        "macvtap" => Ok(Link::Macvtap),
+        _ => Err("one of tap, xdp, macvtap".to_owned()),
+    }
+}
+
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     supervise::supervised(|| bench(&arguments))
@@ -163,12 +176,22 @@ fn bench(arguments: &Arguments) -> Result<()> {
     println!(
         "server: one thread, epoll, level-triggered, unmodified (tests/programs/server.c); client: one thread, on the kernel"
     );
+    let (options, offloads) = match arguments.link {
+        Link::Tap => ("--link tap:mr0 --host-addr 10.9.0.1/24", "with its"),
+        Link::Xdp => ("--link xdp:veth0", "without"),
+        Link::Macvtap => ("--link macvtap:veth0", "without"),
+    };
     println!(
-        "millrace: `millrace run --link tap:mr0 --addr 10.9.0.2/24 --host-addr 10.9.0.1/24 -- server MODE 10.9.0.2 {PORT}`"
+        "millrace: `millrace run {options} --addr 10.9.0.2/24 -- server MODE 10.9.0.2 {PORT}`"
     );
     println!(
-        "kernel: `server MODE 10.9.0.2 {PORT}` in a namespace, veth with its offloads; client: `load KIND 10.9.0.2:{PORT} CONNECTIONS {length}`"
+        "kernel: `server MODE 10.9.0.2 {PORT}` in a namespace, veth {offloads} offloads; client: `load KIND 10.9.0.2:{PORT} CONNECTIONS {length}`"
     );
+    if arguments.link != Link::Tap {
+        println!(
+            "both: `ethtool -K veth0 tso off gso off gro off tx off rx off` at both ends, `taskset -c 0` for the server and its engine, `taskset -c 1` for the client"
+        );
+    }
     println!(
         "{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
     );
@@ -176,9 +199,10 @@ fn bench(arguments: &Arguments) -> Result<()> {
         .iter()
         .filter(|workload| workload.name.contains(&arguments.only))
     {
-        compare(workload, rounds, length, arguments.kernel_only).with_context(|| workload.name)?;
+        compare(workload, rounds, length, arguments).with_context(|| workload.name)?;
     }
-    if !arguments.kernel_only && "idle".contains(&arguments.only) {
+    let is_tap = arguments.link == Link::Tap;
+    if is_tap && !arguments.kernel_only && "idle".contains(&arguments.only) {
         idle(if arguments.quick { 3 } else { 10 })?;
     }
     println!("\nload average {}", machine::load());
@@ -186,12 +210,12 @@ fn bench(arguments: &Arguments) -> Result<()> {
 }
 
 /// Measures one workload on both stacks in turns and prints what came of it.
-fn compare(workload: &Workload, rounds: usize, length: f64, kernel_only: bool) -> Result<()> {
+fn compare(workload: &Workload, rounds: usize, length: f64, arguments: &Arguments) -> Result<()> {
     println!(
         "\n{} ({} -> {:?} on {} connections)",
         workload.name, workload.server, workload.client, workload.connections
     );
-    let stacks: &[Stack] = if kernel_only {
+    let stacks: &[Stack] = if arguments.kernel_only {
         &[Stack::Kernel]
     } else {
         &[Stack::Millrace, Stack::Kernel]
@@ -199,8 +223,8 @@ fn compare(workload: &Workload, rounds: usize, length: f64, kernel_only: bool) -
     let mut outcomes: [Vec<Outcome>; 2] = Default::default();
     for _ in 0..rounds {
         for (index, &stack) in stacks.iter().enumerate() {
-            outcomes[index]
-                .push(measure(workload, stack, length).with_context(|| format!("on {stack:?}"))?);
+            let outcome = measure(workload, stack, arguments.link, length);
+            outcomes[index].push(outcome.with_context(|| format!("on {stack:?}"))?);
         }
     }
     let figure = |outcomes: &[Outcome]| -> Vec<f64> {
@@ -246,18 +270,31 @@ fn compare(workload: &Workload, rounds: usize, length: f64, kernel_only: bool) -
 }
 
 /// One run of a workload in a world of its own.
-fn measure(workload: &Workload, stack: Stack, length: f64) -> Result<Outcome> {
-    let world = World::create(stack)?;
+fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result<Outcome> {
+    let world = World::create_on(stack, link, 1)?;
+    if link != Link::Tap {
+        let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
+        let words: Vec<&str> = line.split(' ').collect();
+        world
+            .start_on_subject(command(&words))?
+            .wait(seconds(10))?
+            .success()?;
+        world.run_on_peer(&words, seconds(10))?;
+    }
     let server = start(&world, workload.server)?;
     let load = std::env::current_exe()?.with_file_name("load");
     let kind = format!("{:?}", workload.client).to_lowercase();
-    let words = [
+    let mut words = match link {
+        Link::Tap => Vec::new(),
+        Link::Xdp | Link::Macvtap => ["taskset", "-c", "1"].map(String::from).to_vec(),
+    };
+    words.extend([
         load.to_string_lossy().into_owned(),
         kind,
         SocketAddr::from((SUBJECT, PORT)).to_string(),
         workload.connections.to_string(),
         length.to_string(),
-    ];
+    ]);
     let ended = world.run_on_peer(&words, Duration::from_secs_f64(length) + seconds(30))?;
     server.stop(Signal::TERM, seconds(15))?;
     world.finish()?;
@@ -266,13 +303,22 @@ fn measure(workload: &Workload, stack: Stack, length: f64) -> Result<Outcome> {
 
 /// The server program, listening.
 fn start(world: &World, mode: &str) -> Result<Process> {
-    let mut server = world.subject(&[
+    let plain = world.on_subject(&[
         &compile::program("server")?,
         mode,
         &SUBJECT.to_string(),
         &PORT.to_string(),
-    ])?;
-    wait_until("the server listens", seconds(10), || {
+    ]);
+    let mut server = world.start_on_subject(match world.link {
+        Link::Tap => plain,
+        Link::Xdp | Link::Macvtap => {
+            let mut pinned = command(&["taskset", "-c", "0"]);
+            pinned.arg(plain.get_program()).args(plain.get_args());
+            pinned
+        }
+    })?;
+    // Where others may have its address an engine asks for seven seconds.
+    wait_until("the server listens", seconds(20), || {
         server.ensure_not_failed()?;
         Ok(server.stdout().contains("ready"))
     })?;
