@@ -26,6 +26,7 @@ pub struct Builder {
     limits: Limits,
     buffers: Buffers,
     tcp: millrace_tcp::Config,
+    any_address: bool,
     receive_memory: u64,
     secret: Option<[u8; 32]>,
     manual_clock: bool,
@@ -102,6 +103,7 @@ impl Default for Builder {
             limits: Limits::default(),
             buffers: Buffers::default(),
             tcp: millrace_tcp::Config::default(),
+            any_address: false,
             receive_memory: 1 << 30,
             secret: None,
             manual_clock: false,
@@ -156,6 +158,13 @@ impl Builder {
     /// The largest IP packet in bytes, if it is to be smaller than the link's.
     pub fn mtu(mut self, bytes: u16) -> Builder {
         self.mtu = Some(bytes);
+        self
+    }
+
+    /// Whether packets to any address are for this host: on a link where everything that leaves somebody else arrives here, such as a TUN device that a namespace has
+    /// as its default route. [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it.
+    pub fn any_address(mut self, on: bool) -> Builder {
+        self.any_address = on;
         self
     }
 
@@ -249,6 +258,8 @@ impl Builder {
             return Err(BuildError::NoAddress);
         }
         config.claim = self.claim;
+        config.any_address = self.any_address;
+        config.only_station = self.link.only_station();
         config.addresses.clear();
         let mut ipv6 = Ipv6::default();
         for &(address, bits) in &self.addresses {

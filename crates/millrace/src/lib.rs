@@ -41,20 +41,25 @@ mod builder;
 mod core;
 mod engine;
 mod link;
+mod listener;
 mod peers;
 pub mod shared;
+mod socket;
 mod stack;
+mod stream;
 mod tasks;
-mod tcp;
+#[cfg(any(feature = "futures", feature = "tokio"))]
+mod traits;
 mod udp;
 
 pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;
 pub use engine::Engine;
 pub use link::{Link, LinkError, Tap};
+pub use listener::{Incoming, TcpListener, TcpOptions};
 pub use stack::Stack;
+pub use stream::TcpStream;
 pub use tasks::JoinHandle;
-pub use tcp::{TcpListener, TcpOptions, TcpStream};
 pub use udp::{Received, UdpSocket};
 
 pub use millrace_port::{Port, RxMeta, xdp};

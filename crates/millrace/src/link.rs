@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use millrace_port::{Capabilities, Port, macvtap, packet, pair, spec, tap, xdp};
+use millrace_port::{Capabilities, Port, macvtap, packet, pair, spec, tap, tun, xdp};
 use millrace_wire::ethernet::Mac;
 
 /// A link, opened: a source and sink of frames, or none.
@@ -13,6 +13,8 @@ pub struct Link {
     ports: Vec<Box<dyn Port + Send>>,
     name: Option<String>,
     notes: Vec<String>,
+    /// The station that all others are behind, if there is only one.
+    only_station: Option<Mac>,
 }
 
 /// Why a link does not open.
@@ -79,6 +81,7 @@ impl Link {
             ports: Vec::new(),
             name: None,
             notes: Vec::new(),
+            only_station: None,
         }
     }
 
@@ -96,10 +99,38 @@ impl Link {
             ..tap::Config::default()
         })?;
         let name = taps.first().map(|tap| tap.name().to_owned());
+        Ok(Link::of(name, taps))
+    }
+
+    /// A TUN device, which carries IP packets and no frames: for [`crate::Builder::any_address`]. Needs CAP_NET_ADMIN, in the user namespace of the network namespace.
+    ///
+    /// # Errors
+    /// [`LinkError::Tap`].
+    pub fn tun(device: &Tap) -> Result<Link, LinkError> {
+        let tuns = tun::open(&tap::Config {
+            name: device.name.clone(),
+            up: true,
+            hosts: device.hosts.clone(),
+            mtu: device.mtu,
+            queues: device.queues,
+            ..tap::Config::default()
+        })?;
+        let name = tuns.first().map(|tun| tun.name().to_owned());
         Ok(Link {
-            ports: boxed(taps),
-            name,
-            notes: Vec::new(),
+            only_station: Some(tun::PEER),
+            ..Link::of(name, tuns)
+        })
+    }
+
+    /// A TUN device that somebody has made for this user, and set up with this MTU (`ip tuntap add dev NAME mode tun user USER`). Takes no privilege.
+    ///
+    /// # Errors
+    /// [`LinkError::Tap`].
+    pub fn attach_tun(name: &str, mtu: u16) -> Result<Link, LinkError> {
+        let port = tun::attach(name, mtu)?;
+        Ok(Link {
+            only_station: Some(tun::PEER),
+            ..Link::of(Some(name.to_owned()), vec![port])
         })
     }
 
@@ -114,11 +145,7 @@ impl Link {
             mac: None,
             vlan: None,
         })?;
-        Ok(Link {
-            ports: boxed(sockets),
-            name: Some(device.to_owned()),
-            notes: Vec::new(),
-        })
+        Ok(Link::of(Some(device.to_owned()), sockets))
     }
 
     /// A network device by a macvtap device on top of it, under a link-layer address of our own. Needs CAP_NET_ADMIN and CAP_SYS_ADMIN.
@@ -131,11 +158,7 @@ impl Link {
             queues,
             mac: None,
         })?;
-        Ok(Link {
-            ports: boxed(ports),
-            name: Some(device.to_owned()),
-            notes: Vec::new(),
-        })
+        Ok(Link::of(Some(device.to_owned()), ports))
     }
 
     /// A network device by AF_XDP: past the kernel's stack, under a link-layer address of our own. Needs CAP_NET_RAW and CAP_BPF. What a person should know of it
@@ -149,9 +172,8 @@ impl Link {
         }
         let opened = xdp::open(config)?;
         Ok(Link {
-            ports: boxed(opened.ports),
-            name: Some(config.device.clone()),
             notes: opened.notes,
+            ..Link::of(Some(config.device.clone()), opened.ports)
         })
     }
 
@@ -162,11 +184,7 @@ impl Link {
             offload: true,
             ..pair::Config::default()
         });
-        let link = |end| Link {
-            ports: boxed(vec![end]),
-            name: None,
-            notes: Vec::new(),
-        };
+        let link = |end| Link::of(None, vec![end]);
         (link(one), link(two))
     }
 
@@ -174,9 +192,20 @@ impl Link {
     pub fn custom(ports: Vec<Box<dyn Port + Send>>) -> Link {
         Link {
             ports,
-            name: None,
-            notes: Vec::new(),
+            ..Link::none()
         }
+    }
+
+    fn of<P: Port + Send + 'static>(name: Option<String>, ports: Vec<P>) -> Link {
+        Link {
+            ports: boxed(ports),
+            name,
+            ..Link::none()
+        }
+    }
+
+    pub(crate) fn only_station(&self) -> Option<Mac> {
+        self.only_station
     }
 
     /// The name of its device, if it has one.
@@ -204,7 +233,7 @@ impl Link {
         self.ports.into_iter().map(move |port| Link {
             ports: vec![port],
             name: name.clone(),
-            notes: Vec::new(),
+            ..Link::none()
         })
     }
 

@@ -10,8 +10,8 @@ use millrace_shard::{Error, Opt, Options, SendTo, SocketId};
 use millrace_wire::record::Record;
 
 use crate::core::{Core, Side};
+use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
-use crate::tcp::{OWNER, Socket, each};
 
 /// A socket for datagrams, as [`std::net::UdpSocket`].
 ///
@@ -39,8 +39,8 @@ pub struct Received {
     pub full_len: usize,
     /// Who sent it.
     pub from: SocketAddr,
-    /// The address that it was sent to (`IP_PKTINFO`).
-    pub to: IpAddr,
+    /// The address and port that it was sent to.
+    pub to: SocketAddr,
     /// Datagrams that were dropped before it for want of room, since the socket was made, modulo 2^32 (`SO_RXQ_OVFL`).
     pub dropped: u32,
 }
@@ -52,7 +52,7 @@ impl Received {
             len: full_len.min(room),
             full_len,
             from: record.from,
-            to: record.to,
+            to: SocketAddr::new(record.to, record.to_port),
             dropped: record.dropped,
         }
     }
@@ -105,6 +105,27 @@ impl UdpSocket {
                 .datagram(OWNER, &Options::default(), u32::MAX)
                 .map_err(system)?;
             if let Err(error) = core.shard.connect_datagram(id, peer) {
+                core.close(id);
+                return Err(system(error));
+            }
+            Ok(UdpSocket {
+                socket: Socket::new(stack, id),
+            })
+        })
+    }
+
+    /// A socket that hears every datagram which no other one does, to whatever address and port it was sent: see [`crate::Builder::any_address`]. It cannot send; to answer,
+    /// [`UdpSocket::bind`] one to [`Received::to`], and connect it to [`Received::from`]: from then on that one hears what follows.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when there is such a socket.
+    pub fn anywhere(stack: &Stack) -> io::Result<UdpSocket> {
+        stack.with(|core| {
+            let id = core
+                .shard
+                .datagram(OWNER, &Options::default(), u32::MAX)
+                .map_err(system)?;
+            if let Err(error) = core.shard.hear_anything(id) {
                 core.close(id);
                 return Err(system(error));
             }

@@ -4,6 +4,7 @@
 //! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
 //! * [`macvtap`]: a TAP device's descriptor on top of such a device.
 //! * [`xdp`]: likewise, past the kernel's stack, by AF_XDP sockets.
+//! * [`tun`]: a TUN device, likewise, with IP packets instead of frames.
 //! * [`pair`]: two ends in memory.
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
@@ -20,6 +21,7 @@ mod queue;
 mod relay;
 pub mod spec;
 pub mod tap;
+pub mod tun;
 pub mod xdp;
 
 use std::io;

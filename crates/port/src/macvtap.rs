@@ -16,7 +16,7 @@ use crate::netlink::Netlink;
 use crate::packet::socket::find;
 use crate::queue::Queue;
 use crate::spec::check_device_name;
-use crate::tap::ioctl::prepare;
+use crate::tap::ioctl::{Kind, prepare};
 use crate::{
     Capabilities, Counters, FRAME_MAX, MTU_MIN, Offload, Port, RxMeta, packet, random_mac,
 };
@@ -170,7 +170,8 @@ pub fn open(config: &Config) -> Result<Vec<Macvtap>, Error> {
                 })?
                 .into();
             // The name is the device's already, whatever is asked for.
-            prepare(&descriptor, "", libc::IFF_MULTI_QUEUE).map_err(fail("ask for offloads on"))?;
+            prepare(&descriptor, Kind::Tap, "", libc::IFF_MULTI_QUEUE)
+                .map_err(fail("ask for offloads on"))?;
             Ok(Macvtap {
                 queue: Queue::new(descriptor),
                 capabilities,

@@ -187,7 +187,20 @@ impl Queue {
         payload: [&[u8]; 2],
         offload: Offload,
     ) -> io::Result<bool> {
-        let vnet = VnetHeader::request(offload, head);
+        self.write(head, payload, &VnetHeader::request(offload, head))
+    }
+
+    /// As [`crate::Port::send`], for a frame whose Ethernet header has been taken off; `offload` reckons with it.
+    pub(crate) fn send_packet(
+        &mut self,
+        head: &[u8],
+        payload: [&[u8]; 2],
+        offload: Offload,
+    ) -> io::Result<bool> {
+        self.write(head, payload, &VnetHeader::request_of_packet(offload, head))
+    }
+
+    fn write(&mut self, head: &[u8], payload: [&[u8]; 2], vnet: &VnetHeader) -> io::Result<bool> {
         let written = || match self.tag {
             None => {
                 let vnet = vnet.emit();

@@ -9,13 +9,14 @@ pub(crate) mod ioctl;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 use millrace_wire::vnet::VnetHeader;
 
 pub use error::Error;
+use ioctl::Kind;
 
 use crate::queue::Queue;
 use crate::spec::{Prefix, check_device_name};
@@ -73,6 +74,18 @@ pub struct Tap {
 /// # Errors
 /// Each says what it met and what can be done; nothing is left behind.
 pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
+    let (name, descriptors) = create(Kind::Tap, config)?;
+    let capabilities = capabilities(config)?;
+    let tap = |descriptor| Tap {
+        queue: Queue::new(descriptor).on(config.vlan, true),
+        name: name.clone(),
+        capabilities,
+    };
+    Ok(descriptors.into_iter().map(tap).collect())
+}
+
+/// Creates a device of this kind and sets it up; returns its name and its queues.
+pub(crate) fn create(kind: Kind, config: &Config) -> Result<(String, Vec<OwnedFd>), Error> {
     if let Some(name) = &config.name {
         check_device_name(name)?;
         if interface::exists(name)? {
@@ -94,16 +107,24 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
     }
 
     // A pattern makes the kernel choose the number.
-    let (first, name) = ioctl::create(config.name.as_deref().unwrap_or("mr%d"), config.queues > 1)?;
+    let (first, name) = ioctl::create(
+        kind,
+        config.name.as_deref().unwrap_or("mr%d"),
+        config.queues > 1,
+    )?;
     let mut descriptors = vec![first];
     for _ in 1..config.queues {
-        descriptors.push(ioctl::attach(&name)?);
+        descriptors.push(ioctl::attach(kind, &name)?);
     }
     if config.up || !config.hosts.is_empty() {
         interface::set_up(&name, config)?;
     }
+    Ok((name, descriptors))
+}
 
-    let capabilities = Capabilities {
+/// What a port of such a device can do.
+pub(crate) fn capabilities(config: &Config) -> Result<Capabilities, Error> {
+    Ok(Capabilities {
         mac: config.mac.map_or_else(random_mac, Ok).map_err(|error| {
             Error::system("draw a random link-layer address for", "the stack", error)
         })?,
@@ -114,13 +135,7 @@ pub fn open(config: &Config) -> Result<Vec<Tap>, Error> {
         // The kernel may forward here what it received from a wire; it marks what it made itself.
         trusted_checksum: false,
         queues: config.queues,
-    };
-    let tap = |descriptor| Tap {
-        queue: Queue::new(descriptor).on(config.vlan, true),
-        name: name.clone(),
-        capabilities,
-    };
-    Ok(descriptors.into_iter().map(tap).collect())
+    })
 }
 
 impl Tap {

@@ -23,6 +23,11 @@ pub struct Config {
     pub ipv6: Option<Ipv6>,
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it they are unreachable.
     pub loopback: bool,
+    /// Whether packets to any address of one host are for this one, and its sockets may have any as their own: for a link on which everything that leaves
+    /// somebody else arrives here.
+    pub any_address: bool,
+    /// The station that all others are behind: nobody is asked where they are.
+    pub only_station: Option<Mac>,
     /// The other shards of this address; none when there is no other.
     pub steer: Option<Steer>,
     /// The local ports that may be chosen for a program, where not all of 32768 to 60999 are to be had: then [`crate::Shard::take_freed_port`] tells which nobody
@@ -49,6 +54,8 @@ impl Config {
             ipv6: None,
             mtu: 1500,
             loopback: false,
+            any_address: false,
+            only_station: None,
             steer: None,
             ephemeral: None,
             limits: Limits::default(),

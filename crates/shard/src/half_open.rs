@@ -1,6 +1,6 @@
 //! Connections in SYN-RECEIVED: they belong to a listener and are no sockets yet.
 
-use millrace_tcp::{HalfOpen, Instant};
+use millrace_tcp::{Duration, HalfOpen, Instant};
 
 use crate::slab::Slab;
 use crate::table::Tuple;
@@ -14,7 +14,12 @@ pub struct Pending {
     pub listener: u32,
     /// The handshake.
     pub state: HalfOpen,
+    /// The program has been asked whether it is wanted, and has not said so: the SYN has no answer yet.
+    pub asked: bool,
 }
+
+/// How long a SYN waits for the program's word: by then its sender has given up, or is about to.
+const ASKED_FOR: Duration = Duration::from_secs(60);
 
 /// The table, with its timers.
 pub struct HalfOpenTable {
@@ -49,11 +54,24 @@ impl HalfOpenTable {
     }
 
     /// Adds a connection; `None` when the table is full.
-    pub fn insert(&mut self, pending: Pending) -> Option<u32> {
-        let deadline = pending.state.deadline();
+    pub fn insert(&mut self, pending: Pending, now: Instant) -> Option<u32> {
+        let deadline = match pending.asked {
+            true => now + ASKED_FOR,
+            false => pending.state.deadline(),
+        };
         let index = self.entries.insert(pending).ok()?;
         self.wheel.arm(index, deadline);
         Some(index)
+    }
+
+    /// Tells apart the connections that have had the same index.
+    pub fn generation(&self, index: u32) -> u32 {
+        self.entries.generation(index)
+    }
+
+    /// The connection at `index`.
+    pub fn get(&self, index: u32) -> Option<&Pending> {
+        self.entries.get(index)
     }
 
     /// The connection at `index`, to change.

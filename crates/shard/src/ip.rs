@@ -53,7 +53,7 @@ impl<M: Memory> Shard<M> {
             && third >> 24 != 0
             && total_len >= ipv4::HEADER_LEN
             && total_len - ipv4::HEADER_LEN <= rest.len()
-            && self.routes.is_own(dst.into());
+            && self.routes.takes(dst.into());
         let sum = u64::from(first)
             + u64::from(second)
             + u64::from(third)
@@ -97,7 +97,7 @@ impl<M: Memory> Shard<M> {
         let heard = if link.dst.is_multicast() {
             self.is_for_several(&header)
         } else {
-            self.routes.is_own(header.dst)
+            self.routes.takes(header.dst)
         };
         if !heard {
             self.counters.ip_not_ours += 1;
@@ -161,7 +161,7 @@ impl<M: Memory> Shard<M> {
                     bytes: payload,
                     checksum: how.checksum,
                     segment_size: how.segment_size,
-                    to_several: !self.routes.is_own(header.dst),
+                    to_several: !self.routes.takes(header.dst),
                 };
                 // RFC 1122 4.1.3.1.
                 if !self.udp_input(&packet) {

@@ -8,6 +8,7 @@
 //! processes and marks; so one ACK answers a batch, and rides on the program's reply if there is one.
 #![forbid(unsafe_code)]
 
+mod any;
 mod claim;
 mod config;
 mod cookie;
@@ -44,6 +45,7 @@ mod tuning;
 mod v6;
 mod wheel;
 
+pub use any::Request;
 pub use config::{Buffers, Claim, Config, Ipv6, Limits, Via};
 pub use counters::Counters;
 pub use datagram::{DatagramOpt, Discovery, Report, SendTo};

@@ -104,6 +104,8 @@ pub struct Neighbours {
     key: u64,
     /// For how long a neighbour that was just confirmed is not believed to have another hardware address.
     lock: Duration,
+    /// The entry of the station that all others are behind.
+    only: Option<Handle>,
 }
 
 struct Neighbour {
@@ -138,6 +140,8 @@ enum State {
     Probe,
     /// Did not answer; asked again when somebody wants it.
     Failed,
+    /// Known for ever: the only station that there is.
+    Fixed,
 }
 
 impl State {
@@ -162,12 +166,31 @@ impl Neighbours {
             hand: 0,
             key: key | 1,
             lock: LOCK,
+            only: None,
         }
     }
 
     /// What is told is true: somebody else has looked after that.
     pub fn trust(&mut self) {
         self.lock = Duration::ZERO;
+    }
+
+    /// The same on a link with one other station, which all others are behind: nobody is asked for.
+    pub fn all_behind(mut self, station: Option<Mac>, now: Instant) -> Neighbours {
+        let Some(station) = station else {
+            return self;
+        };
+        let anybody = Ipv6Addr::UNSPECIFIED.into();
+        self.only = self.insert(anybody, now, &mut Counters::default());
+        if let Some(handle) = self.only
+            && let Some(entry) = self.entries.get_mut(handle.index)
+        {
+            entry.mac = station;
+            entry.state = State::Fixed;
+            self.wheel.cancel(handle.index);
+            self.doubtful.clear();
+        }
+        self
     }
 
     /// Number of entries.
@@ -227,7 +250,7 @@ impl Neighbours {
                 self.ask(index, now);
                 Lookup::Known(mac)
             }
-            State::Delay | State::Probe => Lookup::Known(mac),
+            State::Delay | State::Probe | State::Fixed => Lookup::Known(mac),
             State::Incomplete => Lookup::Wait,
             State::Failed => {
                 entry.state = State::Incomplete;
@@ -246,6 +269,9 @@ impl Neighbours {
         now: Instant,
         counters: &mut Counters,
     ) -> Option<Handle> {
+        if self.only.is_some() {
+            return self.only;
+        }
         if let Some(index) = self.index_of(address) {
             return Some(Handle {
                 index,
@@ -265,6 +291,7 @@ impl Neighbours {
             .get_of_generation_mut(handle.index, handle.generation)
             && entry.mac == mac
             && entry.state.is_known()
+            && entry.state != State::Fixed
         {
             entry.confirmed = now;
             entry.state = State::Reachable;
@@ -407,6 +434,7 @@ impl Neighbours {
                 continue;
             };
             match entry.state {
+                State::Fixed => {}
                 State::Delay if now < entry.due => {
                     let due = entry.due;
                     self.wheel.arm(index, due);

@@ -76,6 +76,18 @@ impl<A: Address> Prefixes<A> {
         Prefixes(all.into_iter().map(prefix).collect())
     }
 
+    /// The same, and all that none of them leads to is on the link, if `all` is.
+    pub fn or_all_on_link(mut self, all: bool) -> Prefixes<A> {
+        if let Some(first) = self.0.first().copied().filter(|_| all) {
+            self.0.push(Prefix {
+                mask: A::mask(0),
+                gateway: None,
+                ..first
+            });
+        }
+        self
+    }
+
     /// The neighbour that leads to `destination`: itself, or a gateway (RFC 1122 3.3.1.1, RFC 4861 5.2).
     #[inline]
     pub fn next_hop(&self, destination: A) -> Option<A> {
@@ -120,6 +132,7 @@ pub struct Routes {
     others: Box<[Own]>,
     prefixes: Prefixes<Ipv4Addr>,
     loopback: bool,
+    any: bool,
 }
 
 impl Routes {
@@ -131,8 +144,10 @@ impl Routes {
                 .next()
                 .unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32))),
             others: own.collect(),
-            prefixes: Prefixes::new(&config.addresses, &config.routes),
+            prefixes: Prefixes::new(&config.addresses, &config.routes)
+                .or_all_on_link(config.only_station.is_some()),
             loopback: config.loopback,
+            any: config.any_address,
         }
     }
 
@@ -161,7 +176,17 @@ impl Routes {
         best.unwrap_or(&self.first).address
     }
 
-    /// Whether packets to `address` are for this host.
+    /// Whether packets to `address` are for this host: those to its own, or to anybody ([`Config::any_address`]).
+    #[inline]
+    pub fn takes(&self, address: Ipv4Addr) -> bool {
+        self.is_own(address)
+            || (self.any
+                && is_unicast(address)
+                && !address.is_loopback()
+                && !self.is_broadcast(address))
+    }
+
+    /// Whether `address` is of this host on the link.
     #[inline]
     pub fn is_own(&self, address: Ipv4Addr) -> bool {
         address == self.first.address || self.is_other(|own| own.address == address)

@@ -127,6 +127,13 @@ impl<M: Memory> Shard<M> {
         let Some(pending) = self.half_open.get_mut(index) else {
             return;
         };
+        if pending.asked {
+            // It has not been answered: only that it is taken back says something.
+            if pending.state.is_taken_back(segment) {
+                self.forget_half_open(index);
+            }
+            return;
+        }
         match pending.state.on_segment(&self.config.tcp, segment, now) {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::Reply(outgoing) => {
@@ -163,7 +170,7 @@ impl<M: Memory> Shard<M> {
             TimeWaitVerdict::Ignore => {}
             TimeWaitVerdict::Reply(outgoing) => self.reply(Reply::Segment(*tuple, outgoing)),
             TimeWaitVerdict::Reopen { after } => {
-                if self.listener_of(tuple).is_some() {
+                if self.listener_for(tuple).is_some() {
                     self.forget_time_wait(index);
                     self.listener_input(tuple, segment, None, Some(after), now);
                     return;
@@ -184,11 +191,6 @@ impl<M: Memory> Shard<M> {
         Some(waiting)
     }
 
-    /// The listener for a connection.
-    fn listener_of(&self, tuple: &Tuple) -> Option<u32> {
-        self.ports.listener(tuple.local(), self.table.hash(tuple))
-    }
-
     /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
     fn listener_input(
         &mut self,
@@ -198,7 +200,7 @@ impl<M: Memory> Shard<M> {
         after: Option<Seq>,
         now: Instant,
     ) {
-        let Some(listener) = self.listener_of(tuple) else {
+        let Some(listener) = self.listener_for(tuple) else {
             self.counters.tcp_no_socket += 1;
             self.reset(tuple, segment, now);
             return;
@@ -234,7 +236,9 @@ impl<M: Memory> Shard<M> {
             return;
         };
         // As on Linux: no new handshakes while those that are done cannot be handed over.
-        if listener.backlog.is_full(&self.memory, *owner) {
+        let asks = listener.asks;
+        let unasked = listener.requests.len() > listener.backlog.limit as usize;
+        if unasked || listener.backlog.is_full(&self.memory, *owner) {
             self.counters.listen_overflows += 1;
             return;
         }
@@ -248,11 +252,16 @@ impl<M: Memory> Shard<M> {
             open.begin_after(after);
         }
         if self.half_open.is_full() {
-            self.send_cookie(index, tuple, syn, open, now);
+            // Whoever is asked first cannot be asked about a cookie.
+            if asks {
+                self.counters.listen_overflows += 1;
+            } else {
+                self.send_cookie(index, tuple, syn, open, now);
+            }
             return;
         }
         let state = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now);
-        let fast = options.fast_open > 0;
+        let fast = options.fast_open > 0 && !asks;
         let mut reply = state.reply(now);
         if fast {
             match self.judge_fast_open(index, tuple, syn) {
@@ -265,18 +274,24 @@ impl<M: Memory> Shard<M> {
                 Verdict::Plain => {}
             }
         }
-        let Some(half_open) = self.half_open.insert(Pending {
+        let pending = Pending {
             tuple: *tuple,
             listener: index,
             state,
-        }) else {
+            asked: asks,
+        };
+        let Some(half_open) = self.half_open.insert(pending, now) else {
             return;
         };
         self.table.insert(*tuple, Place::HalfOpen(half_open));
         if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
             listener.half_open += 1;
         }
-        self.reply(Reply::Segment(*tuple, reply));
+        if asks {
+            self.note_request(index, half_open);
+        } else {
+            self.reply(Reply::Segment(*tuple, reply));
+        }
     }
 
     /// Answers a SYN without remembering it.

@@ -56,6 +56,8 @@ pub struct Shard<M: Memory> {
     pub(crate) table: Table,
     pub(crate) ports: Ports,
     pub(crate) udp: Udp,
+    /// The listener at every address and port that nothing else is at.
+    pub(crate) any_listener: Option<u32>,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
     pub(crate) send_pool: Pool,
@@ -121,8 +123,9 @@ impl<M: Memory> Shard<M> {
         config.tcp.receive_limit_max = config.buffers.receive_max;
         let mut secrets = Secrets::new(&config.secret);
         let limits = &config.limits;
+        let key = secrets.table[0] ^ secrets.table[1];
         let mut neighbours =
-            Neighbours::new(limits.neighbours, secrets.table[0] ^ secrets.table[1], now);
+            Neighbours::new(limits.neighbours, key, now).all_behind(config.only_station, now);
         if config.claim == Claim::Kernel {
             neighbours.trust();
         }
@@ -138,6 +141,7 @@ impl<M: Memory> Shard<M> {
             table: Table::new(secrets.table),
             ports: Ports::new(config.ephemeral.as_deref(), &mut secrets),
             udp: Udp::new(config.ephemeral.as_deref(), &mut secrets),
+            any_listener: None,
             half_open: HalfOpenTable::new(limits.half_open, now),
             time_wait: TimeWaitTable::new(limits.time_wait),
             send_pool: Pool::new(limits.send_memory),
@@ -244,6 +248,12 @@ impl<M: Memory> Shard<M> {
             let Some(pending) = self.half_open.get_mut(index) else {
                 continue;
             };
+            if pending.asked {
+                // Nobody has said whether it is wanted.
+                self.counters.half_open_expired += 1;
+                self.forget_half_open(index);
+                continue;
+            }
             let tuple = pending.tuple;
             match pending.state.on_timer(&self.config.tcp, now) {
                 HalfOpenVerdict::Reply(outgoing) => {
@@ -392,6 +402,10 @@ impl<M: Memory> Shard<M> {
             .and_then(Socket::listener_mut)
         {
             listener.half_open -= 1;
+            // The program may wait for this one.
+            if listener.asks {
+                self.mark_changed(pending.listener);
+            }
         }
     }
 }

@@ -108,6 +108,23 @@ impl HalfOpen {
         reply
     }
 
+    /// The SYN is answered now and not when it came: what is timed is timed from here.
+    pub fn answer_late(&mut self, config: &Config, now: Instant) {
+        self.created = now;
+        self.answered = now.ticks();
+        self.deadline = now + config.rto_initial;
+    }
+
+    /// Whether a segment takes the SYN back, which has not been answered: a RST at the number after it (RFC 5961 3.2).
+    pub fn is_taken_back(&self, segment: &Segment<'_>) -> bool {
+        segment.flags.contains(Flags::RST) && segment.seq == self.irs + 1
+    }
+
+    /// The RST that refuses the SYN (RFC 9293 3.10.7.2).
+    pub fn refusal(&self) -> Outgoing {
+        Outgoing::control(Seq(0), self.irs + 1, Flags::RST | Flags::ACK, 0)
+    }
+
     /// When [`HalfOpen::on_timer`] is due.
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -20,6 +20,8 @@ pub struct Record {
     pub from: SocketAddr,
     /// The address that it was sent to.
     pub to: IpAddr,
+    /// And the port.
+    pub to_port: u16,
     /// Time to live, or hop limit.
     pub hops: u8,
     /// Type of service, or traffic class.
@@ -43,6 +45,7 @@ impl Record {
         out[4..6].copy_from_slice(&self.from.port().to_ne_bytes());
         out[6..8].copy_from_slice(&[self.hops, self.class]);
         out[8..10].copy_from_slice(&self.segment_size.to_ne_bytes());
+        out[10..12].copy_from_slice(&self.to_port.to_ne_bytes());
         out[12..16].copy_from_slice(&self.dropped.to_ne_bytes());
         out[16..32].copy_from_slice(&mapped(self.from.ip()));
         out[32..].copy_from_slice(&mapped(self.to));
@@ -63,6 +66,7 @@ impl Record {
             payload_len: word(0),
             from: SocketAddr::new(address(16), half(4)),
             to: address(32),
+            to_port: half(10),
             hops: bytes[6],
             class: bytes[7],
             segment_size: half(8),
@@ -92,6 +96,7 @@ mod tests {
                 payload_len: 65_507,
                 from: from.parse().unwrap(),
                 to: to.parse().unwrap(),
+                to_port: 5353,
                 hops: 255,
                 class: 3,
                 segment_size: 1400,

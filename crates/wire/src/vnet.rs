@@ -87,6 +87,34 @@ impl VnetHeader {
 
     /// The header that asks for `offload` of an IPv4 or IPv6 frame which begins with `head`: at least its headers.
     pub fn request(offload: Offload, head: &[u8]) -> VnetHeader {
+        VnetHeader::request_at(crate::ethernet::HEADER_LEN, offload, head)
+    }
+
+    /// As [`VnetHeader::request`], for a frame whose Ethernet header has been taken off: `head` begins with IP's, and `offload` reckons with it.
+    pub fn request_of_packet(offload: Offload, head: &[u8]) -> VnetHeader {
+        const LEN: u16 = crate::ethernet::HEADER_LEN as u16;
+        let offload = match offload {
+            Offload::None => Offload::None,
+            Offload::Checksum { start, offset } => Offload::Checksum {
+                start: start.saturating_sub(LEN),
+                offset,
+            },
+            Offload::Segment {
+                start,
+                offset,
+                header_len,
+                segment_size,
+            } => Offload::Segment {
+                start: start.saturating_sub(LEN),
+                offset,
+                header_len: header_len.saturating_sub(LEN),
+                segment_size,
+            },
+        };
+        VnetHeader::request_at(0, offload, head)
+    }
+
+    fn request_at(ip_at: usize, offload: Offload, head: &[u8]) -> VnetHeader {
         match offload {
             Offload::None => VnetHeader::default(),
             Offload::Checksum { start, offset } => VnetHeader {
@@ -101,10 +129,9 @@ impl VnetHeader {
                 header_len,
                 segment_size,
             } => {
-                const IP_AT: usize = crate::ethernet::HEADER_LEN;
                 const TCP_FLAGS_AT: usize = 13;
                 let byte = |at: usize| head.get(at).copied().unwrap_or(0);
-                let kind = if byte(IP_AT) >> 4 == 6 {
+                let kind = if byte(ip_at) >> 4 == 6 {
                     Gso::TCP_V6
                 } else {
                     Gso::TCP_V4

@@ -12,9 +12,14 @@ use super::Error;
 use crate::ioctl::{Request, check};
 
 /// Creates a TAP device and returns its first queue and its name. `name` may be a pattern with `%d`.
-pub(super) fn create(name: &str, multi_queue: bool) -> Result<(OwnedFd, String), Error> {
+pub(crate) fn create(
+    kind: Kind,
+    name: &str,
+    multi_queue: bool,
+) -> Result<(OwnedFd, String), Error> {
     // Exclusive, so that a device which appeared in the meantime is not taken for ours.
     open_queue(
+        kind,
         name,
         libc::IFF_TUN_EXCL
             | if multi_queue {
@@ -26,11 +31,25 @@ pub(super) fn create(name: &str, multi_queue: bool) -> Result<(OwnedFd, String),
 }
 
 /// A further queue of a device with several.
-pub(super) fn attach(name: &str) -> Result<OwnedFd, Error> {
-    open_queue(name, libc::IFF_MULTI_QUEUE).map(|(descriptor, _)| descriptor)
+pub(crate) fn attach(kind: Kind, name: &str) -> Result<OwnedFd, Error> {
+    open_queue(kind, name, libc::IFF_MULTI_QUEUE).map(|(descriptor, _)| descriptor)
 }
 
-fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
+/// The only queue of a device that somebody has made for us.
+pub(crate) fn take(kind: Kind, name: &str) -> Result<OwnedFd, Error> {
+    open_queue(kind, name, 0).map(|(descriptor, _)| descriptor)
+}
+
+/// What a device carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Ethernet frames.
+    Tap,
+    /// IP packets.
+    Tun,
+}
+
+fn open_queue(kind: Kind, name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
     let operation = "create the TAP device";
     let fail = |error| Error::system(operation, name, error);
     let descriptor: OwnedFd = OpenOptions::new()
@@ -44,18 +63,28 @@ fn open_queue(name: &str, flags: c_int) -> Result<(OwnedFd, String), Error> {
         })?
         .into();
 
-    let name = prepare(&descriptor, name, flags).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => Error::Exists {
-            name: name.to_owned(),
-        },
-        _ => fail(error),
-    })?;
+    let name =
+        prepare(&descriptor, kind, name, flags).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => Error::Exists {
+                name: name.to_owned(),
+            },
+            _ => fail(error),
+        })?;
     Ok((descriptor, name))
 }
 
 /// Makes the descriptor that of a device, with a virtio-net header before each frame and all offloads; the device's name.
-pub(crate) fn prepare(descriptor: &OwnedFd, name: &str, flags: c_int) -> io::Result<String> {
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
+pub(crate) fn prepare(
+    descriptor: &OwnedFd,
+    kind: Kind,
+    name: &str,
+    flags: c_int,
+) -> io::Result<String> {
+    let kind = match kind {
+        Kind::Tap => libc::IFF_TAP,
+        Kind::Tun => libc::IFF_TUN,
+    };
+    let flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
     let mut request = Request::about(name).short(flags as u16);
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `request` is laid out; it outlives the call.
     let set = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };

@@ -16,8 +16,8 @@ use crate::table::Tuple;
 
 /// Datagrams that wait to be handed over; more are dropped.
 const CROSSING_MAX: usize = 1024;
-/// A record, the port that it is for, the shard that it comes from, and what it is.
-const HEAD: usize = LEN + 5;
+/// A record, the shard that it comes from, and what it is.
+const HEAD: usize = LEN + 3;
 
 /// What crosses.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,7 @@ impl<M: Memory> Shard<M> {
             payload_len: payload.len() as u32,
             from: arrived.from,
             to: arrived.to.ip(),
+            to_port: arrived.to.port(),
             hops: arrived.hops,
             class: arrived.class,
             segment_size: arrived.segment_size,
@@ -71,7 +72,6 @@ impl<M: Memory> Shard<M> {
         };
         let mut bytes = self.replies.buffer();
         bytes.extend_from_slice(&record.emit());
-        bytes.extend_from_slice(&arrived.to.port().to_ne_bytes());
         bytes.extend_from_slice(&own.to_ne_bytes());
         bytes.push(what as u8);
         bytes.extend_from_slice(payload);
@@ -93,15 +93,14 @@ impl<M: Memory> Shard<M> {
         let Some((head, payload)) = bytes.split_first_chunk::<HEAD>() else {
             return;
         };
-        let Some((record, &[p, q, s, t, what])) = head.split_first_chunk::<LEN>() else {
+        let Some((record, &[s, t, what])) = head.split_first_chunk::<LEN>() else {
             return;
         };
         let record = Record::parse(record);
-        let port = u16::from_ne_bytes([p, q]);
         let origin = u16::from_ne_bytes([s, t]);
         let arrived = Arrived {
             from: record.from,
-            to: SocketAddr::new(record.to, port),
+            to: SocketAddr::new(record.to, record.to_port),
             hops: record.hops,
             class: record.class,
             segment_size: record.segment_size,

@@ -129,6 +129,7 @@ impl Datagram {
             payload_len: payload.len() as u32,
             from: arrived.from,
             to: arrived.to.ip(),
+            to_port: arrived.to.port(),
             hops: arrived.hops,
             class: arrived.class,
             segment_size: arrived.segment_size,

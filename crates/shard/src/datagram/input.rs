@@ -89,7 +89,7 @@ impl<M: Memory> Shard<M> {
         match (found, home) {
             (Some(index), None) => Receiver::Here(index),
             _ if self.is_datagram_astray(home, tuple) => Receiver::Elsewhere,
-            _ => Receiver::Nobody,
+            _ => self.udp.any.map_or(Receiver::Nobody, Receiver::Here),
         }
     }
 

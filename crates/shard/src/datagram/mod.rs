@@ -82,6 +82,8 @@ pub(crate) struct Udp {
     pub ports: Ports,
     /// Connected sockets by their ends.
     pub table: Table,
+    /// The socket at every address and port that no other is at.
+    pub any: Option<u32>,
     /// Datagrams that are to leave, oldest first.
     pub outbox: VecDeque<Leaving>,
     /// Paths that take less than the link.
@@ -99,6 +101,7 @@ impl Udp {
         Udp {
             ports: Ports::new(ephemeral, secrets),
             table: Table::new(secrets.table),
+            any: None,
             outbox: VecDeque::new(),
             paths: Paths::default(),
             crossing: VecDeque::new(),

@@ -67,7 +67,7 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    pub(super) fn datagram_of(&self, index: u32) -> Result<(&Socket, &Datagram), Error> {
+    pub(crate) fn datagram_of(&self, index: u32) -> Result<(&Socket, &Datagram), Error> {
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
             Kind::Datagram(datagram) => Ok((socket, datagram)),
@@ -384,6 +384,9 @@ impl<M: Memory> Shard<M> {
     /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
     pub(crate) fn discard_datagram(&mut self, index: u32, now: Instant) {
         self.release_datagram_port(index);
+        if self.udp.any == Some(index) {
+            self.udp.any = None;
+        }
         if let Some(leaving) = self
             .datagram_mut(index)
             .and_then(|datagram| datagram.corked.take())

@@ -1,6 +1,5 @@
 //! Binding, listening and accepting.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings};
@@ -144,15 +143,8 @@ impl<M: Memory> Shard<M> {
         if !self.ports.is_free(local.port(), &bound) {
             return Err(Error::AddressInUse);
         }
-        socket.kind = Kind::Listener(Listener {
-            local,
-            queue: VecDeque::new(),
-            backlog: Backlog::new(backlog, queue),
-            half_open: 0,
-            early: 0,
-            cookies_until: Instant::from_micros(0),
-            fast_open_keys: None,
-        });
+        let backlog = Backlog::new(backlog, queue);
+        socket.kind = Kind::Listener(Listener::new(local, backlog));
         if let Some(registered) = self.ports.bound_mut(local.port(), index) {
             *registered = bound;
         }
@@ -276,6 +268,9 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let half_open = listener.half_open;
+        if self.any_listener == Some(index) {
+            self.any_listener = None;
+        }
         for waiting in std::mem::take(&mut listener.queue) {
             if let Some(socket) = self.sockets.get_mut(waiting) {
                 socket.marks.remove(Marks::UNACCEPTED);
@@ -314,7 +309,7 @@ impl<M: Memory> Shard<M> {
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
-                self.routes.is_own(address) || (self.config.loopback && address.is_loopback())
+                self.routes.takes(address) || (self.config.loopback && address.is_loopback())
             }
             IpAddr::V6(address) => self.v6.is_bindable(address),
         }

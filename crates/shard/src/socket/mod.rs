@@ -137,10 +137,30 @@ pub(crate) struct Listener {
     pub half_open: u32,
     /// Connections of this listener that are open before their handshake is complete.
     pub early: u32,
+    /// Whether the program says of each connection whether it is wanted, before its SYN is answered.
+    pub asks: bool,
+    /// Half-open connections that it has not been asked about, oldest first: where they are, and which of those that were there.
+    pub requests: VecDeque<(u32, u32)>,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
     /// Keys of its own for the cookies of TCP Fast Open.
     pub fast_open_keys: Option<Box<FastOpenKeys>>,
+}
+
+impl Listener {
+    pub fn new(local: SocketAddr, backlog: Backlog) -> Listener {
+        Listener {
+            local,
+            queue: VecDeque::new(),
+            backlog,
+            half_open: 0,
+            early: 0,
+            asks: false,
+            requests: VecDeque::new(),
+            cookies_until: Instant::from_micros(0),
+            fast_open_keys: None,
+        }
+    }
 }
 
 /// A connection with its buffers.

@@ -27,7 +27,7 @@ impl<M: Memory> Shard<M> {
             || header.dst.is_multicast()
                 && (self.config.steer.is_some() || self.is_member(header.dst.into()));
         // Whoever sends to one host does not send to a group of stations.
-        if !to_group && (link.dst.is_multicast() || !self.v6.is_assigned(header.dst)) {
+        if !to_group && (link.dst.is_multicast() || !self.v6.takes(header.dst)) {
             self.counters.ip_not_ours += 1;
             return;
         }

@@ -28,6 +28,7 @@ pub struct Ipv6 {
     routers: Routers,
     reports: Reports,
     loopback: bool,
+    any: bool,
     /// The largest packet: the link's, or less if a router says so.
     mtu: u16,
 }
@@ -55,8 +56,10 @@ impl Ipv6 {
             ),
             reports: Reports::new(settings.map(|_| now)),
             own: addresses.iter().map(own).collect(),
-            prefixes: Prefixes::new(&addresses, routes),
+            prefixes: Prefixes::new(&addresses, routes)
+                .or_all_on_link(config.only_station.is_some()),
             loopback: config.loopback,
+            any: config.any_address,
             mtu: config.mtu,
         }
     }
@@ -104,13 +107,24 @@ impl Ipv6 {
     /// Whether a socket may be bound to `address`. It may before the address is known to be nobody else's; only packets have to wait for that.
     pub fn is_bindable(&self, address: Ipv6Addr) -> bool {
         (self.loopback && address.is_loopback())
+            || self.takes_any(address)
             || self
                 .own
                 .iter()
                 .any(|own| own.address == address && own.state != State::Duplicate)
     }
 
-    /// Whether packets to `address` are for this host.
+    /// Whether `address` counts as ours because any does ([`Config::any_address`]).
+    fn takes_any(&self, address: Ipv6Addr) -> bool {
+        self.any && self.is_on() && is_unicast(address)
+    }
+
+    /// Whether packets to `address` are for this host: those to its own, or to anybody.
+    fn takes(&self, address: Ipv6Addr) -> bool {
+        self.is_assigned(address) || self.takes_any(address)
+    }
+
+    /// Whether `address` is of this host, and used.
     fn is_assigned(&self, address: Ipv6Addr) -> bool {
         self.own
             .iter()

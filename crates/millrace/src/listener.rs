@@ -1,0 +1,320 @@
+//! Those who accept connections.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::task::{Context, Poll};
+
+use millrace_shard::{Opt, OptName, Options, Request, Reuse, SocketId};
+
+use crate::core::{Core, Side};
+use crate::socket::{OWNER, Socket, each};
+use crate::stack::{Stack, system};
+use crate::stream::TcpStream;
+
+/// Connections that wait to be accepted, unless said otherwise.
+const BACKLOG: u32 = 1024;
+
+/// What a socket starts with, before it is connected or bound.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct TcpOptions {
+    pub(crate) options: Options,
+    pub(crate) backlog: Option<u32>,
+}
+
+impl TcpOptions {
+    /// Linux's defaults.
+    pub fn new() -> TcpOptions {
+        TcpOptions::default()
+    }
+
+    /// All that can be set, in full.
+    pub fn options(mut self, options: Options) -> TcpOptions {
+        self.options = options;
+        self
+    }
+
+    /// Of a listener, how many connections wait to be accepted, 0 to 4096; one more does, as on Linux.
+    pub fn backlog(mut self, connections: u32) -> TcpOptions {
+        self.backlog = Some(connections);
+        self
+    }
+
+    /// `SO_REUSEPORT`: several listeners share the address, and connections are spread over them.
+    pub fn reuse_port(mut self, on: bool) -> TcpOptions {
+        self.options.reuse.port = on;
+        self
+    }
+
+    /// `TCP_CONGESTION`.
+    pub fn congestion(mut self, algorithm: millrace_tcp::Algorithm) -> TcpOptions {
+        self.options.tcp.congestion = algorithm;
+        self
+    }
+
+    /// `TCP_NODELAY`.
+    pub fn nodelay(mut self, on: bool) -> TcpOptions {
+        self.options.tcp.nodelay = on;
+        self
+    }
+}
+
+/// Waits for connections, as [`std::net::TcpListener`] does.
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// let stack = millrace::Builder::new().build()?;
+/// let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+/// let mut client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+/// let (mut server, from) = listener.accept()?;
+/// assert_eq!(from, client.local_addr()?);
+/// client.write_all(b"hello")?;
+/// let mut buffer = [0; 5];
+/// server.read_exact(&mut buffer)?;
+/// assert_eq!(&buffer, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: Socket,
+}
+
+impl TcpListener {
+    /// Listens at an address of the stack's. Port 0 takes a free one. `SO_REUSEADDR` is on, as [`std::net::TcpListener`] has it.
+    ///
+    /// # Errors
+    /// Those of `bind` and `listen`, as Linux has them: `EADDRINUSE`, `EADDRNOTAVAIL`, ...
+    pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let options = Options {
+            reuse: Reuse {
+                address: true,
+                port: false,
+            },
+            ..Options::default()
+        };
+        TcpListener::bind_with(stack, address, TcpOptions::new().options(options))
+    }
+
+    /// As [`TcpListener::bind`], with options, which connections inherit.
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`].
+    pub fn bind_with(
+        stack: &Stack,
+        address: impl ToSocketAddrs,
+        options: TcpOptions,
+    ) -> io::Result<TcpListener> {
+        each(address, |address| {
+            stack.with(|core| {
+                let id = core
+                    .shard
+                    .bind_with(OWNER, address, &options.options)
+                    .map_err(system)?;
+                let backlog = options.backlog.unwrap_or(BACKLOG);
+                let listening = core.shard.listen_bound(id, backlog, None);
+                if listening.is_err() {
+                    core.close(id);
+                }
+                listening.map_err(system)?;
+                Ok(TcpListener {
+                    socket: Socket::new(stack, id),
+                })
+            })
+        })
+    }
+
+    /// Listens at every address and port of [`crate::Builder::any_address`] that no other listener is at. Who was meant is
+    /// [`TcpStream::local_addr`].
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when there is such a listener.
+    pub fn anywhere(stack: &Stack, options: TcpOptions) -> io::Result<TcpListener> {
+        TcpListener::anywhere_with(stack, options, false)
+    }
+
+    /// As [`TcpListener::anywhere`], and the program says of each connection whether it is wanted: until then its SYN has no answer.
+    /// [`TcpListener::request_async`] in place of [`TcpListener::accept`].
+    ///
+    /// # Errors
+    /// As [`TcpListener::anywhere`].
+    pub fn anywhere_asking(stack: &Stack, options: TcpOptions) -> io::Result<TcpListener> {
+        TcpListener::anywhere_with(stack, options, true)
+    }
+
+    fn anywhere_with(stack: &Stack, options: TcpOptions, asks: bool) -> io::Result<TcpListener> {
+        let backlog = options.backlog.unwrap_or(BACKLOG);
+        stack.with(|core| {
+            let id = core
+                .shard
+                .listen_anywhere(OWNER, &options.options, backlog, asks)
+                .map_err(system)?;
+            Ok(TcpListener {
+                socket: Socket::new(stack, id),
+            })
+        })
+    }
+
+    /// Has connections wait for the program's word before their SYN is answered, or no longer.
+    ///
+    /// # Errors
+    /// `EINVAL` when it was shut.
+    pub fn set_asking(&self, on: bool) -> io::Result<()> {
+        self.socket
+            .stack
+            .with(|core| core.shard.set_asks(self.socket.id, on))
+            .map_err(system)
+    }
+
+    /// The next connection that somebody asks for and that is not answered yet, in a task.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    pub async fn request_async(&self) -> io::Result<Incoming<'_>> {
+        let request = poll_fn(|cx| {
+            self.socket
+                .poll(cx, Side::Read, |core, id| core.shard.next_request(id))
+        });
+        Ok(Incoming {
+            listener: self,
+            request: request.await?,
+            settled: false,
+        })
+    }
+
+    /// The next connection, and who is at its other end.
+    ///
+    /// # Errors
+    /// `EAGAIN` when it does not wait, `EINVAL` when it was shut.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let id = self
+            .socket
+            .call(Side::Read, |core, id| core.shard.accept(id))?;
+        self.accepted(id)
+    }
+
+    /// [`TcpListener::accept`] in a task.
+    ///
+    /// # Errors
+    /// As [`TcpListener::accept`].
+    pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// What [`TcpListener::accept_async`] is made of.
+    pub fn poll_accept(&self, cx: &Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let polled = self
+            .socket
+            .poll(cx, Side::Read, |core, id| core.shard.accept(id));
+        polled.map(|accepted| self.accepted(accepted?))
+    }
+
+    fn accepted(&self, id: SocketId) -> io::Result<(TcpStream, SocketAddr)> {
+        let stream = TcpStream {
+            socket: Socket::new(&self.socket.stack, id),
+        };
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+
+    /// Connections as they come, for ever.
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
+        std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.ends().map(|(local, _)| local)
+    }
+
+    /// Whether [`TcpListener::accept`] returns `EAGAIN` instead of waiting.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.socket.set_nonblocking(on);
+    }
+
+    /// Sets an option: any of those that Linux has and [`Opt`] names.
+    ///
+    /// # Errors
+    /// `EINVAL` for a value out of range.
+    pub fn set_option(&self, option: Opt) -> io::Result<()> {
+        self.socket.set_option(option)
+    }
+
+    /// Reads an option.
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn option(&self, name: OptName) -> io::Result<Opt> {
+        self.socket.option(name)
+    }
+
+    /// The pending error (`SO_ERROR`), which is pending no longer.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.socket.take_error()
+    }
+}
+
+/// A connection that somebody asks for. Dropped without an answer, it is refused.
+#[derive(Debug)]
+#[must_use]
+pub struct Incoming<'a> {
+    listener: &'a TcpListener,
+    request: Request,
+    /// It is somebody's, or nobody's any more.
+    settled: bool,
+}
+
+impl Incoming<'_> {
+    /// Who was meant.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.request.local
+    }
+
+    /// Who asks.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.request.remote
+    }
+
+    /// Answers, and waits until the handshake is complete.
+    ///
+    /// # Errors
+    /// `ENOTCONN` when it was taken back, or is not completed.
+    pub async fn accept_async(mut self) -> io::Result<TcpStream> {
+        let socket = &self.listener.socket;
+        let admit = |core: &mut Core| core.shard.admit(&self.request, core.now);
+        socket.stack.with(admit).map_err(system)?;
+        let accepted = poll_fn(|cx| {
+            socket.poll(cx, Side::Read, |core, id| {
+                core.shard.accept_requested(id, &self.request)
+            })
+        });
+        let id = accepted.await?;
+        self.settled = true;
+        Ok(TcpStream {
+            socket: Socket::new(&socket.stack, id),
+        })
+    }
+
+    /// Refuses it with a reset, as if nobody listened.
+    pub fn refuse(self) {}
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let socket = &self.listener.socket;
+        // It may have been admitted, and even be complete.
+        socket.stack.with(
+            |core| match core.shard.accept_requested(socket.id, &self.request) {
+                Ok(id) => core.close(id),
+                Err(_) => core.shard.turn_away(&self.request),
+            },
+        );
+    }
+}
