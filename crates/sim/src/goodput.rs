@@ -4,7 +4,7 @@
 use millrace_shard::Options;
 use millrace_tcp::{Algorithm, Duration, Settings};
 
-use crate::host::HostId;
+use crate::host::{HostId, Tuning};
 use crate::link::Link;
 use crate::network::Network;
 use crate::nic::Nic;
@@ -50,6 +50,8 @@ pub struct Scenario {
     pub reordered: (u64, u64),
     /// In quarters of the product of rate and round trip.
     pub queue: u64,
+    /// By how many microseconds at most the sender's thread wakes late, each time.
+    pub late_us: u64,
     /// Before it counts, and while it does, in seconds.
     pub warm_up_s: u64,
     /// See `warm_up_s`.
@@ -68,6 +70,7 @@ impl Default for Scenario {
             loss: 0,
             reordered: (0, 0),
             queue: 4,
+            late_us: 0,
             warm_up_s: 2,
             measured_s: 20,
         }
@@ -111,6 +114,14 @@ fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
     let client = network.add_host_with(Nic::Segment, there, |config| {
         config.limits.send_memory = u64::MAX;
     });
+    let late = Duration::from_micros(scenario.late_us);
+    network.tune(
+        client,
+        Tuning {
+            late,
+            ..Tuning::default()
+        },
+    );
     let server = network.add_host(Nic::Segment, back);
     let received = [Received::default(), Received::default()];
     let algorithms = [

@@ -26,6 +26,8 @@ pub struct Tuning {
     pub transmit_room: usize,
     /// Whether segments that are looked at together are joined before the stack takes them in.
     pub joins: bool,
+    /// Up to this later than it would the host's thread wakes each time, for frames and timers alike: others have the processor.
+    pub late: Duration,
 }
 
 impl Default for Tuning {
@@ -34,6 +36,7 @@ impl Default for Tuning {
             batch: Duration::from_micros(20),
             transmit_room: usize::MAX,
             joins: false,
+            late: Duration::ZERO,
         }
     }
 }
@@ -55,6 +58,8 @@ pub(crate) struct Host {
     /// The earliest time for which the network has been told to come back.
     pub scheduled: Instant,
     train: Option<Train>,
+    /// How late it will wake the next time.
+    pub lateness: Duration,
     rng: Rng,
     owners: BTreeMap<SocketId, usize>,
     wakes: BTreeSet<(Instant, usize)>,
@@ -103,6 +108,7 @@ impl Host {
             arrived: VecDeque::new(),
             scheduled: Instant::NEVER,
             train: None,
+            lateness: Duration::ZERO,
             rng,
             owners: BTreeMap::new(),
             wakes: BTreeSet::new(),
@@ -132,6 +138,13 @@ impl Host {
             train.frame(len, frame.checksum, frame.segment_size, &mut input);
         }
         train.end_of_burst(&mut input);
+    }
+
+    /// Goes to sleep.
+    pub fn sleep(&mut self) {
+        if self.tuning.late > Duration::ZERO {
+            self.lateness = Duration::from_micros(self.rng.below(self.tuning.late.as_micros() + 1));
+        }
     }
 
     /// Does all that can be done now and returns the frames that leave, and when there will be more to do.

@@ -262,6 +262,7 @@ impl Network {
             (End::Host(host), None) if self.hosts[host].scheduled == self.now => {
                 self.hosts[host].scheduled = Instant::NEVER;
                 let (frames, next) = self.hosts[host].work(self.now);
+                self.hosts[host].sleep();
                 for frame in frames {
                     self.send(event.end, &frame);
                 }
@@ -278,6 +279,7 @@ impl Network {
 
     /// The host is to work at `at`, or before.
     fn call_on(&mut self, host: usize, at: Instant) {
+        let at = at + self.hosts[host].lateness;
         if at < self.hosts[host].scheduled {
             self.hosts[host].scheduled = at;
             self.decide(at, End::Host(host), None);

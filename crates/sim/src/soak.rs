@@ -103,6 +103,7 @@ pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
                 transmit_room: pick(&mut rng, &[usize::MAX, 3, 1]),
                 // One of two, without a number that others are drawn by.
                 joins: delay.as_micros().is_multiple_of(2),
+                late: Duration::ZERO,
             },
         );
         host

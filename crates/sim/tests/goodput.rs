@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use millrace_sim::goodput::{ALGORITHMS, fairness_row, fast, goodput_row};
+use millrace_sim::goodput::{ALGORITHMS, Scenario, fairness_row, fast, goodput_row, run};
+use millrace_tcp::Algorithm;
 
 /// Whether the page has this row.
 fn check(row: &str) {
@@ -39,4 +40,38 @@ fn t8_loss_and_reordering_leave_nine_tenths_of_a_fast_link() {
             "{name}: {disturbed} of {clean}"
         );
     }
+}
+
+/// What a thread that wakes up to 10 ms late does not send in time it sends when it wakes: the rate that BBR finds is the path's and not the thread's
+/// (draft-cardwell-iccrg-bbr-congestion-control-00 4.2.1). One frame of a hundred is lost as well, so that one repair follows the other (4.2.3.5).
+#[test]
+fn bbr_4_2_1_a_thread_that_wakes_late_keeps_the_rate() {
+    for late_us in [3_000, 10_000] {
+        let outcome = run(&Scenario {
+            algorithm: Algorithm::Bbr,
+            rate: 100_000_000,
+            round_trip_us: 100_000,
+            loss: 100,
+            late_us,
+            warm_up_s: 5,
+            measured_s: 5,
+            ..Scenario::default()
+        });
+        assert!(outcome.goodput >= 800, "{late_us} us late: {outcome:?}");
+    }
+}
+
+/// The probe of the round trip takes 200 ms every 10 s, and what its few segments deliver is no rate: it costs a fiftieth, however many
+/// round trips go by meanwhile (draft-cardwell-iccrg-bbr-congestion-control-00 4.3.4).
+#[test]
+fn bbr_4_3_4_a_probe_of_the_round_trip_leaves_the_rate_as_it_was() {
+    let outcome = run(&Scenario {
+        algorithm: Algorithm::Bbr,
+        rate: 20_000_000,
+        round_trip_us: 10_000,
+        warm_up_s: 9,
+        measured_s: 3,
+        ..Scenario::default()
+    });
+    assert!(outcome.goodput >= 900, "{outcome:?}");
 }

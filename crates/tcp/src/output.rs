@@ -66,6 +66,9 @@ impl Connection {
             {
                 return Some(self.send_fresh(config, len, self.segment_size(), now));
             }
+            if self.pacing.is_some() {
+                self.miss_pace();
+            }
         }
         self.acknowledge_alone(now)
     }

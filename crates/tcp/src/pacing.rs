@@ -15,6 +15,8 @@ pub(crate) struct Pacing {
     next: Instant,
     /// Something waits for it.
     waits: bool,
+    /// Something has waited for it, and has had room in the windows ever since: what is late now is so because the thread was.
+    waited: bool,
 }
 
 impl Connection {
@@ -26,6 +28,7 @@ impl Connection {
                 Box::new(Pacing {
                     next: Instant::default(),
                     waits: false,
+                    waited: false,
                 })
             });
         } else {
@@ -49,7 +52,16 @@ impl Connection {
             return false;
         };
         pacing.waits = now < pacing.next;
+        pacing.waited |= pacing.waits;
         pacing.waits
+    }
+
+    /// It is time, and nothing of the stream may leave all the same.
+    #[cold]
+    pub(crate) fn miss_pace(&mut self) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.waited = false;
+        }
     }
 
     /// The most payload to send at a time: none bigger than the rate is worth.
@@ -62,12 +74,13 @@ impl Connection {
         most.min(unit_size(rate, u32::from(self.send.mss)))
     }
 
-    /// `len` bytes leave now. What was late may catch up by as much as that takes, or a sixteenth of the round trip: who waits for its time here is a
-    /// thread, which on a busy machine is woken much later than an interrupt, and a rate that is never caught up with is one that the path seems to have.
+    /// `len` bytes leave now. What had to wait and was late catches up with all of it, up to a round trip: who waits for its time here is a thread, which on a busy
+    /// machine is woken much later than an interrupt, and a rate that is never caught up with is one that the path seems to have. What the windows held back
+    /// catches up by one transmission, or a sixteenth of the round trip.
     #[cold]
     pub(crate) fn pace(&mut self, len: u32, now: Instant) {
         let rate = self.pacing_rate();
-        let part_us = u64::from(self.rtt.srtt_us()) / 16;
+        let srtt_us = u64::from(self.rtt.srtt_us());
         let first = self.send.nxt <= UNPACED_SEGMENTS * u64::from(self.send.mss);
         let Some(pacing) = &mut self.pacing else {
             return;
@@ -78,6 +91,7 @@ impl Connection {
         }
         let takes_us = u64::from(len) * 1_000_000 / rate;
         let late_us = (now - pacing.next).as_micros();
+        let part_us = if pacing.waited { srtt_us } else { srtt_us / 16 };
         let kept_us = late_us.min(takes_us.max(part_us));
         pacing.next += Duration::from_micros(late_us - kept_us + takes_us);
     }

@@ -228,6 +228,9 @@ impl Connection {
             lost += repair.board.mark_lost(reordering, mss);
         }
         lost += self.rack_detect(now);
+        if lost > 0 {
+            self.congestion.on_lost(lost, mss);
+        }
         lost > 0
     }
 
@@ -257,6 +260,8 @@ impl Connection {
         repair.reduction = Reduction::fast(flight);
         let undo = Undo::new(window, repair.board.start(), repair.board.ambiguous());
         self.recovery.undo = Some(Box::new(undo));
+        let pipe = self.pipe();
+        self.congestion.conserve(pipe);
         self.reduce(0, false);
         if self.timers.purpose != Transmit::Timeout || self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
@@ -266,13 +271,16 @@ impl Connection {
     /// Sets the window in recovery, after an acknowledgement that delivered this much.
     fn reduce(&mut self, delivered: u32, advanced: bool) {
         let pipe = self.pipe();
+        let paced = self.congestion.is_paced();
         let (window, mss) = (&mut self.congestion.window, u32::from(self.send.mss));
         if let Some(repair) = &mut self.recovery.repair {
             let more = repair
                 .reduction
                 .let_out(delivered, advanced, pipe, window.ssthresh, mss);
-            // With nothing in the network a segment may always leave: else only a time-out would help.
-            window.cwnd = (pipe + more).max(mss);
+            if !paced {
+                // With nothing in the network a segment may always leave: else only a time-out would help.
+                window.cwnd = (pipe + more).max(mss);
+            }
         }
     }
 

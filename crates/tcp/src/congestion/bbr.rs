@@ -88,11 +88,13 @@ pub(crate) struct Bbr {
     delivered_at: Instant,
     first_at: Instant,
     log: VecDeque<Sent>,
-    /// Rates are bounded by the program until so much has been delivered.
+    /// Rates are bounded by the program, or by a probe of the round trip, until so much has been delivered.
     limited_until: u64,
     /// The greatest rate of each of the last rounds, in bytes per second.
     rates: [u64; RATE_ROUNDS],
     round: usize,
+    /// The next rate that counts is of another round.
+    round_is_over: bool,
     /// The round ends when something is delivered that was sent after so much had been.
     round_end: u64,
     round_trip_us: u64,
@@ -101,6 +103,10 @@ pub(crate) struct Bbr {
     full_rounds: u8,
     /// The window before it was made small, by a probe or a loss.
     prior_window: u32,
+    /// The window in the round trip after a loss.
+    conserved: Option<u32>,
+    /// What had been delivered when something was sent last.
+    delivered_when_sent: u64,
     /// Bytes per second.
     pacing_rate: u64,
     initial_window: u32,
@@ -117,12 +123,15 @@ impl Bbr {
             limited_until: 0,
             rates: [0; RATE_ROUNDS],
             round: 0,
+            round_is_over: false,
             round_end: 0,
             round_trip_us: 0,
             round_trip_at: Instant::default(),
             full_rate: 0,
             full_rounds: 0,
             prior_window: 0,
+            conserved: None,
+            delivered_when_sent: 0,
             pacing_rate: 0,
             initial_window: 0,
         }
@@ -152,6 +161,7 @@ impl Bbr {
             self.initial_window = cwnd;
             self.set_initial_rate();
         }
+        self.delivered_when_sent = self.delivered;
         let sent = Sent {
             end: nxt,
             at: now,
@@ -199,11 +209,26 @@ impl Bbr {
         let round_trip_us = latest.map_or(0, |sent| (now - sent.at).as_micros());
         self.take_round_trip(window, delivery, round_trip_us, now);
         self.set_pacing_rate();
-        if !delivery.repairing {
-            self.set_window(window, delivery);
-        } else {
-            window.cwnd = window.cwnd.min(self.target(delivery.mss));
+        self.conserved = self
+            .conserved
+            .filter(|_| delivery.repairing && !round_ended);
+        match self.conserved {
+            None => self.set_window(window, delivery),
+            Some(conserved) => {
+                window.cwnd = conserved.min(self.target(delivery.mss)).max(delivery.mss);
+            }
         }
+    }
+
+    /// Something is lost: for a round trip as much is sent as leaves the network, and no more (BBR.packet_conservation). `pipe` bytes are in the network, and
+    /// what has left it since the last transmission has not been made up for: acknowledgements come many at a time. Afterwards the model says what the window is, whether the
+    /// repair is over or not: on a path that loses now and then one begins before the last is over.
+    pub(crate) fn conserve(&mut self, window: &mut Window, pipe: u32) {
+        let left = self.delivered - self.delivered_when_sent;
+        let conserved = pipe.saturating_add(left.min(u64::from(u32::MAX)) as u32);
+        window.cwnd = conserved.min(window.cwnd);
+        self.conserved = Some(window.cwnd);
+        self.round_end = self.delivered;
     }
 
     /// Of the transmissions that have been delivered the latest.
@@ -243,11 +268,14 @@ impl Bbr {
     fn take_rate(&mut self, rate: &Rate) {
         if rate.ends_round {
             self.round_end = self.delivered;
-            self.round = (self.round + 1) % RATE_ROUNDS;
-            self.rates[self.round] = 0;
+            self.round_is_over = true;
         }
-        // A rate that the program bounded is a lower bound of the path's.
+        // A rate that the program bounded is a lower bound of the path's: it makes no other one old.
         if !rate.limited || rate.per_second >= self.rate() {
+            if std::mem::take(&mut self.round_is_over) {
+                self.round = (self.round + 1) % RATE_ROUNDS;
+                self.rates[self.round] = 0;
+            }
             let best = &mut self.rates[self.round];
             *best = (*best).max(rate.per_second);
         }
@@ -360,6 +388,8 @@ impl Bbr {
             self.prior_window = self.prior_window.max(window.cwnd);
         }
         if let Mode::ProbeRoundTrip { until } = self.mode {
+            // What hardly anything in flight delivers says nothing of the rate.
+            self.limited_until = self.delivered + u64::from(delivery.pipe) + 1;
             match until {
                 None if delivery.pipe <= LEAST_SEGMENTS * delivery.mss => {
                     let least = Duration::from_micros(self.round_trip_us);
@@ -410,6 +440,14 @@ impl Bbr {
         }
     }
 
+    /// So much more is lost: the window is smaller by it until it grows again (BBRModulateCwndForRecovery), or a queue that is far too short would never be left alone.
+    pub(crate) fn lose(&mut self, window: &mut Window, lost: u32, mss: u32) {
+        window.cwnd = window.cwnd.saturating_sub(lost).max(LEAST_SEGMENTS * mss);
+        self.conserved = self
+            .conserved
+            .map(|conserved| conserved.saturating_sub(lost));
+    }
+
     /// BBRSaveCwnd: a loss makes the window small for a time; the model says what it means.
     pub(crate) fn save(&mut self, window: &Window) {
         self.prior_window = self.prior_window.max(window.cwnd);
@@ -417,6 +455,7 @@ impl Bbr {
 
     /// BBRRestoreCwnd. A repair that ends while the round trip is measured leaves the window to be restored after that.
     pub(crate) fn restore(&mut self, window: &mut Window) {
+        self.conserved = None;
         window.cwnd = window.cwnd.max(self.prior_window);
         if !matches!(self.mode, Mode::ProbeRoundTrip { .. }) {
             self.prior_window = 0;

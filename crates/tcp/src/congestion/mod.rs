@@ -236,6 +236,20 @@ impl Congestion {
         matches!(self.algorithm, Any::Bbr(_))
     }
 
+    /// Fast recovery begins with `pipe` bytes in the network: for an algorithm that has the window to itself meanwhile.
+    pub(crate) fn conserve(&mut self, pipe: u32) {
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.conserve(&mut self.window, pipe);
+        }
+    }
+
+    /// So many bytes more are lost: for an algorithm with a model.
+    pub(crate) fn on_lost(&mut self, lost: u32, mss: u32) {
+        if let Any::Bbr(it) = &mut self.algorithm {
+            it.lose(&mut self.window, lost, mss);
+        }
+    }
+
     /// The rate at which to send, in bytes per second; 0 if the algorithm has none.
     pub(crate) fn pacing_rate(&self) -> u64 {
         match &self.algorithm {

@@ -36,6 +36,23 @@ fn a_bounded_rate_spreads_segments_over_time() {
     script.expect("P. 14001:16001(2000) ack 1");
 }
 
+/// What waited for its time, and is served late, catches up with all of it and no more.
+#[test]
+fn what_is_served_late_catches_up() {
+    let mut script = slow();
+    script.limits.max_payload = 65_000;
+    script.write(12_000);
+    script.expect(". 10001:12001(2000) ack 1");
+    script.expect(". 12001:14001(2000) ack 1");
+    script.silent();
+    // Due after two milliseconds.
+    script.pass(Duration::from_millis(7));
+    script.expect(". 14001:16001(2000) ack 1");
+    script.expect(". 16001:18001(2000) ack 1");
+    script.expect(". 18001:20001(2000) ack 1");
+    script.silent();
+}
+
 #[test]
 fn acknowledgements_do_not_wait_for_the_pace() {
     let mut script = slow();
