@@ -1,6 +1,6 @@
 //! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is made is a sound segment.
 
-use millrace_offload::{Config, Instant, Receive, Sink, Unit, transmit};
+use millrace_offload::{Config, HEAD_MAX, Instant, Receive, Sink, Unit, transmit};
 use millrace_wire::checksum::{self, Sum};
 use millrace_wire::ethernet;
 use millrace_wire::ipv4;
@@ -18,12 +18,13 @@ pub fn run(data: &[u8]) {
         buffers: 8,
         buffer_len: 512,
         finish_checksums: bytes.u8() & 1 == 0,
+        active_ack: bytes.u8() & 1 == 0,
         ..Config::default()
     });
     let mut now = 1_000_000;
     let mut held = 0;
     while !bytes.is_empty() {
-        match bytes.u8() % 4 {
+        match bytes.u8() % 5 {
             0 => {
                 let len = usize::from(bytes.u8());
                 let vnet = vnet(&mut bytes);
@@ -34,6 +35,16 @@ pub fn run(data: &[u8]) {
                 let _ = transmit::segment(&frame, &vnet, |head, payload| {
                     assert!(head.len() + payload.len() <= frame.len() + ethernet::HEADER_LEN);
                 });
+            }
+            3 => {
+                // The host's side of a flow, as likely as not one that is known.
+                let mut frame = segment(&mut bytes);
+                swap_ends(&mut frame);
+                let now = Instant(now);
+                receive.from_host(&mut frame, &VnetHeader::default(), now, &mut Checked);
+                let mut head = [0; HEAD_MAX];
+                while receive.acknowledgement(now, &mut head).is_some() {}
+                receive.give_what_is_due(now, &mut Checked);
             }
             1 | 2 => {
                 let frame = segment(&mut bytes);
@@ -48,9 +59,17 @@ pub fn run(data: &[u8]) {
         }
     }
     receive.end_of_burst(true, Instant(now), &mut Checked);
+    // The host knows nothing of any connection: whatever was kept for it goes.
+    for port in 0..3 {
+        let mut reset = made(port, Seq(0), Seq(0), Flags::RST, None, 0, 0);
+        swap_ends(&mut reset);
+        let vnet = VnetHeader::default();
+        assert!(receive.from_host(&mut reset, &vnet, Instant(now), &mut Checked));
+    }
     while let Some(deadline) = receive.deadline() {
         receive.on_timer(deadline);
         receive.serve(usize::MAX, &mut Checked);
+        receive.give_what_is_due(deadline, &mut Checked);
     }
     assert_eq!(receive.free_buffers(), 8, "after {held} segments");
 }
@@ -74,30 +93,60 @@ fn vnet(bytes: &mut Bytes<'_>) -> VnetHeader {
     }
 }
 
+/// Makes what came from the sender come from the host.
+fn swap_ends(frame: &mut [u8]) {
+    for at in [26..30, 30..34, 34..36, 36..38]
+        .chunks_exact(2)
+        .map(<[_]>::to_vec)
+    {
+        let (one, two) = (frame[at[0].clone()].to_vec(), frame[at[1].clone()].to_vec());
+        frame[at[0].clone()].copy_from_slice(&two);
+        frame[at[1].clone()].copy_from_slice(&one);
+    }
+}
+
 /// A sound segment.
 fn segment(bytes: &mut Bytes<'_>) -> Vec<u8> {
+    let port = u16::from(bytes.u8() % 3);
+    let seq = Seq(bytes.near(u32::MAX - 20));
+    let ack = Seq(bytes.near(9));
+    let flags = Flags::from_bits_retain(bytes.u8()) | Flags::ACK;
+    let timestamps = (bytes.u8() & 1 == 0).then_some(Timestamps { value: 1, echo: 2 });
+    let len = usize::from(bytes.u8() % 64);
+    made(port, seq, ack, flags, timestamps, len, bytes.u8() & 3)
+}
+
+fn made(
+    src_port: u16,
+    seq: Seq,
+    ack: Seq,
+    flags: Flags,
+    timestamps: Option<Timestamps>,
+    len: usize,
+    tos: u8,
+) -> Vec<u8> {
     let header = tcp::Header {
-        src_port: u16::from(bytes.u8() % 3),
+        src_port,
         dst_port: 80,
-        seq: Seq(bytes.near(u32::MAX - 20)),
-        ack: Seq(bytes.near(9)),
-        flags: Flags::from_bits_retain(bytes.u8()) | Flags::ACK,
+        seq,
+        ack,
+        flags,
         window: 9,
         urgent: 0,
         options: Options {
-            timestamps: (bytes.u8() & 1 == 0).then_some(Timestamps { value: 1, echo: 2 }),
+            timestamps,
             ..Options::default()
         },
     };
     let mut segment = vec![0; header.header_len()];
     header.emit(&mut segment);
-    segment.resize(segment.len() + usize::from(bytes.u8() % 64), 7);
+    segment.resize(segment.len() + len, 7);
     let ip = ipv4::Header {
         src: 1.into(),
         dst: 2.into(),
         protocol: tcp::PROTOCOL,
         ttl: 64,
-        tos: bytes.u8() & 3,
+        tos,
         id: 0,
         dont_fragment: true,
         more_fragments: false,

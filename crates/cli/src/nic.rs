@@ -35,6 +35,9 @@ pub struct NicArguments {
     /// The largest packet that is handed to the kernel in one piece, in bytes, `K` for 1024; 0 turns aggregation off
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = aggregate)]
     aggregate: u16,
+    /// Acknowledge what the card holds before the kernel has it. If this command is killed then, what was acknowledged and not yet read by the kernel's TCP is lost
+    #[arg(long)]
+    active_ack: bool,
     /// Show the counters of a card that runs [default: the only one]
     #[arg(long, value_name = "NAME", num_args = 0..=1, conflicts_with_all = ["wire", "flows"])]
     stats: Option<Option<String>>,
@@ -69,6 +72,7 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         host: host.clone(),
         shards: arguments.shards,
         aggregate: arguments.aggregate,
+        active_ack: arguments.active_ack,
     };
     millrace_nic::start(&config, |name| {
         if answers_for_others(&config.wire) {
@@ -153,7 +157,7 @@ fn counters(card: &Value) -> String {
 
 /// A line for each flow.
 fn flows(card: &Value) -> String {
-    const COLUMNS: [&str; 10] = [
+    const COLUMNS: [&str; 11] = [
         "shard",
         "from",
         "to",
@@ -163,6 +167,7 @@ fn flows(card: &Value) -> String {
         "bytes",
         "reordered",
         "held",
+        "ahead",
         "idle_ms",
     ];
     let mut rows = vec![COLUMNS.map(str::to_owned)];
@@ -200,7 +205,7 @@ mod tests {
         let card: Value = serde_json::from_str(
             r#"{"offload":{"segments":10,"units":4},"from_wire":{"rx_frames":3},
                 "flows":[{"shard":0,"from":"10.0.0.1:5","to":"10.0.0.2:80","vlan":0,"segments":10,"units":4,
-                          "bytes":5,"reordered":0,"held":0,"idle_ms":1}]}"#,
+                          "bytes":5,"reordered":0,"held":0,"ahead":0,"idle_ms":1}]}"#,
         )
         .unwrap();
         let text = counters(&card);

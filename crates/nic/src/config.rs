@@ -11,4 +11,6 @@ pub struct Config {
     pub shards: u16,
     /// The largest packet that is handed to the kernel in one piece, in bytes; 0 turns aggregation off.
     pub aggregate: u16,
+    /// Whether what the card holds is acknowledged by the card.
+    pub active_ack: bool,
 }

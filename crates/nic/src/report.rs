@@ -66,6 +66,7 @@ pub(crate) fn document(name: &str, wire: &str, reports: &[Report]) -> Value {
                 "bytes": flow.bytes,
                 "reordered": flow.reordered,
                 "held": flow.held,
+                "ahead": flow.ahead,
                 "interval_us": flow.interval / 1000,
                 "idle_ms": flow.idle / 1_000_000,
             })

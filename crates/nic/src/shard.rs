@@ -2,7 +2,9 @@
 
 use std::io;
 
-use millrace_offload::{Config, Counters, FlowInfo, Instant, Receive, Sink, Unit, transmit};
+use millrace_offload::{
+    Config, Counters, FlowInfo, HEAD_MAX, Instant, Receive, Sink, Unit, transmit,
+};
 use millrace_port::{FRAME_MAX, Relay};
 use millrace_wire::vnet::{self, VnetHeader};
 
@@ -66,10 +68,12 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     /// Those of a device that is gone.
     pub fn round(&mut self, now: Instant) -> io::Result<Round> {
         let (received, served) = self.take_from_wire(now)?;
+        let sent = self.take_from_host(now)?;
+        self.acknowledge(now)?;
         Ok(Round {
             received,
             served,
-            sent: self.take_from_host()?,
+            sent,
         })
     }
 
@@ -98,10 +102,11 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             self.receive.on_timer(now);
         }
         let served = self.receive.serve(UNITS, &mut sink);
+        self.receive.give_what_is_due(now, &mut sink);
         sink.error.map_or(Ok((received, served)), Err)
     }
 
-    fn take_from_host(&mut self) -> io::Result<usize> {
+    fn take_from_host(&mut self, now: Instant) -> io::Result<usize> {
         let capabilities = self.wire.capabilities();
         let mut sent = 0;
         while sent < SEND_BURST {
@@ -110,6 +115,15 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             };
             sent += 1;
             let bytes = &mut self.large[frame.start..frame.start + frame.len];
+            let mut sink = ToHost {
+                host: &mut self.host,
+                error: None,
+            };
+            let passes = self.receive.from_host(bytes, &frame.vnet, now, &mut sink);
+            sink.error.map_or(Ok(()), Err)?;
+            if !passes {
+                continue;
+            }
             let done_by_wire = if frame.vnet.gso == vnet::Gso::NONE {
                 capabilities.tx_checksum
             } else {
@@ -122,6 +136,16 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             }
         }
         Ok(sent)
+    }
+
+    /// Sends what is acknowledged in the kernel's stead.
+    fn acknowledge(&mut self, now: Instant) -> io::Result<()> {
+        let mut frame = [0; HEAD_MAX];
+        while let Some(len) = self.receive.acknowledgement(now, &mut frame) {
+            self.wire
+                .send_parts(&frame[..len], &[], &VnetHeader::default())?;
+        }
+        Ok(())
     }
 
     /// When [`Shard::round`] is wanted though no frame has come.

@@ -23,6 +23,8 @@ pub struct Config {
     pub age_max: u64,
     /// Whether whoever takes the units wants finished checksums, and not the sum of the pseudo-header alone.
     pub finish_checksums: bool,
+    /// Whether what is held is acknowledged here, ahead of the host: then [`crate::Receive::from_host`] must see all that the host sends.
+    pub active_ack: bool,
     /// Key of the hash of flows: random, so that no peer can choose what collides.
     pub hash_key: [u64; 2],
 }
@@ -40,6 +42,7 @@ impl Default for Config {
             reorder_max: 1_000_000,
             age_max: 60_000_000_000,
             finish_checksums: false,
+            active_ack: false,
             hash_key: [0; 2],
         }
     }

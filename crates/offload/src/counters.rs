@@ -25,6 +25,12 @@ pub struct Counters {
     pub trimmed: u64,
     /// Segments of bytes that were handed on before, or far from what is expected: passed as they are.
     pub strays: u64,
+    /// Acknowledgements sent in the host's stead.
+    pub active_acks: u64,
+    /// Acknowledgements of the host that said less than those, and were dropped.
+    pub acks_suppressed: u64,
+    /// Units given to the host again because it did not acknowledge them.
+    pub given_again: u64,
     /// Flows taken up.
     pub flows_created: u64,
     /// Flows dropped because the table was full.
@@ -56,12 +62,12 @@ impl Counters {
     }
 
     /// Every count with its name.
-    pub fn fields(&self) -> [(&'static str, u64); 21] {
+    pub fn fields(&self) -> [(&'static str, u64); 24] {
         let mut copy = *self;
         copy.fields_mut().map(|(name, value)| (name, *value))
     }
 
-    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 21] {
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 24] {
         [
             ("frames", &mut self.frames),
             ("passed", &mut self.passed),
@@ -74,6 +80,9 @@ impl Counters {
             ("duplicates", &mut self.duplicates),
             ("trimmed", &mut self.trimmed),
             ("strays", &mut self.strays),
+            ("active_acks", &mut self.active_acks),
+            ("acks_suppressed", &mut self.acks_suppressed),
+            ("given_again", &mut self.given_again),
             ("flows_created", &mut self.flows_created),
             ("flows_evicted", &mut self.flows_evicted),
             ("flows_aged", &mut self.flows_aged),

@@ -112,6 +112,8 @@ pub struct FlowInfo {
     pub reordered: u64,
     /// Bytes that are held now.
     pub held: u32,
+    /// Bytes that were acknowledged ahead of the host.
+    pub ahead: u32,
     /// Average interval between segments, in nanoseconds.
     pub interval: u64,
     /// Nanoseconds since the last one.

@@ -6,6 +6,7 @@ use millrace_wire::tcp::{Flags, Seq};
 use crate::config::Config;
 use crate::flow::Flow;
 use crate::pool::{Item, NONE, Pool};
+use crate::stead::Kept;
 use crate::unit::{Head, Sink, UNIT_SEGMENTS, Unit, extent};
 
 /// What became of a segment that was to be held.
@@ -127,10 +128,27 @@ fn extend_run(flow: &mut Flow, pool: &Pool, base: Seq) {
     }
 }
 
-/// Hands on one unit of what is held first, be there a hole before it or not. `next_seq` moves behind it.
-pub(crate) fn hand_on(flow: &mut Flow, pool: &mut Pool, config: &Config, sink: &mut impl Sink) {
+/// Hands on one unit of what is held first, be there a hole before it or not. `next_seq` moves behind it. The segments go to `kept`, or back to the pool.
+pub(crate) fn hand_on(
+    flow: &mut Flow,
+    pool: &mut Pool,
+    config: &Config,
+    kept: Option<&mut Kept>,
+    sink: &mut impl Sink,
+) {
     let (count, len) = extent(pool, flow.head, u32::from(config.aggregate));
-    let end = one(flow, pool, config, count, len, sink);
+    let last = show(pool, config, flow.head, sink);
+    let end = pool.item(last).end();
+    let first = std::mem::replace(&mut flow.head, pool.item(last).next);
+    flow.count -= count;
+    if let Some(kept) = kept {
+        kept.add(pool, first, last);
+    } else {
+        let mut index = first;
+        for _ in 0..count {
+            index = pool.put(index);
+        }
+    }
     flow.next_seq = Some(end);
     flow.bytes -= len;
     flow.owed = flow.owed.saturating_sub(len);
@@ -146,17 +164,11 @@ pub(crate) fn hand_on(flow: &mut Flow, pool: &mut Pool, config: &Config, sink: &
     }
 }
 
-/// Hands on the first `count` segments as one unit of `len` bytes, and says which number comes after it.
-fn one(
-    flow: &mut Flow,
-    pool: &mut Pool,
-    config: &Config,
-    count: u32,
-    len: u32,
-    sink: &mut impl Sink,
-) -> Seq {
+/// Shows the sink the unit that begins with `first`; says which segment is its last.
+pub(crate) fn show(pool: &Pool, config: &Config, first: u32, sink: &mut impl Sink) -> u32 {
+    let (count, len) = extent(pool, first, u32::from(config.aggregate));
     let mut slices: [&[u8]; UNIT_SEGMENTS] = [&[]; UNIT_SEGMENTS];
-    let (mut index, mut last) = (flow.head, flow.head);
+    let (mut index, mut last) = (first, first);
     let (mut segment_size, mut at) = (0, 0);
     let mut sum = config.finish_checksums.then_some(Sum::ZERO);
     for slice in &mut slices[..count as usize] {
@@ -171,17 +183,12 @@ fn one(
         last = index;
         index = item.next;
     }
-    let head = Head::new(pool, flow.head, last, len, segment_size, sum);
-    let end = pool.item(last).end();
+    let head = Head::new(pool, first, last, len, segment_size, sum);
     sink.unit(Unit {
         head: head.bytes(),
         payload: &slices[..count as usize],
         vnet: head.vnet,
         segments: count,
     });
-    for _ in 0..count {
-        flow.head = pool.put(flow.head);
-    }
-    flow.count -= count;
-    end
+    last
 }

@@ -40,6 +40,14 @@ impl Key {
         SocketAddr::new(ip, u16::from_be_bytes(port))
     }
 
+    /// The other direction of the same connection.
+    pub(crate) fn reversed(&self) -> Key {
+        let mut reversed = *self;
+        reversed.addresses.rotate_left(16);
+        reversed.ports.rotate_left(2);
+        reversed
+    }
+
     /// A hash that only who knows the key can foresee.
     pub(crate) fn hash(&self, [first, second]: [u64; 2]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(first, second);

@@ -16,6 +16,7 @@ mod key;
 mod pool;
 mod receive;
 mod seen;
+mod stead;
 mod table;
 mod time;
 mod train;

@@ -1,5 +1,7 @@
 //! Receive offload: frames in, units out.
 
+mod ahead;
+
 use millrace_wire::tcp::Flags;
 use millrace_wire::vnet::{Gso, VnetHeader};
 
@@ -8,7 +10,9 @@ use crate::counters::{Cause, Counters};
 use crate::filter::{Class, Segment, classify};
 use crate::flow::{Flow, FlowInfo};
 use crate::hold::{self, Held};
+use crate::key::Key;
 use crate::pool::{Item, NONE, Pool};
+use crate::stead::Stead;
 use crate::table::Table;
 use crate::time::Instant;
 use crate::turns::Turns;
@@ -38,6 +42,12 @@ pub struct Receive {
     touched: Vec<u32>,
     /// Flows with a unit to be handed on.
     turns: Turns,
+    /// What is known of the hosts' ends of flows, by their index; empty unless they are acknowledged for.
+    steads: Vec<Stead>,
+    /// Flows whose senders are owed an acknowledgement.
+    owing: Vec<u32>,
+    /// Nothing is to be given again before this.
+    again_at: Instant,
     /// No flow's deadline is before this.
     deadline: Instant,
     counters: Counters,
@@ -59,6 +69,12 @@ impl Receive {
             held: Vec::with_capacity(config.flows),
             touched: Vec::with_capacity(config.flows),
             turns: Turns::new(config.flows),
+            steads: match config.active_ack {
+                true => vec![Stead::NEW; config.flows],
+                false => Vec::new(),
+            },
+            owing: Vec::new(),
+            again_at: Instant(u64::MAX),
             deadline: Instant(u64::MAX),
             counters: Counters::default(),
             config,
@@ -121,6 +137,13 @@ impl Receive {
             flow.average = u64::midpoint(flow.average, gap);
             flow.last = now;
             flow.in_burst = 0;
+            let segment_len = flow.total_bytes.checked_div(flow.segments).unwrap_or(0);
+            if let Some(stead) = self.steads.get_mut(index as usize)
+                && stead.is_worth_telling(flow, segment_len as u32)
+                && !std::mem::replace(&mut stead.owed, true)
+            {
+                self.owing.push(index);
+            }
             if flow.count == 0 {
                 continue;
             }
@@ -152,7 +175,14 @@ impl Receive {
         if !self.turns.is_empty() {
             return Some(Instant(0));
         }
-        (!self.held.is_empty()).then_some(self.deadline)
+        let held = (!self.held.is_empty()).then_some(self.deadline);
+        if self.steads.is_empty() {
+            return held;
+        }
+        let owing = self.owing.iter();
+        let owing = owing.map(|&index| self.steads[index as usize].may_tell_at());
+        let again = Some(self.again_at).filter(|at| *at != Instant(u64::MAX));
+        owing.chain(held).chain(again).min()
     }
 
     /// What was held for long enough gets its turn.
@@ -223,13 +253,14 @@ impl Receive {
 
     /// Every flow that is known.
     pub fn flows(&self, now: Instant) -> impl Iterator<Item = FlowInfo> {
-        self.table.iter().map(move |flow| FlowInfo {
+        self.table.iter().map(move |(index, flow)| FlowInfo {
             key: flow.key,
             segments: flow.segments,
             units: flow.units,
             bytes: flow.total_bytes,
             reordered: flow.reordered,
             held: flow.bytes,
+            ahead: self.steads.get(index).map_or(0, Stead::promised),
             interval: flow.average,
             idle: now.since(flow.last),
         })
@@ -268,14 +299,17 @@ impl Receive {
         if flags.intersects(Flags::FIN | Flags::RST) {
             if let Some(index) = known {
                 self.flush(index, Cause::Order, sink);
-                self.forget(index);
+                self.end(index);
             }
             return false;
         }
         let index = match known {
             Some(index) => index,
             None if flags.contains(Flags::SYN) || segment.plain => {
-                self.take_up(segment, hash, now, sink)
+                match self.take_up(segment.key, hash, now, sink) {
+                    Some(index) => index,
+                    None => return false,
+                }
             }
             None => return false,
         };
@@ -283,6 +317,11 @@ impl Receive {
             self.flush(index, Cause::Order, sink);
             let flow = self.table.flow_mut(index);
             flow.next_seq = Some(segment.seq + 1 + segment.payload_len);
+            if let Some(stead) = self.steads.get_mut(index as usize) {
+                let buffer = &self.pool.buffer(self.pool.next())[start..];
+                let header = usize::from(segment.tcp_at)..usize::from(segment.payload_at);
+                stead.on_sender_syn(segment, &buffer[header]);
+            }
             return false;
         }
         if !segment.plain {
@@ -319,6 +358,9 @@ impl Receive {
             self.flush(index, Cause::Full, sink);
             return self.data(index, start, segment, now, sink);
         }
+        if let Some(stead) = self.steads.get_mut(index as usize) {
+            stead.on_held(segment);
+        }
         let item = Item {
             next: NONE,
             frame_at: start as u16,
@@ -345,6 +387,7 @@ impl Receive {
             }
             Held::Duplicate => {
                 self.counters.duplicates += 1;
+                self.repeated(index, segment);
                 return true;
             }
             Held::Covers => {
@@ -384,7 +427,7 @@ impl Receive {
             // No further one like this has room.
             self.owe(index, in_order, Cause::Full);
         }
-        if self.pool.free_count() == 0 {
+        while self.pool.free_count() == 0 {
             self.relieve(sink);
         }
         true
@@ -404,6 +447,11 @@ impl Receive {
             return;
         }
         let end = segment.seq + segment.payload_len;
+        if let Some(stead) = self.steads.get_mut(index as usize) {
+            stead.whole &= flow.next_seq.is_some_and(|next| end.at_or_before(next));
+        }
+        self.repeated(index, segment);
+        let flow = self.table.flow_mut(index);
         let ahead = flow.next_seq.is_none_or(|next| (end - next) as u32 <= FAR);
         flow.strays = if flow.strays > 0 && flow.stray_end == segment.seq {
             flow.strays.saturating_add(1)
@@ -411,25 +459,32 @@ impl Receive {
             1
         };
         flow.stray_end = end;
-        if ahead || flow.strays >= STRAYS {
+        // What was promised is not taken for new when it comes again.
+        let steady = self.steads.get(index as usize).is_some_and(Stead::is_known);
+        if ahead || flow.strays >= STRAYS && !steady {
             flow.next_seq = Some(end);
             flow.strays = 0;
         }
     }
 
-    /// Takes up a flow; the one that was least in use goes if there is no room.
-    fn take_up(&mut self, segment: &Segment, hash: u64, now: Instant, sink: &mut impl Sink) -> u32 {
-        self.counters.flows_created += 1;
+    /// Takes up a flow; the one that was least in use goes if there is no room. `None` when none may go.
+    fn take_up(&mut self, key: Key, hash: u64, now: Instant, sink: &mut impl Sink) -> Option<u32> {
         // Slow until it has shown otherwise.
-        let flow = Flow::new(segment.key, hash, now, 2 * self.config.hold_max);
+        let flow = Flow::new(key, hash, now, 2 * self.config.hold_max);
+        self.counters.flows_created += 1;
         if let Some(index) = self.table.insert(flow) {
-            return index;
+            return Some(index);
         }
-        let victim = self.table.victim();
+        let steads = &self.steads;
+        let may_go = |index: u32| {
+            let stead = steads.get(index as usize);
+            stead.is_none_or(|stead| stead.kept.head == NONE)
+        };
+        let victim = self.table.victim(may_go)?;
         self.flush(victim, Cause::Pressure, sink);
         self.forget(victim);
         self.counters.flows_evicted += 1;
-        self.table.insert(flow).expect("a descriptor is free")
+        self.table.insert(flow)
     }
 
     /// Drops a flow of which nothing is held.
@@ -440,6 +495,10 @@ impl Receive {
         }
         if flow.in_burst > 0 {
             self.touched.retain(|&other| other != index);
+        }
+        if let Some(stead) = self.steads.get_mut(index as usize) {
+            stead.release_all(&mut self.pool);
+            self.owing.retain(|&other| other != index);
         }
         self.table.remove(index);
     }
@@ -465,7 +524,19 @@ impl Receive {
     /// Hands on one unit of a flow that holds something.
     fn one(&mut self, index: u32, cause: Cause, sink: &mut impl Sink) {
         let flow = self.table.flow_mut(index);
-        hold::hand_on(flow, &mut self.pool, &self.config, sink);
+        let mut kept = None;
+        if let Some(stead) = self.steads.get_mut(index as usize) {
+            let seq = self.pool.item(flow.head).seq;
+            // Beyond a hole nothing is kept.
+            stead.whole &= flow.next_seq == Some(seq);
+            let may = stead.is_open() && self.pool.free_count() > self.config.buffers / 4;
+            if stead.has_promised(seq) || stead.whole && may {
+                kept = Some(&mut stead.kept);
+            } else {
+                stead.whole = false;
+            }
+        }
+        hold::hand_on(flow, &mut self.pool, &self.config, kept, sink);
         self.counters.flushed(cause);
         self.counters.units += 1;
         // What is left is younger than what has gone; for how long it was held is not known for each segment.
@@ -494,12 +565,21 @@ impl Receive {
         if let Some(index) = self.held.iter().copied().min_by_key(oldest) {
             self.flush(index, Cause::Pressure, sink);
         }
+        if self.pool.free_count() == 0 {
+            for stead in &mut self.steads {
+                stead.release_unpromised(&mut self.pool);
+            }
+        }
     }
 
     /// Drops a flow that has been silent for long; one is looked at each time.
     fn age(&mut self, now: Instant, sink: &mut impl Sink) {
         if let Some(index) = self.table.next_in_turn()
             && now.since(self.table.flow(index).last) > self.config.age_max
+            && self
+                .steads
+                .get(index as usize)
+                .is_none_or(|stead| stead.kept.head == NONE)
         {
             self.flush(index, Cause::Timeout, sink);
             self.forget(index);

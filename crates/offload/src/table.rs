@@ -101,19 +101,22 @@ impl Table {
         self.flows[index as usize].as_ref().map(|_| index)
     }
 
-    /// A flow that was not used since this was last asked: the least harm when one must go. The table must be full.
-    pub(crate) fn victim(&mut self) -> u32 {
-        loop {
+    /// A flow that was not used since this was last asked and that `may_go`: the least harm when one must go. `None` when there is none.
+    pub(crate) fn victim(&mut self, may_go: impl Fn(u32) -> bool) -> Option<u32> {
+        for _ in 0..2 * self.flows.len() {
             if let Some(index) = self.next_in_turn()
                 && !std::mem::take(&mut self.flow_mut(index).used)
+                && may_go(index)
             {
-                return index;
+                return Some(index);
             }
         }
+        None
     }
 
-    /// All flows.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.flows.iter().flatten()
+    /// All flows, with their indices.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Flow)> {
+        let flows = self.flows.iter().enumerate();
+        flows.filter_map(|(index, flow)| Some((index, flow.as_ref()?)))
     }
 }

@@ -286,6 +286,90 @@ fn files_arrive_whole_over_a_bad_wire() {
 }
 
 #[test]
+fn what_the_card_acknowledges_arrives_whole() {
+    check((|| {
+        for wire in [Wire::Plain, Wire::Impaired] {
+            let lab = Lab::new(wire, &["--active-ack"])?;
+            lab.fetch(&lab.far, &lab.near, FAR, 6_000_001)?;
+            lab.fetch(&lab.near, &lab.far, NEAR, 2_000_001)?;
+            lab.fetch(&lab.far, &lab.near, FAR_V6, 6_000_001)?;
+            // No ECN is asked for by the kernels here, which the card would leave alone.
+            ensure!(lab.counter("active_acks")? > 0, "acknowledged by the card");
+            let said = lab.card_says()?;
+            for flow in said["flows"].as_array().into_iter().flatten() {
+                ensure!(flow["ahead"] == 0, "the kernel has all of it: {flow}");
+            }
+            lab.finish()?;
+        }
+        Ok(())
+    })());
+}
+
+/// A share of files, by SMB.
+fn samba(wire: Wire, more: &[&str], len: u64) -> Result<()> {
+    let lab = Lab::new(wire, more)?;
+    let root = lab.directory.join("samba");
+    for part in ["share", "state"] {
+        std::fs::create_dir_all(root.join(part))?;
+    }
+    let file = root.join("share/file");
+    write_file(&file, 9, len as usize)?;
+    let state = root.join("state");
+    let state = state.display();
+    let text = format!(
+        "[global]\nserver role = standalone server\nmap to guest = Bad User\nguest account = root\ndisable netbios = yes\nsmb ports = 445\n\
+         load printers = no\nprivate dir = {state}\nlock directory = {state}\nstate directory = {state}\ncache directory = {state}\n\
+         pid directory = {state}\nncalrpc dir = {state}/rpc\nlog file = {state}/log\n[share]\npath = {}\nguest ok = yes\nread only = no\n",
+        root.join("share").display()
+    );
+    let config = lab.directory.join("smb.conf");
+    std::fs::write(&config, text)?;
+    let server = lab.start(
+        &lab.far,
+        &format!(
+            "/usr/sbin/smbd -F --no-process-group -s {}",
+            config.display()
+        ),
+    )?;
+    wait_until("smbd answers", seconds(30), || {
+        let line = format!("smbclient -s {} //{FAR}/share -N -c ls", config.display());
+        let ended = lab.start(&lab.near, &line)?.wait(seconds(30))?;
+        Ok(ended.status.success())
+    })?;
+    let got = lab.directory.join("got");
+    let script = lab.directory.join("commands");
+    std::fs::write(
+        &script,
+        format!("get file {0}\nput {0} back\n", got.display()),
+    )?;
+    let words = [
+        "sh",
+        "-c",
+        &format!(
+            "exec smbclient -s {} //{FAR}/share -N < {}",
+            config.display(),
+            script.display()
+        ),
+    ];
+    let ended = Process::spawn(&lab.near, &lab.directory, command(&words))?;
+    ended.wait(seconds(60))?.success()?;
+    ensure_same(&file, &got)?;
+    ensure_same(&file, &root.join("share/back"))?;
+    server.stop(Signal::KILL, seconds(10))?;
+    lab.finish()
+}
+
+#[test]
+fn samba_carries_files() {
+    check(samba(Wire::Plain, &[], 20_000_003));
+}
+
+#[test]
+fn samba_carries_files_over_a_bad_wire() {
+    check(samba(Wire::Impaired, &["--active-ack"], 2_000_003));
+}
+
+#[test]
 fn small_messages_are_answered() {
     check((|| {
         let lab = Lab::new(Wire::Plain, &[])?;

@@ -24,6 +24,10 @@ pub struct Spec {
     pub window: u16,
     pub timestamps: Option<Timestamps>,
     pub tos: u8,
+    /// The shift of the window that a SYN tells, among the options of a common one.
+    pub syn: Option<u8>,
+    /// From the host.
+    pub reversed: bool,
     pub payload: Vec<u8>,
 }
 
@@ -40,6 +44,8 @@ impl Spec {
             window: 500,
             timestamps: Some(Timestamps { value: 9, echo: 3 }),
             tos: 0,
+            syn: None,
+            reversed: false,
             payload: (offset..offset + len).map(byte_at).collect(),
         }
     }
@@ -75,9 +81,13 @@ impl Spec {
             let tag = [0x81, 0, (vlan >> 8) as u8, vlan as u8];
             frame.splice(12..12, tag);
         }
+        let (src_port, dst_port) = match self.reversed {
+            false => (self.port, 80),
+            true => (80, self.port),
+        };
         let header = tcp::Header {
-            src_port: self.port,
-            dst_port: 80,
+            src_port,
+            dst_port,
             seq: Seq(self.seq),
             ack: Seq(self.ack),
             flags: self.flags,
@@ -85,6 +95,9 @@ impl Spec {
             urgent: 0,
             options: Options {
                 timestamps: self.timestamps,
+                window_scale: self.syn,
+                mss: self.syn.map(|_| 1460),
+                sack_permitted: self.syn.is_some(),
                 ..Options::default()
             },
         };
@@ -92,11 +105,15 @@ impl Spec {
         header.emit(&mut segment);
         segment.extend_from_slice(&self.payload);
         let len = segment.len() as u16;
-        let (src, dst) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
-        let (src6, dst6) = (
+        let (mut src, mut dst) = (Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1));
+        let (mut src6, mut dst6) = (
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
         );
+        if self.reversed {
+            std::mem::swap(&mut src, &mut dst);
+            std::mem::swap(&mut src6, &mut dst6);
+        }
         let pseudo = if self.v6 {
             checksum::pseudo_v6(src6, dst6, tcp::PROTOCOL, len.into())
         } else {
