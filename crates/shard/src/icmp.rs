@@ -11,6 +11,7 @@ use crate::datagram::Failure;
 use crate::error::errno;
 use crate::memory::Memory;
 use crate::reply::Reply;
+use crate::segment_in::headers_len;
 use crate::shard::Shard;
 use crate::table::{Pair, Place, Tuple};
 
@@ -124,10 +125,10 @@ impl<M: Memory> Shard<M> {
                 {
                     let believed = stream.connection.on_icmp(&self.config.tcp, error, seq, now);
                     if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
-                        let (remote, limit) =
-                            (stream.tuple.remote_ip(), stream.connection.path_segment());
+                        let remote = stream.tuple.remote_ip();
+                        let mtu = stream.connection.path_segment() + headers_len(remote);
                         self.counters.paths_refused +=
-                            u64::from(!self.paths.learn(remote, limit, now));
+                            u64::from(!self.paths.learn(remote, mtu, now));
                     }
                 }
                 self.settle(index);

@@ -1,6 +1,6 @@
-//! What is known of paths that are smaller than the link, for all connections to a host (RFC 1191 6.2, RFC 8201 5.2).
+//! What is known of paths that are smaller than the link, for all sockets that speak to a host (RFC 1191 6.2, RFC 8201 5.2).
 //!
-//! Only what a connection has believed comes here: a report that quotes a segment of it in flight.
+//! Only what a socket has believed comes here: a report that quotes a segment in flight of a connection, or a datagram of a socket that is there.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ pub struct Paths {
 /// A path.
 #[derive(Clone, Copy)]
 struct Known {
-    /// The largest segment that passes: its options included, headers not.
-    segment: u16,
+    /// The largest packet that passes, in bytes.
+    mtu: u16,
     until: Instant,
 }
 
@@ -33,14 +33,14 @@ impl Paths {
         }
     }
 
-    /// The largest segment that passes to `remote`, if it is less than the link would carry.
+    /// The largest packet that passes to `remote`, in bytes, if it is less than the link would carry.
     pub fn get(&self, remote: IpAddr, now: Instant) -> Option<u16> {
         let known = self.known.get(&remote)?;
-        (known.until > now).then_some(known.segment)
+        (known.until > now).then_some(known.mtu)
     }
 
-    /// A router says how much passes to `remote`. False when there is no room for it: those known before are kept.
-    pub fn learn(&mut self, remote: IpAddr, segment: u16, now: Instant) -> bool {
+    /// A router says that packets of `mtu` bytes pass to `remote`. False when there is no room for it: those known before are kept.
+    pub fn learn(&mut self, remote: IpAddr, mtu: u16, now: Instant) -> bool {
         if !self.known.contains_key(&remote) && self.known.len() >= self.limit {
             // Rare enough to look at all of them.
             self.known.retain(|_, known| known.until > now);
@@ -49,7 +49,7 @@ impl Paths {
             }
         }
         let until = now + LIFETIME;
-        self.known.insert(remote, Known { segment, until });
+        self.known.insert(remote, Known { mtu, until });
         true
     }
 }

@@ -421,7 +421,7 @@ impl<M: Memory> Shard<M> {
         };
         let first = self.first_mtu(remote).ok_or(crate::Error::NotConnected)?;
         let known = self.paths.get(remote, now);
-        Ok(known.map_or(first, |limit| first.min(limit + headers_len(remote))))
+        Ok(known.map_or(first, |mtu| first.min(mtu)))
     }
 
     /// What the IP headers of a connection say that belongs to no socket.
@@ -564,8 +564,13 @@ impl Counters {
     }
 }
 
+/// The largest segment in a packet of so many bytes.
+pub(crate) fn largest_segment(mtu: u16, remote: IpAddr) -> u16 {
+    mtu.saturating_sub(headers_len(remote))
+}
+
 /// What IP and TCP headers take of a packet to `remote`.
-fn headers_len(remote: IpAddr) -> u16 {
+pub(crate) fn headers_len(remote: IpAddr) -> u16 {
     match remote {
         IpAddr::V4(_) => HEADERS_LEN_V4,
         IpAddr::V6(_) => HEADERS_LEN_V6,

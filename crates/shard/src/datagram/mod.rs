@@ -10,7 +10,6 @@ mod groups;
 mod input;
 mod leave;
 mod open;
-mod paths;
 mod report;
 mod send;
 mod settings;
@@ -32,7 +31,6 @@ use crate::socket::{Marks, View, ViewFlags};
 use crate::table::Table;
 use groups::Membership;
 use leave::Leaving;
-use paths::Paths;
 use settings::Settings;
 
 /// Buffers of a socket that sets none, in bytes (Linux's `net.core.rmem_default` and `wmem_default`).
@@ -86,8 +84,6 @@ pub(crate) struct Udp {
     pub any: Option<u32>,
     /// Datagrams that are to leave, oldest first.
     pub outbox: VecDeque<Leaving>,
-    /// Paths that take less than the link.
-    pub paths: Paths,
     /// Datagrams between sockets of this host that another shard is to deliver; none: all others.
     pub crossing: VecDeque<(Option<u16>, Vec<u8>)>,
     /// Groups with members here.
@@ -103,7 +99,6 @@ impl Udp {
             table: Table::new(secrets.table),
             any: None,
             outbox: VecDeque::new(),
-            paths: Paths::default(),
             crossing: VecDeque::new(),
             memberships: Vec::new(),
             found: Vec::new(),

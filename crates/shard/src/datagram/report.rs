@@ -11,6 +11,9 @@ use crate::shard::Shard;
 use crate::socket::{Kind, SocketId};
 use crate::table::Tuple;
 
+/// Paths of less nobody is believed to have (Linux's `min_pmtu`; RFC 8200 5).
+const LEAST_V4: u16 = 552;
+const LEAST_V6: u16 = 1280;
 /// Bytes of a datagram that a report quotes at most.
 pub(super) const QUOTE_MAX: usize = 416;
 
@@ -59,8 +62,13 @@ impl<M: Memory> Shard<M> {
         };
         self.counters.icmp_errors_in += 1;
         if failure.info != 0 {
+            let remote = tuple.remote_ip();
+            let least = if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
             let mtu = failure.info.min(u32::from(u16::MAX)) as u16;
-            self.udp.paths.learn(tuple.remote_ip(), mtu, now);
+            let learned = self.paths.learn(remote, mtu.max(least), now);
+            self.counters.paths_refused += u64::from(!learned);
+            // IP_MTU tells.
+            self.mark_changed(index);
         }
         self.fail_datagram(index, tuple, failure);
     }

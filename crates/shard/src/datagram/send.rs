@@ -185,10 +185,10 @@ impl<M: Memory> Shard<M> {
             (SocketAddr::V6(_), 0) => self.v6.mtu(),
             (SocketAddr::V6(_), most) => self.v6.mtu().min(most),
         };
-        if settings.discovery(remote).listens() {
-            self.udp.paths.mtu(remote.ip(), mtu, now)
-        } else {
-            mtu
+        let known = self.paths.get(remote.ip(), now);
+        match known.filter(|_| settings.discovery(remote).listens()) {
+            Some(known) => mtu.min(known),
+            None => mtu,
         }
     }
 

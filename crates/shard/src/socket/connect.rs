@@ -13,6 +13,7 @@ use crate::ports::Ports;
 use crate::recv_ring::RecvRing;
 use crate::route::Route;
 use crate::segment::Fields;
+use crate::segment_in::largest_segment;
 use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::table::{Place, Tuple};
@@ -87,7 +88,8 @@ impl<M: Memory> Shard<M> {
             open.begin_after(old);
         }
         let mut connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
-        if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
+        if let Some(mtu) = self.paths.get(tuple.remote_ip(), now) {
+            let limit = largest_segment(mtu, tuple.remote_ip());
             connection.start_on_path(&self.config.tcp, limit, now);
         }
         let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);

@@ -10,6 +10,7 @@ use super::{
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
 use crate::ports::{Bound, Ports};
+use crate::segment_in::largest_segment;
 use crate::shard::Shard;
 use crate::table::{Place, Tuple};
 use crate::tuning;
@@ -225,7 +226,8 @@ impl<M: Memory> Shard<M> {
         make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
     ) -> Option<u32> {
         let mut connection = make(&self.config.tcp, &options.tcp);
-        if let Some(limit) = self.paths.get(tuple.remote_ip(), now) {
+        if let Some(mtu) = self.paths.get(tuple.remote_ip(), now) {
+            let limit = largest_segment(mtu, tuple.remote_ip());
             connection.start_on_path(&self.config.tcp, limit, now);
         }
         let mss = self.segment_size(tuple.remote_ip(), &options)?;

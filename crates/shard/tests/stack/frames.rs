@@ -19,7 +19,7 @@ fn icmp(flying: &Flying) -> Option<(ipv4::Header, Message<'_>)> {
     Some((header, Message::parse(payload).ok()?))
 }
 
-fn encode(message: &Message<'_>) -> Vec<u8> {
+pub fn encode(message: &Message<'_>) -> Vec<u8> {
     let mut bytes = vec![0; message.encoded_len()];
     message.emit(&mut bytes);
     bytes

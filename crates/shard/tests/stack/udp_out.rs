@@ -3,9 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use millrace_shard::{DatagramOpt, Discovery, Error, Opt, Poll, Reuse, SendTo, errno};
-use millrace_wire::{ethernet, ipv4, udp};
+use millrace_wire::{ethernet, icmpv4, ipv4, udp};
 
 use crate::datagrams::{ANY, ANY6, peer, to};
+use crate::frames::encode;
+use crate::hostile::{HOST, packet};
 use crate::net::{A, ADDRESSES, ADDRESSES_V6, B, Flying, Net, Random, config, pattern};
 
 #[test]
@@ -60,6 +62,71 @@ fn rfc1191_who_wants_whole_packets_is_refused_what_the_link_does_not_take() {
         (*side == A && header.protocol == udp::PROTOCOL).then_some(header.dont_fragment)
     });
     assert!(whole.clone().count() == 1 && whole.clone().all(|whole| whole));
+}
+
+/// What a router says of a datagram holds for all that goes there for ten minutes, connections among it.
+#[test]
+fn rfc1191_6_3_a_path_learned_from_a_datagram_is_everybodys() {
+    let mut net = Net::new();
+    let end = net.end(B, 53);
+    let server = net.udp_at(B, ANY, 53);
+    let client = net.udp_to(A, end);
+    let now = net.now();
+    for option in [
+        DatagramOpt::ErrorsV4(true),
+        DatagramOpt::DiscoveryV4(Discovery::Always),
+    ] {
+        net.shards[A]
+            .set_option(client, Opt::Datagram(option), now)
+            .unwrap();
+    }
+    net.say(A, client, peer(), &[7; 1400]).unwrap();
+    net.run(10_000);
+    assert!(net.hears(B, server).is_some());
+    assert_eq!(net.view(A, client).mtu, 1500);
+    let sent = net.log.iter().find_map(|(side, flying)| {
+        let (_, packet) = ethernet::Header::parse(&flying.bytes).ok()?;
+        let (header, ..) = ipv4::Header::parse(packet).ok()?;
+        (*side == A && header.protocol == udp::PROTOCOL).then(|| packet.to_vec())
+    });
+    let too_big = icmpv4::Message::Unreachable {
+        code: icmpv4::unreachable::FRAGMENTATION_NEEDED,
+        next_hop_mtu: 1000,
+        original: &sent.unwrap()[..28 + 8],
+    };
+    net.inject(A, &packet(HOST, ADDRESSES[A], 1, &encode(&too_big)));
+    let view = net.view(A, client);
+    assert_eq!((view.mtu, view.error), (1000, errno::EMSGSIZE));
+    let report = net.shards[A].take_report(client).unwrap();
+    assert_eq!(
+        (report.errno, report.kind, report.code, report.info),
+        (errno::EMSGSIZE, 3, 4, 1000)
+    );
+    assert_eq!((report.to, &report.payload[..]), (end, &[7; 8][..]));
+    let refused = net.say(A, client, peer(), &[0; 973]);
+    assert_eq!(refused, Err(Error::MessageSize));
+    net.say(A, client, peer(), &[0; 972]).unwrap();
+    // Who does not insist sends on, in fragments.
+    let other = net.udp_to(A, end);
+    net.say(A, other, peer(), &[0; 1400]).unwrap();
+    net.run(10_000);
+    let heard = [net.hears(B, server), net.hears(B, server)];
+    assert_eq!(
+        heard.map(|bytes| bytes.map_or(0, |bytes| bytes.len())),
+        [972, 1400]
+    );
+    // A connection begins with what the path takes.
+    let listener = net.listen(80, 4);
+    let stream = net.connect(80);
+    net.run(10_000);
+    net.shards[B].accept(listener).unwrap();
+    let now = net.now();
+    assert_eq!(net.shards[A].path_mtu(stream, now), Ok(1000));
+    let info = net.shards[A].tcp_info(stream, now).unwrap();
+    assert!(info.send_mss <= 960, "{}", info.send_mss);
+    // In time it is tried anew.
+    net.run(600_000_000);
+    net.say(A, client, peer(), &[0; 1400]).unwrap();
 }
 
 #[test]
