@@ -19,10 +19,10 @@ const PORT: u16 = 5300;
 const NAMES: usize = 100;
 
 /// The words of a server that knows a few names, one of them with more to say than a packet holds.
-fn server() -> Vec<String> {
+fn server(listening: &str) -> Vec<String> {
     let mut words: Vec<String> = format!(
         "dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --pid-file --log-facility=- --no-resolv --no-hosts \
-         --port={PORT} --edns-packet-max=4096 --address=/host.test/10.1.2.3 --address=/host.test/fd00::5"
+         --port={PORT} {listening} --edns-packet-max=4096 --address=/host.test/10.1.2.3 --address=/host.test/fd00::5"
     )
     .split_whitespace()
     .map(String::from)
@@ -59,6 +59,8 @@ fn ask(address: std::net::Ipv4Addr, run: impl Fn(&[String]) -> Result<String>) -
     let answers = asked(&many)?;
     let right = answers.lines().filter(|line| *line == "10.1.2.3").count();
     ensure!(right == NAMES, "{right} of {NAMES} were answered");
+    let over_tcp = asked("+tcp host.test A")?;
+    ensure!(over_tcp.trim() == "10.1.2.3", "over TCP: {over_tcp}");
     Ok(())
 }
 
@@ -71,7 +73,10 @@ fn wait_until_begun(server: &mut Process) -> Result<()> {
 }
 
 fn dnsmasq_serves(world: &World) -> Result<()> {
-    let mut server = world.subject(&server())?;
+    // It drops TCP connections to addresses that no device of the kernel has, unless it is told to listen there.
+    let mut server = world.subject(&server(&format!(
+        "--bind-interfaces --listen-address={SUBJECT}"
+    )))?;
     wait_until_begun(&mut server)?;
     ask(SUBJECT, |words| {
         Ok(world.run_on_peer(words, seconds(60))?.text())
@@ -80,7 +85,7 @@ fn dnsmasq_serves(world: &World) -> Result<()> {
 }
 
 fn dig_is_served(world: &World) -> Result<()> {
-    let mut server = world.peer(&server())?;
+    let mut server = world.peer(&server(""))?;
     wait_until_begun(&mut server)?;
     ask(PEER, |words| {
         Ok(world.run_on_subject(words, seconds(60))?.text())

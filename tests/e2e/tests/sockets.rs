@@ -239,6 +239,7 @@ statements! {
     u7_options_of_datagrams_hold
     u7_path_mtu_discovery_is_a_choice
     u7_time_to_live_and_class_ride_along
+    u8_groups_are_joined_by_device
     u8_groups_reach_over_the_link
     u8_many_datagrams_may_be_received_as_one
     u8_members_of_a_group_all_hear

@@ -1,5 +1,6 @@
 /* Datagram sockets: what rides along with a datagram, groups, and ways to send many at once. */
 #include "harness.h"
+#include <net/if.h>
 #include <linux/errqueue.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
@@ -385,6 +386,24 @@ STATEMENT(u8_members_of_a_group_all_hear)
     CHECK(memcmp(it->data, "last", 4) == 0);
     close(one);
     close(two);
+    close(fd);
+}
+
+STATEMENT(u8_groups_are_joined_by_device)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in group = { .sin_family = AF_INET };
+    struct group_req request = { .gr_interface = if_nametoindex("lo") };
+    EQUAL(inet_pton(AF_INET, "239.1.2.4", &group.sin_addr), 1);
+    memcpy(&request.gr_group, &group, sizeof group);
+    FAILS(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request - 1), EINVAL);
+    request.gr_interface = 9999;
+    FAILS(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request), ENODEV);
+    request.gr_interface = if_nametoindex("lo");
+    EQUAL(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request), 0);
+    FAILS(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request), EADDRINUSE);
+    EQUAL(setsockopt(fd, IPPROTO_IP, MCAST_LEAVE_GROUP, &request, sizeof request), 0);
+    FAILS(setsockopt(fd, IPPROTO_IP, MCAST_LEAVE_GROUP, &request, sizeof request), EADDRNOTAVAIL);
     close(fd);
 }
 

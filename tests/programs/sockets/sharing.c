@@ -190,6 +190,17 @@ STATEMENT(o2_waits_by_number_work)
     FD_SET(pair.near, &readable);
     struct timeval patience = { 5, 0 };
     EQUAL(syscall(SYS_select, pair.near + 1, &readable, NULL, NULL, &patience), 1);
+    sigset_t none;
+    sigemptyset(&none);
+    const struct {
+        const sigset_t *signals;
+        size_t length;
+    } mask = { &none, 8 };
+    FD_ZERO(&readable);
+    FD_SET(pair.near, &readable);
+    struct timespec later = { 5, 0 };
+    EQUAL(syscall(SYS_pselect6, pair.near + 1, &readable, NULL, NULL, &later, &mask), 1);
+    CHECK(FD_ISSET(pair.near, &readable));
     CHECK(FD_ISSET(pair.near, &readable));
     close(set);
     close_pair(&pair);

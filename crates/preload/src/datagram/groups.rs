@@ -11,6 +11,10 @@ use crate::engine::Engine;
 use crate::socket::Socket;
 use crate::sys::Result;
 
+/// As <linux/in.h> has them.
+pub const MCAST_JOIN_GROUP: c_int = 42;
+pub const MCAST_LEAVE_GROUP: c_int = 45;
+
 /// A group to be joined or left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -41,8 +45,40 @@ pub fn change(level: c_int, name: c_int, value: &[u8]) -> Result<Change> {
         (libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP) => change_v4(value, false),
         (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP) => change_v6(value, true),
         (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP) => change_v6(value, false),
+        (libc::IPPROTO_IP | libc::IPPROTO_IPV6, MCAST_JOIN_GROUP) => {
+            change_of_either(level, value, true)
+        }
+        (libc::IPPROTO_IP | libc::IPPROTO_IPV6, MCAST_LEAVE_GROUP) => {
+            change_of_either(level, value, false)
+        }
         _ => Err(Errno::NOPROTOOPT),
     }
+}
+
+/// `struct group_req`: the index of a device, and behind it a socket address of the level's family.
+fn change_of_either(level: c_int, value: &[u8], join: bool) -> Result<Change> {
+    const LEN: usize = 8 + size_of::<libc::sockaddr_storage>();
+    let value = value.get(..LEN).ok_or(Errno::INVAL)?;
+    let family = c_int::from(u16::from_ne_bytes([value[8], value[9]]));
+    let any = Ipv6Addr::UNSPECIFIED;
+    let octets: [u8; 16] = *value[16..].first_chunk().unwrap_or(&any.octets());
+    let (group, interface): (IpAddr, IpAddr) = match (level, family) {
+        (libc::IPPROTO_IP, libc::AF_INET) => {
+            (v4_at(value, 12)?.into(), Ipv4Addr::UNSPECIFIED.into())
+        }
+        (libc::IPPROTO_IPV6, libc::AF_INET6) => (Ipv6Addr::from(octets).into(), any.into()),
+        (libc::IPPROTO_IP, _) => return Err(Errno::INVAL),
+        _ => return Err(Errno::ADDRNOTAVAIL),
+    };
+    if !group.is_multicast() {
+        return Err(Errno::INVAL);
+    }
+    Ok(Change {
+        group,
+        join,
+        interface,
+        device: u32_at(value, 0)?,
+    })
 }
 
 /// `struct ip_mreq` or `struct ip_mreqn`.

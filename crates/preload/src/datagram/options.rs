@@ -9,7 +9,7 @@ use millrace_context::submission::{DatagramName, Name};
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
-use super::groups;
+use super::groups::{self, MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP};
 use crate::device::SO_BINDTOIFINDEX;
 use crate::options::{self, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW, Setting, VALUE_MAX};
 use crate::socket::Socket;
@@ -26,7 +26,7 @@ const IPV6_MTU: c_int = 24;
 const IPV6_DONTFRAG: c_int = 62;
 
 /// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 43] = [
+pub const ALL: [(c_int, c_int); 47] = [
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
     (SOL_SOCKET, libc::SO_BROADCAST),
@@ -70,6 +70,10 @@ pub const ALL: [(c_int, c_int); 43] = [
     (IPPROTO_UDP, UDP_SEGMENT),
     (IPPROTO_UDP, UDP_GRO),
     (SOL_SOCKET, SO_BINDTOIFINDEX),
+    (IPPROTO_IP, MCAST_JOIN_GROUP),
+    (IPPROTO_IP, MCAST_LEAVE_GROUP),
+    (IPPROTO_IPV6, MCAST_JOIN_GROUP),
+    (IPPROTO_IPV6, MCAST_LEAVE_GROUP),
 ];
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
@@ -187,14 +191,29 @@ pub fn bit(level: c_int, name: c_int) -> Result<u64> {
 
 /// Whether an option can be read.
 pub fn is_readable(level: c_int, name: c_int) -> bool {
-    let acts = [
-        (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP),
-        (IPPROTO_IP, libc::IP_DROP_MEMBERSHIP),
-        (IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP),
-        (IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP),
-    ];
     let option = (level, name);
-    (bit(level, name).is_ok() || READ_ONLY.contains(&option)) && !acts.contains(&option)
+    (bit(level, name).is_ok() || READ_ONLY.contains(&option)) && !is_membership(level, name)
+}
+
+/// Whether an option is an act, and nothing to read.
+fn is_membership(level: c_int, name: c_int) -> bool {
+    match level {
+        IPPROTO_IP => matches!(
+            name,
+            libc::IP_ADD_MEMBERSHIP
+                | libc::IP_DROP_MEMBERSHIP
+                | MCAST_JOIN_GROUP
+                | MCAST_LEAVE_GROUP
+        ),
+        IPPROTO_IPV6 => matches!(
+            name,
+            libc::IPV6_ADD_MEMBERSHIP
+                | libc::IPV6_DROP_MEMBERSHIP
+                | MCAST_JOIN_GROUP
+                | MCAST_LEAVE_GROUP
+        ),
+        _ => false,
+    }
 }
 
 /// What Linux says of an option that cannot be read.
@@ -305,8 +324,7 @@ pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<DatagramSetting>
             word::GROUP_INTERFACE_V6,
             int()? as u32,
         )),
-        (IPPROTO_IP, libc::IP_ADD_MEMBERSHIP | libc::IP_DROP_MEMBERSHIP)
-        | (IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP | libc::IPV6_DROP_MEMBERSHIP) => {
+        _ if is_membership(level, name) => {
             groups::change(level, name, value).map(DatagramSetting::Group)
         }
         _ if ALL.contains(&(level, name)) => {
@@ -407,7 +425,7 @@ mod tests {
     #[test]
     fn o1_every_option_in_the_list_has_a_meaning() {
         for (level, name) in ALL {
-            let mut value = [0u8; 20];
+            let mut value = [0u8; 136];
             value[0] = 1;
             if (level, name) == (IPPROTO_IPV6, IPV6_MTU) {
                 value[1] = 5;
@@ -419,6 +437,14 @@ mod tests {
                 }
                 (IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP | libc::IPV6_DROP_MEMBERSHIP) => {
                     value[..2].copy_from_slice(&[0xff, 0x15]);
+                }
+                (IPPROTO_IP, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) => {
+                    value[8] = libc::AF_INET as u8;
+                    value[12..16].copy_from_slice(&group);
+                }
+                (IPPROTO_IPV6, MCAST_JOIN_GROUP | MCAST_LEAVE_GROUP) => {
+                    value[8] = libc::AF_INET6 as u8;
+                    value[16..18].copy_from_slice(&[0xff, 0x15]);
                 }
                 _ => {}
             }

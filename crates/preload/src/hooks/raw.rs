@@ -5,8 +5,10 @@
 
 use std::ffi::{c_int, c_long};
 
+use libc::{fd_set, sigset_t, timespec};
+
 use super::{descriptor, epoll, hooks, io, message, options, poll, socket};
-use crate::sys;
+use crate::{memory, sys};
 
 hooks! {
     /// Defined with all the arguments that any call has: for a variadic function those not given are words without meaning, which are
@@ -47,6 +49,7 @@ hooks! {
             libc::SYS_epoll_pwait => c_long::from(epoll::epoll_pwait(fd, b as *mut _, c as c_int, d as c_int, e as *const _)),
             libc::SYS_epoll_pwait2 => c_long::from(epoll::epoll_pwait2(fd, b as *mut _, c as c_int, d as *const _, e as *const _)),
             libc::SYS_ppoll => c_long::from(poll::ppoll(a as *mut _, b as u64, c as *const _, d as *const _)),
+            libc::SYS_pselect6 => c_long::from(pselect6(fd, [b as *mut _, c as *mut _, d as *mut _], e as *const _, f as *const _)),
             libc::SYS_splice => io::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as u32) as c_long,
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(epoll::epoll_create(fd)),
@@ -61,4 +64,26 @@ hooks! {
             _ => sys::raw([number, a, b, c, d, e, f]),
         }
     }
+}
+
+/// The call has its mask behind a pointer, with a length. The time is left as it is, as by the function.
+///
+/// # Safety
+/// As the call's.
+unsafe fn pselect6(
+    count: c_int,
+    [read, write, except]: [*mut fd_set; 3],
+    timeout: *const timespec,
+    mask: *const *const sigset_t,
+) -> c_int {
+    let mut signals = std::ptr::null();
+    if !mask.is_null() {
+        if let Err(errno) = memory::check(mask.cast(), size_of::<*const sigset_t>()) {
+            return super::fail(errno);
+        }
+        // SAFETY: the caller's promise.
+        signals = unsafe { *mask };
+    }
+    // SAFETY: likewise.
+    unsafe { poll::pselect(count, read, write, except, timeout, signals) }
 }
