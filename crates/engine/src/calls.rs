@@ -16,6 +16,8 @@ use crate::worker::{Place, Worker};
 
 /// Connections that a listener's ring holds at most; more wait in the shard.
 const ACCEPTS_MAX: u32 = 4096;
+/// Connections that a program can have accepted by one socket, as far as it is believed: what comes then can still be counted.
+const TAKEN_MAX: u64 = 1 << 48;
 
 impl Worker {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
@@ -72,6 +74,9 @@ impl Worker {
             .app
             .consumed
             .load(Ordering::Acquire);
+        if taken > TAKEN_MAX {
+            return Err(EINVAL);
+        }
         let addressed = socket.and_then(|id| Some((id, self.shard.view(id)?.local)));
         let id = match (socket, addressed) {
             // Bound to an address alone: now it takes any port.

@@ -158,6 +158,36 @@ fn requests_that_make_no_sense_are_refused() {
 }
 
 /// What is read can only be what was received.
+/// A listener's backlog is reckoned with how many the program says that it has accepted.
+#[test]
+fn accepting_what_never_came_is_not_believed() {
+    let thread = engine("accepting");
+    let program = Program::attach("accepting");
+    let slot = program.socket();
+    let shared = program.region.slot(slot.index).unwrap();
+    let listen = Submission::new(Operation::Listen, slot, 4);
+    shared.app.consumed.store(u64::MAX, Ordering::Release);
+    assert_eq!(program.ask(listen).0, -i64::from(libc::EINVAL));
+    shared.app.consumed.store(0, Ordering::Release);
+    program.close(slot);
+    // One that says so while it listens is served as far as its memory goes, and others go on.
+    let listener = program.listener(8000);
+    let shared = program.region.slot(listener.index).unwrap();
+    let clients: Vec<SlotRef> = (0..8).map(|_| program.connect(8000)).collect();
+    shared.app.consumed.store(u64::MAX, Ordering::Release);
+    let more: Vec<SlotRef> = (0..8).map(|_| program.connect(8000)).collect();
+    for client in clients.into_iter().chain(more) {
+        program.close(client);
+    }
+    program.close(listener);
+    let listener = program.listener(8001);
+    let client = program.connect(8001);
+    let server = program.accept(listener);
+    transfer(&program, client, server, 10_000, || ());
+    drop(program);
+    end("accepting", thread);
+}
+
 #[test]
 fn reading_beyond_what_was_received_ends_the_connection() {
     let thread = engine("beyond");

@@ -228,7 +228,6 @@ impl<M: Memory> Shard<M> {
     ) {
         let Some(Socket {
             owner,
-            options,
             kind: Kind::Listener(listener),
             ..
         }) = self.sockets.get_mut(index)
@@ -242,8 +241,9 @@ impl<M: Memory> Shard<M> {
             self.counters.listen_overflows += 1;
             return;
         }
-        let options = *options;
-        let options = &options;
+        let Some(Socket { options, .. }) = self.sockets.get(index) else {
+            return;
+        };
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
             self.counters.ip_no_route += 1;
             return;

@@ -185,7 +185,7 @@ impl<M: Memory> Shard<M> {
         }
         let towards = match address {
             IpAddr::V4(group) if self.routes.is_broadcast(group) => {
-                // What stands in for another knows nothing of its options.
+                // What stands in for another does not know what was set before it was bound.
                 if !datagram.settings.broadcast && datagram.home.is_none() {
                     return Err(Error::AccessDenied);
                 }

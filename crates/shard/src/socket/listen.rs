@@ -216,6 +216,7 @@ impl<M: Memory> Shard<M> {
         made
     }
 
+    #[inline]
     fn make_accepted(
         &mut self,
         listener: u32,
