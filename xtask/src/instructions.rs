@@ -19,38 +19,76 @@ struct Kind {
     mode: &'static str,
     counts: [u64; 2],
     rest: &'static [&'static str],
-    /// Operations in each of the mode's units.
-    per: u64,
+    per: Per,
 }
 
-const KINDS: [Kind; 4] = [
+/// What the instructions are divided by.
+#[derive(Clone, Copy)]
+enum Per {
+    /// Operations in each of the mode's units.
+    Unit(u64),
+    /// Segments with payload, or without, that the example says have arrived; counted is only what this function of its does.
+    Segment { bare: bool, within: &'static str },
+}
+
+const KINDS: [Kind; 7] = [
     Kind {
         name: "connect, 64 bytes each way, close",
         mode: "short",
         counts: [1_000, 3_000],
         rest: &["64"],
-        per: 1,
+        per: Per::Unit(1),
     },
     Kind {
         name: "64 bytes there and back",
         mode: "ping",
         counts: [2_000, 6_000],
         rest: &["64"],
-        per: 1,
+        per: Per::Unit(1),
     },
     Kind {
         name: "a kilobyte of bulk, checksums included",
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
-        per: 1_000,
+        per: Per::Unit(1_000),
     },
     Kind {
         name: "a kilobyte of bulk, checksums left to the device",
         mode: "bulk",
         counts: [8, 24],
         rest: &["offload"],
-        per: 1_000,
+        per: Per::Unit(1_000),
+    },
+    Kind {
+        name: "a segment of 1,448 bytes out, as transmitted with its checksum",
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &[],
+        per: Per::Segment {
+            bare: false,
+            within: "*transmit_requests*",
+        },
+    },
+    Kind {
+        name: "a segment of 1,448 bytes in, in order, checksum included",
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &[],
+        per: Per::Segment {
+            bare: false,
+            within: "*input_payload*",
+        },
+    },
+    Kind {
+        name: "a pure acknowledgement in",
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &[],
+        per: Per::Segment {
+            bare: true,
+            within: "*input_bare*",
+        },
     },
 ];
 
@@ -92,8 +130,8 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
     let mut good = true;
     for kind in &KINDS {
         let [less, more] = kind.counts;
-        let each = (count(&pair, kind, more)? - count(&pair, kind, less)?) as f64
-            / ((more - less) * kind.per) as f64;
+        let (less, more) = (count(&pair, kind, less)?, count(&pair, kind, more)?);
+        let each = (more.0 - less.0) as f64 / (more.1 - less.1) as f64;
         text += &format!("\"{}\" = {each:.0}\n", kind.name);
         let before = value(&known, &format!("\"{}\"", kind.name));
         let before = before.and_then(|text| text.parse::<f64>().ok());
@@ -140,8 +178,8 @@ fn build(root: &Path) -> Result<std::path::PathBuf> {
     Ok(target.join("release/examples/pair"))
 }
 
-/// Instructions of one run.
-fn count(pair: &Path, kind: &Kind, count: u64) -> Result<u64> {
+/// Instructions of one run, and what they are divided by.
+fn count(pair: &Path, kind: &Kind, count: u64) -> Result<(u64, u64)> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -150,6 +188,10 @@ fn count(pair: &Path, kind: &Kind, count: u64) -> Result<u64> {
             "GLIBC_TUNABLES",
             "glibc.cpu.x86_rep_movsb_threshold=1000000000",
         )
+        .args(match kind.per {
+            Per::Unit(_) => None,
+            Per::Segment { within, .. } => Some(format!("--toggle-collect={within}")),
+        })
         .arg(pair)
         .args([kind.mode, &count.to_string()])
         .args(kind.rest);
@@ -160,7 +202,17 @@ fn count(pair: &Path, kind: &Kind, count: u64) -> Result<u64> {
         .lines()
         .find_map(|line| line.split_once("Collected : "));
     let (_, number) = collected.with_context(|| format!("valgrind counted nothing: {said}"))?;
-    number.trim().parse().context("valgrind's count")
+    let instructions = number.trim().parse().context("valgrind's count")?;
+    let operations = match kind.per {
+        Per::Unit(per) => count * per,
+        Per::Segment { bare, .. } => {
+            let printed = String::from_utf8_lossy(&ran.stdout);
+            let number = |at| printed.split_whitespace().nth(at)?.parse().ok();
+            // "N segments with payload, M without"
+            number(if bare { 4 } else { 0 }).context("the example says how many segments")?
+        }
+    };
+    Ok((instructions, operations))
 }
 
 fn output(command: &mut Command) -> Result<String> {
