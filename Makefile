@@ -33,6 +33,7 @@ unit: deps
 # One test at a time: they share two cores and measure nothing, but disturb each other's timing all the same.
 e2e: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make e2e: needs root: it creates network namespaces and TAP devices; try: sudo make e2e' >&2; exit 1; }
+	$(CARGO) build --release --locked -p millrace --examples
 	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=1 $(ARGS)
 
 # Instructions, beside what docs/instructions.toml says.

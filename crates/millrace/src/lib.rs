@@ -39,6 +39,7 @@
 
 mod builder;
 mod core;
+mod descriptor;
 mod engine;
 mod link;
 mod listener;
@@ -54,6 +55,7 @@ mod udp;
 
 pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;
+pub use descriptor::Descriptor;
 pub use engine::Engine;
 pub use link::{Link, LinkError, Tap};
 pub use listener::{Incoming, TcpListener, TcpOptions};

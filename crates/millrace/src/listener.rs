@@ -171,13 +171,14 @@ impl TcpListener {
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
-    pub async fn request_async(&self) -> io::Result<Incoming<'_>> {
+    pub async fn request_async(&self) -> io::Result<Incoming> {
         let request = poll_fn(|cx| {
             self.socket
                 .poll(cx, Side::Read, |core, id| core.shard.next_request(id))
         });
         Ok(Incoming {
-            listener: self,
+            stack: self.socket.stack.clone(),
+            listener: self.socket.id,
             request: request.await?,
             settled: false,
         })
@@ -261,14 +262,15 @@ impl TcpListener {
 /// A connection that somebody asks for. Dropped without an answer, it is refused.
 #[derive(Debug)]
 #[must_use]
-pub struct Incoming<'a> {
-    listener: &'a TcpListener,
+pub struct Incoming {
+    stack: Stack,
+    listener: SocketId,
     request: Request,
     /// It is somebody's, or nobody's any more.
     settled: bool,
 }
 
-impl Incoming<'_> {
+impl Incoming {
     /// Who was meant.
     pub fn local_addr(&self) -> SocketAddr {
         self.request.local
@@ -284,18 +286,17 @@ impl Incoming<'_> {
     /// # Errors
     /// `ENOTCONN` when it was taken back, or is not completed.
     pub async fn accept_async(mut self) -> io::Result<TcpStream> {
-        let socket = &self.listener.socket;
         let admit = |core: &mut Core| core.shard.admit(&self.request, core.now);
-        socket.stack.with(admit).map_err(system)?;
+        self.stack.with(admit).map_err(system)?;
         let accepted = poll_fn(|cx| {
-            socket.poll(cx, Side::Read, |core, id| {
-                core.shard.accept_requested(id, &self.request)
+            self.stack.attempt(cx, self.listener, Side::Read, |core| {
+                core.shard.accept_requested(self.listener, &self.request)
             })
         });
         let id = accepted.await?;
         self.settled = true;
         Ok(TcpStream {
-            socket: Socket::new(&socket.stack, id),
+            socket: Socket::new(&self.stack, id),
         })
     }
 
@@ -303,15 +304,14 @@ impl Incoming<'_> {
     pub fn refuse(self) {}
 }
 
-impl Drop for Incoming<'_> {
+impl Drop for Incoming {
     fn drop(&mut self) {
         if self.settled {
             return;
         }
-        let socket = &self.listener.socket;
         // It may have been admitted, and even be complete.
-        socket.stack.with(
-            |core| match core.shard.accept_requested(socket.id, &self.request) {
+        self.stack.with(
+            |core| match core.shard.accept_requested(self.listener, &self.request) {
                 Ok(id) => core.close(id),
                 Err(_) => core.shard.turn_away(&self.request),
             },

@@ -17,12 +17,20 @@ use millrace_wire::offload::Frame;
 use rustix::event::{Timespec, epoll};
 
 use crate::core::{Clock, Core, LinkErrors, Side};
+use crate::descriptor::Watched;
 use crate::link::Link;
 use crate::peers::Peers;
 use crate::tasks::{JoinHandle, Remote, Tasks, joined};
 
 const TOKEN_LINK: u64 = 1;
 const TOKEN_DOORBELL: u64 = 2;
+/// Those of descriptors that tasks wait for begin here.
+const TOKEN_WATCHED: u64 = 16;
+/// Events taken from the kernel at once.
+const EVENTS: usize = 64;
+
+/// Descriptors that tasks wait for, by place.
+type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 
 /// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of them and of its sockets.
 ///
@@ -39,6 +47,7 @@ struct Inner {
     core: RefCell<Core>,
     tasks: Tasks,
     epoll: OwnedFd,
+    watching: RefCell<Watching>,
     /// Sockets that were dropped while the stack was borrowed.
     closing: RefCell<Vec<SocketId>>,
 }
@@ -72,6 +81,7 @@ impl Stack {
                 core: RefCell::new(Core::new(shard, port, clock, peers)),
                 tasks: Tasks::new(remote),
                 epoll,
+                watching: RefCell::default(),
                 closing: RefCell::default(),
             }),
         })
@@ -81,6 +91,10 @@ impl Stack {
     /// Never waits.
     pub fn poll(&self) -> usize {
         self.inner.tasks.enter(|| {
+            if !self.inner.watching.borrow().is_empty() {
+                // What fails here fails in `wait`, which says so.
+                let _ = self.take_events(Some(&Timespec::default()));
+            }
             let received = {
                 let mut core = self.inner.core.borrow_mut();
                 core.read_clock();
@@ -175,10 +189,61 @@ impl Stack {
             tv_sec: patience.as_secs() as i64,
             tv_nsec: patience.subsec_nanos().into(),
         });
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
-        match epoll::wait(&self.inner.epoll, &mut events, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        self.take_events(timeout.as_ref())
+    }
+
+    /// Takes what the kernel has to say, waiting for it so long; wakes those whose descriptors it is about.
+    fn take_events(&self, timeout: Option<&Timespec>) -> io::Result<()> {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
+        let events = match epoll::wait(&self.inner.epoll, &mut events, timeout) {
+            Ok((events, _)) => events,
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let watching = self.inner.watching.borrow();
+        for event in events {
+            let place = event.data.u64().checked_sub(TOKEN_WATCHED);
+            let watched = place.and_then(|place| watching.get(place as usize));
+            if let Some(Some(watched)) = watched {
+                watched.borrow_mut().note(event.flags);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the stack wait for a descriptor as well.
+    pub(crate) fn watch(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        watched: Rc<RefCell<Watched>>,
+    ) -> io::Result<usize> {
+        use epoll::EventFlags as Flags;
+        let mut watching = self.inner.watching.borrow_mut();
+        let place = match watching.iter().position(Option::is_none) {
+            Some(place) => place,
+            None => {
+                watching.push(None);
+                watching.len() - 1
+            }
+        };
+        epoll::add(
+            &self.inner.epoll,
+            descriptor,
+            epoll::EventData::new_u64(TOKEN_WATCHED + place as u64),
+            Flags::IN | Flags::OUT | Flags::RDHUP | Flags::PRI | Flags::ET,
+        )?;
+        watching[place] = Some(watched);
+        Ok(place)
+    }
+
+    /// Undoes [`Stack::watch`].
+    pub(crate) fn unwatch(&self, descriptor: BorrowedFd<'_>, place: usize) {
+        // It can only fail for a descriptor that is closed, which is not watched any more.
+        let _ = epoll::delete(&self.inner.epoll, descriptor);
+        let mut watching = self.inner.watching.borrow_mut();
+        watching[place] = None;
+        while watching.last().is_some_and(Option::is_none) {
+            watching.pop();
         }
     }
 

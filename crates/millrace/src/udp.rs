@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use millrace_shard::{Error, Opt, Options, SendTo, SocketId};
+use millrace_shard::{Error, Opt, Options, Reuse, SendTo, SocketId};
 use millrace_wire::record::Record;
 
 use crate::core::{Core, Side};
@@ -114,8 +114,8 @@ impl UdpSocket {
         })
     }
 
-    /// A socket that hears every datagram which no other one does, to whatever address and port it was sent: see [`crate::Builder::any_address`]. It cannot send; to answer,
-    /// [`UdpSocket::bind`] one to [`Received::to`], and connect it to [`Received::from`]: from then on that one hears what follows.
+    /// A socket that hears every datagram which no other one does, to whatever address and port it was sent: see [`crate::Builder::any_address`]. It cannot send:
+    /// [`UdpSocket::answering`] makes one that can.
     ///
     /// # Errors
     /// `EADDRINUSE` when there is such a socket.
@@ -133,6 +133,24 @@ impl UdpSocket {
                 socket: Socket::new(stack, id),
             })
         })
+    }
+
+    /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, and hears what that one sends from now on.
+    ///
+    /// # Errors
+    /// Those of [`UdpSocket::bind`] and [`UdpSocket::connect`].
+    pub fn answering(stack: &Stack, received: &Received) -> io::Result<UdpSocket> {
+        // Others may answer others as the same.
+        let options = Options {
+            reuse: Reuse {
+                address: true,
+                port: false,
+            },
+            ..Options::default()
+        };
+        let socket = UdpSocket::bind_with(stack, received.to, &options)?;
+        socket.connect(received.from)?;
+        Ok(socket)
     }
 
     /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there.

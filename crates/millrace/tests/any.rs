@@ -165,9 +165,8 @@ fn datagrams_to_anybody_are_answered_by_whoever_was_meant() {
         let mut buffer = [0; 64];
         let received = all.recv_with_info(&mut buffer).expect("it came");
         assert_eq!(received.to.to_string(), to);
-        let flow = UdpSocket::bind(&proxy, received.to).expect("anybody's");
+        let flow = UdpSocket::answering(&proxy, &received).expect("anybody's");
         flow.set_nonblocking(true);
-        flow.connect(received.from).expect("a way");
         flow.send(b"there").expect("room");
         turns(&client, &proxy);
         assert_eq!(asking.recv(&mut buffer).expect("an answer"), 5);
@@ -176,5 +175,14 @@ fn datagrams_to_anybody_are_answered_by_whoever_was_meant() {
         turns(&client, &proxy);
         assert_eq!(flow.recv(&mut buffer).expect("it came"), 4);
         assert!(all.recv_with_info(&mut buffer).is_err());
+        // Another who means the same one is another flow.
+        let other = UdpSocket::connected(&client, to.parse().expect("one")).expect("a port");
+        other.send(b"me too").expect("room");
+        turns(&client, &proxy);
+        let received = all.recv_with_info(&mut buffer).expect("it came");
+        let second = UdpSocket::answering(&proxy, &received).expect("anybody's");
+        second.send(b"you").expect("room");
+        turns(&client, &proxy);
+        assert_eq!(other.recv(&mut buffer).expect("an answer"), 3);
     }
 }

@@ -19,6 +19,7 @@ pub mod wire;
 pub mod world;
 
 pub use anyhow::{Context, Result, anyhow, bail, ensure};
+pub use directory::Directory;
 pub use process::{Ended, Process, command};
 pub use scenario::{seconds, wait_until};
-pub use world::{Link, PEER, SUBJECT, Stack, World};
+pub use world::{Link, PEER, SUBJECT, Stack, World, example};

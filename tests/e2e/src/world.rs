@@ -282,6 +282,17 @@ pub fn millrace() -> PathBuf {
     target.join("release/millrace")
 }
 
+/// An example of the library's, built beside the `millrace` binary.
+pub fn example(name: &str) -> Result<String> {
+    let path = millrace().with_file_name("examples").join(name);
+    ensure!(
+        path.exists(),
+        "{} is missing: run `make e2e`, which builds it",
+        path.display()
+    );
+    Ok(path.display().to_string())
+}
+
 /// The root of the checkout.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
