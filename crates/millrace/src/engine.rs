@@ -333,6 +333,7 @@ fn share(limits: &Limits, shards: u16) -> Limits {
         orphans: part(limits.orphans),
         send_memory: limits.send_memory / u64::from(shards),
         icmp_errors_per_second: part(limits.icmp_errors_per_second),
+        echo_replies_per_second: part(limits.echo_replies_per_second),
         resets_per_second: part(limits.resets_per_second),
         ..limits.clone()
     }

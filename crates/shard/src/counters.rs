@@ -101,6 +101,8 @@ counters! {
     icmp_dropped,
     /// Echo requests answered.
     icmp_echo_replies,
+    /// Echo requests not answered because of the rate limit.
+    icmp_echo_limited,
     /// ICMP errors sent.
     icmp_errors_out,
     /// ICMP errors not sent because of the rate limit.

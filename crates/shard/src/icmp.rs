@@ -1,4 +1,4 @@
-//! ICMP for IPv4: echo, errors out under a rate limit, errors in to the connection that they quote.
+//! ICMP for IPv4: echo and errors out, each under a rate limit, errors in to the connection that they quote.
 
 use std::net::IpAddr;
 
@@ -33,8 +33,10 @@ impl<M: Memory> Shard<M> {
         };
         match message {
             Message::EchoRequest { id, sequence, data } => {
-                self.counters.icmp_echo_replies += 1;
-                self.send_icmp(header, &Message::EchoReply { id, sequence, data });
+                let answer = Message::EchoReply { id, sequence, data };
+                if self.may_echo(now) && self.send_icmp(header, &answer) {
+                    self.counters.icmp_echo_replies += 1;
+                }
             }
             Message::Unreachable {
                 code: unreachable::FRAGMENTATION_NEEDED,
@@ -73,6 +75,13 @@ impl<M: Memory> Shard<M> {
             // Source quench (RFC 6633), redirects and the rest are not for us.
             Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
         }
+    }
+
+    /// Whether one more echo request may be answered now. Errors have a limit of their own: who floods us with the ones does not silence the others.
+    pub(crate) fn may_echo(&mut self, now: Instant) -> bool {
+        let allowed = self.echo_limit.allow(now);
+        self.counters.icmp_echo_limited += u64::from(!allowed);
+        allowed
     }
 
     /// Gives an error to the connection whose segment it quotes (RFC 5927: which checks that the segment can be in flight).
@@ -177,16 +186,17 @@ impl<M: Memory> Shard<M> {
             self.counters.icmp_errors_limited += 1;
             return;
         }
-        self.counters.icmp_errors_out += 1;
-        self.send_icmp(header, message);
+        if self.send_icmp(header, message) {
+            self.counters.icmp_errors_out += 1;
+        }
     }
 
-    /// Queues a message to the sender of `header`, from the address that it was sent to.
-    fn send_icmp(&mut self, header: &ipv4::Header, message: &Message<'_>) {
+    /// Queues a message to the sender of `header`, from the address that it was sent to; false when it cannot be sent.
+    fn send_icmp(&mut self, header: &ipv4::Header, message: &Message<'_>) -> bool {
         let len = message.encoded_len();
         if len + ipv4::HEADER_LEN > usize::from(u16::MAX) {
             self.counters.icmp_dropped += 1;
-            return;
+            return false;
         }
         let answer = ipv4::Header {
             src: header.dst,
@@ -209,6 +219,7 @@ impl<M: Memory> Shard<M> {
         } else {
             self.reply(Reply::Packet(buffer));
         }
+        true
     }
 }
 

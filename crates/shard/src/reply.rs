@@ -79,7 +79,7 @@ impl Replies {
     }
 }
 
-/// A token bucket that fills once a second, for answers whose number is limited.
+/// A token bucket that is filled at the start of each second, for answers whose number is limited.
 pub struct RateLimit {
     per_second: u32,
     left: u32,

@@ -66,6 +66,7 @@ pub struct Shard<M: Memory> {
     pub(crate) replies: Replies,
     pub(crate) arp_replies: VecDeque<arp::Packet>,
     pub(crate) icmp_limit: RateLimit,
+    pub(crate) echo_limit: RateLimit,
     pub(crate) reset_limit: RateLimit,
     pub(crate) ready: Ready,
     /// What a full port did not take.
@@ -149,6 +150,7 @@ impl<M: Memory> Shard<M> {
             replies: Replies::new(limits.replies),
             arp_replies: VecDeque::new(),
             icmp_limit: RateLimit::new(limits.icmp_errors_per_second),
+            echo_limit: RateLimit::new(limits.echo_replies_per_second),
             reset_limit: RateLimit::new(limits.resets_per_second),
             ready: Ready::default(),
             stalled: None,

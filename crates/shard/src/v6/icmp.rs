@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443): echo, errors out under a rate limit, errors in to the connection that they quote.
+//! ICMPv6 (RFC 4443): echo and errors out, each under a rate limit, errors in to the connection that they quote.
 
 use std::net::Ipv6Addr;
 
@@ -68,7 +68,7 @@ impl<M: Memory> Shard<M> {
             } => self.query_input(header, bytes, now),
             Message::EchoRequest { id, sequence, data } => {
                 let answer = Message::EchoReply { id, sequence, data };
-                if self.send_icmpv6(header, &answer) {
+                if self.may_echo(now) && self.send_icmpv6(header, &answer) {
                     self.counters.icmp_echo_replies += 1;
                 }
             }

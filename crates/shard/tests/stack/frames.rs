@@ -9,7 +9,7 @@ use millrace_wire::tcp::Flags;
 use millrace_wire::{ethernet, icmpv4, ipv4};
 
 use crate::hostile::{self, HOST, packet};
-use crate::net::{A, ADDRESSES, B, Flying, Net};
+use crate::net::{A, ADDRESSES, B, Flying, Net, config};
 
 /// The ICMP message in a frame.
 fn icmp(flying: &Flying) -> Option<(ipv4::Header, Message<'_>)> {
@@ -91,6 +91,32 @@ fn broadcast_echo_is_not_answered() {
         net.inject(B, &packet(HOST, Ipv4Addr::BROADCAST, 1, &request))
             .is_empty()
     );
+}
+
+/// RFC 1122 3.2.2.6 wants each answered; RFC 1812 4.3.2.8 has the reasons to stop somewhere. Errors are not held back with them.
+#[test]
+fn rfc1122_3_2_2_6_echo_is_answered_only_so_often() {
+    let mut limited = config(B);
+    limited.limits.echo_replies_per_second = 50;
+    let mut net = Net::with(config(A), limited);
+    hostile::introduce(&mut net, HOST);
+    let request = encode(&Message::EchoRequest {
+        id: 7,
+        sequence: 9,
+        data: b"x",
+    });
+    let request = packet(HOST, ADDRESSES[B], 1, &request);
+    let ask = |net: &mut Net| -> usize { (0..80).map(|_| net.inject(B, &request).len()).sum() };
+    assert_eq!(ask(&mut net), 50);
+    let counters = net.shards[B].counters();
+    assert_eq!(
+        (counters.icmp_echo_replies, counters.icmp_echo_limited),
+        (50, 30)
+    );
+    let unknown = packet(HOST, ADDRESSES[B], 99, &[0; 20]);
+    assert_eq!(net.inject(B, &unknown).len(), 1);
+    net.run(1_000_000);
+    assert_eq!(ask(&mut net), 50, "in the next second");
 }
 
 #[test]

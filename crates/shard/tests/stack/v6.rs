@@ -356,19 +356,21 @@ fn a_configured_gateway_goes_before_advertisements() {
     assert_eq!(solicitations(&net, A, ADDRESSES_V6[B]).len(), 1);
 }
 
+/// An echo request from side A, in a frame to `to`.
+fn ping(dst: Ipv6Addr, to: Mac) -> Vec<u8> {
+    let message = icmpv6::Message::EchoRequest {
+        id: 7,
+        sequence: 8,
+        data: b"are you there",
+    };
+    let mut bytes = vec![0; message.encoded_len()];
+    message.emit(ADDRESSES_V6[A], dst, &mut bytes);
+    frame(to, MACS[A], header(ADDRESSES_V6[A], dst, 58), &bytes)
+}
+
 #[test]
 fn rfc4443_4_2_echo_is_answered_also_to_a_group() {
     let mut net = Net::v6();
-    let ping = |dst: Ipv6Addr, to: Mac| {
-        let message = icmpv6::Message::EchoRequest {
-            id: 7,
-            sequence: 8,
-            data: b"are you there",
-        };
-        let mut bytes = vec![0; message.encoded_len()];
-        message.emit(ADDRESSES_V6[A], dst, &mut bytes);
-        frame(to, MACS[A], header(ADDRESSES_V6[A], dst, 58), &bytes)
-    };
     net.pair_v6();
     for (dst, to) in [
         (ADDRESSES_V6[B], MACS[B]),
@@ -384,6 +386,19 @@ fn rfc4443_4_2_echo_is_answered_also_to_a_group() {
         };
         assert_eq!(icmp(&out[0]), answer);
     }
+}
+
+#[test]
+fn rfc4443_4_2_echo_is_answered_only_so_often() {
+    let mut limited = config_v6(B);
+    limited.limits.echo_replies_per_second = 50;
+    let mut net = Net::with(config_v6(A), limited);
+    net.run(1_500_000);
+    net.pair_v6();
+    let request = ping(ADDRESSES_V6[B], MACS[B]);
+    let answers: usize = (0..80).map(|_| net.inject(B, &request).len()).sum();
+    assert_eq!(answers, 50);
+    assert_eq!(net.shards[B].counters().icmp_echo_limited, 30);
 }
 
 #[test]
