@@ -4,7 +4,7 @@ use millrace_wire::tcp::Seq;
 
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::events::{Error, Events, IcmpError};
+use crate::events::{Events, IcmpError};
 use crate::state::State;
 use crate::time::Instant;
 
@@ -33,12 +33,7 @@ impl Connection {
                 self.on_smaller_path(config, max_segment, now);
             }
             IcmpError::Unreachable(error) if self.state == State::SynSent => {
-                let event = if error == Error::ConnectionRefused {
-                    Events::REFUSED
-                } else {
-                    Events::CLOSED
-                };
-                self.fail(error, event);
+                self.fail(error, Events::REFUSED);
             }
             // Once there is a connection, no such report ends it (RFC 5927 5.2): the network may heal.
             IcmpError::Unreachable(error) => self.soft_error = Some(error),
