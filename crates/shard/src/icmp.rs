@@ -67,8 +67,15 @@ impl<M: Memory> Shard<M> {
                 let error = IcmpError::Unreachable(Error::HostUnreachable);
                 self.icmp_error_input(error, said, original, now);
             }
-            Message::ParameterProblem { code, original, .. } => {
-                let said = Said::new(PARAMETER_PROBLEM, code, header.src.into());
+            Message::ParameterProblem {
+                code,
+                pointer,
+                original,
+            } => {
+                let said = Said {
+                    info: pointer.into(),
+                    ..Said::new(PARAMETER_PROBLEM, code, header.src.into())
+                };
                 let error = IcmpError::Unreachable(Error::ProtocolError);
                 self.icmp_error_input(error, said, original, now);
             }
@@ -155,14 +162,26 @@ impl<M: Memory> Shard<M> {
         packet: &[u8],
         now: Instant,
     ) {
-        // Frames may be padded: no more is quoted than the packet has.
-        let len = (usize::from(header.payload_len) + usize::from(packet[0] & 0xf) * 4)
-            .min(packet.len())
-            .min(QUOTE_MAX);
         let message = Message::Unreachable {
             code,
             next_hop_mtu: 0,
-            original: &packet[..len],
+            original: quote(header, packet),
+        };
+        self.send_icmp_error(header, &message, now);
+    }
+
+    /// Says that the byte at `pointer` of a packet's header makes no sense. The caller has checked as for [`Shard::icmp_error`].
+    pub(crate) fn icmp_parameter_problem(
+        &mut self,
+        pointer: u8,
+        header: &ipv4::Header,
+        packet: &[u8],
+        now: Instant,
+    ) {
+        let message = Message::ParameterProblem {
+            code: 0,
+            pointer,
+            original: quote(header, packet),
         };
         self.send_icmp_error(header, &message, now);
     }
@@ -223,6 +242,12 @@ impl<M: Memory> Shard<M> {
     }
 }
 
+/// What an error quotes of a packet. Frames may be padded: no more than the packet has.
+fn quote<'a>(header: &ipv4::Header, packet: &'a [u8]) -> &'a [u8] {
+    let len = usize::from(header.payload_len) + usize::from(packet[0] & 0xf) * 4;
+    &packet[..len.min(packet.len()).min(QUOTE_MAX)]
+}
+
 /// Types of errors.
 const UNREACHABLE: u8 = 3;
 const TIME_EXCEEDED: u8 = 11;
@@ -233,7 +258,7 @@ const PARAMETER_PROBLEM: u8 = 12;
 pub(crate) struct Said {
     pub kind: u8,
     pub code: u8,
-    /// The largest packet that the path takes, or 0.
+    /// The largest packet that the path takes, or which byte of the header is at fault; 0 if the message says neither.
     pub info: u32,
     pub offender: IpAddr,
 }

@@ -83,6 +83,7 @@ impl<M: Memory> Shard<M> {
     ) {
         let Ok((header, options, payload)) = ipv4::Header::parse(bytes) else {
             self.counters.ip_malformed += 1;
+            self.say_faulty_option(link, bytes, now);
             return;
         };
         if header.ttl == 0 || (!options.is_empty() && ipv4::is_source_routed(options)) {
@@ -116,6 +117,26 @@ impl<M: Memory> Shard<M> {
             segment_size: frame.segment_size,
         };
         self.ipv4_deliver(link, &header, payload, bytes, how, now);
+    }
+
+    /// Tells who has sent an option that makes no sense where it stands (RFC 1122 3.2.2.5), if it may be said of that packet at all (3.2.2).
+    #[cold]
+    fn say_faulty_option(&mut self, link: &ethernet::Header, bytes: &[u8], now: Instant) {
+        let Some((header, pointer)) = ipv4::faulty_option(bytes) else {
+            return;
+        };
+        let heads_len = usize::from(bytes[0] & 0xf) * 4;
+        let about_error = header.protocol == ipv4::PROTOCOL_ICMP
+            && (header.payload_len == 0 || icmpv4::is_error(bytes[heads_len]));
+        if ipv4::verify(bytes)
+            && !link.dst.is_multicast()
+            && self.routes.takes(header.dst)
+            && self.routes.is_valid_source(header.src)
+            && header.fragment_offset == 0
+            && !about_error
+        {
+            self.icmp_parameter_problem(pointer, &header, bytes, now);
+        }
     }
 
     /// Whether a packet to several hosts is one that we hear.

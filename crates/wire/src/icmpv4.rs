@@ -187,6 +187,16 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Whether a type is that of an error, about which none is sent (RFC 1122 3.2.2).
+pub fn is_error(kind: u8) -> bool {
+    const SOURCE_QUENCH: u8 = 4;
+    const REDIRECT: u8 = 5;
+    matches!(
+        kind,
+        UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM
+    )
+}
+
 /// Whether the checksum of a message is right.
 pub fn verify(bytes: &[u8]) -> bool {
     Sum::of(bytes).is_valid()

@@ -56,7 +56,7 @@ impl Header {
             return Err(Error::Length);
         }
         let options = &bytes[HEADER_LEN..header_len];
-        if !options.is_empty() && !options_are_sound(options) {
+        if !options.is_empty() && fault_in(options).is_some() {
             return Err(Error::Length);
         }
         Ok((header, options, &bytes[header_len..total_len]))
@@ -145,12 +145,20 @@ pub fn verify(bytes: &[u8]) -> bool {
             .is_some_and(|header| Sum::of(header).is_valid())
 }
 
+/// The header of a datagram that [`Header::parse`] refuses for nothing but its options, and which byte of it, options included, is at fault
+/// (RFC 792, RFC 1122 3.2.2.5).
+pub fn faulty_option(bytes: &[u8]) -> Option<(Header, u8)> {
+    let (header, header_len, total_len) = Header::parse_fixed(bytes).ok()?;
+    let at = fault_in(&bytes[HEADER_LEN..header_len])?;
+    (total_len <= bytes.len()).then_some((header, (HEADER_LEN + at) as u8))
+}
+
 /// Whether options, as [`Header::parse`] returns them, ask for a route of the sender's choice (LSRR or SSRR; RFC 7126 4.3 and 4.4: to be
 /// dropped unless wanted).
 pub fn is_source_routed(options: &[u8]) -> bool {
-    Walk(options)
+    Walk::over(options)
         .flatten()
-        .any(|(kind, _)| is_source_route(kind))
+        .any(|(_, kind, _)| is_source_route(kind))
 }
 
 fn is_source_route(kind: u8) -> bool {
@@ -159,36 +167,57 @@ fn is_source_route(kind: u8) -> bool {
     matches!(kind, LOOSE | STRICT)
 }
 
-fn options_are_sound(options: &[u8]) -> bool {
-    // A route is a pointer that is at least 4, counted from the option's first byte, and then addresses (RFC 791).
-    Walk(options).all(|option| match option {
-        Ok((kind, value)) if is_source_route(kind) => value
-            .first()
-            .is_some_and(|&pointer| pointer >= 4 && (value.len() - 1).is_multiple_of(4)),
-        option => option.is_ok(),
+/// Where in options the first one is at fault; `None` when all are sound.
+fn fault_in(options: &[u8]) -> Option<usize> {
+    Walk::over(options).find_map(|option| match option {
+        Ok((at, kind, value)) if is_source_route(kind) => match value {
+            // A route is a pointer that is at least 4, counted from the option's first byte, and then addresses (RFC 791).
+            [] => Some(at + 1),
+            [0..=3, ..] => Some(at + 2),
+            [_, addresses @ ..] => (!addresses.len().is_multiple_of(4)).then_some(at + 1),
+        },
+        Ok(_) => None,
+        Err(at) => Some(at),
     })
 }
 
-/// Kind and value of each option; ends after the first whose length is wrong.
-struct Walk<'a>(&'a [u8]);
+/// Place, kind and value of each option; ends after the first whose length is wrong, with its place.
+struct Walk<'a> {
+    rest: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn over(options: &'a [u8]) -> Walk<'a> {
+        Walk {
+            rest: options,
+            at: 0,
+        }
+    }
+}
 
 impl<'a> Iterator for Walk<'a> {
-    type Item = Result<(u8, &'a [u8]), Error>;
+    type Item = Result<(usize, u8, &'a [u8]), usize>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match *self.0 {
+            let at = self.at;
+            match *self.rest {
                 [] | [0, ..] => return None,
-                [1, ref rest @ ..] => self.0 = rest,
+                [1, ref rest @ ..] => {
+                    self.rest = rest;
+                    self.at += 1;
+                }
                 [kind, ref rest @ ..] => {
                     let len = rest.first().map_or(0, |&len| usize::from(len));
-                    if len < 2 || len > self.0.len() {
-                        self.0 = &[];
-                        return Some(Err(Error::Length));
+                    if len < 2 || len > self.rest.len() {
+                        self.rest = &[];
+                        return Some(Err(at));
                     }
-                    let (option, rest) = self.0.split_at(len);
-                    self.0 = rest;
-                    return Some(Ok((kind, &option[2..])));
+                    let (option, rest) = self.rest.split_at(len);
+                    self.rest = rest;
+                    self.at += len;
+                    return Some(Ok((at, kind, &option[2..])));
                 }
             }
         }

@@ -97,20 +97,21 @@ fn c12_header_and_total_length() {
 #[test]
 fn c12_source_routes() {
     for kind in [131, 137] {
-        for (pointer, len, sound) in [
-            (4, 7, true),
-            (3, 7, false),
-            (0, 7, false),
-            (4, 6, false),
-            (4, 2, false),
+        for (pointer, len, fault) in [
+            (4, 7, None),
+            (3, 7, Some(22)),
+            (0, 7, Some(22)),
+            (4, 6, Some(21)),
+            (4, 2, Some(21)),
         ] {
             let mut options = [kind, len, pointer, 9, 9, 9, 9, 0];
             options[usize::from(len)..].fill(0);
-            assert_eq!(
-                error_of(&with_options(&options)).is_none(),
-                sound,
-                "kind {kind} length {len} pointer {pointer}"
-            );
+            let bytes = with_options(&options);
+            let what = format!("kind {kind} length {len} pointer {pointer}");
+            assert_eq!(error_of(&bytes).is_none(), fault.is_none(), "{what}");
+            let at = ipv4::faulty_option(&bytes).map(|(_, at)| at);
+            assert_eq!(at, fault, "{what}");
+            assert_eq!(ipv4::faulty_option(&bytes[..bytes.len() - 1]), None);
         }
         let bytes = with_options(&[kind, 7, 4, 9, 9, 9, 9, 0]);
         let (_, options, _) = ipv4::Header::parse(&bytes).expect("sound");

@@ -26,7 +26,7 @@ pub struct Report {
     pub kind: u8,
     /// Its code.
     pub code: u8,
-    /// The largest packet that the path takes, if that is what the message says; else 0.
+    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0 if the message says neither.
     pub info: u32,
     /// Who says so.
     pub offender: IpAddr,
@@ -61,7 +61,7 @@ impl<M: Memory> Shard<M> {
             return;
         };
         self.counters.icmp_errors_in += 1;
-        if failure.info != 0 {
+        if failure.errno == errno::EMSGSIZE {
             let remote = tuple.remote_ip();
             let least = if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
             let mtu = failure.info.min(u32::from(u16::MAX)) as u16;

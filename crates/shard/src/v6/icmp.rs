@@ -96,8 +96,15 @@ impl<M: Memory> Shard<M> {
                 let error = IcmpError::Unreachable(Error::HostUnreachable);
                 self.icmpv6_error_input(error, said, original, now);
             }
-            Message::ParameterProblem { code, original, .. } => {
-                let said = Said::new(PARAMETER_PROBLEM, code, header.src.into());
+            Message::ParameterProblem {
+                code,
+                pointer,
+                original,
+            } => {
+                let said = Said {
+                    info: pointer,
+                    ..Said::new(PARAMETER_PROBLEM, code, header.src.into())
+                };
                 let error = IcmpError::Unreachable(Error::ProtocolError);
                 self.icmpv6_error_input(error, said, original, now);
             }

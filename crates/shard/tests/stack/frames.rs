@@ -12,7 +12,7 @@ use crate::hostile::{self, HOST, packet};
 use crate::net::{A, ADDRESSES, B, Flying, Net, config};
 
 /// The ICMP message in a frame.
-fn icmp(flying: &Flying) -> Option<(ipv4::Header, Message<'_>)> {
+pub fn icmp(flying: &Flying) -> Option<(ipv4::Header, Message<'_>)> {
     let (_, bytes) = ethernet::Header::parse(&flying.bytes).ok()?;
     let (header, _, payload) = ipv4::Header::parse(bytes).ok()?;
     assert!(ipv4::verify(bytes) && icmpv4::verify(payload));
@@ -26,7 +26,7 @@ pub fn encode(message: &Message<'_>) -> Vec<u8> {
 }
 
 /// A shard that knows the injecting host's hardware address.
-fn acquainted() -> Net {
+pub fn acquainted() -> Net {
     let mut net = Net::new();
     hostile::introduce(&mut net, HOST);
     net
@@ -162,12 +162,12 @@ fn errors_are_limited_in_number_and_never_about_errors() {
 }
 
 /// An ICMP error about a segment of side A's connection, from a router.
-fn error_about(net: &mut Net, flying: &Flying, message: impl Fn(&[u8]) -> Vec<u8>) {
+pub fn error_about(net: &mut Net, flying: &Flying, message: impl Fn(&[u8]) -> Vec<u8>) {
     let quoted = flying.bytes[14..flying.bytes.len().min(14 + 28)].to_vec();
     net.inject(A, &packet(HOST, ADDRESSES[A], 1, &message(&quoted)));
 }
 
-fn unreachable_message(code: u8, mtu: u16) -> impl Fn(&[u8]) -> Vec<u8> {
+pub fn unreachable_message(code: u8, mtu: u16) -> impl Fn(&[u8]) -> Vec<u8> {
     move |original| {
         encode(&Message::Unreachable {
             code,
@@ -178,7 +178,7 @@ fn unreachable_message(code: u8, mtu: u16) -> impl Fn(&[u8]) -> Vec<u8> {
 }
 
 /// A connection whose data is in flight, and that data's first segment.
-fn in_flight() -> (Net, millrace_shard::SocketId, Flying) {
+pub fn in_flight() -> (Net, millrace_shard::SocketId, Flying) {
     let mut net = Net::new();
     let (client, _, _) = net.pair();
     net.hand = Box::new(|_, _| false);

@@ -16,6 +16,7 @@ mod marks;
 mod net;
 mod opening;
 mod options;
+mod parameter;
 mod requirements;
 mod routes;
 mod steering;
