@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | compliance [NAME] | fuzz TARGET [SECONDS] | \
-                     bpf | instructions [--write] | sim --table | sim --scale | sim --seeds COUNT [FIRST]";
+                     bpf | instructions [--write] | sim --table | sim --plots | sim --scale | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::run(root(), false),
         ["instructions", "--write"] => instructions::run(root(), true),
         ["sim", "--table"] => sim::table(root()),
+        ["sim", "--plots"] => sim::plots(root()),
         ["sim", "--scale"] => sim::scale(root()),
         ["sim", "--seeds", count] => sim::seeds(root(), count, "0"),
         ["sim", "--seeds", count, first] => sim::seeds(root(), count, first),

@@ -1,4 +1,4 @@
-//! Simulations: the table of goodput, and transfers with many seeds. They run in a process of their own, built when wanted, so that this one stays quick to build.
+//! Simulations: the table of goodput, plots of windows over time, and transfers with many seeds. They run in a process of their own, built when wanted, so that this one stays quick to build.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -27,6 +27,11 @@ pub fn table(root: &Path) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes `docs/plots`.
+pub fn plots(root: &Path) -> ExitCode {
+    run(example(root, "plots").arg("docs/plots"))
 }
 
 /// A flood of a million requests, and thousands of downloads that share a link.

@@ -14,9 +14,6 @@ use crate::stream::{Received, Sink, Source};
 const RATE: u64 = 10_000_000;
 /// Payload in a full frame, and the frame, in bytes: goodput is reckoned against what can be got through.
 const PAYLOAD: (u64, u64) = (1_448, 1_514);
-/// A flow starts this much after the one before it.
-const STAGGER: Duration = Duration::from_millis(300);
-
 /// The congestion controls, with Linux's names for them.
 pub const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("cubic", Algorithm::Cubic),
@@ -40,6 +37,8 @@ pub struct Scenario {
     pub against: Option<Algorithm>,
     /// Connections that share the path.
     pub flows: usize,
+    /// A flow starts this many milliseconds after the one before it, less where they would not all have begun in half of the warm-up.
+    pub apart_ms: u64,
     /// Bits per second of the bottleneck.
     pub rate: u64,
     /// In microseconds, without waiting.
@@ -65,6 +64,7 @@ impl Default for Scenario {
             algorithm: Algorithm::Cubic,
             against: None,
             flows: 1,
+            apart_ms: 300,
             rate: RATE,
             round_trip_us: 50_000,
             loss: 0,
@@ -132,9 +132,8 @@ fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
     for (address, received) in addresses.into_iter().zip(&received) {
         network.run_program(server, Sink::new(address, received.clone()));
     }
-    // All have begun when half of the warm-up is over.
-    let gap = scenario.warm_up_s * 500_000 / scenario.flows as u64;
-    let gap = STAGGER.min(Duration::from_micros(gap));
+    let gap_us = scenario.warm_up_s * 500_000 / scenario.flows as u64;
+    let gap = Duration::from_micros(gap_us.min(scenario.apart_ms * 1_000));
     let mut start = network.now();
     for flow in 0..scenario.flows {
         let kind = flow % 2;
@@ -154,17 +153,19 @@ fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
 /// What a sender knew at some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
+    /// Which of the flows, from 0.
+    pub flow: usize,
     /// In milliseconds from the start.
     pub at_ms: u64,
     /// Congestion window, in bytes.
     pub cwnd: u32,
-    /// Bytes in flight, as far as is known.
+    /// Bytes on the way as the sender has it: sent and neither acknowledged in any way nor taken for lost, or sent again.
     pub in_flight: u32,
     /// Smoothed round trip, in microseconds.
     pub srtt_us: u32,
 }
 
-/// Runs a scenario of one flow, and looks at its sender every `step_ms` milliseconds, warm-up or not.
+/// Runs a scenario, and looks at its senders every `step_ms` milliseconds, warm-up or not.
 pub fn trace(scenario: &Scenario, step_ms: u64) -> Vec<Sample> {
     let (mut network, client, _) = set_up(scenario);
     let mut samples = Vec::new();
@@ -175,9 +176,12 @@ pub fn trace(scenario: &Scenario, step_ms: u64) -> Vec<Sample> {
         stack.for_each_socket(network.now(), |socket| {
             if let Some(tcp) = &socket.tcp {
                 samples.push(Sample {
+                    // The programs of this host are the sources, in their order.
+                    flow: socket.owner.0 as usize,
                     at_ms,
                     cwnd: tcp.cwnd,
-                    in_flight: tcp.in_flight,
+                    in_flight: (tcp.in_flight + tcp.retransmitted)
+                        .saturating_sub(tcp.sacked + tcp.lost),
                     srtt_us: tcp.srtt_us,
                 });
             }
@@ -317,7 +321,7 @@ fn percent(thousandths: u64) -> String {
     format!("{}.{}", thousandths / 10, thousandths % 10)
 }
 
-/// Both tables, with what they mean: the whole of `docs/goodput.md`.
+/// The tables, with what they mean, and what the plots show: the whole of `docs/goodput.md`.
 pub fn document() -> String {
     let mut text = String::from(
         "# Goodput\n\
@@ -386,7 +390,7 @@ pub fn document() -> String {
             text.push('\n');
         }
     }
-    text
+    text + &crate::plots::section()
 }
 
 fn parts(queue: u64) -> &'static str {

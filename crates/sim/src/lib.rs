@@ -26,6 +26,7 @@ mod link;
 mod network;
 mod nic;
 mod pattern;
+pub mod plots;
 mod program;
 mod rng;
 mod router;

@@ -1,14 +1,21 @@
-//! The figures of `docs/goodput.md` are what the code gives. Some of the rows, for all of them take their time in a debug build.
+//! The figures of `docs/goodput.md` and the pictures of `docs/plots` are what the code gives. Some of them, for all take their time in a debug build.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use millrace_sim::goodput::{ALGORITHMS, Scenario, fairness_row, fast, goodput_row, run};
+use millrace_sim::plots;
 use millrace_tcp::Algorithm;
+
+/// A path below `docs`.
+fn docs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs")
+        .join(name)
+}
 
 /// Whether the page has this row.
 fn check(row: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/goodput.md");
-    let page = std::fs::read_to_string(path).expect("docs/goodput.md");
+    let page = std::fs::read_to_string(docs("goodput.md")).expect("docs/goodput.md");
     assert!(
         page.lines().any(|line| line == row),
         "docs/goodput.md does not have\n{row}\nIf that is meant: cargo xtask sim --table"
@@ -27,6 +34,43 @@ fn fairness_of_two() {
     for (name, algorithm) in ALGORITHMS.into_iter().take(3) {
         check(&fairness_row(name, algorithm, 2));
     }
+}
+
+/// Two of the pictures, drawn again.
+#[test]
+fn windows_over_time() {
+    for plot in plots::all() {
+        if !["dctcp", "cubic-loss"].contains(&plot.name) {
+            continue;
+        }
+        let path = docs("plots").join(plot.name).with_extension("svg");
+        let kept = std::fs::read_to_string(&path).expect("a picture for each");
+        assert!(
+            kept == plots::draw(&plot),
+            "{} is not what the code gives. If that is meant: cargo xtask sim --plots",
+            path.display()
+        );
+    }
+}
+
+/// The page has the text about the pictures, and the directory has them and no others, each small.
+#[test]
+fn every_picture_is_kept_and_told_of() {
+    let page = std::fs::read_to_string(docs("goodput.md")).expect("docs/goodput.md");
+    assert!(page.ends_with(&plots::section()), "cargo xtask sim --table");
+    let mut names: Vec<String> = std::fs::read_dir(docs("plots"))
+        .expect("docs/plots")
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            let size = entry.metadata().expect("its size").len();
+            assert!(size <= 60 << 10, "{}: {size} bytes", entry.path().display());
+            entry.file_name().to_string_lossy().into_owned()
+        })
+        .collect();
+    names.sort();
+    let mut expected = plots::all().map(|plot| format!("{}.svg", plot.name));
+    expected.sort();
+    assert_eq!(names, expected, "cargo xtask sim --plots");
 }
 
 /// What reordering and a little loss leave of a fast link.
