@@ -13,9 +13,11 @@ const FILE: &str = "docs/instructions.toml";
 /// Growth that is a failure, in percent.
 const GROWTH: f64 = 3.0;
 
-/// What is counted: the mode of the shard's `pair` example, two lengths whose difference is measured, and the rest of its arguments.
+/// What is counted: an example, its mode, two lengths whose difference is measured, and the rest of its arguments.
 struct Kind {
     name: &'static str,
+    /// An example, and the crate that it is of.
+    example: (&'static str, &'static str),
     mode: &'static str,
     counts: [u64; 2],
     rest: &'static [&'static str],
@@ -31,9 +33,15 @@ enum Per {
     Segment { bare: bool, within: &'static str },
 }
 
-const KINDS: [Kind; 7] = [
+/// Two shards joined in memory.
+const PAIR: (&str, &str) = ("pair", "millrace-shard");
+/// Two stacks of the library's, likewise.
+const PINGPONG: (&str, &str) = ("pingpong", "millrace");
+
+const KINDS: [Kind; 9] = [
     Kind {
         name: "connect, 64 bytes each way, close",
+        example: PAIR,
         mode: "short",
         counts: [1_000, 3_000],
         rest: &["64"],
@@ -41,6 +49,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "64 bytes there and back",
+        example: PAIR,
         mode: "ping",
         counts: [2_000, 6_000],
         rest: &["64"],
@@ -48,6 +57,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "a kilobyte of bulk, checksums included",
+        example: PAIR,
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
@@ -55,6 +65,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "a kilobyte of bulk, checksums left to the device",
+        example: PAIR,
         mode: "bulk",
         counts: [8, 24],
         rest: &["offload"],
@@ -62,6 +73,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "a segment of 1,448 bytes out, as transmitted with its checksum",
+        example: PAIR,
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
@@ -72,6 +84,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "a segment of 1,448 bytes in, in order, checksum included",
+        example: PAIR,
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
@@ -82,6 +95,7 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "a pure acknowledgement in",
+        example: PAIR,
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
@@ -89,6 +103,22 @@ const KINDS: [Kind; 7] = [
             bare: true,
             within: "*input_bare*",
         },
+    },
+    Kind {
+        name: "64 bytes there and back by the library, called directly",
+        example: PINGPONG,
+        mode: "direct",
+        counts: [2_000, 6_000],
+        rest: &[],
+        per: Per::Unit(1),
+    },
+    Kind {
+        name: "64 bytes there and back by the library, in tasks",
+        example: PINGPONG,
+        mode: "tasks",
+        counts: [2_000, 6_000],
+        rest: &[],
+        per: Per::Unit(1),
     },
 ];
 
@@ -122,7 +152,7 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
         );
         return Ok(true);
     }
-    let pair = build(root)?;
+    let examples = build(root)?;
     let mut text = format!(
         "# Instructions by callgrind, both ends together. `cargo xtask instructions` compares, `cargo xtask instructions --write` renews.\n\
          rustc = \"{rustc}\"\n\n[instructions]\n"
@@ -130,7 +160,7 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
     let mut good = true;
     for kind in &KINDS {
         let [less, more] = kind.counts;
-        let (less, more) = (count(&pair, kind, less)?, count(&pair, kind, more)?);
+        let (less, more) = (count(&examples, kind, less)?, count(&examples, kind, more)?);
         let each = (more.0 - less.0) as f64 / (more.1 - less.1) as f64;
         text += &format!("\"{}\" = {each:.0}\n", kind.name);
         let before = value(&known, &format!("\"{}\"", kind.name));
@@ -159,27 +189,24 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     line.trim_start().strip_prefix('=').map(str::trim)
 }
 
-/// The example's path.
+/// Where the examples are.
 fn build(root: &Path) -> Result<std::path::PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let words = [
-        "build",
-        "--release",
-        "--locked",
-        "--quiet",
-        "-p",
-        "millrace-shard",
-        "--example",
-        "pair",
-    ];
-    let status = Command::new(cargo).current_dir(root).args(words).status()?;
-    ensure!(status.success(), "building the example");
+    for (example, package) in [PAIR, PINGPONG] {
+        let words = ["build", "--release", "--locked", "--quiet", "-p", package];
+        let status = Command::new(&cargo)
+            .current_dir(root)
+            .args(words)
+            .args(["--example", example])
+            .status()?;
+        ensure!(status.success(), "building the example {example}");
+    }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), Into::into);
-    Ok(target.join("release/examples/pair"))
+    Ok(target.join("release/examples"))
 }
 
 /// Instructions of one run, and what they are divided by.
-fn count(pair: &Path, kind: &Kind, count: u64) -> Result<(u64, u64)> {
+fn count(examples: &Path, kind: &Kind, count: u64) -> Result<(u64, u64)> {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -192,7 +219,7 @@ fn count(pair: &Path, kind: &Kind, count: u64) -> Result<(u64, u64)> {
             Per::Unit(_) => None,
             Per::Segment { within, .. } => Some(format!("--toggle-collect={within}")),
         })
-        .arg(pair)
+        .arg(examples.join(kind.example.0))
         .args([kind.mode, &count.to_string()])
         .args(kind.rest);
     let ran = command.output().context("running valgrind")?;

@@ -42,8 +42,11 @@ struct Waiting {
 
 impl Waiting {
     fn wake(&mut self) {
-        self.read.drain(..).for_each(Waker::wake);
-        self.write.drain(..).for_each(Waker::wake);
+        for side in [&mut self.read, &mut self.write] {
+            while let Some(waker) = side.pop() {
+                waker.wake();
+            }
+        }
     }
 }
 
@@ -72,6 +75,8 @@ pub(crate) struct Core {
     errors: LinkErrors,
     clock: Clock,
     port: Option<Box<dyn Port + Send>>,
+    /// Frames leave when the caller comes for them.
+    callers: bool,
     buffer: Box<[u8]>,
     changed: Vec<SocketId>,
     /// By the shard's socket index.
@@ -86,6 +91,7 @@ impl Core {
     pub(crate) fn new(
         shard: Shard<HeapMemory>,
         port: Option<Box<dyn Port + Send>>,
+        callers: bool,
         clock: Clock,
         peers: Option<Peers>,
     ) -> Core {
@@ -95,6 +101,7 @@ impl Core {
             errors: LinkErrors::default(),
             clock,
             port,
+            callers,
             buffer: vec![0; FRAME_MAX + 4].into_boxed_slice(),
             changed: Vec::new(),
             waiting: Vec::new(),
@@ -112,6 +119,7 @@ impl Core {
     }
 
     /// Takes frames in, as many as one round does; returns how many.
+    #[inline]
     pub(crate) fn receive(&mut self) -> usize {
         let handed = match &mut self.peers {
             Some(peers) => peers.take(&mut self.shard, self.now),
@@ -184,7 +192,9 @@ impl Core {
     /// Sends what may leave now; returns how many frames did.
     pub(crate) fn transmit(&mut self) -> usize {
         let Some(port) = self.port.as_deref_mut() else {
-            self.shard.transmit(&mut Nowhere, self.now);
+            if !self.callers {
+                self.shard.transmit(&mut Nowhere, self.now);
+            }
             return 0;
         };
         let mut egress = Outlet {
@@ -228,6 +238,7 @@ impl Core {
     }
 
     /// Has `waker` woken when the socket changes.
+    #[inline]
     pub(crate) fn wait_for(&mut self, id: SocketId, side: Side, waker: &Waker) {
         let index = id.index() as usize;
         if self.waiting.len() <= index {

@@ -29,7 +29,7 @@
 //! - **A loop of your own**: [`Stack::poll`] does what there is to do, [`Stack::wait`] (or [`Stack::descriptor`] and [`Stack::deadline`]) says when there is
 //!   more; the `try_` calls never wait.
 //! - **Many cores**: an [`Engine`] has a stack on each of several threads, one for each queue of the link, and [`shared`] sockets for any thread.
-//! - **Without a clock or a link**: [`Builder::manual_clock`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told,
+//! - **Without a clock or a link**: [`Builder::manual_clock`], [`Link::callers`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told,
 //!   for tests and simulation.
 //!
 //! # What it costs
@@ -72,4 +72,5 @@ pub use millrace_shard::{
 pub use millrace_tcp::{
     Algorithm, Config as TcpConfig, Duration, Ecn, Info, Instant, Keepalive, MtuProbing, State,
 };
+pub use millrace_wire::ethernet::Mac;
 pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};

@@ -15,6 +15,8 @@ pub struct Link {
     notes: Vec<String>,
     /// The station that all others are behind, if there is only one.
     only_station: Option<Mac>,
+    /// What it can do, if its frames are the caller's.
+    callers: Option<Capabilities>,
 }
 
 /// Why a link does not open.
@@ -82,6 +84,15 @@ impl Link {
             name: None,
             notes: Vec::new(),
             only_station: None,
+            callers: None,
+        }
+    }
+
+    /// The caller's own: frames come by [`crate::Stack::input`] and leave by [`crate::Stack::transmit`], whose [`crate::Egress`] can do this.
+    pub fn callers(capabilities: Capabilities) -> Link {
+        Link {
+            callers: Some(capabilities),
+            ..Link::none()
         }
     }
 
@@ -219,7 +230,13 @@ impl Link {
     }
 
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
-        self.ports.first().map(|port| port.capabilities())
+        let port = self.ports.first().map(|port| port.capabilities());
+        port.or(self.callers)
+    }
+
+    /// Whether its frames are the caller's.
+    pub(crate) fn is_callers(&self) -> bool {
+        self.callers.is_some()
     }
 
     /// How many shards it has ports for; none if it has none at all.

@@ -61,6 +61,7 @@ impl Stack {
         peers: Option<Peers>,
     ) -> Result<Stack, io::Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let callers = link.is_callers();
         let port = link.into_port();
         epoll::add(
             &epoll,
@@ -78,7 +79,7 @@ impl Stack {
         }
         Ok(Stack {
             inner: Rc::new(Inner {
-                core: RefCell::new(Core::new(shard, port, clock, peers)),
+                core: RefCell::new(Core::new(shard, port, callers, clock, peers)),
                 tasks: Tasks::new(remote),
                 epoll,
                 watching: RefCell::default(),
@@ -109,14 +110,17 @@ impl Stack {
     /// As [`Stack::poll`] at a time of the caller's, for a stack that was made with [`crate::Builder::manual_clock`]. Time does not go back: an earlier one is
     /// taken for the last.
     pub fn poll_at(&self, now: Instant) -> usize {
-        {
-            let mut core = self.inner.core.borrow_mut();
-            core.now = core.now.max(now);
-        }
+        self.set_now(now);
         self.poll()
     }
 
-    /// Takes in one frame of the caller's, at the time of the last [`Stack::poll_at`]. What it gives rise to leaves with [`Stack::transmit`].
+    /// Says what time it is, for [`Stack::input`] and [`Stack::transmit`].
+    pub fn set_now(&self, now: Instant) {
+        let mut core = self.inner.core.borrow_mut();
+        core.now = core.now.max(now);
+    }
+
+    /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it gives rise to leaves with [`Stack::transmit`].
     pub fn input(&self, frame: &Frame<'_>) {
         self.inner.tasks.enter(|| {
             let mut core = self.inner.core.borrow_mut();
@@ -354,6 +358,7 @@ impl Stack {
     }
 
     /// Something short with the stack's parts.
+    #[inline]
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut Core) -> T) -> T {
         body(&mut self.inner.core.borrow_mut())
     }

@@ -1,0 +1,156 @@
+//! The library's examples, with the kernel's programs as their peers.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream, UdpSocket};
+
+use millrace_e2e::namespace::Namespace;
+use millrace_e2e::{
+    Context as _, Directory, Process, Result, command, content, ensure, example, scenario, seconds,
+    wait_until,
+};
+use rustix::process::Signal;
+
+/// An example that is ready, at 10.77.0.2 in a namespace of its own.
+struct Server {
+    namespace: Namespace,
+    directory: Directory,
+    process: Process,
+}
+
+impl Server {
+    fn start(name: &str, arguments: &[&str], directory: Directory) -> Result<Server> {
+        scenario::prepare()?;
+        let namespace = Namespace::create()?;
+        let mut words = command(&[example(name)?]);
+        words.args(arguments);
+        let mut process = Process::spawn(&namespace, &directory, words)?;
+        wait_until("the example is ready", seconds(10), || {
+            process.ensure_not_failed()?;
+            Ok(process.stdout().contains("ready"))
+        })?;
+        Ok(Server {
+            namespace,
+            directory,
+            process,
+        })
+    }
+
+    /// Runs a command beside it, which must succeed; what it said.
+    fn beside(&self, words: &str) -> Result<String> {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let process = Process::spawn(&self.namespace, &self.directory, command(&words))?;
+        Ok(process.wait(seconds(60))?.success()?.text())
+    }
+
+    fn end(self) -> Result<()> {
+        self.process.stop(Signal::TERM, seconds(10))?;
+        let left = self.namespace.devices()?;
+        ensure!(left.is_empty(), "left behind: {left:?}");
+        Ok(())
+    }
+}
+
+/// Sends bytes from a seed in one thread and reads them back in another.
+fn say_and_hear(server: &Server, seed: u64) -> Result<()> {
+    let sent = content::Bytes::from_seed(seed).take(1 << 20);
+    let mut stream = server
+        .namespace
+        .enter(|| TcpStream::connect("10.77.0.2:7"))?;
+    let mut writer = stream.try_clone()?;
+    let heard = std::thread::scope(|scope| -> Result<Vec<u8>> {
+        let sending = scope.spawn(|| -> std::io::Result<()> {
+            writer.write_all(&sent)?;
+            writer.shutdown(Shutdown::Write)
+        });
+        let mut heard = Vec::new();
+        stream.set_read_timeout(Some(seconds(30)))?;
+        stream.read_to_end(&mut heard)?;
+        sending.join().expect("it does not panic")?;
+        Ok(heard)
+    })?;
+    ensure!(heard == sent, "{} of {} bytes", heard.len(), sent.len());
+    Ok(())
+}
+
+fn echo_to_one_after_the_other() -> Result<()> {
+    let server = Server::start("echo", &[], Directory::create()?)?;
+    for seed in 0..3 {
+        say_and_hear(&server, seed)?;
+    }
+    server.end()
+}
+
+fn echo_to_many_at_once() -> Result<()> {
+    let server = Server::start("echo_async", &[], Directory::create()?)?;
+    std::thread::scope(|scope| -> Result<()> {
+        let all: Vec<_> = (0..8)
+            .map(|seed| {
+                scope.spawn({
+                    let server = &server;
+                    move || say_and_hear(server, seed)
+                })
+            })
+            .collect();
+        for each in all {
+            each.join().expect("it does not panic")?;
+        }
+        Ok(())
+    })?;
+    let socket = server.namespace.enter(|| UdpSocket::bind("0.0.0.0:0"))?;
+    socket.connect("10.77.0.2:7")?;
+    socket.set_read_timeout(Some(seconds(10)))?;
+    for len in [0, 1, 1472, 9000] {
+        socket.send(&vec![7; len])?;
+        let mut buffer = vec![0; 10_000];
+        let heard = socket.recv(&mut buffer).context("an answer")?;
+        ensure!(buffer[..heard] == vec![7; len], "{heard} of {len} bytes");
+    }
+    server.end()
+}
+
+fn files_on_two_shards() -> Result<()> {
+    let directory = Directory::create()?;
+    let root = directory.join("root");
+    std::fs::create_dir(&root)?;
+    content::write_file(&root.join("large"), 3, 8 << 20)?;
+    std::fs::write(root.join("index.html"), "front")?;
+    std::fs::write(directory.join("secret"), "not for all")?;
+    let path = root.display().to_string();
+    let server = Server::start("web", &[&path, "2"], directory)?;
+    ensure!(server.beside("curl -sSf http://10.77.0.2/")? == "front");
+    let got = server.directory.join("got");
+    for _ in 0..4 {
+        let out = got.display();
+        server.beside(&format!("curl -sSf -o {out} http://10.77.0.2/large"))?;
+        content::ensure_same(&root.join("large"), &got)?;
+    }
+    for (options, target, status) in [
+        ("", "/missing", "404"),
+        ("--path-as-is", "/../secret", "404"),
+        ("-X POST", "/", "405"),
+        ("-I", "/large", "200"),
+    ] {
+        let answer = server.beside(&format!(
+            "curl -sS {options} -o /dev/null -w %{{http_code}} http://10.77.0.2{target}"
+        ))?;
+        ensure!(answer == status, "{options} {target}: {answer}");
+    }
+    let report = server.beside("ab -q -k -n 20000 -c 50 http://10.77.0.2/index.html")?;
+    ensure!(report.contains("Failed requests:        0"), "{report}");
+    server.end()
+}
+
+#[test]
+fn echo() {
+    echo_to_one_after_the_other().expect("what was said");
+}
+
+#[test]
+fn echo_async() {
+    echo_to_many_at_once().expect("what was said");
+}
+
+#[test]
+fn web() {
+    files_on_two_shards().expect("files");
+}
