@@ -6,6 +6,7 @@
 mod clock;
 mod config;
 mod control;
+mod follow;
 mod report;
 mod shard;
 mod start;

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::io;
+use std::sync::Arc;
 
 use millrace_offload::Config as Offload;
 use millrace_port::{Port as _, packet, tap};
@@ -11,6 +12,7 @@ use millrace_wire::ethernet;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control;
+use crate::follow::Followed;
 use crate::shard::Shard;
 use crate::worker::Worker;
 
@@ -77,7 +79,10 @@ pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError
     let clock = Clock::new();
     let mut handles = Vec::new();
     let (ended, wait) = std::sync::mpsc::channel();
+    let stations: Result<Arc<[_]>, _> = wires.iter().map(packet::Packet::station).collect();
+    let stations = stations.map_err(system("cannot share the wire's sockets"))?;
     for (index, (wire, host)) in wires.into_iter().zip(hosts).enumerate() {
+        let host = Followed::new(host, mac, stations.clone());
         let shard = Shard::new(wire, host, offload(config, mtu));
         let (worker, handle) =
             Worker::new(shard, clock).map_err(system("cannot set up a shard's waiting"))?;

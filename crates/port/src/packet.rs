@@ -9,7 +9,7 @@ pub(crate) mod socket;
 mod tagged;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
@@ -106,6 +106,30 @@ fn open_with(config: &Config, lan: Lan) -> Result<Vec<Packet>, Error> {
             })
         })
         .collect()
+}
+
+/// Whose frames a port receives, to be changed by whoever has it, on any thread.
+#[derive(Debug)]
+pub struct Station(OwnedFd);
+
+impl Station {
+    /// From now on the port receives the frames to `mac`, whatever their virtual LAN, and those to groups. For a port of [`open_relay`].
+    ///
+    /// # Errors
+    /// Those of the kernel; the port then goes on as before.
+    pub fn set(&self, mac: Mac) -> io::Result<()> {
+        socket::hear(&self.0, mac, Lan::All)
+    }
+}
+
+impl Packet {
+    /// Its station.
+    ///
+    /// # Errors
+    /// There are too many descriptors.
+    pub fn station(&self) -> io::Result<Station> {
+        self.queue.descriptor.try_clone().map(Station)
+    }
 }
 
 impl Port for Packet {

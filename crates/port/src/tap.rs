@@ -152,6 +152,14 @@ impl Tap {
         interface::kernel_mac(&self.name)
     }
 
+    /// The link-layer address that the kernel's side has now, wherever it has been moved to.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn current_mac(&self) -> io::Result<Mac> {
+        ioctl::mac(&self.queue.descriptor)
+    }
+
     /// Sets the largest packet that the kernel sends on its side, in bytes.
     ///
     /// # Errors

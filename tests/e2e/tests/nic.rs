@@ -458,6 +458,22 @@ fn another_mtu() {
 }
 
 #[test]
+fn another_address() {
+    check((|| {
+        let lab = Lab::new(Wire::Plain, &["--shards", "2"])?;
+        lab.near.set("ipv4.conf.nic0.arp_notify", "1")?;
+        for address in ["02:00:00:00:77:01", "02:00:00:00:77:02"] {
+            lab.near.ip(&format!("link set nic0 address {address}"))?;
+            for _ in 0..4 {
+                lab.fetch(&lab.near, &lab.far, NEAR, 1_000_001)?;
+                lab.fetch(&lab.far, &lab.near, FAR, 1_000_001)?;
+            }
+        }
+        lab.finish()
+    })());
+}
+
+#[test]
 fn killed_under_load_it_harms_nothing_else() {
     check((|| {
         let lab = Lab::new(Wire::Plain, &[])?;

@@ -94,6 +94,11 @@ pub(super) fn open(config: &Config, device: &Device, mac: Mac, lan: Lan) -> Resu
     Ok(socket)
 }
 
+/// Has a socket receive the frames to `mac` from now on.
+pub(super) fn hear(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
+    attach(socket, &to_station(mac, lan))
+}
+
 /// A socket that receives what goes to more than one station and has no tag. While it is there the device takes frames to `mac`, too, and those to every group.
 pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<OwnedFd, Error> {
     let fail = |operation| move |error| Error::system(operation, name, error);

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use millrace_wire::ethernet::Mac;
 use millrace_wire::vnet;
 
 use super::Error;
@@ -38,6 +39,20 @@ pub(crate) fn attach(kind: Kind, name: &str) -> Result<OwnedFd, Error> {
 /// The only queue of a device that somebody has made for us.
 pub(crate) fn take(kind: Kind, name: &str) -> Result<OwnedFd, Error> {
     open_queue(kind, name, 0).map(|(descriptor, _)| descriptor)
+}
+
+/// The link-layer address of the device, in whatever namespace it is by now.
+pub(super) fn mac(descriptor: &OwnedFd) -> io::Result<Mac> {
+    let mut request = Request::about("");
+    // SAFETY: SIOCGIFHWADDR on a queue of the device fills in one `struct ifreq`, as which `request` is laid out; it outlives the call.
+    check(unsafe {
+        libc::ioctl(
+            descriptor.as_raw_fd(),
+            libc::SIOCGIFHWADDR as libc::Ioctl,
+            &raw mut request,
+        )
+    })?;
+    Ok(Mac(request.hardware_address()))
 }
 
 /// What a device carries.
