@@ -142,7 +142,7 @@ impl Controller for Cubic {
         }
     }
 
-    /// RFC 9438 5.8: while the program does not use the window the curve does not go on; a new one begins when it does.
+    /// RFC 9438 4.2: while the program does not use the window the curve does not go on; a new one begins when it does.
     fn on_unused(&mut self) {
         if let Stage::Avoidance(Curve { prior, .. }) = self.stage {
             self.stage = Stage::Paused { prior };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9438_5_8_pause_of_the_program_does_not_make_the_window_jump() {
+    fn rfc9438_4_2_pause_of_the_program_does_not_make_the_window_jump() {
         let (mut cubic, mut window) = reduced(1_000_000);
         run(&mut cubic, &mut window, 0, 50);
         let before = window.cwnd;
