@@ -1,4 +1,4 @@
-//! Transfers over links that are impaired in every way, with one seed after the other: `soak COUNT [FIRST]`. Prints how many seeds a second were run.
+//! Transfers, and datagrams, over links that are impaired in every way, with one seed after the other: `soak COUNT [FIRST]`. Prints how many seeds a second were run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -20,12 +20,18 @@ fn main() -> ExitCode {
     };
     let start = Instant::now();
     for seed in first..first.saturating_add(count) {
-        let mut network = Network::new(seed);
-        let scenario = || soak::transfer(&mut network, soak::impair_in_every_way);
-        if catch_unwind(AssertUnwindSafe(scenario)).is_err() {
-            eprintln!("the latest frames:\n{}", network.trace());
-            eprintln!("seed {seed} fails; again with: cargo xtask sim --seeds 1 {seed}");
-            return ExitCode::FAILURE;
+        let transfer = |network: &mut Network| soak::transfer(network, soak::impair_in_every_way);
+        let datagrams = |network: &mut Network| {
+            soak::datagrams(network, soak::impair_in_every_way);
+        };
+        let scenarios: [&dyn Fn(&mut Network); 2] = [&transfer, &datagrams];
+        for scenario in scenarios {
+            let mut network = Network::new(seed);
+            if catch_unwind(AssertUnwindSafe(|| scenario(&mut network))).is_err() {
+                eprintln!("the latest frames:\n{}", network.trace());
+                eprintln!("seed {seed} fails; again with: cargo xtask sim --seeds 1 {seed}");
+                return ExitCode::FAILURE;
+            }
         }
     }
     let seconds = start.elapsed().as_secs_f64();

@@ -19,6 +19,7 @@
 //! [`Network::digest`] sums up. What goes wrong is a panic; [`Network::trace`] tells what led to it.
 #![forbid(unsafe_code)]
 
+mod correspondent;
 pub mod flood;
 pub mod goodput;
 mod host;
@@ -36,6 +37,7 @@ mod stream;
 mod talk;
 mod trace;
 
+pub use correspondent::{Book, Correspondent};
 pub use host::{Context, HostId, Tuning};
 pub use link::{Fate, Kind, Line, Link, LinkCounters};
 pub use network::Network;

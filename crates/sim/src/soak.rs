@@ -1,10 +1,13 @@
-//! Transfers of which little is certain, to be run with many seeds.
+//! Transfers and datagrams of which little is certain, to be run with many seeds.
 
+use std::cell::RefCell;
 use std::net::Ipv6Addr;
+use std::rc::Rc;
 
 use millrace_shard::{Ipv6, Options, Via};
 use millrace_tcp::{Duration, Ecn, Settings};
 
+use crate::correspondent::{Book, Correspondent};
 use crate::goodput::ALGORITHMS;
 use crate::host::Tuning;
 use crate::link::Link;
@@ -128,6 +131,76 @@ pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
     network.run_program(hosts[0], client);
     network.run_until_done();
     network.settle();
+}
+
+/// Three hosts with two programs each that send datagrams to each other, to sockets connected to somebody else and to a port that nobody has, until all of
+/// them are done and nothing is left. Returns how many arrived.
+///
+/// # Panics
+/// When a datagram arrives otherwise than it was sent, or vanishes uncounted.
+pub fn datagrams(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) -> u64 {
+    const PORTS: [u16; 2] = [53, 54];
+    let mut rng = network.rng().fork();
+    let v6 = rng.chance(0.3);
+    let mtu = pick(&mut rng, if v6 { &[1280, 1500] } else { &[576, 1500] });
+    // Damage to two fragments may cancel out in the checksum of the datagram (RFC 1071): what may be damaged goes in one packet.
+    let in_fragments = rng.chance(0.5);
+    let hosts: Vec<_> = (1..=3)
+        .map(|number| {
+            let mut link = Link {
+                delay: Duration::from_micros(rng.between(10, 20_000)),
+                spare_arp: true,
+                ..Link::default()
+            };
+            impair(&mut link, &mut rng);
+            if in_fragments {
+                link.corrupt = 0.0;
+            }
+            network.add_host_with(Nic::Plain, link, |config| {
+                config.mtu = mtu;
+                config.ipv6 = v6.then(|| Ipv6 {
+                    addresses: vec![(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number), 64)],
+                    routes: Vec::new(),
+                    probes: 0,
+                });
+            })
+        })
+        .collect();
+    let address = |network: &Network, host, port| match v6 {
+        true => network.address_v6_of(host, port),
+        false => network.address_of(host, port),
+    };
+    let ends = hosts
+        .iter()
+        .flat_map(|&host| PORTS.map(|port| (host, port)))
+        .map(|(host, port)| (host, address(network, host, port)));
+    let ends: Vec<_> = ends.collect();
+    let book = Rc::new(RefCell::new(Book::default()));
+    for &(host, local) in &ends {
+        let others = ends.iter().filter(|(other, _)| *other != host);
+        let mut others: Vec<_> = others.map(|&(_, end)| end).collect();
+        let peer = pick(&mut rng, &others);
+        let mut nobody = peer;
+        nobody.set_port(9);
+        others.push(nobody);
+        let sizes = match in_fragments {
+            true => vec![8, 100, 1_400, 1_473, 5_000, 20_000],
+            false => vec![8, 100, 500],
+        };
+        let gap = Duration::from_micros(pick(&mut rng, &[100, 5_000, 100_000]));
+        let what = (rng.between(1, 60), sizes, gap);
+        let mut program = Correspondent::new(local, others, what, Rc::clone(&book));
+        if rng.chance(0.3) {
+            program = program.connected(peer);
+        }
+        if rng.chance(0.3) {
+            program = program.lazy();
+        }
+        network.run_program(host, program);
+    }
+    network.run_until_done();
+    network.settle();
+    book.borrow().check(network)
 }
 
 /// 0.1 to 10 %.
