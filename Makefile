@@ -3,7 +3,7 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help deps build lint unit e2e count test demo bench paths clean
+.PHONY: help deps build lint unit e2e count test demo bench paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make unit    tests that need no privilege'
 	@echo 'make e2e     real programs over real links (root)'
 	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
+	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
 	@echo 'make bench   figures, against the kernel in the same run (root); ARGS=--quick for two short rounds'
 
 deps:
@@ -56,6 +57,11 @@ paths: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make paths: needs root: it creates network namespaces and TAP devices; try: sudo make paths' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/paths $(ARGS)
+
+fairness: build
+	@[ "$$(id -u)" = 0 ] || { echo 'make fairness: needs root: it creates network namespaces and TAP devices; try: sudo make fairness' >&2; exit 1; }
+	$(CARGO) build --release --locked --quiet -p millrace-bench
+	$(TARGET)/release/fairness $(ARGS)
 
 clean:
 	$(CARGO) clean

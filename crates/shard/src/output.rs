@@ -163,6 +163,9 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream_mut() else {
             return Served::Idle;
         };
+        if stream.send.len() > 0 {
+            self.crowd.note(&mut stream.counted, now);
+        }
         let mut served = Served::More;
         for _ in 0..TURN {
             let Some(outgoing) = stream
@@ -208,6 +211,11 @@ impl<M: Memory> Shard<M> {
             && socket.marks.contains(Marks::NOTSENT_LOW)
         {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
+        if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
+            && stream.send.len() > 0
+        {
+            self.crowd.note(&mut stream.counted, now);
         }
         for _ in 0..TURN {
             if !self.send_local(index, now) {

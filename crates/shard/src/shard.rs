@@ -27,6 +27,7 @@ use crate::socket::{Cookies, Marks, Socket, SocketId};
 use crate::steer::{Arrival, Pins, Stray};
 use crate::table::{Table, Tuple};
 use crate::time_wait::TimeWaitTable;
+use crate::tuning::Crowd;
 use crate::v6::Ipv6;
 use crate::wheel::Wheel;
 
@@ -69,6 +70,7 @@ pub struct Shard<M: Memory> {
     pub(crate) echo_limit: RateLimit,
     pub(crate) reset_limit: RateLimit,
     pub(crate) ready: Ready,
+    pub(crate) crowd: Crowd,
     /// What a full port did not take.
     pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
@@ -153,6 +155,7 @@ impl<M: Memory> Shard<M> {
             echo_limit: RateLimit::new(limits.echo_replies_per_second),
             reset_limit: RateLimit::new(limits.resets_per_second),
             ready: Ready::default(),
+            crowd: Crowd::default(),
             stalled: None,
             blocked: false,
             changed: Vec::new(),

@@ -17,6 +17,11 @@ const SEND_COMFORTABLE: u32 = 4 << 20;
 /// Twice what such a link carries in a microsecond, in bytes.
 const SEND_PER_US: u32 = 2 * 12_500;
 
+/// What connections that send at the same time keep of their buffers at least, in bytes.
+const SEND_SHARE_MIN: u32 = 96 << 10;
+/// Connections count as sending at the same time within 2^14 microseconds, about 16 ms.
+const CROWD_LOG2: u32 = 14;
+
 /// Segments that the first send buffer holds at least: two initial windows.
 const FIRST_SEND_SEGMENTS: u32 = 20;
 /// Segments that the first receive buffer holds at least, so that every second one can be acknowledged.
@@ -39,7 +44,59 @@ pub(crate) fn first_limits(options: &Options, buffers: &Buffers, mss: u16) -> (u
     )
 }
 
+/// How many connections have had something to send of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crowd {
+    span: u32,
+    /// Within this span so far, and within the one before.
+    now: u32,
+    before: u32,
+}
+
+impl Crowd {
+    /// A connection has its turn; `counted` is its own note of the span in which it was counted last.
+    #[inline]
+    pub(crate) fn note(&mut self, counted: &mut u32, now: Instant) {
+        let span = (now.as_micros() >> CROWD_LOG2) as u32;
+        if span != self.span {
+            self.before = if span == self.span.wrapping_add(1) {
+                self.now
+            } else {
+                0
+            };
+            self.now = 0;
+            self.span = span;
+        }
+        if *counted != span {
+            *counted = span;
+            self.now += 1;
+        }
+    }
+
+    /// So many.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        self.now.max(self.before)
+    }
+}
+
 impl Stream {
+    /// How much the program may have queued now. Alone, as much as the buffer holds. A program that serves many gives each in its turn as much as its buffer takes: if
+    /// those differ, so do the shares, and whose share is large grows on. So those who send at the same time share what is comfortable, or
+    /// what their path needs if that is more.
+    #[inline]
+    pub(crate) fn send_share(&self, crowd: u32) -> u32 {
+        if crowd <= 1 || self.send_limit <= SEND_SHARE_MIN {
+            return self.send_limit;
+        }
+        let useful = self
+            .connection
+            .least_round_trip_us()
+            .map_or(0, |us| us.saturating_mul(SEND_PER_US));
+        let share = useful.max(SEND_COMFORTABLE) / crowd;
+        self.send_limit.min(share.max(SEND_SHARE_MIN))
+    }
+
     /// Grows the send buffer to twice the congestion window, so that there is always a window's worth to send while another waits for its
     /// acknowledgements (as Linux's `tcp_sndbuf_expand`). Never shrinks it.
     pub(crate) fn tune_send(&mut self, buffers: &Buffers) {
@@ -92,5 +149,33 @@ impl Stream {
         tuning.since = now;
         tuning.from = self.recv.consumed();
         tuning.span_us = self.connection.round_trip_us().max(SPAN_MIN_US);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn a_crowd_is_who_sends_within_a_moment() {
+        let mut crowd = Crowd::default();
+        let mut counted = [u32::MAX; 10];
+        for _ in 0..3 {
+            for own in &mut counted {
+                crowd.note(own, at(1_000));
+            }
+        }
+        assert_eq!(crowd.count(), 10, "each counts once");
+        // One goes on alone: the others are remembered for a moment, and no longer.
+        crowd.note(&mut counted[0], at(1_020));
+        assert_eq!(crowd.count(), 10);
+        crowd.note(&mut counted[0], at(1_040));
+        assert_eq!(crowd.count(), 1);
+        crowd.note(&mut counted[1], at(9_000));
+        assert_eq!(crowd.count(), 1);
     }
 }

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_tcp::{Info, Instant, State};
 
 use super::{
-    Kind, Listener, Marks, Socket, SocketId, SocketInfo, SocketState, Stream, View, ViewFlags,
+    Kind, Listener, Marks, Options, Socket, SocketId, SocketInfo, SocketState, Stream, View,
+    ViewFlags,
 };
 use crate::config::Buffers;
 use crate::error::Error;
@@ -417,7 +418,7 @@ impl<M: Memory> Shard<M> {
                 pending_accepts: listener.queue.len() as u32,
                 ..View::empty(ViewFlags::LISTENING)
             },
-            Kind::Stream(stream) => stream.view(socket.marks, socket.options.notsent_low),
+            Kind::Stream(stream) => stream.view(socket.marks, &socket.options, self.crowd.count()),
             Kind::Datagram(datagram) => View {
                 mtu: self.datagram_mtu(datagram),
                 ..datagram.view(socket.marks)
@@ -468,7 +469,12 @@ impl Stream {
         marks.intersects(Marks::PEER_CLOSED | Marks::READ_SHUT | Marks::DEAD | Marks::ENDING)
     }
 
-    fn view(&self, marks: Marks, notsent_low: u32) -> View {
+    fn view(&self, marks: Marks, options: &Options, crowd: u32) -> View {
+        let notsent_low = options.notsent_low;
+        let send_limit = match options.send_buffer {
+            Some(_) => self.send_limit,
+            None => self.send_share(crowd),
+        };
         let mut flags = ViewFlags::empty();
         let state = self.connection.state();
         let over = marks.intersects(Marks::DEAD | Marks::ENDING);
@@ -485,7 +491,7 @@ impl Stream {
         flags.set(ViewFlags::ERROR, self.error != 0);
         let queued = self.send.len();
         let writable = marks.contains(Marks::ESTABLISHED)
-            && queued * 3 <= u64::from(self.send_limit) * 2
+            && queued * 3 <= u64::from(send_limit) * 2
             && (notsent_low == 0 || self.connection.unsent() * 2 < u64::from(notsent_low));
         flags.set(ViewFlags::WRITABLE, writable);
         View {
@@ -497,7 +503,7 @@ impl Stream {
             queued: self.send.end(),
             acked: self.send.start(),
             sent: self.send.end() - self.connection.unsent(),
-            send_limit: self.send_limit,
+            send_limit,
             notsent_low,
             error: self.error,
             local: self.tuple.local(),
@@ -559,7 +565,7 @@ impl Socket {
 
     fn info<M: Memory>(&self, id: Option<SocketId>, memory: &M, now: Instant) -> SocketInfo {
         let view = match &self.kind {
-            Kind::Stream(stream) => stream.view(self.marks, self.options.notsent_low),
+            Kind::Stream(stream) => stream.view(self.marks, &self.options, 1),
             Kind::Datagram(datagram) => datagram.view(self.marks),
             Kind::Bound { local } | Kind::Listener(Listener { local, .. }) => View {
                 local: *local,

@@ -247,6 +247,7 @@ impl Stream {
             send: SendRing::default(),
             recv: RecvRing::default(),
             send_limit,
+            counted: 0,
             receive_limit,
             error: 0,
             listener: u32::MAX,

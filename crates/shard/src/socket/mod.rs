@@ -175,6 +175,8 @@ pub(crate) struct Stream {
     pub recv: RecvRing,
     /// How many bytes beyond the acknowledged ones may be queued.
     pub send_limit: u32,
+    /// When it was counted as one of those that send.
+    pub counted: u32,
     /// The receive buffer: how far the window may reach beyond what was read.
     pub receive_limit: u32,
     /// The pending error as errno; 0 when none.
