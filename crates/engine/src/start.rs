@@ -9,7 +9,7 @@ use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::xdp::Held;
 use millrace_port::{Port, macvtap, packet, spec, tap, xdp};
-use millrace_shard::{Claim, Groups, Hash, Ipv6, Limits, Shard, Steer, Via};
+use millrace_shard::{Claim, Groups, Hash, Ipv6, Shard, Steer, Via};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
@@ -102,7 +102,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
 
     let link = Link::open(config)?;
     let mut shard_config = shard_config(config, &link)?;
-    shard_config.limits = share(&shard_config.limits, shards);
+    shard_config.limits = shard_config.limits.shared_by(shards);
     let hash = hash()?;
 
     let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| worker::doorbell()).collect();
@@ -398,22 +398,6 @@ fn routes<A: Family>(link: &config::Link) -> Vec<Via<A>> {
         })
     };
     link.routes.iter().filter_map(via).collect()
-}
-
-/// One shard's share of limits that are meant for the engine.
-fn share(limits: &Limits, shards: u16) -> Limits {
-    let part = |of: u32| of.div_ceil(u32::from(shards));
-    Limits {
-        sockets: part(limits.sockets),
-        half_open: part(limits.half_open),
-        time_wait: part(limits.time_wait),
-        orphans: part(limits.orphans),
-        send_memory: limits.send_memory / u64::from(shards),
-        icmp_errors_per_second: part(limits.icmp_errors_per_second),
-        echo_replies_per_second: part(limits.echo_replies_per_second),
-        resets_per_second: part(limits.resets_per_second),
-        ..limits.clone()
-    }
 }
 
 /// The tags that tell the shards' flows apart: others for each engine.

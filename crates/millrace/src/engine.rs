@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use millrace_shard::{Claim, Groups, Hash, Limits, Steer};
+use millrace_shard::{Claim, Groups, Hash, Steer};
 
 use crate::builder::{BuildError, Builder, random, refused, stack};
 use crate::core::Clock;
@@ -31,7 +31,7 @@ pub(crate) struct Shard {
 }
 
 /// Sockets that other threads hold, by the names that they have there.
-type Sockets<S> = Rc<RefCell<HashMap<u64, Rc<S>>>>;
+pub(crate) type Sockets<S> = Rc<RefCell<HashMap<u64, Rc<S>>>>;
 
 struct Handle {
     jobs: Sender<Job>,
@@ -132,7 +132,7 @@ impl Builder {
             return Err(BuildError::Queues { shards, queues });
         }
         let mut config = self.config()?;
-        config.limits = share(&config.limits, shards);
+        config.limits = config.limits.shared_by(shards);
         let keys: [[u8; 8]; 3] = [
             random().map_err(refused("cannot get random bytes"))?,
             random().map_err(refused("cannot get random bytes"))?,
@@ -320,21 +320,5 @@ impl std::fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("shards", &self.shards())
             .finish_non_exhaustive()
-    }
-}
-
-/// One shard's share of limits that are meant for all.
-fn share(limits: &Limits, shards: u16) -> Limits {
-    let part = |of: u32| of.div_ceil(u32::from(shards));
-    Limits {
-        sockets: part(limits.sockets),
-        half_open: part(limits.half_open),
-        time_wait: part(limits.time_wait),
-        orphans: part(limits.orphans),
-        send_memory: limits.send_memory / u64::from(shards),
-        icmp_errors_per_second: part(limits.icmp_errors_per_second),
-        echo_replies_per_second: part(limits.echo_replies_per_second),
-        resets_per_second: part(limits.resets_per_second),
-        ..limits.clone()
     }
 }

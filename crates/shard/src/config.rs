@@ -152,6 +152,25 @@ pub struct Limits {
     pub resets_per_second: u32,
 }
 
+impl Limits {
+    /// The part of one of so many shards, of limits that are meant for all of them. What every shard needs in full it has in full.
+    #[must_use]
+    pub fn shared_by(&self, shards: u16) -> Limits {
+        let part = |of: u32| of.div_ceil(u32::from(shards));
+        Limits {
+            sockets: part(self.sockets),
+            half_open: part(self.half_open),
+            time_wait: part(self.time_wait),
+            orphans: part(self.orphans),
+            send_memory: self.send_memory / u64::from(shards),
+            icmp_errors_per_second: part(self.icmp_errors_per_second),
+            echo_replies_per_second: part(self.echo_replies_per_second),
+            resets_per_second: part(self.resets_per_second),
+            ..self.clone()
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
