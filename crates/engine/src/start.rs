@@ -272,7 +272,10 @@ impl Link {
         let opened = xdp::open(&xdp::Config {
             device: name.to_owned(),
             queues,
-            mode: mode.parse().unwrap_or_default(),
+            // The command line has looked at it; who makes a configuration by other means may not have.
+            mode: mode.parse().map_err(|()| {
+                system("there is no such mode of AF_XDP")(io::ErrorKind::InvalidInput.into())
+            })?,
             ports: config.shards,
             mac: None,
             shared: match shared {
