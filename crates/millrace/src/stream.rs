@@ -228,7 +228,7 @@ impl TcpStream {
     pub async fn writable_async(&self) -> io::Result<()> {
         poll_fn(|cx| {
             self.socket.poll(cx, Side::Write, |core, id| {
-                core.shard.send_into(id, 1, true, |_| 0).map(drop)
+                core.shard.room_to_send(id).map(drop)
             })
         })
         .await

@@ -86,6 +86,20 @@ impl<M: Memory> Shard<M> {
         self.send_through(id, len, push, |ring, room| ring.fill_some(room, fill))
     }
 
+    /// How many bytes can be queued for sending now, one at least; the pool of send memory may have less.
+    ///
+    /// # Errors
+    /// As [`Shard::send`].
+    pub fn room_to_send(&mut self, id: SocketId) -> Result<usize, Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let (_, space) = socket.sending()?;
+        match space {
+            0 => Err(Error::WouldBlock),
+            space => Ok(space),
+        }
+    }
+
     #[inline(always)]
     fn send_through(
         &mut self,
@@ -96,21 +110,8 @@ impl<M: Memory> Shard<M> {
     ) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let marks = socket.marks;
-        let Kind::Stream(stream) = &mut socket.kind else {
-            return Err(Error::BrokenPipe);
-        };
-        if stream.error != 0 {
-            return Err(Error::Connection(std::mem::take(&mut stream.error)));
-        }
-        if marks.intersects(Marks::WRITE_SHUT | Marks::DEAD | Marks::ENDING) {
-            return Err(Error::BrokenPipe);
-        }
-        if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
-            return Err(Error::WouldBlock);
-        }
-        let space = u64::from(stream.send_limit).saturating_sub(stream.send.len());
-        let wanted = len.min(space as usize);
+        let (stream, space) = socket.sending()?;
+        let wanted = len.min(space);
         if wanted == 0 {
             return if len == 0 {
                 Ok(0)
@@ -516,6 +517,26 @@ impl Stream {
 }
 
 impl Socket {
+    /// The connection, if it can be written to, and for how many bytes its send buffer has room.
+    #[inline(always)]
+    fn sending(&mut self) -> Result<(&mut Stream, usize), Error> {
+        let marks = self.marks;
+        let Kind::Stream(stream) = &mut self.kind else {
+            return Err(Error::BrokenPipe);
+        };
+        if stream.error != 0 {
+            return Err(Error::Connection(std::mem::take(&mut stream.error)));
+        }
+        if marks.intersects(Marks::WRITE_SHUT | Marks::DEAD | Marks::ENDING) {
+            return Err(Error::BrokenPipe);
+        }
+        if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
+            return Err(Error::WouldBlock);
+        }
+        let space = u64::from(stream.send_limit).saturating_sub(stream.send.len());
+        Ok((stream, space as usize))
+    }
+
     /// Copies unread bytes into `out`; 0 is the end of the stream.
     fn peek<M: Memory>(&mut self, memory: &M, out: &mut [u8]) -> Result<usize, Error> {
         let Kind::Stream(stream) = &mut self.kind else {
