@@ -15,7 +15,7 @@ use std::task::Poll;
 
 use millrace_shard::Opt;
 
-use crate::engine::{Shard, Shards, ended};
+use crate::engine::{Shard, Shards, Sockets, ended};
 
 /// Bytes that one call hands over at most.
 const PIECE: usize = 256 << 10;
@@ -24,6 +24,29 @@ const PIECE: usize = 256 << 10;
 fn new_key() -> u64 {
     static KEYS: AtomicU64 = AtomicU64::new(0);
     KEYS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Has something done with a socket on its shard, in a task, and waits for what that says.
+fn ask<S: 'static, T: Send + 'static, F>(
+    shards: &Shards,
+    shard: usize,
+    key: u64,
+    sockets: fn(&Shard) -> &Sockets<S>,
+    job: impl FnOnce(Rc<S>) -> F + Send + 'static,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>> + 'static,
+{
+    shards.ask(shard, move |here, reply: Sender<io::Result<T>>| {
+        // It is there as long as whoever asks.
+        let socket = sockets(here).borrow().get(&key).cloned();
+        if let Some(socket) = socket {
+            here.stack.spawn(async move {
+                // Whoever asked is waiting.
+                let _ = reply.send(job(socket).await);
+            });
+        }
+    })?
 }
 
 type Accepted = io::Result<(TcpStream, SocketAddr)>;
@@ -168,7 +191,6 @@ impl TcpStream {
         })
     }
 
-    /// Has something done with the connection on its shard, in a task, and waits for what that says.
     fn ask<T: Send + 'static, F>(
         &self,
         job: impl FnOnce(Rc<crate::TcpStream>) -> F + Send + 'static,
@@ -176,17 +198,13 @@ impl TcpStream {
     where
         F: Future<Output = io::Result<T>> + 'static,
     {
-        let key = self.key;
-        self.shards
-            .ask(self.shard, move |here, reply: Sender<io::Result<T>>| {
-                // It is there as long as `self` is.
-                let stream = here.streams.borrow().get(&key).cloned();
-                if let Some(stream) = stream {
-                    here.stack.spawn(async move {
-                        let _ = reply.send(job(stream).await);
-                    });
-                }
-            })?
+        ask(
+            &self.shards,
+            self.shard,
+            self.key,
+            |here| &here.streams,
+            job,
+        )
     }
 
     /// Its own address.
@@ -303,16 +321,13 @@ impl UdpSocket {
     where
         F: Future<Output = io::Result<T>> + 'static,
     {
-        let key = self.key;
-        self.shards
-            .ask(self.shard, move |here, reply: Sender<io::Result<T>>| {
-                let socket = here.datagrams.borrow().get(&key).cloned();
-                if let Some(socket) = socket {
-                    here.stack.spawn(async move {
-                        let _ = reply.send(job(socket).await);
-                    });
-                }
-            })?
+        ask(
+            &self.shards,
+            self.shard,
+            self.key,
+            |here| &here.datagrams,
+            job,
+        )
     }
 
     /// Sends a datagram to the peer; returns its length.
