@@ -186,7 +186,7 @@ impl Builder {
         self
     }
 
-    /// The limits of every table and pool, of each shard.
+    /// The limits of every table and pool; those of an engine are shared out among its shards.
     pub fn limits(mut self, limits: Limits) -> Builder {
         self.limits = limits;
         self
@@ -204,7 +204,7 @@ impl Builder {
         self
     }
 
-    /// Bytes that received data may take, of each shard; 1 GiB by default. What does not fit is not acknowledged.
+    /// Bytes that received data may take; 1 GiB by default. Those of an engine are shared out among its shards. What does not fit is not acknowledged.
     pub fn receive_memory(mut self, bytes: u64) -> Builder {
         self.receive_memory = bytes;
         self

@@ -32,7 +32,8 @@ const EVENTS: usize = 64;
 /// Descriptors that tasks wait for, by place.
 type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 
-/// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of them and of its sockets.
+/// A host's TCP/IP on the thread that made it. Clones are the same stack; it ends with the last of them and of its sockets. Tasks that are not over hold theirs:
+/// [`Stack::cancel_tasks`] lets go of them.
 ///
 /// It does nothing by itself. One of these makes it work:
 /// - a blocking call of a socket ([`std::io::Read`], [`crate::TcpListener::accept`], ...), until it has its answer;
