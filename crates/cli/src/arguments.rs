@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use clap::{Args, Parser, Subcommand};
 use millrace_engine::config::{Config, Limits, MtuProbing};
 use millrace_port::spec::{Prefix, Spec};
+use millrace_tcp::Algorithm;
 
 use crate::link;
 
@@ -90,6 +91,9 @@ pub struct LinkArguments {
     /// Do not move the stack's thread to the core of the program it serves (with several shards it is not moved)
     #[arg(long)]
     pub no_follow: bool,
+    /// Congestion control of sockets for which their program chooses none (TCP_CONGESTION): `cubic`, `reno`, `bbr` or `dctcp`
+    #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
+    pub congestion: Algorithm,
     /// Ask for explicit congestion notification when connecting (it is accepted always)
     #[arg(long)]
     pub ecn: bool,
@@ -110,7 +114,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "congestion", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -189,6 +193,12 @@ fn address(text: &str) -> Result<(IpAddr, u8), String> {
     Ok((ip.into(), bits))
 }
 
+/// A value of `--congestion`.
+fn congestion(name: &str) -> Result<Algorithm, String> {
+    let known = || Algorithm::ALL.map(Algorithm::name).join(", ");
+    name.parse().map_err(|()| format!("one of {}", known()))
+}
+
 /// A value of `--mtu-probing`.
 fn mtu_probing(text: &str) -> Result<MtuProbing, String> {
     match text {
@@ -228,6 +238,7 @@ impl LinkArguments {
             ephemeral,
             shards: self.shards,
             follow: !self.no_follow,
+            congestion: self.congestion.name().to_owned(),
             ecn: self.ecn,
             mtu_probing: self.mtu_probing,
             limits: Limits::default(),

@@ -282,7 +282,12 @@ impl Worker {
                 .into_iter()
                 .rev()
                 .find(|opt| named(*opt) == Some(wanted));
+            let congestion = || {
+                let engines = self.shard.config().tcp.congestion;
+                (name == Name::Congestion).then_some(Opt::Congestion(engines))
+            };
             return found
+                .or_else(congestion)
                 .map(|opt| (0, options::encode(opt)))
                 .ok_or(libc::ENODATA);
         };

@@ -22,6 +22,8 @@ pub struct Config {
     pub follow: bool,
     /// Explicit congestion notification is asked for, not only accepted.
     pub ecn: bool,
+    /// Congestion control of sockets for which their program chooses none: `cubic`, `reno`, `bbr` or `dctcp`.
+    pub congestion: String,
     /// When the largest segment that a path carries is looked for without the help of routers.
     pub mtu_probing: MtuProbing,
     /// Limits of each program.

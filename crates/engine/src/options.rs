@@ -104,23 +104,8 @@ fn algorithm(words: &[u64]) -> Result<Algorithm, i32> {
         .flat_map(|word| word.to_ne_bytes())
         .take_while(|byte| *byte != 0)
         .collect();
-    match name.as_slice() {
-        b"cubic" => Ok(Algorithm::Cubic),
-        b"reno" => Ok(Algorithm::NewReno),
-        b"dctcp" => Ok(Algorithm::Dctcp),
-        b"bbr" => Ok(Algorithm::Bbr),
-        _ => Err(ENOENT),
-    }
-}
-
-/// The name that Linux gives an algorithm.
-pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::Cubic => "cubic",
-        Algorithm::NewReno => "reno",
-        Algorithm::Dctcp => "dctcp",
-        Algorithm::Bbr => "bbr",
-    }
+    let name = std::str::from_utf8(&name).map_err(|_| ENOENT)?;
+    name.parse().map_err(|()| ENOENT)
 }
 
 /// The option to read, for those that are the shard's.
@@ -208,7 +193,7 @@ pub(crate) fn encode(opt: Opt) -> Vec<u8> {
         ]
         .concat(),
         Opt::Congestion(algorithm) => {
-            let mut name = algorithm_name(algorithm).as_bytes().to_vec();
+            let mut name = algorithm.name().as_bytes().to_vec();
             name.resize(16, 0);
             name
         }

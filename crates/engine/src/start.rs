@@ -320,6 +320,9 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
     if config.ecn {
         shard_config.tcp.ecn = millrace_tcp::Ecn::Ask;
     }
+    shard_config.tcp.congestion = config.congestion.parse().map_err(|()| {
+        system("there is no such congestion control")(io::ErrorKind::InvalidInput.into())
+    })?;
     shard_config.tcp.mtu_probing = match config.mtu_probing {
         MtuProbing::Off => millrace_tcp::MtuProbing::Off,
         MtuProbing::BlackHole => millrace_tcp::MtuProbing::BlackHole,

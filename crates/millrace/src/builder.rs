@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use millrace_shard::{Buffers, Claim, Config, HeapMemory, Ipv6, Limits, Shard, Via};
-use millrace_tcp::{Ecn, Instant, MtuProbing};
+use millrace_tcp::{Algorithm, Ecn, Instant, MtuProbing};
 
 use crate::core::Clock;
 use crate::link::Link;
@@ -177,6 +177,12 @@ impl Builder {
     /// Whether explicit congestion notification is asked for (RFC 3168); by default it is accepted.
     pub fn ecn(mut self, how: Ecn) -> Builder {
         self.tcp.ecn = how;
+        self
+    }
+
+    /// Congestion control of connections for which none is chosen; CUBIC by default.
+    pub fn congestion(mut self, algorithm: Algorithm) -> Builder {
+        self.tcp.congestion = algorithm;
         self
     }
 

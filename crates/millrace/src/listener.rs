@@ -49,7 +49,7 @@ impl TcpOptions {
 
     /// `TCP_CONGESTION`.
     pub fn congestion(mut self, algorithm: millrace_tcp::Algorithm) -> TcpOptions {
-        self.options.tcp.congestion = algorithm;
+        self.options.tcp.congestion = Some(algorithm);
         self
     }
 

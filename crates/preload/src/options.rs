@@ -570,10 +570,6 @@ fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) ->
         Err(Errno::NODATA | Errno::NOTCONN) => {
             // Nobody has set it, and there is no connection to ask.
             match name {
-                Name::Congestion => {
-                    out[..16].copy_from_slice(b"cubic\0\0\0\0\0\0\0\0\0\0\0");
-                    Ok(16)
-                }
                 Name::Info => {
                     const TCP_CLOSE: u8 = 7;
                     out[0] = TCP_CLOSE;

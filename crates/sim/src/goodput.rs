@@ -139,7 +139,7 @@ fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
         let kind = flow % 2;
         let options = Options {
             tcp: Settings {
-                congestion: algorithms[kind],
+                congestion: Some(algorithms[kind]),
                 ..Settings::default()
             },
             ..Options::default()

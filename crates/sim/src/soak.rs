@@ -119,7 +119,7 @@ pub fn transfer(network: &mut Network, impair: impl Fn(&mut Link, &mut Rng)) {
     };
     let options = Options {
         tcp: Settings {
-            congestion: pick(&mut rng, &ALGORITHMS).1,
+            congestion: Some(pick(&mut rng, &ALGORITHMS).1),
             max_pacing_rate: pick(&mut rng, &[u64::MAX, u64::MAX, 1_000_000]),
             interactive: rng.chance(0.2),
             ..Settings::default()

@@ -1,5 +1,6 @@
 //! What holds for every connection of an engine: timers, retries, limits. The defaults are Linux's.
 
+use crate::settings::Algorithm;
 use crate::time::Duration;
 
 /// Engine-wide parameters. `Default` gives Linux's values, with the RFC's where Linux follows it.
@@ -37,6 +38,8 @@ pub struct Config {
     /// How long corked or more-to-come data, or a segment too small for the peer's window, is held back at most: 200 ms
     /// (RFC 9293 3.8.6.2.1).
     pub hold: Duration,
+    /// Congestion control of connections for which none is chosen: CUBIC.
+    pub congestion: Algorithm,
     /// Initial congestion window, in segments (RFC 6928): 10, bounded as the RFC bounds it.
     pub initial_window: u8,
     /// Duplicate acknowledgements, or segments selectively acknowledged above, that mean a loss (RFC 5681): 3.
@@ -113,6 +116,7 @@ impl Default for Config {
             quick_ack_segments: 16,
             challenge_interval: Duration::from_millis(500),
             hold: Duration::from_millis(200),
+            congestion: Algorithm::Cubic,
             initial_window: 10,
             reordering: 3,
             timestamps: true,

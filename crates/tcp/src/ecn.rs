@@ -6,7 +6,6 @@ use crate::acknowledge::MARKED_QUICK;
 use crate::connection::{Connection, Pending};
 use crate::info::Phase;
 use crate::options::Features;
-use crate::settings::Algorithm;
 
 /// The state of both directions.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +58,7 @@ impl Connection {
     /// RFC 3168 6.1.3: after a mark everything says so until the peer has reduced its window. RFC 8257 3.2: each acknowledgement says how it was with what it
     /// acknowledges.
     fn take_mark(&mut self, segment: &Segment<'_>) {
-        if self.settings.congestion == Algorithm::Dctcp {
+        if self.congestion.counts_marks() {
             if segment.marked != self.ecn.marked {
                 if self.receive.nxt > self.receive.acked {
                     self.ecn.former = Some((self.receive.nxt as u32, self.ecn.echo));

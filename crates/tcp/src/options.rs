@@ -32,7 +32,7 @@ impl Features {
         features.set(Features::TIMESTAMPS, config.timestamps);
         features.set(Features::SACK, config.selective_ack);
         features.set(Features::SCALE, config.window_scaling);
-        let asks = config.ecn == Ecn::Ask || settings.congestion == Algorithm::Dctcp;
+        let asks = config.ecn == Ecn::Ask || settings.algorithm(config) == Algorithm::Dctcp;
         features.set(Features::ECN, asks);
         features
     }

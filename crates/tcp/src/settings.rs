@@ -1,5 +1,9 @@
 //! What a program chooses for one connection: its socket options.
 
+use std::str::FromStr;
+
+use crate::Config;
+
 /// Socket options of one connection. `Default` is a socket that no option was set on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -18,8 +22,8 @@ pub struct Settings {
     pub syn_retries: Option<u8>,
     /// TCP_LINGER2, in seconds: how long to wait in FIN-WAIT-2 once closed; `Some(0)` does not wait but resets. `None`: the engine's.
     pub fin_wait_s: Option<u16>,
-    /// TCP_CONGESTION.
-    pub congestion: Algorithm,
+    /// TCP_CONGESTION. `None`: the engine's.
+    pub congestion: Option<Algorithm>,
     /// SO_MAX_PACING_RATE, in bytes per second: no faster than this. `u64::MAX`, and 0 as in Linux: as fast as congestion control allows.
     pub max_pacing_rate: u64,
     /// TCP_QUICKACK switched off before there was a connection: acknowledgements wait for payload to carry them, that of the peer's SYN too.
@@ -36,6 +40,11 @@ impl Settings {
             .then_some(self.max_pacing_rate)
     }
 
+    /// The congestion control that a connection with these has.
+    pub(crate) fn algorithm(&self, config: &Config) -> Algorithm {
+        self.congestion.unwrap_or(config.congestion)
+    }
+
     /// No option was set.
     pub const UNSET: Settings = Settings {
         nodelay: false,
@@ -45,7 +54,7 @@ impl Settings {
         max_segment: None,
         syn_retries: None,
         fin_wait_s: None,
-        congestion: Algorithm::Cubic,
+        congestion: None,
         max_pacing_rate: u64::MAX,
         interactive: false,
         defer_accept: 0,
@@ -91,4 +100,33 @@ pub enum Algorithm {
     Dctcp,
     /// RFC 5681 with appropriate byte counting (RFC 3465). Linux calls it `reno`.
     NewReno,
+}
+
+impl Algorithm {
+    /// All there are, the default one first.
+    pub const ALL: [Algorithm; 4] = [
+        Algorithm::Cubic,
+        Algorithm::NewReno,
+        Algorithm::Bbr,
+        Algorithm::Dctcp,
+    ];
+
+    /// The name that Linux gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Cubic => "cubic",
+            Algorithm::NewReno => "reno",
+            Algorithm::Dctcp => "dctcp",
+            Algorithm::Bbr => "bbr",
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Algorithm, ()> {
+        let named = |algorithm: &Algorithm| algorithm.name() == name;
+        Algorithm::ALL.into_iter().find(named).ok_or(())
+    }
 }

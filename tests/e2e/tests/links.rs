@@ -15,6 +15,7 @@ use rustix::process::Signal;
 
 on_millrace!(
     defaults_are_chosen_and_said,
+    an_engine_has_its_own_congestion_control,
     loopback_stays_the_kernels_without_the_flag,
     loopback_and_link_in_one_engine,
     loopback_alone_makes_no_device,
@@ -94,6 +95,34 @@ fn defaults_are_chosen_and_said(world: &World) -> Result<()> {
             && said.contains("10.9.0.1/24"))
     })?;
     running.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+fn an_engine_has_its_own_congestion_control(world: &World) -> Result<()> {
+    let link = link();
+    let mut arguments: Vec<&str> = link.iter().map(String::as_str).collect();
+    arguments.extend(["--loopback", "--congestion", "bbr"]);
+    let script = format!(
+        "import socket\nname = lambda s: s.getsockopt(6, socket.TCP_CONGESTION, 16).rstrip(b'\\0').decode()\n\
+         listener = socket.create_server(('{SUBJECT}', {PORT}))\n\
+         fresh, chosen = socket.socket(), socket.socket()\n\
+         chosen.setsockopt(6, socket.TCP_CONGESTION, b'reno')\n\
+         for one in (fresh, chosen):\n    before = name(one)\n    one.connect(('{SUBJECT}', {PORT}))\n    \
+         accepted = listener.accept()[0]\n    print(before, name(one), name(accepted), name(listener))\n"
+    );
+    let mut command = world.millrace(&arguments);
+    command.args(["--", PYTHON, "-c", &script]);
+    let said = world
+        .start_on_subject(command)?
+        .wait(seconds(15))?
+        .success()?
+        .text();
+    ensure!(said == "bbr bbr bbr bbr\nreno reno bbr bbr\n", "{said:?}");
+    let refused = world
+        .start_on_subject(world.millrace(&["run", "--congestion", "vegas", "--", "true"]))?
+        .wait(seconds(15))?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure!(said.contains("one of cubic, reno, bbr, dctcp"), "{said}");
+    Ok(())
 }
 
 fn loopback_stays_the_kernels_without_the_flag(world: &World) -> Result<()> {

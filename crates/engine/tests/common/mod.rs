@@ -35,6 +35,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         ephemeral: false,
         shards,
         follow: false,
+        congestion: "cubic".into(),
         ecn: false,
         mtu_probing: MtuProbing::BlackHole,
         limits: Limits {

@@ -180,7 +180,9 @@ impl<M: Memory> Shard<M> {
                 Opt::SendBuffer(options.send_buffer.map_or(send, |set| set.get() * 2))
             }
             OptName::ReceiveLowWater => Opt::ReceiveLowWater(options.receive_low.max(1)),
-            OptName::Congestion => Opt::Congestion(options.tcp.congestion),
+            OptName::Congestion => {
+                Opt::Congestion(options.tcp.congestion.unwrap_or(self.config.tcp.congestion))
+            }
             OptName::QuickAck => {
                 Opt::QuickAck(socket.stream().map_or(!options.tcp.interactive, |stream| {
                     stream.connection.quick_ack()
@@ -304,7 +306,7 @@ impl Options {
                 let most = self.receive_buffer.map_or(receive_max / 2, NonZeroU32::get);
                 self.receive_low = bytes.min(most);
             }
-            Opt::Congestion(algorithm) => self.tcp.congestion = algorithm,
+            Opt::Congestion(algorithm) => self.tcp.congestion = Some(algorithm),
             Opt::QuickAck(on) => self.tcp.interactive = !on,
             Opt::MaxPacingRate(rate) => self.tcp.max_pacing_rate = rate,
             Opt::DeferAccept(seconds) => self.tcp.defer_accept = timeouts_in(seconds),

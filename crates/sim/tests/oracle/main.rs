@@ -151,7 +151,7 @@ fn any_setting(rng: &mut Rng, asks: Asks) -> Setting {
         ],
         options: Settings {
             nodelay: rng.chance(0.3),
-            congestion: pick(rng, &millrace_sim::goodput::ALGORITHMS).1,
+            congestion: Some(pick(rng, &millrace_sim::goodput::ALGORITHMS).1),
             interactive: rng.chance(0.2),
             ..Settings::default()
         },

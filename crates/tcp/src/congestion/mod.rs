@@ -136,6 +136,11 @@ impl Congestion {
         self.peak.min(self.window.cwnd)
     }
 
+    /// Whether it wants to know how much was marked, not only whether something was: DCTCP.
+    pub(crate) fn counts_marks(&self) -> bool {
+        matches!(self.algorithm, Any::Dctcp(_))
+    }
+
     /// Changes the algorithm; the window stays as it is.
     pub(crate) fn choose(&mut self, algorithm: Algorithm) {
         self.algorithm = any(algorithm);

@@ -57,7 +57,7 @@ fn rfc3168_6_1_1_a_syn_that_asks_is_accepted_unless_it_is_switched_off() {
     };
     let asks = Flags::SYN | Flags::ECE | Flags::CWR;
     let dctcp = Settings {
-        congestion: Algorithm::Dctcp,
+        congestion: Some(Algorithm::Dctcp),
         ..Settings::UNSET
     };
     for (ecn, settings, flags, agrees) in [
@@ -83,7 +83,7 @@ fn rfc3168_6_1_1_not_asked_for_unless_configured() {
     let mut script = Script::connecting(plain(), Settings::UNSET);
     script.expect("S 0:0(0)");
     let dctcp = Settings {
-        congestion: Algorithm::Dctcp,
+        congestion: Some(Algorithm::Dctcp),
         ..Settings::UNSET
     };
     let mut script = Script::connecting(plain(), dctcp);

@@ -142,7 +142,7 @@ fn fill(path: &Path, settings: Settings) -> (u64, u64) {
 
 fn bbr() -> Settings {
     Settings {
-        congestion: Algorithm::Bbr,
+        congestion: Some(Algorithm::Bbr),
         ..Settings::UNSET
     }
 }

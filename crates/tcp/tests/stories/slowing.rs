@@ -119,7 +119,7 @@ fn rfc6675_5_1_after_a_time_out_no_recovery_begins_before_its_end() {
 fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
     let mut script = Script::with(NODELAY);
     let cubic = Settings {
-        congestion: Algorithm::Cubic,
+        congestion: Some(Algorithm::Cubic),
         ..NODELAY
     };
     script.connection.configure(&cubic, script.now);
