@@ -234,10 +234,7 @@ impl Builder {
     /// Each says what does not fit.
     pub fn build(self) -> Result<Stack, BuildError> {
         let config = self.config()?;
-        let clock = match self.manual_clock {
-            true => Clock::Callers,
-            false => Clock::Real(std::time::Instant::now()),
-        };
+        let clock = self.clock();
         let remote = Remote::new().map_err(refused("cannot make a doorbell"))?;
         stack(config, self.receive_memory, self.link, clock, remote, None)
     }
@@ -263,11 +260,16 @@ impl Builder {
         if self.addresses.is_empty() {
             return Err(BuildError::NoAddress);
         }
-        config.claim = self.claim;
+        // Where all others are behind one station there is nobody to tell, or to ask.
+        let alone = self.link.only_station().is_some();
+        config.claim = if alone { Claim::Nothing } else { self.claim };
         config.any_address = self.any_address;
         config.only_station = self.link.only_station();
         config.addresses.clear();
         let mut ipv6 = Ipv6::default();
+        if alone {
+            ipv6.probes = 0;
+        }
         for &(address, bits) in &self.addresses {
             let most = if address.is_ipv4() { 32 } else { 128 };
             if bits > most {
@@ -309,6 +311,13 @@ impl Builder {
         config.mtu = mtu;
         config.ipv6 = (!ipv6.addresses.is_empty()).then_some(ipv6);
         Ok(config)
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        match self.manual_clock {
+            true => Clock::Callers,
+            false => Clock::Real(std::time::Instant::now()),
+        }
     }
 
     pub(crate) fn receive_memory_bytes(&self) -> u64 {

@@ -79,6 +79,8 @@ pub(crate) struct Core {
     callers: bool,
     buffer: Box<[u8]>,
     changed: Vec<SocketId>,
+    /// Those that have changed, for a caller who asked for them.
+    kept: Option<Vec<SocketId>>,
     /// By the shard's socket index.
     waiting: Vec<Waiting>,
     timers: BTreeMap<(Instant, u64), Waker>,
@@ -104,6 +106,7 @@ impl Core {
             callers,
             buffer: vec![0; FRAME_MAX + 4].into_boxed_slice(),
             changed: Vec::new(),
+            kept: None,
             waiting: Vec::new(),
             timers: BTreeMap::new(),
             timers_made: 0,
@@ -181,12 +184,33 @@ impl Core {
     pub(crate) fn wake(&mut self) -> usize {
         self.shard.take_changed(&mut self.changed);
         let changed = self.changed.len();
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(&self.changed);
+        }
         for id in self.changed.drain(..) {
             if let Some(waiting) = self.waiting.get_mut(id.index() as usize) {
                 waiting.wake();
             }
         }
         changed
+    }
+
+    /// Whether those that have changed are kept for [`Core::take_kept`].
+    pub(crate) fn keep_changed(&mut self, on: bool) {
+        self.kept = on.then(Vec::new);
+    }
+
+    /// Those that have changed; [`Core::put_kept`] returns the room that they took.
+    pub(crate) fn take_kept(&mut self) -> Vec<SocketId> {
+        self.kept.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Undoes [`Core::take_kept`], with what was taken left out.
+    pub(crate) fn put_kept(&mut self, mut room: Vec<SocketId>) {
+        if let Some(kept) = &mut self.kept {
+            room.append(kept);
+            *kept = room;
+        }
     }
 
     /// Sends what may leave now; returns how many frames did.

@@ -10,11 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use millrace_shard::{Claim, Groups, Hash, Steer};
-
-use crate::builder::{BuildError, Builder, random, refused, stack};
-use crate::core::Clock;
-use crate::peers::Peers;
+use crate::builder::{BuildError, Builder, refused};
 use crate::shared;
 use crate::stack::Stack;
 use crate::tasks::Remote;
@@ -126,61 +122,30 @@ impl Builder {
         F: Fn(Stack, usize) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + 'static,
     {
-        let queues = self.link.queues();
-        let linkless = queues == 0;
-        if shards == 0 || shards > 64 || (!linkless && queues != usize::from(shards)) {
-            return Err(BuildError::Queues { shards, queues });
-        }
-        let mut config = self.config()?;
-        config.limits = config.limits.shared_by(shards);
-        let keys: [[u8; 8]; 3] = [
-            random().map_err(refused("cannot get random bytes"))?,
-            random().map_err(refused("cannot get random bytes"))?,
-            random().map_err(refused("cannot get random bytes"))?,
-        ];
-        let [one, two, three] = keys.map(u64::from_ne_bytes);
-        let hash = Hash::Keyed([one, two, three | 1]);
-        let receive_memory = self.receive_memory_bytes() / u64::from(shards);
-        let remotes: Result<Vec<_>, _> = (0..shards).map(|_| Remote::new()).collect();
-        let remotes = remotes.map_err(refused("cannot make a doorbell"))?;
-        let mut peers = Peers::mesh(&remotes).into_iter();
-        let mut links = self.link.split();
-        let clock = Clock::Real(std::time::Instant::now());
+        let parts = self.parts(shards)?;
         let main = Arc::new(main);
         let stop = Arc::<AtomicBool>::default();
         let (tell, done) = channel();
         let (ready, started) = channel();
         let mut handles = Vec::new();
         let mut threads = Vec::new();
-        for (own, remote) in (0..shards).zip(remotes) {
-            let mut config = config.clone();
-            config.steer = (shards > 1).then(|| Steer {
-                own,
-                hash: hash.clone(),
-                groups: Groups::even(shards),
-            });
-            // One speaks for all.
-            if own > 0 {
-                config.claim = Claim::Nothing;
-            }
-            let peers = peers.next().filter(|_| shards > 1);
-            let link = links.next().unwrap_or_else(crate::Link::none);
+        for (own, part) in parts.into_iter().enumerate() {
             let (jobs, receiver) = channel();
             handles.push(Handle {
                 jobs,
-                remote: remote.clone(),
+                remote: part.remote.clone(),
             });
             let (main, stop, tell, ready) =
                 (main.clone(), stop.clone(), tell.clone(), ready.clone());
             let body = move || {
-                let stack = match stack(config, receive_memory, link, clock, remote, peers) {
+                let stack = match part.stack() {
                     Ok(stack) => stack,
                     Err(error) => {
                         let _ = ready.send(Err(error));
                         return;
                     }
                 };
-                let first = main(stack.clone(), usize::from(own));
+                let first = main(stack.clone(), own);
                 stack.spawn(async move {
                     // Told however it ends.
                     let _tell = Tell(tell);

@@ -30,7 +30,9 @@
 //!   more; the `try_` calls never wait.
 //! - **Many cores**: an [`Engine`] has a stack on each of several threads, one for each queue of the link, and [`shared`] sockets for any thread.
 //! - **Without a clock or a link**: [`Builder::manual_clock`], [`Link::callers`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told,
-//!   for tests and simulation.
+//!   for tests and simulation; [`Link::packets`] is the same without frames.
+//! - **Under a binding** for another language: [`Stack::with_shard`] lends the shard with the socket calls that all of the above are made of, and [`Builder::parts`] makes stacks for
+//!   threads that somebody else has.
 //!
 //! # What it costs
 //! Bytes that are received lie in rings of the stack's, which [`TcpStream::read_with`] shows without a copy; [`TcpStream::write_with`] writes where bytes will be
@@ -43,7 +45,9 @@ mod descriptor;
 mod engine;
 mod link;
 mod listener;
+mod parts;
 mod peers;
+mod raw;
 pub mod shared;
 mod socket;
 mod stack;
@@ -59,6 +63,7 @@ pub use descriptor::Descriptor;
 pub use engine::Engine;
 pub use link::{Link, LinkError, Tap};
 pub use listener::{Incoming, TcpListener, TcpOptions};
+pub use parts::Part;
 pub use stack::Stack;
 pub use stream::TcpStream;
 pub use tasks::JoinHandle;
@@ -66,8 +71,9 @@ pub use udp::{Received, UdpSocket};
 
 pub use millrace_port::{Port, RxMeta, xdp};
 pub use millrace_shard::{
-    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Limits, Opt, OptName, Options, Reuse,
-    SendTo, SocketInfo, SocketState, Usage,
+    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, FastOpenKeys, HeapMemory, How,
+    Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,
+    SocketState, Usage, View, ViewFlags,
 };
 pub use millrace_tcp::{
     Algorithm, Config as TcpConfig, Duration, Ecn, Info, Instant, Keepalive, MtuProbing, State,

@@ -96,6 +96,23 @@ impl Link {
         }
     }
 
+    /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as with [`Link::callers`], behind an Ethernet header whose addresses
+    /// mean nothing and whose type (the last two of its 14 bytes) is that of the packet. Nobody is asked where anybody is.
+    pub fn packets(mtu: u16) -> Link {
+        Link {
+            only_station: Some(tun::PEER),
+            ..Link::callers(Capabilities {
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                mtu,
+                tx_checksum: false,
+                tx_segmentation_max: 0,
+                rx_aggregated: false,
+                trusted_checksum: false,
+                queues: 1,
+            })
+        }
+    }
+
     /// A TAP device, at whose other end is the kernel. Needs CAP_NET_ADMIN.
     ///
     /// # Errors

@@ -31,6 +31,14 @@ struct Peer {
     given: bool,
 }
 
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers")
+            .field("own", &self.own)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What one shard has of the others.
 pub(crate) struct Peers {
     own: usize,

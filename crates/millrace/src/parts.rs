@@ -1,0 +1,112 @@
+//! The stacks of one engine, each for whichever thread takes it.
+
+use std::sync::Arc;
+
+use millrace_shard::{Claim, Config, Groups, Hash, Steer};
+
+use crate::builder::{BuildError, Builder, random, refused, stack};
+use crate::core::Clock;
+use crate::link::Link;
+use crate::peers::Peers;
+use crate::stack::Stack;
+use crate::tasks::Remote;
+
+/// One shard of several, before it runs: give it to its thread, which makes a [`Stack`] of it.
+#[derive(Debug)]
+pub struct Part {
+    config: Config,
+    receive_memory: u64,
+    link: Link,
+    clock: Clock,
+    pub(crate) remote: Arc<Remote>,
+    peers: Option<Peers>,
+}
+
+impl Builder {
+    /// The stacks of `shards` shards (1 to 64) that share the link's addresses, for threads of the caller's; [`Builder::start`] has them on threads of its own. The link
+    /// needs a queue for each; limits are shared out. Every one of them has to run: what is meant for one that does not is lost.
+    ///
+    /// ```
+    /// let parts = millrace::Builder::new().parts(2)?;
+    /// std::thread::scope(|scope| {
+    ///     for part in parts {
+    ///         scope.spawn(|| {
+    ///             let stack = part.stack().expect("descriptors to wait with");
+    ///             assert!(millrace::TcpListener::bind(&stack, "127.0.0.1:80").is_ok());
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), millrace::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::build`], and [`BuildError::Queues`].
+    pub fn parts(self, shards: u16) -> Result<Vec<Part>, BuildError> {
+        let queues = self.link.queues();
+        let fits = match queues {
+            0 => !self.link.is_callers() || shards == 1,
+            queues => queues == usize::from(shards),
+        };
+        if shards == 0 || shards > 64 || !fits {
+            return Err(BuildError::Queues { shards, queues });
+        }
+        let mut config = self.config()?;
+        config.limits = config.limits.shared_by(shards);
+        let keys: [[u8; 8]; 3] = [
+            random().map_err(refused("cannot get random bytes"))?,
+            random().map_err(refused("cannot get random bytes"))?,
+            random().map_err(refused("cannot get random bytes"))?,
+        ];
+        let [one, two, three] = keys.map(u64::from_ne_bytes);
+        let hash = Hash::Keyed([one, two, three | 1]);
+        let receive_memory = self.receive_memory_bytes() / u64::from(shards);
+        let clock = self.clock();
+        let remotes: Result<Vec<_>, _> = (0..shards).map(|_| Remote::new()).collect();
+        let remotes = remotes.map_err(refused("cannot make a doorbell"))?;
+        let mut peers = Peers::mesh(&remotes).into_iter();
+        let mut links: Vec<Link> = match shards {
+            1 => vec![self.link],
+            _ => self.link.split().collect(),
+        };
+        links.resize_with(shards.into(), Link::none);
+        let parts = (0..shards).zip(remotes).zip(links);
+        let part = |((own, remote), link)| {
+            let mut config = config.clone();
+            config.steer = (shards > 1).then(|| Steer {
+                own,
+                hash: hash.clone(),
+                groups: Groups::even(shards),
+            });
+            // One speaks for all.
+            if own > 0 {
+                config.claim = Claim::Nothing;
+            }
+            Part {
+                config,
+                receive_memory,
+                link,
+                clock,
+                remote,
+                peers: peers.next().filter(|_| shards > 1),
+            }
+        };
+        Ok(parts.map(part).collect())
+    }
+}
+
+impl Part {
+    /// The stack, on this thread from now on.
+    ///
+    /// # Errors
+    /// [`BuildError::System`].
+    pub fn stack(self) -> Result<Stack, BuildError> {
+        stack(
+            self.config,
+            self.receive_memory,
+            self.link,
+            self.clock,
+            self.remote,
+            self.peers,
+        )
+    }
+}
