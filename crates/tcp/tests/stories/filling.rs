@@ -21,7 +21,7 @@ fn fill(path: &Path, algorithm: Algorithm, selective_ack: bool) -> (u64, u32) {
         ..Config::default()
     };
     let settings = Settings {
-        congestion: algorithm,
+        congestion: Some(algorithm),
         ..Settings::default()
     };
     let mut pair = Pair::new(&config, settings, settings);

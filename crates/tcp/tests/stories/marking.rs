@@ -17,7 +17,7 @@ fn asking() -> Config {
 fn agreed(congestion: Algorithm) -> Script {
     let settings = Settings {
         nodelay: true,
-        congestion,
+        congestion: Some(congestion),
         ..Settings::UNSET
     };
     let mut script = Script::connecting(asking(), settings);

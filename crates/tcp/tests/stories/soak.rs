@@ -17,7 +17,7 @@ fn transfer(seed: u64) {
     };
     let settings = Settings {
         nodelay: random.chance(500),
-        congestion: [Algorithm::Cubic, Algorithm::NewReno][random.below(2) as usize],
+        congestion: Some([Algorithm::Cubic, Algorithm::NewReno][random.below(2) as usize]),
         ..Settings::default()
     };
     let mut pair = Pair::new(&config, settings, settings);
