@@ -38,7 +38,19 @@ const PAIR: (&str, &str) = ("pair", "millrace-shard");
 /// Two stacks of the library's, likewise.
 const PINGPONG: (&str, &str) = ("pingpong", "millrace");
 
-const KINDS: [Kind; 9] = [
+/// Virtual queues between a port and groups.
+const STEER: (&str, &str) = ("steer", "millrace-steer");
+
+/// What is counted with one group and with many, and how far the counts may be apart, in percent.
+const FLAT: ([&str; 2], f64) = (
+    [
+        "a frame through the virtual queues of 1 group, and its answer",
+        "a frame through the virtual queues of 14 groups, and its answer",
+    ],
+    2.0,
+);
+
+const KINDS: [Kind; 11] = [
     Kind {
         name: "connect, 64 bytes each way, close",
         example: PAIR,
@@ -120,6 +132,22 @@ const KINDS: [Kind; 9] = [
         rest: &[],
         per: Per::Unit(1),
     },
+    Kind {
+        name: FLAT.0[0],
+        example: STEER,
+        mode: "way",
+        counts: [17_920, 53_760],
+        rest: &["1"],
+        per: Per::Unit(1),
+    },
+    Kind {
+        name: FLAT.0[1],
+        example: STEER,
+        mode: "way",
+        counts: [17_920, 53_760],
+        rest: &["14"],
+        per: Per::Unit(1),
+    },
 ];
 
 /// Compares, or writes the file anew.
@@ -158,10 +186,14 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
          rustc = \"{rustc}\"\n\n[instructions]\n"
     );
     let mut good = true;
+    let mut flat = Vec::new();
     for kind in &KINDS {
         let [less, more] = kind.counts;
         let (less, more) = (count(&examples, kind, less)?, count(&examples, kind, more)?);
         let each = (more.0 - less.0) as f64 / (more.1 - less.1) as f64;
+        if FLAT.0.contains(&kind.name) {
+            flat.push(each);
+        }
         text += &format!("\"{}\" = {each:.0}\n", kind.name);
         let before = value(&known, &format!("\"{}\"", kind.name));
         let before = before.and_then(|text| text.parse::<f64>().ok());
@@ -169,6 +201,14 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
         let said = change.map_or("new".to_string(), |change| format!("{change:+.1} %"));
         println!("{:>8.0}  {said:>8}  {}", each, kind.name);
         good &= change.is_some_and(|change| change <= GROWTH);
+    }
+    if let [one, many] = flat[..] {
+        let apart = (many / one - 1.0) * 100.0;
+        ensure!(
+            apart.abs() <= FLAT.1,
+            "{} takes {apart:+.1} % beside one group",
+            FLAT.0[1]
+        );
     }
     if write {
         std::fs::write(&page, text)?;
@@ -192,7 +232,7 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 /// Where the examples are.
 fn build(root: &Path) -> Result<std::path::PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    for (example, package) in [PAIR, PINGPONG] {
+    for (example, package) in [PAIR, PINGPONG, STEER] {
         let words = ["build", "--release", "--locked", "--quiet", "-p", package];
         let status = Command::new(&cargo)
             .current_dir(root)

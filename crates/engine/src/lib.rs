@@ -7,7 +7,7 @@
 //! - [`arena`], [`memory`]: receive rings inside the programs' regions.
 //! - [`program`], [`socket`]: what the engine believes of each program and each of its sockets, in private memory.
 //! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
-//! - `handoff`, `peers`, `replicas`: what several shards of one engine have to do with each other.
+//! - `peers`, `replicas`: what several shards of one engine have to do with each other.
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
 pub mod arena;
@@ -18,7 +18,6 @@ pub mod control;
 mod datagrams;
 mod egress;
 mod follow;
-mod handoff;
 mod held;
 mod life;
 mod look;

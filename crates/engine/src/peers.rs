@@ -11,11 +11,13 @@ use std::time::Duration;
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
 use millrace_shard::{AcceptQueue, Arrival, Error, Opt, Options, Owner, SocketId, Stray, Tuple};
+use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
-use crate::handoff::{Reader, Writer, ring};
 use crate::worker::{Place, Worker, WorkerCounters, ring as ring_doorbell};
 
+/// Of the ring from one shard to another: sixteen of the largest frames.
+const RING_BYTES: usize = 1 << 20;
 /// Records taken from one ring in one round.
 const HANDED_BURST: usize = 64;
 /// Looks for an answer before a worker that waits for one sleeps in between.
@@ -175,7 +177,7 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
     for from in 0..count {
         for to in 0..count {
             let link = (from != to).then(|| {
-                let (writer, reader) = ring();
+                let (writer, reader) = ring(RING_BYTES);
                 all[to].readers[from] = Some(reader);
                 Link {
                     writer,
@@ -194,7 +196,7 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
 impl Link {
     /// Writes a record, to be committed with the others of this round; false if there is no room.
     fn write(&mut self, word: u64, body: &[u8]) -> bool {
-        let done = self.writer.write(word, body);
+        let done = self.writer.write(word, [body]);
         self.written |= done;
         done
     }

@@ -51,10 +51,10 @@ pub use counters::Counters;
 pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
 pub use error::{Error, errno};
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
+pub use millrace_steer::{Groups, Hash, Tuple};
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
     AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,
     SocketInfo, SocketState, View, ViewFlags,
 };
-pub use steer::{Arrival, Groups, Hash, Steer, Stray};
-pub use table::Tuple;
+pub use steer::{Arrival, Steer, Stray};

@@ -1,140 +1,10 @@
 //! The connection table: from the 4-tuple to what lives there, by a keyed hash.
 
-use std::hash::Hasher;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use hashbrown::HashTable;
-
-/// The two ends of a connection of one family, as this host sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pair<A> {
-    /// Our address.
-    pub local: A,
-    /// The peer's address.
-    pub remote: A,
-    /// Our port.
-    pub local_port: u16,
-    /// The peer's port.
-    pub remote_port: u16,
-}
-
-/// The two ends of a connection, as this host sees them. Both are of one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tuple {
-    /// IPv4.
-    V4(Pair<Ipv4Addr>),
-    /// IPv6.
-    V6(Pair<Ipv6Addr>),
-}
-
-impl<A: Copy> Pair<A> {
-    fn reversed(&self) -> Pair<A> {
-        Pair {
-            local: self.remote,
-            remote: self.local,
-            local_port: self.remote_port,
-            remote_port: self.local_port,
-        }
-    }
-}
-
-impl Tuple {
-    /// A tuple from its two ends; `None` when they are of different families.
-    pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Tuple> {
-        match (local, remote) {
-            (SocketAddr::V4(local), SocketAddr::V4(remote)) => Some(Tuple::V4(Pair {
-                local: *local.ip(),
-                remote: *remote.ip(),
-                local_port: local.port(),
-                remote_port: remote.port(),
-            })),
-            (SocketAddr::V6(local), SocketAddr::V6(remote)) => Some(Tuple::V6(Pair {
-                local: *local.ip(),
-                remote: *remote.ip(),
-                local_port: local.port(),
-                remote_port: remote.port(),
-            })),
-            _ => None,
-        }
-    }
-
-    /// Our address.
-    #[inline]
-    pub fn local_ip(&self) -> IpAddr {
-        match self {
-            Tuple::V4(pair) => pair.local.into(),
-            Tuple::V6(pair) => pair.local.into(),
-        }
-    }
-
-    /// The peer's address.
-    #[inline]
-    pub fn remote_ip(&self) -> IpAddr {
-        match self {
-            Tuple::V4(pair) => pair.remote.into(),
-            Tuple::V6(pair) => pair.remote.into(),
-        }
-    }
-
-    /// Our port and the peer's.
-    pub fn ports(&self) -> (u16, u16) {
-        match self {
-            Tuple::V4(pair) => (pair.local_port, pair.remote_port),
-            Tuple::V6(pair) => (pair.local_port, pair.remote_port),
-        }
-    }
-
-    /// Our end.
-    #[inline]
-    pub fn local(&self) -> SocketAddr {
-        SocketAddr::new(self.local_ip(), self.ports().0)
-    }
-
-    /// The peer's end.
-    #[inline]
-    pub fn remote(&self) -> SocketAddr {
-        SocketAddr::new(self.remote_ip(), self.ports().1)
-    }
-
-    /// The same with another port of ours.
-    #[must_use]
-    pub fn with_local_port(self, local_port: u16) -> Tuple {
-        match self {
-            Tuple::V4(pair) => Tuple::V4(Pair { local_port, ..pair }),
-            Tuple::V6(pair) => Tuple::V6(Pair { local_port, ..pair }),
-        }
-    }
-
-    /// The same connection as the peer sees it.
-    pub fn reversed(&self) -> Tuple {
-        match self {
-            Tuple::V4(pair) => Tuple::V4(pair.reversed()),
-            Tuple::V6(pair) => Tuple::V6(pair.reversed()),
-        }
-    }
-
-    /// Gives all of it to `hasher`, in network order.
-    pub fn feed(&self, hasher: &mut impl Hasher) {
-        match self {
-            Tuple::V4(pair) => {
-                let mut bytes = [0; 12];
-                bytes[..4].copy_from_slice(&pair.local.octets());
-                bytes[4..8].copy_from_slice(&pair.remote.octets());
-                bytes[8..10].copy_from_slice(&pair.local_port.to_be_bytes());
-                bytes[10..].copy_from_slice(&pair.remote_port.to_be_bytes());
-                hasher.write(&bytes);
-            }
-            Tuple::V6(pair) => {
-                let mut bytes = [0; 36];
-                bytes[..16].copy_from_slice(&pair.local.octets());
-                bytes[16..32].copy_from_slice(&pair.remote.octets());
-                bytes[32..34].copy_from_slice(&pair.local_port.to_be_bytes());
-                bytes[34..].copy_from_slice(&pair.remote_port.to_be_bytes());
-                hasher.write(&bytes);
-            }
-        }
-    }
-}
+use millrace_steer::fold;
+pub use millrace_steer::{Pair, Tuple};
 
 /// What lives at a tuple; the number is an index into the table of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,8 +72,8 @@ impl Table {
     /// The keyed hash of a tuple.
     pub fn hash(&self, tuple: &Tuple) -> u64 {
         match tuple {
-            Tuple::V4(pair) => pair.hash(&self.keys),
-            Tuple::V6(pair) => pair.hash(&self.keys),
+            Tuple::V4(pair) => hash(pair, &self.keys),
+            Tuple::V6(pair) => hash(pair, &self.keys),
         }
     }
 }
@@ -215,7 +85,7 @@ fn get<A: Address>(
     pair: &Pair<A>,
 ) -> Option<Place> {
     entries
-        .find(pair.hash(keys), |entry| entry.pair == *pair)
+        .find(hash(pair, keys), |entry| entry.pair == *pair)
         .map(|entry| entry.place)
 }
 
@@ -225,16 +95,18 @@ fn insert<A: Address>(
     pair: Pair<A>,
     place: Place,
 ) {
-    let hash = pair.hash(keys);
-    if let Some(entry) = entries.find_mut(hash, |entry| entry.pair == pair) {
+    let hashed = hash(&pair, keys);
+    if let Some(entry) = entries.find_mut(hashed, |entry| entry.pair == pair) {
         entry.place = place;
         return;
     }
-    entries.insert_unique(hash, Entry { pair, place }, |entry| entry.pair.hash(keys));
+    entries.insert_unique(hashed, Entry { pair, place }, |entry| {
+        hash(&entry.pair, keys)
+    });
 }
 
 fn remove<A: Address>(entries: &mut HashTable<Entry<A>>, keys: &[u64; 3], pair: &Pair<A>) {
-    if let Ok(entry) = entries.find_entry(pair.hash(keys), |entry| entry.pair == *pair) {
+    if let Ok(entry) = entries.find_entry(hash(pair, keys), |entry| entry.pair == *pair) {
         entry.remove();
     }
 }
@@ -267,21 +139,13 @@ impl Address for Ipv6Addr {
     }
 }
 
-impl<A: Address> Pair<A> {
-    /// Rounds of multiply and fold with secret keys. Not a cipher, but the key is secret and no output is ever seen from outside, so
-    /// colliding tuples cannot be made up (5-hostile E11), at a tenth of SipHash's cost.
-    #[inline]
-    fn hash(&self, keys: &[u64; 3]) -> u64 {
-        let ports = u64::from(self.remote_port) << 16 | u64::from(self.local_port);
-        let first = A::mix(self.local, self.remote, ports << 32 | ports, keys);
-        fold(first ^ keys[1], keys[2])
-    }
-}
-
-/// The halves of the product, folded.
-pub fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
+/// Rounds of multiply and fold with secret keys. Not a cipher, but the key is secret and no output is ever seen from outside, so
+/// colliding tuples cannot be made up (5-hostile E11), at a tenth of SipHash's cost.
+#[inline]
+fn hash<A: Address>(pair: &Pair<A>, keys: &[u64; 3]) -> u64 {
+    let ports = u64::from(pair.remote_port) << 16 | u64::from(pair.local_port);
+    let first = A::mix(pair.local, pair.remote, ports << 32 | ports, keys);
+    fold(first ^ keys[1], keys[2])
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
-//! The ring by which one shard hands frames and small messages to another: one writer, one reader, bytes in order.
+//! The ring by which one thread hands frames and small messages to another: one writer, one reader, records in order.
 //!
-//! A record is a head of 16 bytes and its body, in units of 16 bytes, never in two pieces. What was written is the reader's once it has been
-//! committed, which is done once for a batch. A record for which there is no room is not written; the writer counts it.
+//! A record is a descriptor of 16 bytes with its body behind it, in units of 16 bytes, never in two pieces: so a short frame takes as much as it needs, and a
+//! long one is not cut. What was written is the reader's once it has been committed, which is done once for a batch. A record for which there is no room is not
+//! written; the writer counts it. Each end remembers where the other was, and looks again only when that does not suffice.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of a ring: sixteen of the largest frames. Only what is used takes memory.
-const SIZE: usize = 1 << 20;
+/// Bytes that a ring has at least: two of the largest frames.
+pub const SIZE_MIN: usize = 1 << 18;
 /// Units of a record's length.
 const UNIT: usize = 16;
 /// The length in a head that fills the ring up to its end.
@@ -22,6 +24,7 @@ struct Position(AtomicUsize);
 /// What both ends share. Positions count bytes since the start and are read modulo the size.
 #[derive(Debug)]
 struct Ring {
+    /// Their number is a power of two.
     bytes: Box<[UnsafeCell<u8>]>,
     /// Written up to here.
     tail: Position,
@@ -37,7 +40,7 @@ unsafe impl Send for Ring {}
 
 /// The writer's end.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub struct Writer {
     ring: Arc<Ring>,
     /// Written up to here, committed or not.
     tail: usize,
@@ -47,7 +50,7 @@ pub(crate) struct Writer {
 
 /// The reader's end.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     ring: Arc<Ring>,
     head: usize,
     /// The writer's position when it was last looked at.
@@ -56,9 +59,10 @@ pub(crate) struct Reader {
     taken: usize,
 }
 
-/// A ring's two ends.
-pub(crate) fn ring() -> (Writer, Reader) {
-    let bytes = Box::into_raw(vec![0u8; SIZE].into_boxed_slice());
+/// A ring's two ends. It has `size` bytes, or the next power of two and [`SIZE_MIN`] at least; only what is used takes memory.
+pub fn ring(size: usize) -> (Writer, Reader) {
+    let size = size.max(SIZE_MIN).next_power_of_two();
+    let bytes = Box::into_raw(vec![0u8; size].into_boxed_slice());
     let ring = Arc::new(Ring {
         // SAFETY: an UnsafeCell<u8> is laid out as a u8, and the box is ours alone.
         bytes: unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) },
@@ -80,10 +84,19 @@ pub(crate) fn ring() -> (Writer, Reader) {
 }
 
 impl Ring {
+    fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes from `position` to where the ring begins anew.
+    fn to_end(&self, position: usize) -> usize {
+        self.size() - (position & (self.size() - 1))
+    }
+
     /// Where `len` bytes at `position` are.
     fn at(&self, position: usize, len: usize) -> *mut u8 {
-        let at = position % SIZE;
-        assert!(at + len <= SIZE, "a record is in one piece");
+        let at = position & (self.size() - 1);
+        assert!(at + len <= self.size(), "a record is in one piece");
         self.bytes[at..].as_ptr().cast_mut().cast()
     }
 
@@ -109,51 +122,58 @@ fn record_len(body: usize) -> usize {
 
 impl Writer {
     /// Whether there is room for a record with a body of `len` bytes.
-    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+    pub fn has_room(&mut self, len: usize) -> bool {
         let needed = self.needed(record_len(len));
-        if SIZE - (self.tail - self.head) < needed {
+        if self.ring.size() - (self.tail - self.head) < needed {
             self.head = self.ring.head.0.load(Ordering::Acquire);
         }
-        SIZE - (self.tail - self.head) >= needed
+        self.ring.size() - (self.tail - self.head) >= needed
     }
 
     /// What a record of `len` bytes takes, with what is left unused at the ring's end.
     fn needed(&self, len: usize) -> usize {
-        let to_end = SIZE - self.tail % SIZE;
+        let to_end = self.ring.to_end(self.tail);
         if len <= to_end { len } else { to_end + len }
     }
 
-    /// Writes a record, to be committed; false if there is no room for it.
-    pub(crate) fn write(&mut self, word: u64, body: &[u8]) -> bool {
-        if !self.has_room(body.len()) {
+    /// Writes a record, to be committed: a word and a body of so many slices in a row. False if there is no room for it.
+    pub fn write<const N: usize>(&mut self, word: u64, body: [&[u8]; N]) -> bool {
+        let body_len = body.iter().map(|slice| slice.len()).sum();
+        if !self.has_room(body_len) {
             return false;
         }
-        let len = record_len(body.len());
-        let to_end = SIZE - self.tail % SIZE;
+        let len = record_len(body_len);
+        let to_end = self.ring.to_end(self.tail);
         // SAFETY: the reader has read all that is needed from the tail on, and looks at none of it before the commit.
         unsafe {
             if len > to_end {
                 self.ring.write_head(self.tail, FILLER, 0);
                 self.tail += to_end;
             }
-            self.ring.write_head(self.tail, body.len() as u32, word);
-            self.ring
-                .at(self.tail + UNIT, body.len())
-                .copy_from_nonoverlapping(body.as_ptr(), body.len());
+            self.ring.write_head(self.tail, body_len as u32, word);
+            let mut at = self.ring.at(self.tail + UNIT, body_len);
+            for slice in body {
+                at.copy_from_nonoverlapping(slice.as_ptr(), slice.len());
+                at = at.add(slice.len());
+            }
         }
         self.tail += len;
         true
     }
 
     /// Gives the reader what was written.
-    pub(crate) fn commit(&mut self) {
+    pub fn commit(&mut self) {
         self.ring.tail.0.store(self.tail, Ordering::Release);
     }
 }
 
 impl Reader {
     /// The next record: its word and its body. It is given back with the next call.
-    pub(crate) fn next(&mut self) -> Option<(u64, &[u8])> {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator's items outlive its next step"
+    )]
+    pub fn next(&mut self) -> Option<(u64, &[u8])> {
         if self.taken != 0 {
             self.head += self.taken;
             self.taken = 0;
@@ -172,7 +192,7 @@ impl Reader {
             }
             let len = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
             if len == FILLER {
-                self.head += SIZE - self.head % SIZE;
+                self.head += self.ring.to_end(self.head);
                 continue;
             }
             let word = u64::from_ne_bytes(head[8..].try_into().unwrap_or_default());
@@ -185,8 +205,18 @@ impl Reader {
         }
     }
 
+    /// Has the record that was returned last returned once more by the next call.
+    pub fn again(&mut self) {
+        self.taken = 0;
+    }
+
+    /// Bytes that are written and not given back, as far as this end knows.
+    pub fn waiting(&self) -> usize {
+        self.tail - self.head - self.taken
+    }
+
     /// Whether there is nothing to read.
-    pub(crate) fn is_empty(&mut self) -> bool {
+    pub fn is_empty(&mut self) -> bool {
         let start = self.head + self.taken;
         if start == self.tail {
             self.tail = self.ring.tail.0.load(Ordering::Acquire);
@@ -201,8 +231,8 @@ mod tests {
 
     #[test]
     fn records_come_out_as_they_went_in_and_when_committed() {
-        let (mut writer, mut reader) = ring();
-        assert!(writer.write(7, b"seven") && writer.write(8, b""));
+        let (mut writer, mut reader) = ring(1 << 20);
+        assert!(writer.write(7, [b"se", b"", b"ven"]) && writer.write(8, []));
         assert!(reader.next().is_none());
         writer.commit();
         assert_eq!(reader.next(), Some((7, &b"seven"[..])));
@@ -212,49 +242,19 @@ mod tests {
 
     #[test]
     fn a_full_ring_refuses_and_recovers() {
-        let (mut writer, mut reader) = ring();
+        let (mut writer, mut reader) = ring(1 << 20);
         let body = vec![3; 60_000];
         let mut written = 0;
-        while writer.write(written, &body) {
+        while writer.write(written, [&body]) {
             written += 1;
         }
         assert_eq!(written, 17);
         writer.commit();
         assert_eq!(reader.next(), Some((0, &body[..])));
-        assert!(!writer.write(written, &body), "still being read");
+        assert!(!writer.write(written, [&body]), "still being read");
+        reader.again();
+        assert_eq!(reader.next(), Some((0, &body[..])), "as before");
         assert_eq!(reader.next().map(|(word, _)| word), Some(1));
-        assert!(writer.write(written, &body));
-    }
-
-    #[test]
-    fn two_threads_pass_every_byte_in_order() {
-        let (mut writer, mut reader) = ring();
-        let count = 20_000u64;
-        let body = |word: u64| vec![word as u8; (word.wrapping_mul(7919) % 3000) as usize];
-        let thread = std::thread::spawn(move || {
-            for word in 0..count {
-                let body = body(word);
-                while !writer.write(word, &body) {
-                    writer.commit();
-                    std::thread::yield_now();
-                }
-                if word % 16 == 0 {
-                    writer.commit();
-                }
-            }
-            writer.commit();
-        });
-        let mut expected = 0;
-        while expected < count {
-            match reader.next() {
-                Some((word, bytes)) => {
-                    assert_eq!((word, bytes), (expected, &body(expected)[..]));
-                    expected += 1;
-                }
-                None => std::thread::yield_now(),
-            }
-        }
-        thread.join().unwrap();
-        assert!(reader.is_empty());
+        assert!(writer.write(written, [&body]));
     }
 }
