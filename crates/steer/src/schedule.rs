@@ -87,7 +87,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// For so many queues, [`QUEUES_MAX`] at most.
+    /// For so many queues, 64 at most.
     pub fn new(policy: Policy, queues: usize) -> Scheduler {
         Scheduler {
             policy,
