@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use millrace_nic::Config;
+use millrace_nic::{Config, Wire};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
@@ -19,10 +19,13 @@ Examples:
   millrace nic --stats nic0
   millrace nic --flows
 
-The kernel goes on using the device of the wire for itself. Before both are given addresses of one network, keep it from
+  millrace nic --wire xdp:eth1,mode=copy --host tap:nic1 --shards 2
+
+By `packet:` the kernel goes on using the device of the wire for itself. Before both are given addresses of one network, keep it from
 answering there for those of the other: sysctl net.ipv4.conf.eth0.arp_ignore=1")]
 pub struct NicArguments {
-    /// Where frames come from: `packet:NAME`, a network device that is there already and up
+    /// Where frames come from: `packet:NAME`, a network device that is there already and up, and that the kernel goes on using; or `xdp:NAME`, likewise, of which
+    /// all frames are the card's (options as for `run --link`: queues=N, mode=MODE)
     #[arg(long, value_name = "KIND:NAME", required_unless_present_any = ["stats", "flows"])]
     wire: Option<Spec>,
     /// The interface that the kernel gets: `tap:NAME`, or `tap` for a free name. It has an address of its own on the link, and lives as long as
@@ -57,9 +60,23 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         return show(name.as_deref(), arguments.json, flows);
     }
     let wire = match &arguments.wire {
-        Some(Spec::Packet { name }) => name.clone(),
-        Some(other) => bail!("--wire {other} is no wire; give packet:NAME, a network device"),
-        None => bail!("--wire is missing: packet:NAME, a network device"),
+        Some(Spec::Packet { name }) => Wire::Packet {
+            device: name.clone(),
+        },
+        Some(Spec::Xdp {
+            name,
+            queues,
+            mode,
+            shared: false,
+        }) => Wire::Xdp {
+            device: name.clone(),
+            queues: *queues,
+            mode: *mode,
+        },
+        Some(other) => {
+            bail!("--wire {other} is no wire; give packet:NAME or xdp:NAME, a network device")
+        }
+        None => bail!("--wire is missing: packet:NAME or xdp:NAME, a network device"),
     };
     let Spec::Tap { name: host } = &arguments.host else {
         bail!(
@@ -74,12 +91,16 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         aggregate: arguments.aggregate,
         active_ack: arguments.active_ack,
     };
-    millrace_nic::start(&config, |name| {
-        if answers_for_others(&config.wire) {
+    millrace_nic::start(&config, |name, notes| {
+        for note in notes {
+            eprintln!("millrace: {note}");
+        }
+        if let Wire::Packet { device } = &config.wire
+            && answers_for_others(device)
+        {
             eprintln!(
-                "millrace: the kernel answers on {0} for the addresses of every interface; if {name} is to have one of the network of {0}, \
-                 `sysctl net.ipv4.conf.{0}.arp_ignore=1` keeps frames from going past {name}",
-                config.wire
+                "millrace: the kernel answers on {device} for the addresses of every interface; if {name} is to have one of the network of {device}, \
+                 `sysctl net.ipv4.conf.{device}.arp_ignore=1` keeps frames from going past {name}"
             );
         }
         println!("ready {name}");

@@ -1,10 +1,40 @@
 //! What can be chosen.
 
+use millrace_port::xdp::Mode;
+
+/// Where frames come from.
+#[derive(Clone, Debug)]
+pub enum Wire {
+    /// A network device that the kernel goes on using, by packet sockets.
+    Packet {
+        /// Its name.
+        device: String,
+    },
+    /// A network device of which all frames are the card's, by AF_XDP sockets.
+    Xdp {
+        /// Its name.
+        device: String,
+        /// How many of its queues are used; all of them when it is not said.
+        queues: Option<u16>,
+        /// How frames get here.
+        mode: Mode,
+    },
+}
+
+impl Wire {
+    /// The name of the device.
+    pub fn device(&self) -> &str {
+        match self {
+            Wire::Packet { device } | Wire::Xdp { device, .. } => device,
+        }
+    }
+}
+
 /// A software network card.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The device of the wire.
-    pub wire: String,
+    /// The wire.
+    pub wire: Wire,
     /// Name of the TAP device to be created; a free one when there is none.
     pub host: Option<String>,
     /// How many threads, each with a queue of both; 1 to 64.

@@ -12,7 +12,7 @@ mod shard;
 mod start;
 mod worker;
 
-pub use config::Config;
+pub use config::{Config, Wire};
 pub use control::{names, query};
 pub use shard::{Round, Shard};
 pub use start::{StartError, start};

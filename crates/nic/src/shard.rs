@@ -70,6 +70,7 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         let (received, served) = self.take_from_wire(now)?;
         let sent = self.take_from_host(now)?;
         self.acknowledge(now)?;
+        self.wire.flush()?;
         Ok(Round {
             received,
             served,

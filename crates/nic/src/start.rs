@@ -6,11 +6,13 @@ use std::io;
 use std::sync::Arc;
 
 use millrace_offload::Config as Offload;
-use millrace_port::{Port as _, packet, tap};
-use millrace_wire::ethernet;
+use millrace_port::packet::{self, Station};
+use millrace_port::tap::{self, Tap};
+use millrace_port::{Relay, xdp};
+use millrace_wire::ethernet::{self, Mac};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Wire};
 use crate::control;
 use crate::follow::Followed;
 use crate::shard::Shard;
@@ -34,6 +36,9 @@ pub enum StartError {
     /// Something about the wire.
     #[error(transparent)]
     Packet(#[from] packet::Error),
+    /// Likewise.
+    #[error(transparent)]
+    Xdp(#[from] xdp::Error),
     /// None, or too many.
     #[error("{0} shards were asked for; a card has 1 to {SHARDS_MAX}")]
     Shards(u16),
@@ -51,11 +56,12 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Starts a card and runs it until one of its devices is gone. `ready` is called with the name of the kernel's interface once that is there.
+/// Starts a card and runs it until one of its devices is gone. `ready` is called with the name of the kernel's interface once that is there, and with what a
+/// person should know of the wire.
 ///
 /// # Errors
 /// Each says what it met. The interface is gone then.
-pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError> {
+pub fn start(config: &Config, ready: impl FnOnce(&str, &[String])) -> Result<(), StartError> {
     if !(1..=SHARDS_MAX).contains(&config.shards) {
         return Err(StartError::Shards(config.shards));
     }
@@ -64,14 +70,52 @@ pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError
         queues: config.shards,
         ..tap::Config::default()
     })?;
-    let name = hosts[0].name().to_owned();
     let mac = hosts[0].kernel_mac()?;
-    let wires = packet::open_relay(&packet::Config {
-        device: config.wire.clone(),
-        queues: config.shards,
-        mac: Some(mac),
-        vlan: None,
-    })?;
+    match &config.wire {
+        Wire::Packet { device } => {
+            let wires = packet::open_relay(&packet::Config {
+                device: device.clone(),
+                queues: config.shards,
+                mac: Some(mac),
+                vlan: None,
+            })?;
+            let stations: Result<Arc<[_]>, _> = wires.iter().map(packet::Packet::station).collect();
+            let stations = stations.map_err(system("cannot share the wire's sockets"))?;
+            run(config, wires, hosts, (mac, stations), |name| {
+                ready(name, &[]);
+            })
+        }
+        Wire::Xdp {
+            device,
+            queues,
+            mode,
+        } => {
+            let opened = xdp::open_relay(&xdp::Config {
+                device: device.clone(),
+                queues: *queues,
+                mode: *mode,
+                ports: config.shards,
+                mac: None,
+                shared: Vec::new(),
+            })?;
+            // Whatever address the interface has, its frames come here.
+            let stations: Arc<[_]> = Arc::new([]);
+            run(config, opened.ports, hosts, (mac, stations), |name| {
+                ready(name, &opened.notes);
+            })
+        }
+    }
+}
+
+/// Runs a card between its wire and the kernel, whose interface has the address `mac`: the wire's stations have it, too.
+fn run<W: Relay + Send + 'static>(
+    config: &Config,
+    wires: Vec<W>,
+    hosts: Vec<Tap>,
+    (mac, stations): (Mac, Arc<[Station]>),
+    ready: impl FnOnce(&str),
+) -> Result<(), StartError> {
+    let name = hosts[0].name().to_owned();
     let mtu = wires[0].capabilities().mtu;
     hosts[0].set_kernel_mtu(mtu)?;
     let listener = control::listen(&name).map_err(system("cannot open the control socket"))?;
@@ -79,8 +123,6 @@ pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError
     let clock = Clock::new();
     let mut handles = Vec::new();
     let (ended, wait) = std::sync::mpsc::channel();
-    let stations: Result<Arc<[_]>, _> = wires.iter().map(packet::Packet::station).collect();
-    let stations = stations.map_err(system("cannot share the wire's sockets"))?;
     for (index, (wire, host)) in wires.into_iter().zip(hosts).enumerate() {
         let host = Followed::new(host, mac, stations.clone());
         let shard = Shard::new(wire, host, offload(config, mtu));
@@ -95,7 +137,7 @@ pub fn start(config: &Config, ready: impl FnOnce(&str)) -> Result<(), StartError
             })
             .map_err(system("cannot start a shard's thread"))?;
     }
-    let (own_name, wire) = (name.clone(), config.wire.clone());
+    let (own_name, wire) = (name.clone(), config.wire.device().to_owned());
     std::thread::Builder::new()
         .name("millrace-nic-control".to_owned())
         .spawn(move || {

@@ -6,12 +6,15 @@
 //!
 //! Or the stack has the kernel's own addresses: then what goes to ports that the stack holds ([`Held`]) is its own, and everything else, ARP and
 //! neighbours included, the kernel's, whose table the stack asks.
+//!
+//! Or everything that the device receives is ours, for frames that are relayed ([`open_relay`]).
 
 mod error;
 mod held;
 mod neighbours;
 mod program;
 mod queue;
+mod relay;
 mod ring;
 mod socket;
 mod unfinished;
@@ -34,9 +37,12 @@ use program::Program;
 use queue::Queue;
 use socket::{Binding, Socket};
 
-use crate::packet::socket::{Device, find, open_groups};
+use crate::packet::socket::{Device, find, open_groups, promiscuous};
 use crate::spec::check_device_name;
-use crate::{Capabilities, Counters, MTU_MIN, Offload, Port, RxMeta, device, packet, random_mac};
+use crate::{
+    Capabilities, ChecksumState, Counters, MTU_MIN, Offload, Port, RxMeta, device, packet,
+    random_mac,
+};
 
 /// The largest MTU at which each frame fits one chunk of memory, with all that drivers want beside it: what veth allows.
 const WHOLE_MTU_MAX: u16 = 3498;
@@ -126,6 +132,10 @@ pub struct Xdp {
     all: Option<OwnedFd>,
     capabilities: Capabilities,
     counters: Counters,
+    /// At the other end of the device is a kernel that may leave checksums undone.
+    is_local: bool,
+    /// While it is there the device takes frames to other stations, too.
+    promiscuous: Option<OwnedFd>,
     /// The program goes with the last port.
     _program: Arc<Program>,
 }
@@ -174,11 +184,46 @@ impl Beside {
     }
 }
 
+/// Which of a device's frames a port is for.
+#[derive(Clone, Copy)]
+enum Ours<'a> {
+    /// Those to a station of the stack's own, and to groups.
+    Station(Mac),
+    /// Those to addresses that the kernel has as well, and to ports of the stack's.
+    Shared(&'a [Ipv4Addr]),
+    /// All: the kernel receives nothing by this device.
+    Everything,
+}
+
 /// Opens ports on a device.
 ///
 /// # Errors
 /// Each says what it met and what can be done; nothing is left behind.
 pub fn open(config: &Config) -> Result<Opened, Error> {
+    let mac = match config.shared.is_empty() {
+        false => device::mac(&config.device),
+        true => config.mac.map_or_else(random_mac, Ok),
+    };
+    let mac =
+        mac.map_err(|error| Error::system("get a link-layer address for", &config.device, error))?;
+    match config.shared.is_empty() {
+        true => open_for(config, mac, Ours::Station(mac)),
+        false => open_for(config, mac, Ours::Shared(&config.shared)),
+    }
+}
+
+/// Opens ports on a device for frames that are relayed: all that it receives, whomever they are for. The kernel receives nothing by it meanwhile. Of the
+/// configuration, addresses are of no matter.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_relay(config: &Config) -> Result<Opened, Error> {
+    let mac = device::mac(&config.device)
+        .map_err(|error| Error::system("get the address of", &config.device, error))?;
+    open_for(config, mac, Ours::Everything)
+}
+
+fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> {
     let name = &config.device;
     check_device_name(name).map_err(packet::Error::from)?;
     let found = find(name)?;
@@ -187,14 +232,9 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
         return Err(packet::Error::Mtu { device, mtu }.into());
     }
     let queues = choose_queues(config)?;
-    let mac = match config.shared.is_empty() {
-        false => device::mac(name),
-        true => config.mac.map_or_else(random_mac, Ok),
-    };
-    let mac = mac.map_err(|error| Error::system("get a link-layer address for", name, error))?;
     let pieces = found.mtu > WHOLE_MTU_MAX;
     let mut notes = Vec::new();
-    let mut program = Program::load(name, mac, &config.shared, pieces)?;
+    let mut program = Program::load(name, &ours, pieces)?;
     let generic = attach(&mut program, config, &found, &mut notes)?;
     let is_local = device::driver(name).is_ok_and(|driver| driver == "veth");
     let sockets = open_sockets(config, &found, queues, generic, &mut notes)?;
@@ -212,11 +252,11 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
         trusted_checksum: false,
         queues,
     };
-    let held = match config.shared.is_empty() {
-        true => None,
-        false => {
+    let held = match ours {
+        Ours::Station(_) | Ours::Everything => None,
+        Ours::Shared(shared) => {
             let ports = program.ports();
-            let held = ports.and_then(|ports| Held::new(config.shared.clone(), ports));
+            let held = ports.and_then(|ports| Held::new(shared.to_vec(), ports));
             let held = held.map_err(|error| Error::system("reserve ports on", name, error))?;
             Some(Arc::new(held))
         }
@@ -230,27 +270,34 @@ pub fn open(config: &Config) -> Result<Opened, Error> {
             all: None,
             capabilities,
             counters: Counters::default(),
+            is_local,
+            promiscuous: None,
             _program: program.clone(),
         })
         .collect();
     for (at, socket) in sockets.into_iter().enumerate() {
         let port = at % ports.len();
-        ports[port].queues.push(Queue::new(socket, is_local));
+        ports[port].queues.push(Queue::new(socket));
     }
     for (number, port) in ports.iter_mut().enumerate() {
-        let source = match config.shared.first() {
-            Some(&own) => {
-                let neighbours = Neighbours::open(found.index, mac, own);
+        let source = match ours {
+            Ours::Shared(shared) => {
+                let neighbours = Neighbours::open(found.index, mac, shared[0]);
                 Some(Source::Neighbours(neighbours.map_err(|error| {
                     Error::system("read the neighbours of", name, error)
                 })?))
             }
             // One hears it for all.
-            None if number == 0 => {
+            Ours::Station(_) if number == 0 => {
                 let socket = open_groups(name, &found, mac)?;
                 Some(Source::Groups(crate::queue::Queue::new(socket)))
             }
-            None => None,
+            Ours::Station(_) => None,
+            Ours::Everything if number == 0 => {
+                port.promiscuous = Some(promiscuous(name, &found)?);
+                None
+            }
+            Ours::Everything => None,
         };
         port.beside = source.map(Beside::new);
         port.wait_for_all()
@@ -404,6 +451,30 @@ impl Xdp {
         Ok(())
     }
 
+    /// Takes a frame from one of the queues: each has its turn until it has no more. Says how long it is.
+    fn take(&mut self, buffer: &mut [u8], more: &mut [u8]) -> Option<usize> {
+        let count = self.queues.len();
+        for _ in 0..count {
+            if let Some(len) = self.queues[self.next].receive(buffer, more) {
+                self.counters.rx_frames += 1;
+                self.counters.rx_bytes += len as u64;
+                return Some(len);
+            }
+            self.next = (self.next + 1) % count;
+        }
+        None
+    }
+
+    /// Counts a frame that was sent, or was not.
+    fn sent(&mut self, sent: bool, len: usize) {
+        if sent {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += len as u64;
+        } else {
+            self.counters.tx_dropped += 1;
+        }
+    }
+
     /// What comes beside. It is looked at where nothing else has come since, or after many bursts: that costs a call.
     fn receive_beside(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
         let Some(beside) = &mut self.beside else {
@@ -424,18 +495,19 @@ impl Xdp {
 
 impl Port for Xdp {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        let count = self.queues.len();
-        for _ in 0..count {
-            // Each has its turn until it has no more.
-            if let Some(meta) = self.queues[self.next].receive(buffer) {
-                self.counters.rx_frames += 1;
-                self.counters.rx_bytes += meta.len as u64;
-                if let Some(beside) = &mut self.beside {
-                    beside.idle = false;
-                }
-                return Ok(Some(meta));
+        if let Some(len) = self.take(buffer, &mut []) {
+            if let Some(beside) = &mut self.beside {
+                beside.idle = false;
             }
-            self.next = (self.next + 1) % count;
+            let checksum = match self.is_local && unfinished::find(&buffer[..len]).is_some() {
+                true => ChecksumState::Partial,
+                false => ChecksumState::Unchecked,
+            };
+            return Ok(Some(RxMeta {
+                len,
+                checksum,
+                segment_size: 0,
+            }));
         }
         let received = self.receive_beside(buffer)?;
         if let Some(meta) = &received {
@@ -472,13 +544,9 @@ impl Port for Xdp {
             *idle = true;
             return Ok(true);
         }
-        let sent = self.queues[0].send([head, payload[0], payload[1]], offload)?;
-        if sent {
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += len as u64;
-        } else {
-            self.counters.tx_dropped += 1;
-        }
+        let parts = [head, payload[0], payload[1]];
+        let sent = self.queues[0].send(parts.into_iter(), len, offload)?;
+        self.sent(sent, len);
         Ok(sent)
     }
 

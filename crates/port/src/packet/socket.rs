@@ -110,6 +110,22 @@ pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<Owned
     Ok(socket)
 }
 
+/// A socket that receives nothing. While it is there the device takes the frames to every station.
+pub(crate) fn promiscuous(name: &str, device: &Device) -> Result<OwnedFd, Error> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::PACKET,
+        rustix::net::SocketType::RAW,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(io::Error::from)
+    .and_then(|socket| {
+        join(&socket, device, libc::PACKET_MR_PROMISC, None)?;
+        Ok(socket)
+    });
+    socket.map_err(|error| Error::system("listen promiscuously on", name, error))
+}
+
 /// A socket on a device that receives what `filter` lets through; with `tags` it tells those of virtual LANs.
 fn listen(
     name: &str,

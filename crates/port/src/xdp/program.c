@@ -20,9 +20,11 @@ char terms[] SEC("license") = "Dual MIT/GPL";
 
 /* Set before the program is loaded. The stack's own address on the link; */
 const volatile __u8 station[8] = {};
-/* or, where it has the kernel's, the IP addresses that both have: what goes to them and to ports of ours is ours. */
+/* or, where it has the kernel's, the IP addresses that both have: what goes to them and to ports of ours is ours; */
 const volatile __u8 shared = 0;
 const volatile __u32 addresses[ADDRESSES] = {};
+/* or all there is. */
+const volatile __u8 everything = 0;
 
 /* A socket for each queue of the device. */
 struct {
@@ -97,7 +99,9 @@ static __always_inline int steer(struct xdp_md *context)
 
 	if (frame + ETH_HLEN > end)
 		return XDP_PASS;
-	if (shared) {
+	if (everything) {
+		/* Nothing to look at. */
+	} else if (shared) {
 		const struct ethhdr *link = (const void *)frame;
 
 		if (link->h_proto != bpf_htons(ETH_P_IP) || frame[0] & 1 ||

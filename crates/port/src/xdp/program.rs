@@ -1,15 +1,13 @@
 //! The XDP program: loaded, told what is ours, attached.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
 use aya::maps::{Array, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpFlags};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use millrace_wire::ethernet::Mac;
 
-use super::{Error, SHARED_MAX};
+use super::{Error, Ours, SHARED_MAX};
 
 /// What `cargo xtask bpf` made of `program.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("program.o");
@@ -22,25 +20,26 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program, for a station with the address `mac`, or for ports of `shared` addresses if there are any; with `pieces` it takes frames that are larger than
-    /// a page.
-    pub(super) fn load(
-        device: &str,
-        mac: Mac,
-        shared: &[Ipv4Addr],
-        pieces: bool,
-    ) -> Result<Program, Error> {
+    /// Loads the program, and tells it which frames are `ours`; with `pieces` it takes frames that are larger than a page.
+    pub(super) fn load(device: &str, ours: &Ours<'_>, pieces: bool) -> Result<Program, Error> {
         let mut addresses = [0u32; SHARED_MAX];
-        for (to, from) in addresses.iter_mut().zip(shared) {
-            *to = u32::from_ne_bytes(from.octets());
+        let mut station = [0; 8];
+        match ours {
+            Ours::Station(mac) => station[..6].copy_from_slice(&mac.0),
+            Ours::Shared(shared) => {
+                for (to, from) in addresses.iter_mut().zip(*shared) {
+                    *to = u32::from_ne_bytes(from.octets());
+                }
+            }
+            Ours::Everything => {}
         }
-        let is_shared = u8::from(!shared.is_empty());
-        let [a, b, c, d, e, f] = mac.0;
-        let station = [a, b, c, d, e, f, 0, 0];
+        let is_shared = u8::from(matches!(ours, Ours::Shared(_)));
+        let is_everything = u8::from(matches!(ours, Ours::Everything));
         let loaded = EbpfLoader::new()
             .set_global("station", &station[..], true)
             .set_global("shared", &is_shared, true)
             .set_global("addresses", &addresses[..], true)
+            .set_global("everything", &is_everything, true)
             .load(OBJECT)
             .map_err(|error| {
                 Error::system("load the XDP program for", device, system_error(error))

@@ -3,8 +3,7 @@
 use std::io;
 
 use super::socket::{CHUNK, REQUEST, RING, Socket};
-use super::unfinished;
-use crate::{ChecksumState, Offload, RxMeta};
+use crate::Offload;
 
 /// Frames taken before the kernel gets their memory back, unless there are no more.
 const BATCH: u32 = 16;
@@ -19,39 +18,28 @@ pub(super) struct Queue {
     free: Vec<u64>,
     /// Frames taken since the kernel got memory back.
     held: u32,
-    /// At the other end is a kernel that may leave checksums undone.
-    local: bool,
 }
 
 impl Queue {
-    pub(super) fn new(socket: Socket, local: bool) -> Queue {
+    pub(super) fn new(socket: Socket) -> Queue {
         Queue {
             socket,
             free: (RING..2 * RING).rev().map(chunk).collect(),
             held: 0,
-            local,
         }
     }
 
-    /// Takes one frame.
-    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Option<RxMeta> {
+    /// Takes one frame into `buffer`, and what that has no room for into `more`. Says how long it is.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], more: &mut [u8]) -> Option<usize> {
         loop {
             let Some((count, len)) = self.next() else {
                 self.refill();
                 return None;
             };
-            let whole = self.copy_out(count, &mut buffer[..]) && len <= buffer.len();
+            let whole = self.copy_out(count, buffer, more);
             self.return_chunks(count);
             if whole {
-                let checksum = match self.local {
-                    true => unfinished::checksum_state(&buffer[..len]),
-                    false => ChecksumState::Unchecked,
-                };
-                return Some(RxMeta {
-                    len,
-                    checksum,
-                    segment_size: 0,
-                });
+                return Some(len);
             }
         }
     }
@@ -80,14 +68,26 @@ impl Queue {
         }
     }
 
-    /// Copies the pieces of a frame; `false` if it does not fit, or a piece is not in the memory.
-    fn copy_out(&self, count: u32, mut to: &mut [u8]) -> bool {
+    /// Copies the pieces of a frame; `false` if they do not fit, or one is not in the memory.
+    fn copy_out(&self, count: u32, to: &mut [u8], more: &mut [u8]) -> bool {
+        let (mut to, mut more) = (to, Some(more));
         for at in 0..count {
             let piece = self.socket.rings.receive.peek(at);
-            let Some((part, rest)) = to.split_at_mut_checked(piece.len as usize) else {
+            let (mut from, mut len) = (piece.addr, piece.len as usize);
+            if len > to.len() {
+                let Some(next) = more.take() else {
+                    return false;
+                };
+                if !self.socket.memory.read(from, to) {
+                    return false;
+                }
+                (from, len) = (from + to.len() as u64, len - to.len());
+                to = next;
+            }
+            let Some((part, rest)) = to.split_at_mut_checked(len) else {
                 return false;
             };
-            if !self.socket.memory.read(piece.addr, part) {
+            if !self.socket.memory.read(from, part) {
                 return false;
             }
             to = rest;
@@ -125,9 +125,13 @@ impl Queue {
         }
     }
 
-    /// Queues a frame; `false` if there is no memory left for it.
-    pub(super) fn send(&mut self, parts: [&[u8]; 3], offload: Offload) -> io::Result<bool> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+    /// Queues a frame of `len` bytes, which are `parts` in a row; `false` if there is no memory left for it.
+    pub(super) fn send<'a>(
+        &mut self,
+        parts: impl Iterator<Item = &'a [u8]>,
+        len: usize,
+        offload: Offload,
+    ) -> io::Result<bool> {
         let room = CHUNK as usize - REQUEST;
         let count = len.div_ceil(room).max(1);
         if (self.free.len() < count || !self.socket.rings.transmit.has_room(count as u32))
@@ -135,7 +139,7 @@ impl Queue {
         {
             return Ok(false);
         }
-        let mut bytes = Bytes { parts };
+        let mut bytes = Bytes { parts, left: &[] };
         for at in 0..count {
             let Some(start) = self.free.pop() else { break };
             let start = start + REQUEST as u64;
@@ -228,20 +232,25 @@ fn chunk(number: u32) -> u64 {
 }
 
 /// What of a frame is still to be written.
-struct Bytes<'a> {
-    parts: [&'a [u8]; 3],
+struct Bytes<'a, I> {
+    parts: I,
+    /// Of the part that was begun.
+    left: &'a [u8],
 }
 
-impl Bytes<'_> {
+impl<'a, I: Iterator<Item = &'a [u8]>> Bytes<'a, I> {
     /// Writes up to `room` bytes at `at`. How many it were.
     fn write(&mut self, at: u64, room: usize, socket: &mut Socket) -> usize {
         let mut written = 0;
-        for part in &mut self.parts {
-            let len = part.len().min(room - written);
-            let (now, later) = part.split_at(len);
+        while written < room {
+            if self.left.is_empty() {
+                let Some(part) = self.parts.next() else { break };
+                self.left = part;
+            }
+            let (now, later) = self.left.split_at(self.left.len().min(room - written));
             socket.memory.write(at + written as u64, now);
-            *part = later;
-            written += len;
+            self.left = later;
+            written += now.len();
         }
         written
     }

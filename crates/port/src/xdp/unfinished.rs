@@ -5,26 +5,22 @@
 
 use millrace_wire::checksum::{pseudo_v4, pseudo_v6};
 use millrace_wire::ethernet::{self, EtherType};
-use millrace_wire::{ipv4, ipv6};
-
-use crate::ChecksumState;
+use millrace_wire::{ipv4, ipv6, vlan};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// What is known of the transport checksum of a frame from a veth device.
-pub(super) fn checksum_state(frame: &[u8]) -> ChecksumState {
-    if is_unfinished(frame) == Some(true) {
-        ChecksumState::Partial
-    } else {
-        ChecksumState::Unchecked
+/// From where on the checksum is still to be taken, and where from there it is to be put, if its field holds the sum of the pseudo-header alone. One tag of a
+/// virtual LAN may be before the packet.
+pub(super) fn find(frame: &[u8]) -> Option<(u16, u16)> {
+    let (link, mut packet) = ethernet::Header::parse(frame).ok()?;
+    let mut kind = link.ethertype;
+    if kind == EtherType::VLAN {
+        let (tag, tagged) = packet.split_at_checked(vlan::LEN)?;
+        kind = EtherType(u16::from_be_bytes([tag[2], tag[3]]));
+        packet = tagged;
     }
-}
-
-/// Whether the checksum's field holds the sum of the pseudo-header alone.
-fn is_unfinished(frame: &[u8]) -> Option<bool> {
-    let (link, packet) = ethernet::Header::parse(frame).ok()?;
-    let (protocol, transport, sum) = match link.ethertype {
+    let (protocol, transport, sum) = match kind {
         EtherType::IPV4 => {
             let (header, _, transport) = ipv4::Header::parse(packet).ok()?;
             if header.is_fragment() {
@@ -48,7 +44,8 @@ fn is_unfinished(frame: &[u8]) -> Option<bool> {
         _ => return None,
     };
     let field = transport.get(at..at + 2)?;
-    Some(field == sum.fold().to_be_bytes())
+    let start = transport.as_ptr().addr() - frame.as_ptr().addr();
+    (field == sum.fold().to_be_bytes()).then_some((start as u16, at as u16))
 }
 
 #[cfg(test)]
@@ -74,22 +71,25 @@ mod tests {
         let mut frame = segment();
         let finished = (pseudo + Sum::of(&frame[34..])).finish();
         frame[50..52].copy_from_slice(&finished.to_be_bytes());
-        assert_eq!(checksum_state(&frame), ChecksumState::Unchecked);
+        assert_eq!(find(&frame), None);
         frame[50..52].copy_from_slice(&pseudo.fold().to_be_bytes());
-        assert_eq!(checksum_state(&frame), ChecksumState::Partial);
+        assert_eq!(find(&frame), Some((34, 16)));
+        // Likewise behind the tag of a virtual LAN.
+        let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+        assert_eq!(find(&tagged), Some((38, 16)));
         frame[50] ^= 1;
-        assert_eq!(checksum_state(&frame), ChecksumState::Unchecked);
+        assert_eq!(find(&frame), None);
         // A fragment has no checksum of its own.
         frame[50] ^= 1;
         frame[20] = 0x20;
-        assert_eq!(checksum_state(&frame), ChecksumState::Unchecked);
+        assert_eq!(find(&frame), None);
     }
 
     #[test]
     fn what_is_cut_off_is_not_looked_at() {
         let frame = segment();
         for len in 0..frame.len() {
-            assert_eq!(checksum_state(&frame[..len]), ChecksumState::Unchecked);
+            assert_eq!(find(&frame[..len]), None);
         }
     }
 }
