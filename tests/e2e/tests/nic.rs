@@ -29,8 +29,12 @@ struct Lab {
     directory: Directory,
 }
 
+/// By which means the card has its wire.
+const BY_PACKET: &str = "packet:wire0";
+const BY_XDP: &str = "xdp:wire0";
+
 /// What the wire is like.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
     /// The sender leaves cutting and checksums to the wire, which leaves them, too.
     Unfinished,
@@ -42,20 +46,26 @@ enum Wire {
 
 impl Lab {
     fn new(wire: Wire, more: &[&str]) -> Result<Lab> {
+        Lab::by(BY_PACKET, wire, more)
+    }
+
+    fn by(means: &str, wire: Wire, more: &[&str]) -> Result<Lab> {
         scenario::prepare()?;
         let (far, near) = (Namespace::create()?, Namespace::create()?);
         let directory = Directory::create()?;
         let between = if wire == Wire::Impaired {
             let middle = Namespace::create()?;
-            veth(&far, "veth0", &middle, "m0")?;
-            veth(&middle, "m1", &near, "wire0")?;
+            veth((&far, "veth0"), (&middle, "m0"), 1)?;
+            veth((&middle, "m1"), (&near, "wire0"), 1)?;
             for device in ["m0", "m1"] {
                 middle.ip(&format!("link set {device} up"))?;
                 plain(&middle, device)?;
             }
             Some(middle)
         } else {
-            veth(&far, "veth0", &near, "wire0")?;
+            // What a device spreads over several may arrive in another order.
+            let queues = if more.contains(&"--shards") { 2 } else { 1 };
+            veth((&far, "veth0"), (&near, "wire0"), queues)?;
             None
         };
         far.ip(&format!("addr add {FAR}/24 dev veth0"))?;
@@ -76,7 +86,7 @@ impl Lab {
             }
             None => None,
         };
-        let card = start_card(&near, &directory, more)?;
+        let card = start_card(&near, &directory, means, more)?;
         near.ip(&format!("addr add {NEAR}/24 dev nic0"))?;
         near.ip(&format!("addr add {NEAR_V6}/64 dev nic0 nodad"))?;
         near.ip("link set nic0 up")?;
@@ -165,17 +175,10 @@ impl Lab {
     }
 }
 
-fn start_card(near: &Namespace, directory: &Path, more: &[&str]) -> Result<Process> {
+fn start_card(near: &Namespace, directory: &Path, means: &str, more: &[&str]) -> Result<Process> {
     let millrace = world::millrace();
     let millrace = millrace.to_string_lossy();
-    let words = [
-        &*millrace,
-        "nic",
-        "--wire",
-        "packet:wire0",
-        "--host",
-        "tap:nic0",
-    ];
+    let words = [&*millrace, "nic", "--wire", means, "--host", "tap:nic0"];
     let words = [&words[..], more].concat();
     let card = Process::spawn(near, directory, command(&words))?;
     wait_until("the card is ready", seconds(20), || {
@@ -184,9 +187,14 @@ fn start_card(near: &Namespace, directory: &Path, more: &[&str]) -> Result<Proce
     Ok(card)
 }
 
-fn veth(one: &Namespace, name: &str, two: &Namespace, other: &str) -> Result<()> {
+/// A pair of devices with so many queues, each way.
+fn veth(
+    (one, name): (&Namespace, &str),
+    (two, other): (&Namespace, &str),
+    queues: u16,
+) -> Result<()> {
     one.ip(&format!(
-        "link add {name} type veth peer name {other} netns {}",
+        "link add {name} numtxqueues {queues} numrxqueues {queues} type veth peer name {other} numtxqueues {queues} numrxqueues {queues} netns {}",
         two.name()
     ))
     .map(drop)
@@ -254,6 +262,39 @@ fn units_that_the_sender_leaves_unfinished_pass() {
         lab.fetch(&lab.far, &lab.near, FAR, 30_000_001)?;
         lab.fetch(&lab.near, &lab.far, NEAR_V6, 30_000_001)?;
         lab.finish()
+    })());
+}
+
+#[test]
+fn over_af_xdp_all_frames_of_the_device_are_the_cards() {
+    check((|| {
+        for (wire, more) in [
+            (Wire::Unfinished, &[][..]),
+            (Wire::Plain, &["--shards", "2"]),
+            (Wire::Impaired, &["--active-ack"]),
+        ] {
+            let lab = Lab::by(BY_XDP, wire, more)?;
+            // Nothing that comes by the device reaches the kernel that has it.
+            lab.near.ip("addr add 10.57.0.2/24 dev wire0")?;
+            lab.far.ip("addr add 10.57.0.1/24 dev veth0")?;
+            let asked = lab.start(&lab.far, "curl -sS --max-time 2 http://10.57.0.2:9/")?;
+            let said = asked.wait(seconds(20))?.error_text();
+            ensure!(said.contains("timed out"), "{wire:?}: it answers: {said}");
+            let lens = match wire {
+                Wire::Impaired => [2_000_001; 3],
+                _ => {
+                    iperf(&lab, NEAR, "-P 4")?;
+                    [30_000_001, 30_000_001, 3_000_001]
+                }
+            };
+            lab.fetch(&lab.far, &lab.near, FAR, lens[0])?;
+            lab.fetch(&lab.near, &lab.far, NEAR, lens[1])?;
+            lab.fetch(&lab.far, &lab.near, FAR_V6, lens[2])?;
+            let (segments, units) = (lab.counter("segments")?, lab.counter("units")?);
+            ensure!(segments > units, "{segments} segments in {units} units");
+            lab.finish()?;
+        }
+        Ok(())
     })());
 }
 
@@ -386,53 +427,69 @@ fn small_messages_are_answered() {
     })());
 }
 
+/// Files from a server, by FTP, over connections that either end opens.
+fn ftp(wire: Wire, more: &[&str], len: usize) -> Result<()> {
+    let lab = Lab::new(wire, more)?;
+    let root = lab.directory.join("ftp");
+    std::fs::create_dir_all(root.join("pub"))?;
+    let file = root.join("pub/file");
+    write_file(&file, 5, len)?;
+    let config = lab.directory.join("vsftpd.conf");
+    let text = format!(
+        "listen=YES\nbackground=NO\nanonymous_enable=YES\nno_anon_password=YES\nanon_root={}\nsecure_chroot_dir={}\nseccomp_sandbox=NO\nnopriv_user=nobody\n",
+        root.display(),
+        root.display()
+    );
+    std::fs::write(&config, text)?;
+    let server = lab.start(&lab.far, &format!("/usr/sbin/vsftpd {}", config.display()))?;
+    let got = lab.directory.join("got");
+    for mode in ["", "--ftp-port -"] {
+        let line = format!(
+            "curl -sS --retry 20 --retry-connrefused --retry-delay 1 --max-time 50 {mode} -o {} ftp://{FAR}/pub/file",
+            got.display()
+        );
+        lab.run(&lab.near, &line)?;
+        ensure_same(&file, &got)?;
+    }
+    server.stop(Signal::KILL, seconds(10))?;
+    lab.finish()
+}
+
 #[test]
 fn ftp_carries_files() {
-    check((|| {
-        let lab = Lab::new(Wire::Plain, &[])?;
-        let root = lab.directory.join("ftp");
-        std::fs::create_dir_all(root.join("pub"))?;
-        let file = root.join("pub/file");
-        write_file(&file, 5, 20_000_003)?;
-        let config = lab.directory.join("vsftpd.conf");
-        let text = format!(
-            "listen=YES\nbackground=NO\nanonymous_enable=YES\nno_anon_password=YES\nanon_root={}\nsecure_chroot_dir={}\nseccomp_sandbox=NO\nnopriv_user=nobody\n",
-            root.display(),
-            root.display()
-        );
-        std::fs::write(&config, text)?;
-        let server = lab.start(&lab.far, &format!("/usr/sbin/vsftpd {}", config.display()))?;
-        let got = lab.directory.join("got");
-        for mode in ["", "--ftp-port -"] {
-            let line = format!(
-                "curl -sS --retry 20 --retry-connrefused --retry-delay 1 --max-time 50 {mode} -o {} ftp://{FAR}/pub/file",
-                got.display()
-            );
-            lab.run(&lab.near, &line)?;
-            ensure_same(&file, &got)?;
-        }
-        server.stop(Signal::KILL, seconds(10))?;
-        lab.finish()
-    })());
+    check(ftp(Wire::Plain, &[], 20_000_003));
+}
+
+#[test]
+fn ftp_carries_files_over_a_bad_wire() {
+    check(ftp(Wire::Impaired, &[], 2_000_003));
+}
+
+#[test]
+fn ftp_carries_files_that_are_acknowledged_ahead_over_a_bad_wire() {
+    check(ftp(Wire::Impaired, &["--active-ack"], 2_000_003));
 }
 
 #[test]
 fn frames_of_virtual_lans_keep_their_tags() {
     check((|| {
-        let lab = Lab::new(Wire::Plain, &[])?;
-        let script = compile::script("tagged.py");
-        for (from, device, to, other) in [
-            (&lab.far, "veth0", &lab.near, "nic0"),
-            (&lab.near, "nic0", &lab.far, "veth0"),
-        ] {
-            let hears = lab.start(to, &format!("{PYTHON} -u {script} hear {other}"))?;
-            wait_until("it hears", seconds(20), || {
-                Ok(hears.stdout().contains("ready"))
-            })?;
-            lab.run(from, &format!("{PYTHON} {script} say {device}"))?;
-            hears.wait(seconds(20))?.success()?;
+        for means in [BY_PACKET, BY_XDP] {
+            let lab = Lab::by(means, Wire::Plain, &[])?;
+            let script = compile::script("tagged.py");
+            for (from, device, to, other) in [
+                (&lab.far, "veth0", &lab.near, "nic0"),
+                (&lab.near, "nic0", &lab.far, "veth0"),
+            ] {
+                let hears = lab.start(to, &format!("{PYTHON} -u {script} hear {other}"))?;
+                wait_until("it hears", seconds(20), || {
+                    Ok(hears.stdout().contains("ready"))
+                })?;
+                lab.run(from, &format!("{PYTHON} {script} say {device}"))?;
+                hears.wait(seconds(20))?.success()?;
+            }
+            lab.finish()?;
         }
-        lab.finish()
+        Ok(())
     })());
 }
 
@@ -473,34 +530,63 @@ fn another_address() {
     })());
 }
 
+/// Kills the card while it carries bulk, and looks at what is left.
+fn kill_under_load(means: &str, more: &[&str]) -> Result<()> {
+    let lab = Lab::by(means, Wire::Plain, more)?;
+    // What the far end has sent and the near end has read, byte by byte.
+    let script = compile::script("steady.py");
+    let reader = lab.start(&lab.near, &format!("{PYTHON} -u {script} read {NEAR}"))?;
+    wait_until("the reader listens", seconds(20), || {
+        Ok(reader.stdout().contains("ready"))
+    })?;
+    let writer = lab.start(&lab.far, &format!("{PYTHON} -u {script} write {NEAR}"))?;
+    wait_until("the card is at work", seconds(20), || {
+        Ok(lab.counter("segments")? > 10_000)
+    })?;
+    if more.contains(&"--active-ack") {
+        // A kernel that takes nothing any more: what is acknowledged now is lost with the card.
+        lab.near.ip("link set nic0 down")?;
+        wait_until("the card is ahead of the kernel", seconds(20), || {
+            let said = lab.card_says()?;
+            let mut flows = said["flows"].as_array().into_iter().flatten();
+            Ok(flows.any(|flow| flow["ahead"].as_u64() > Some(0)))
+        })?;
+    }
+    lab.card.signal(Signal::KILL)?;
+    wait_until("the interface is gone", seconds(10), || {
+        Ok(lab.near.devices()? == ["wire0"])
+    })?;
+    // The connection stalls, and what was read until then is what was sent.
+    writer.stop(Signal::KILL, seconds(10))?;
+    let read = reader.stop(Signal::TERM, seconds(10))?;
+    ensure!(
+        read.text().contains("all as sent") && read.error_text().is_empty(),
+        "{read:?}"
+    );
+    // The device of the wire serves on, and so does another card on it.
+    lab.near.ip("addr add 10.57.0.2/24 dev wire0")?;
+    lab.far.ip("addr add 10.57.0.1/24 dev veth0")?;
+    lab.fetch(&lab.far, &lab.near, "10.57.0.1", 3_000_001)?;
+    let card = start_card(&lab.near, &lab.directory, means, more)?;
+    lab.near.ip(&format!("addr add {NEAR}/24 dev nic0"))?;
+    lab.near.ip("link set nic0 up")?;
+    lab.fetch(&lab.far, &lab.near, FAR, 3_000_001)?;
+    card.stop(Signal::TERM, seconds(10)).map(drop)
+}
+
 #[test]
 fn killed_under_load_it_harms_nothing_else() {
-    check((|| {
-        let lab = Lab::new(Wire::Plain, &[])?;
-        let server = lab.start(&lab.near, &format!("iperf3 -s -B {NEAR} --forceflush"))?;
-        wait_until("iperf3 listens", seconds(10), || {
-            Ok(server.stdout().contains("listening"))
-        })?;
-        let client = lab.start(&lab.far, &format!("iperf3 -c {NEAR} -t 20 -P 4"))?;
-        wait_until("the card is at work", seconds(20), || {
-            Ok(lab.counter("segments")? > 10_000)
-        })?;
-        lab.card.signal(Signal::KILL)?;
-        wait_until("the interface is gone", seconds(10), || {
-            Ok(lab.near.devices()? == ["wire0"])
-        })?;
-        client.stop(Signal::KILL, seconds(10))?;
-        server.stop(Signal::KILL, seconds(10))?;
-        // The device of the wire serves on, and so does another card on it.
-        lab.near.ip("addr add 10.57.0.2/24 dev wire0")?;
-        lab.far.ip("addr add 10.57.0.1/24 dev veth0")?;
-        lab.fetch(&lab.far, &lab.near, "10.57.0.1", 3_000_001)?;
-        let card = start_card(&lab.near, &lab.directory, &[])?;
-        lab.near.ip(&format!("addr add {NEAR}/24 dev nic0"))?;
-        lab.near.ip("link set nic0 up")?;
-        lab.fetch(&lab.far, &lab.near, FAR, 3_000_001)?;
-        card.stop(Signal::TERM, seconds(10)).map(drop)
-    })());
+    check(kill_under_load(BY_PACKET, &[]));
+}
+
+#[test]
+fn killed_under_load_it_harms_nothing_else_though_it_has_acknowledged() {
+    check(kill_under_load(BY_PACKET, &["--active-ack"]));
+}
+
+#[test]
+fn killed_under_load_over_af_xdp_it_leaves_the_device_to_the_kernel() {
+    check(kill_under_load(BY_XDP, &["--active-ack"]));
 }
 
 #[test]
@@ -512,6 +598,8 @@ fn what_cannot_be_is_said() {
         for (more, said) in [
             ("--wire packet:none0", "none0"),
             ("--wire tap:x", "tap:x"),
+            ("--wire xdp:none0", "none0"),
+            ("--wire xdp:lo,address=shared", "address=shared"),
             ("--wire packet:lo --aggregate 99", "576"),
             ("--stats", "no `millrace nic` runs here"),
             ("--flows none", "none"),
