@@ -140,6 +140,86 @@ fn files_on_two_shards() -> Result<()> {
     server.end()
 }
 
+/// curl trusts the certificate that the server was given, keeps the connection, and agrees on what is best; with another certificate there is no answer.
+fn https_to_curl() -> Result<()> {
+    let directory = Directory::create()?;
+    for name in ["own", "other"] {
+        let words = "openssl req -x509 -newkey ed25519 -nodes -days 2 -subj /CN=millrace -addext subjectAltName=IP:10.77.0.2";
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut words = command(&words);
+        words
+            .arg("-keyout")
+            .arg(directory.join(format!("{name}.key")));
+        words.arg("-out").arg(directory.join(format!("{name}.pem")));
+        let made = words.output().context("openssl")?;
+        ensure!(made.status.success(), "openssl: {made:?}");
+    }
+    let file = |name: &str| directory.join(name).display().to_string();
+    let [own, key, other] = ["own.pem", "own.key", "other.pem"].map(file);
+    let server = Server::start("tls", &[&own, &key], directory)?;
+    for (version, suite) in [
+        ("1.3", "TLSv1_3 TLS13_AES_256_GCM_SHA384"),
+        ("1.2", "TLSv1_2 TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+    ] {
+        let said = server.beside(&format!(
+            "curl -sSf --tlsv{version} --tls-max {version} --cacert {own} https://10.77.0.2/one https://10.77.0.2/two"
+        ))?;
+        let lines: Vec<&str> = said.lines().collect();
+        ensure!(
+            matches!(lines[..], [first, from, "GET /one HTTP/1.1", second, again, "GET /two HTTP/1.1"]
+                if first == suite && second == suite && from == again && from.starts_with("10.77.0.1:")),
+            "{version}: {said}"
+        );
+    }
+    let refused = server.beside(&format!("curl -sS --cacert {other} https://10.77.0.2/"));
+    ensure!(refused.is_err(), "another certificate is not trusted");
+    let plain = server.beside("curl -sS http://10.77.0.2:443/");
+    ensure!(plain.is_err(), "what is not TLS has no answer");
+    server.beside(&format!("curl -sSf --cacert {own} https://10.77.0.2/"))?;
+    server.end()
+}
+
+/// Those that need no network: they check themselves, and say what came of it.
+fn in_virtual_time(name: &str, argument: &[&str], lines: usize) -> Result<()> {
+    let mut words = command(&[example(name)?]);
+    let output = words.args(argument).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{output:?}");
+    ensure!(said.lines().count() == lines, "{said}");
+    Ok(())
+}
+
+/// A key that is none is named.
+fn tls_names_what_it_cannot_read() -> Result<()> {
+    scenario::prepare()?;
+    let output = command(&[example("tls")?, "/dev/null".into(), "/dev/null".into()]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success(), "there is no certificate");
+    ensure!(said.contains("/dev/null"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn tls() {
+    https_to_curl().expect("TLS");
+}
+
+#[test]
+fn tls_without_a_certificate() {
+    tls_names_what_it_cannot_read().expect("an error");
+}
+
+#[test]
+fn simulate() {
+    in_virtual_time("simulate", &["20"], 20).expect("the same again");
+}
+
+#[test]
+fn pingpong() {
+    in_virtual_time("pingpong", &["direct", "1000"], 1).expect("exchanges");
+    in_virtual_time("pingpong", &["tasks", "1000"], 1).expect("exchanges");
+}
+
 #[test]
 fn echo() {
     echo_to_one_after_the_other().expect("what was said");
