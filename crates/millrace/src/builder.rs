@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use millrace_shard::{Buffers, Claim, Config, HeapMemory, Ipv6, Limits, Shard, Via};
+use millrace_tcp::congestion::Custom;
 use millrace_tcp::{Algorithm, Ecn, Instant, MtuProbing};
 
 use crate::core::Clock;
@@ -51,6 +52,9 @@ pub enum BuildError {
         /// What there is.
         most: u8,
     },
+    /// A congestion control that another builder was given.
+    #[error("the congestion control {0:?} is not this stack's; add it with `add_congestion`")]
+    Congestion(Algorithm),
     /// A gateway of the other family.
     #[error("{gateway} is no way to {prefix}: they are of different families")]
     Route {
@@ -180,6 +184,17 @@ impl Builder {
         self
     }
 
+    /// Adds a congestion control of your own: what is returned stands for it on this builder's stacks ([`Builder::congestion`], [`crate::TcpOptions::congestion`],
+    /// [`crate::TcpStream::set_congestion`]). See [`crate::congestion`] for how to write one.
+    ///
+    /// # Panics
+    /// When there are 256 already.
+    pub fn add_congestion(&mut self, custom: Custom) -> Algorithm {
+        let at = u8::try_from(self.tcp.custom.len()).expect("no more than 256");
+        self.tcp.custom.push(custom);
+        Algorithm::Custom(at)
+    }
+
     /// Congestion control of connections for which none is chosen; CUBIC by default.
     pub fn congestion(mut self, algorithm: Algorithm) -> Builder {
         self.tcp.congestion = algorithm;
@@ -204,7 +219,7 @@ impl Builder {
         self
     }
 
-    /// Timers and retries of every connection.
+    /// Timers, retries and all else that holds for every connection; [`Builder::congestion`] and the like change single things of it.
     pub fn tcp(mut self, config: millrace_tcp::Config) -> Builder {
         self.tcp = config;
         self
@@ -241,6 +256,9 @@ impl Builder {
 
     /// What each shard is told.
     pub(crate) fn config(&self) -> Result<Config, BuildError> {
+        if !self.tcp.has(self.tcp.congestion) {
+            return Err(BuildError::Congestion(self.tcp.congestion));
+        }
         let secret = match self.secret {
             Some(secret) => secret,
             None => random().map_err(refused("cannot get random bytes"))?,

@@ -75,6 +75,8 @@ pub use millrace_shard::{
     Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,
     SocketState, Usage, View, ViewFlags,
 };
+/// Congestion control: the stack's algorithms, and how to bring one of your own.
+pub use millrace_tcp::congestion;
 pub use millrace_tcp::{
     Algorithm, Config as TcpConfig, Duration, Ecn, Info, Instant, Keepalive, MtuProbing, State,
 };

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 
-use millrace_shard::{Opt, OptName, Options, Request, Reuse, SocketId};
+use millrace_shard::{Error, Opt, OptName, Options, Request, Reuse, SocketId};
 
 use crate::core::{Core, Side};
 use crate::socket::{OWNER, Socket, each};
@@ -57,6 +57,15 @@ impl TcpOptions {
     pub fn nodelay(mut self, on: bool) -> TcpOptions {
         self.options.tcp.nodelay = on;
         self
+    }
+
+    /// What a socket of this stack starts with, if the stack has it.
+    pub(crate) fn of(&self, core: &Core) -> io::Result<&Options> {
+        let config = &core.shard.config().tcp;
+        match self.options.tcp.congestion {
+            Some(algorithm) if !config.has(algorithm) => Err(system(Error::Invalid)),
+            _ => Ok(&self.options),
+        }
     }
 }
 
@@ -110,7 +119,7 @@ impl TcpListener {
             stack.with(|core| {
                 let id = core
                     .shard
-                    .bind_with(OWNER, address, &options.options)
+                    .bind_with(OWNER, address, options.of(core)?)
                     .map_err(system)?;
                 let backlog = options.backlog.unwrap_or(BACKLOG);
                 let listening = core.shard.listen_bound(id, backlog, None);
@@ -148,7 +157,7 @@ impl TcpListener {
         stack.with(|core| {
             let id = core
                 .shard
-                .listen_anywhere(OWNER, &options.options, backlog, asks)
+                .listen_anywhere(OWNER, options.of(core)?, backlog, asks)
                 .map_err(system)?;
             Ok(TcpListener {
                 socket: Socket::new(stack, id),

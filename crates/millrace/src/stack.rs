@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use millrace_shard::{Counters, Egress, Error, HeapMemory, Shard, SocketId, SocketInfo, Usage};
-use millrace_tcp::Instant;
+use millrace_tcp::{Algorithm, Instant};
 use millrace_wire::offload::Frame;
 use rustix::event::{Timespec, epoll};
 
@@ -335,6 +335,11 @@ impl Stack {
     /// Drops all tasks. Sockets that only they held are closed.
     pub fn cancel_tasks(&self) {
         self.inner.tasks.clear();
+    }
+
+    /// The congestion control of this name: the stack's own as Linux names them, or one that was added ([`crate::Builder::add_congestion`]).
+    pub fn congestion(&self, name: &str) -> Option<Algorithm> {
+        self.inner.core.borrow().shard.config().tcp.named(name)
     }
 
     /// Counts since the start.

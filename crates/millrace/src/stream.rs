@@ -70,7 +70,7 @@ impl TcpStream {
             core.read_clock();
             let id = core
                 .shard
-                .connect(OWNER, local, address, &options.options, core.now)
+                .connect(OWNER, local, address, options.of(core)?, core.now)
                 .map_err(system)?;
             Ok(TcpStream {
                 socket: Socket::new(stack, id),
@@ -338,7 +338,7 @@ impl TcpStream {
     /// `TCP_CONGESTION`.
     ///
     /// # Errors
-    /// None while it is open.
+    /// `EINVAL` for one that was added to another stack ([`crate::Builder::add_congestion`]).
     pub fn set_congestion(&self, algorithm: Algorithm) -> io::Result<()> {
         self.set_option(Opt::Congestion(algorithm))
     }

@@ -4,8 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::time::Duration;
 
+use millrace::congestion::{Acked, Controller, Custom, Window};
 use millrace::{
-    Algorithm, Builder, Link, Opt, OptName, Stack, TcpListener, TcpOptions, TcpStream, UdpSocket,
+    Algorithm, Builder, Instant, Link, Opt, OptName, Stack, TcpListener, TcpOptions, TcpStream,
+    UdpSocket,
 };
 
 fn loopback() -> Stack {
@@ -117,6 +119,61 @@ fn options_are_set_and_read_and_inherited() {
     client.set_congestion(Algorithm::NewReno).expect("set");
     let info = client.info().expect("connected");
     assert_eq!(info.state, millrace::State::Established);
+}
+
+/// Two segments more than asked for, for the sake of a difference.
+#[derive(Debug)]
+struct Quick;
+
+impl Controller for Quick {
+    fn start(&mut self, window: &mut Window, mss: u32) {
+        window.cwnd += 2 * mss;
+    }
+
+    fn on_ack(&mut self, window: &mut Window, acked: &Acked, _now: Instant) {
+        window.slow_start(acked.bytes);
+    }
+
+    fn reduced(&mut self, _: &Window, flight: u32, _mss: u32, _now: Instant) -> u32 {
+        flight
+    }
+
+    fn on_timeout(&mut self) {}
+}
+
+#[test]
+fn congestion_control_is_the_stacks_the_listeners_or_the_connections() {
+    let mut builder = Builder::new();
+    let quick = builder.add_congestion(Custom::new("quick", || Box::new(Quick)));
+    let stack = builder.congestion(quick).build().expect("loopback");
+    assert_eq!(stack.congestion("quick"), Some(quick));
+    let _all = TcpListener::bind(&stack, at(80)).expect("free");
+    let reno = TcpOptions::new().congestion(Algorithm::NewReno);
+    let some = TcpListener::bind_with(&stack, at(81), reno).expect("free");
+    let client = TcpStream::connect(&stack, at(80)).expect("connected");
+    let option = |stream: &TcpStream| stream.option(OptName::Congestion).expect("open");
+    assert_eq!(option(&client), Opt::Congestion(quick));
+    let other = TcpStream::begin(&stack, at(81), reno).expect("a port is free");
+    let (server, _) = some.accept().expect("one waits");
+    assert_eq!(option(&other), Opt::Congestion(Algorithm::NewReno));
+    assert_eq!(option(&server), Opt::Congestion(Algorithm::NewReno));
+    let window = |stream: &TcpStream| stream.info().expect("connected").cwnd;
+    assert_eq!(window(&client) - window(&other), 2 * 65_483);
+    client.set_congestion(Algorithm::Bbr).expect("set");
+    assert_eq!(option(&client), Opt::Congestion(Algorithm::Bbr));
+    // Another stack does not have it.
+    let mut other = Builder::new();
+    other.add_congestion(Custom::new("quick", || Box::new(Quick)));
+    let second = other.add_congestion(Custom::new("second", || Box::new(Quick)));
+    client.set_congestion(second).expect_err("EINVAL");
+    let unknown = TcpOptions::new().congestion(second);
+    TcpListener::bind_with(&stack, at(82), unknown).expect_err("EINVAL");
+    TcpStream::begin(&stack, at(80), unknown).expect_err("EINVAL");
+    let error = Builder::new()
+        .congestion(second)
+        .build()
+        .expect_err("not its");
+    assert!(error.to_string().contains("add_congestion"), "{error}");
 }
 
 #[test]

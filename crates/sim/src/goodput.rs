@@ -2,6 +2,7 @@
 //! the figures can be kept and compared.
 
 use millrace_shard::Options;
+use millrace_tcp::congestion::Custom;
 use millrace_tcp::{Algorithm, Duration, Settings};
 
 use crate::host::{HostId, Tuning};
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub algorithm: Algorithm,
     /// Of the others.
     pub against: Option<Algorithm>,
+    /// What [`Algorithm::Custom`] means.
+    pub custom: Option<Custom>,
     /// Connections that share the path.
     pub flows: usize,
     /// A flow starts this many milliseconds after the one before it, less where they would not all have begun in half of the warm-up.
@@ -63,6 +66,7 @@ impl Default for Scenario {
         Scenario {
             algorithm: Algorithm::Cubic,
             against: None,
+            custom: None,
             flows: 1,
             apart_ms: 300,
             rate: RATE,
@@ -113,6 +117,7 @@ fn set_up(scenario: &Scenario) -> (Network, HostId, [Received; 2]) {
     // Thousands of flows are not to be bound by the memory of one host.
     let client = network.add_host_with(Nic::Segment, there, |config| {
         config.limits.send_memory = u64::MAX;
+        config.tcp.custom.extend(scenario.custom);
     });
     let late = Duration::from_micros(scenario.late_us);
     network.tune(

@@ -1,5 +1,6 @@
 //! What holds for every connection of an engine: timers, retries, limits. The defaults are Linux's.
 
+use crate::congestion::Custom;
 use crate::settings::Algorithm;
 use crate::time::Duration;
 
@@ -40,6 +41,8 @@ pub struct Config {
     pub hold: Duration,
     /// Congestion control of connections for which none is chosen: CUBIC.
     pub congestion: Algorithm,
+    /// Congestion controls that the program brings: [`Algorithm::Custom`] counts them.
+    pub custom: Vec<Custom>,
     /// Initial congestion window, in segments (RFC 6928): 10, bounded as the RFC bounds it.
     pub initial_window: u8,
     /// Duplicate acknowledgements, or segments selectively acknowledged above, that mean a loss (RFC 5681): 3.
@@ -99,6 +102,23 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether connections can have this congestion control.
+    pub fn has(&self, algorithm: Algorithm) -> bool {
+        match algorithm {
+            Algorithm::Custom(at) => usize::from(at) < self.custom.len(),
+            _ => true,
+        }
+    }
+
+    /// The congestion control of this name, the program's own among them.
+    pub fn named(&self, name: &str) -> Option<Algorithm> {
+        let own = self.custom.iter().position(|own| own.name() == name);
+        let own = own.and_then(|at| u8::try_from(at).ok());
+        own.map(Algorithm::Custom).or_else(|| name.parse().ok())
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -117,6 +137,7 @@ impl Default for Config {
             challenge_interval: Duration::from_millis(500),
             hold: Duration::from_millis(200),
             congestion: Algorithm::Cubic,
+            custom: Vec::new(),
             initial_window: 10,
             reordering: 3,
             timestamps: true,

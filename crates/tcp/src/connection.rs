@@ -221,7 +221,7 @@ impl Connection {
             timers: Timers::default(),
             acknowledge: Acknowledge::new(config, settings.interactive, now),
             rtt: Rtt::new(config),
-            congestion: Congestion::new(settings.algorithm(config)),
+            congestion: Congestion::new(config, settings.algorithm(config)),
             recovery: Recovery::default(),
             recent: Recent::default(),
             counters: Counters {
@@ -377,11 +377,11 @@ impl Connection {
     }
 
     /// Applies changed socket options. `max_segment` has its effect on SYN only, as in Linux.
-    pub fn configure(&mut self, settings: &Settings, now: Instant) {
+    pub fn configure(&mut self, config: &Config, settings: &Settings, now: Instant) {
         if let Some(algorithm) = settings.congestion
             && self.settings.congestion != Some(algorithm)
         {
-            self.congestion.choose(algorithm);
+            self.congestion.choose(config, algorithm);
         }
         // Setting TCP_NODELAY, or letting go of TCP_CORK, sends what was held back.
         if (settings.nodelay && !self.settings.nodelay) || (self.settings.cork && !settings.cork) {

@@ -11,7 +11,7 @@
 mod acknowledge;
 mod assembler;
 mod config;
-mod congestion;
+pub mod congestion;
 mod connection;
 mod ecn;
 mod events;

@@ -100,10 +100,12 @@ pub enum Algorithm {
     Dctcp,
     /// RFC 5681 with appropriate byte counting (RFC 3465). Linux calls it `reno`.
     NewReno,
+    /// A program's own: which of [`Config::custom`].
+    Custom(u8),
 }
 
 impl Algorithm {
-    /// All there are, the default one first.
+    /// All that the stack has itself, the default one first.
     pub const ALL: [Algorithm; 4] = [
         Algorithm::Cubic,
         Algorithm::NewReno,
@@ -111,13 +113,14 @@ impl Algorithm {
         Algorithm::Dctcp,
     ];
 
-    /// The name that Linux gives it.
+    /// The name that Linux gives it; of a program's own, that it is one.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Cubic => "cubic",
             Algorithm::NewReno => "reno",
             Algorithm::Dctcp => "dctcp",
             Algorithm::Bbr => "bbr",
+            Algorithm::Custom(_) => "custom",
         }
     }
 }

@@ -210,6 +210,11 @@ fn tls_without_a_certificate() {
 }
 
 #[test]
+fn vegas() {
+    in_virtual_time("vegas", &[], 2).expect("congestion control");
+}
+
+#[test]
 fn simulate() {
     in_virtual_time("simulate", &["20"], 20).expect("the same again");
 }

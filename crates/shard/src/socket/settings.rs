@@ -26,6 +26,9 @@ impl<M: Memory> Shard<M> {
     pub fn set_option(&mut self, id: SocketId, option: Opt, now: Instant) -> Result<(), Error> {
         let index = self.check(id)?;
         let buffers = self.config.buffers;
+        if matches!(option, Opt::Congestion(algorithm) if !self.config.tcp.has(algorithm)) {
+            return Err(Error::Invalid);
+        }
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         if let Kind::Datagram(_) = socket.kind {
             return self.set_datagram_option(index, option, now);
@@ -71,7 +74,9 @@ impl<M: Memory> Shard<M> {
                 }
                 stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label);
                 if options.tcp != before.tcp {
-                    stream.connection.configure(&options.tcp, now);
+                    stream
+                        .connection
+                        .configure(&self.config.tcp, &options.tcp, now);
                 }
                 if let Opt::QuickAck(on) = option {
                     stream.connection.set_quick_ack(on);

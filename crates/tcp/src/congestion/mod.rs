@@ -1,10 +1,38 @@
 //! How much may be in flight: the congestion window, and the algorithms that move it.
+//!
+//! A program may bring one of its own: a type that is a [`Controller`], and a [`Custom`] that names it and makes one for each connection.
+//!
+//! ```
+//! use millrace_tcp::congestion::{Acked, Controller, Custom, Window};
+//! use millrace_tcp::{Algorithm, Config, Instant, Settings};
+//!
+//! /// Ten segments in flight, whatever happens.
+//! #[derive(Debug, Default)]
+//! struct Ten;
+//!
+//! impl Controller for Ten {
+//!     fn on_ack(&mut self, window: &mut Window, acked: &Acked, _now: Instant) {
+//!         window.cwnd = 10 * acked.mss;
+//!     }
+//!     fn reduced(&mut self, _: &Window, _flight: u32, mss: u32, _now: Instant) -> u32 {
+//!         10 * mss
+//!     }
+//!     fn on_timeout(&mut self) {}
+//! }
+//!
+//! let ten = Custom::new("ten", || Box::<Ten>::default());
+//! let config = Config { custom: vec![ten], ..Config::default() };
+//! // The first of those that the configuration brings.
+//! let settings = Settings { congestion: Some(Algorithm::Custom(0)), ..Settings::UNSET };
+//! ```
 
 mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
 mod newreno;
+
+use std::fmt;
 
 use millrace_wire::tcp::Seq;
 
@@ -20,31 +48,33 @@ use newreno::NewReno;
 
 /// What an algorithm is told about an acknowledgement of new data, outside of fast recovery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acked {
+pub struct Acked {
     /// Bytes that this acknowledgement delivered, cumulatively or selectively.
-    pub(crate) bytes: u32,
+    pub bytes: u32,
     /// Payload of a full segment.
-    pub(crate) mss: u32,
-    /// The round trip that it measured, in microseconds; the smoothed one if it measured none.
-    pub(crate) rtt_us: u32,
+    pub mss: u32,
+    /// The round trip that it measured, in microseconds, or 0 if it measured none; while a loss is not forgotten yet, the smoothed one.
+    pub rtt_us: u32,
     /// Retransmission time-out without back-off, in microseconds.
-    pub(crate) rto_us: u32,
-    /// SND.UNA and SND.NXT.
-    pub(crate) una: u64,
-    pub(crate) nxt: u64,
+    pub rto_us: u32,
+    /// SND.UNA as a stream offset: all before it is acknowledged.
+    pub una: u64,
+    /// SND.NXT as a stream offset: where the next byte is that was not sent yet.
+    pub nxt: u64,
 }
 
-/// The window in bytes, which the algorithm moves, and what is common to all algorithms.
+/// The window in bytes, which the algorithm moves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub struct Window {
     /// Congestion window.
-    pub(crate) cwnd: u32,
+    pub cwnd: u32,
     /// Slow-start threshold; `u32::MAX` before the first loss.
-    pub(crate) ssthresh: u32,
+    pub ssthresh: u32,
 }
 
 impl Window {
-    pub(crate) fn in_slow_start(&self) -> bool {
+    /// Whether the window is below the threshold (RFC 5681 3.1).
+    pub fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
@@ -52,7 +82,7 @@ impl Window {
     /// RFC 3465 has it, so that many small acknowledgements are worth no more than a large one). RFC 3465's bound of two segments per
     /// acknowledgement is not kept: receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and the
     /// bound would leave them in slow start for dozens of round trips.
-    pub(crate) fn slow_start(&mut self, acked: u32) -> u32 {
+    pub fn slow_start(&mut self, acked: u32) -> u32 {
         let room = self.ssthresh.saturating_sub(self.cwnd);
         let taken = acked.min(room);
         self.cwnd = self.cwnd.saturating_add(taken);
@@ -60,15 +90,21 @@ impl Window {
     }
 }
 
-/// A congestion control algorithm. Fast recovery itself (which bytes, how fast) is the same for all.
-pub(crate) trait Controller {
+/// A congestion control algorithm, with what it knows of one connection. Fast recovery itself (which bytes, how fast) is the same for all, and so is what a window
+/// comes down to when it is not used (RFC 7661). A window is one segment at least, whatever an algorithm says.
+///
+/// These calls are made for each acknowledgement: they must not wait, and should not allocate.
+pub trait Controller: fmt::Debug + Send {
+    /// The connection is made: `window` is RFC 6928's, and may be changed.
+    fn start(&mut self, _window: &mut Window, _mss: u32) {}
+
     /// New data was acknowledged and the window had been in full use.
     fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant);
 
     /// New data was acknowledged, but the program does not use the window.
     fn on_unused(&mut self) {}
 
-    /// There is a loss: the threshold to reduce to, given the bytes in flight. The caller applies it.
+    /// There is a loss, the first of a round trip: the threshold in bytes to reduce to, given the bytes in flight. The caller applies it.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32;
 
     /// The peer has echoed a mark with an acknowledgement of so many bytes.
@@ -86,17 +122,38 @@ pub(crate) trait Controller {
     fn on_undone(&mut self, _window: &Window) {}
 }
 
+/// An algorithm that is not one of the stack's own: a name, and how to make its state for a connection, which happens once when it is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Custom {
+    name: &'static str,
+    make: fn() -> Box<dyn Controller>,
+}
+
+impl Custom {
+    /// Names an algorithm.
+    pub const fn new(name: &'static str, make: fn() -> Box<dyn Controller>) -> Custom {
+        Custom { name, make }
+    }
+
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 /// The algorithms, without indirection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Any {
     Cubic(Cubic),
     NewReno(NewReno),
     Dctcp(Dctcp),
     Bbr(Box<Bbr>),
+    /// A program's own.
+    Custom(Box<dyn Controller>),
 }
 
 /// Congestion state of a connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Congestion {
     pub(crate) window: Window,
     /// Most bytes in flight since `usage_end` was sent: whether the window is in use (RFC 7661, and Linux's way of it).
@@ -109,7 +166,7 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    pub(crate) fn new(algorithm: Algorithm) -> Congestion {
+    pub(crate) fn new(config: &Config, algorithm: Algorithm) -> Congestion {
         Congestion {
             window: Window {
                 cwnd: 0,
@@ -118,15 +175,20 @@ impl Congestion {
             peak: 0,
             usage_end: 0,
             validated: Ticks::default(),
-            algorithm: any(algorithm),
+            algorithm: any(config, algorithm),
         }
     }
 
     /// Sets the initial window, once the segment size is known.
     pub(crate) fn start(&mut self, config: &Config, mss: u32, srtt_us: u32, now: Instant) {
         self.window.cwnd = initial_window(config, mss);
-        if let Any::Bbr(it) = &mut self.algorithm {
-            it.start(self.window.cwnd, srtt_us, now);
+        match &mut self.algorithm {
+            Any::Bbr(it) => it.start(self.window.cwnd, srtt_us, now),
+            Any::Custom(it) => {
+                it.start(&mut self.window, mss);
+                self.window.cwnd = self.window.cwnd.max(mss);
+            }
+            _ => {}
         }
         self.validated = now.ticks();
     }
@@ -142,8 +204,8 @@ impl Congestion {
     }
 
     /// Changes the algorithm; the window stays as it is.
-    pub(crate) fn choose(&mut self, algorithm: Algorithm) {
-        self.algorithm = any(algorithm);
+    pub(crate) fn choose(&mut self, config: &Config, algorithm: Algorithm) {
+        self.algorithm = any(config, algorithm);
     }
 
     #[inline]
@@ -170,10 +232,16 @@ impl Congestion {
                 Any::NewReno(it) => it.on_ack(&mut self.window, acked, now),
                 Any::Dctcp(it) => it.on_ack(&mut self.window, acked, now),
                 Any::Bbr(_) => {}
+                Any::Custom(it) => {
+                    it.on_ack(&mut self.window, acked, now);
+                    self.window.cwnd = self.window.cwnd.max(acked.mss);
+                }
             }
         } else {
-            if let Any::Cubic(it) = &mut self.algorithm {
-                it.on_unused();
+            match &mut self.algorithm {
+                Any::Cubic(it) => it.on_unused(),
+                Any::Custom(it) => it.on_unused(),
+                _ => {}
             }
             let unused = self.validated.elapsed(now);
             if unused > Duration::from_micros(u64::from(acked.rto_us)) {
@@ -198,8 +266,10 @@ impl Congestion {
 
     /// The peer has echoed a mark with an acknowledgement of so many bytes.
     pub(crate) fn on_echo(&mut self, bytes: u32) {
-        if let Any::Dctcp(it) = &mut self.algorithm {
-            it.on_echo(bytes);
+        match &mut self.algorithm {
+            Any::Dctcp(it) => it.on_echo(bytes),
+            Any::Custom(it) => it.on_echo(bytes),
+            _ => {}
         }
     }
 
@@ -209,6 +279,7 @@ impl Congestion {
             Any::Cubic(it) => it.marked(&self.window, flight, mss),
             Any::NewReno(it) => it.marked(&self.window, flight, mss),
             Any::Dctcp(it) => it.marked(&self.window, flight, mss),
+            Any::Custom(it) => it.marked(&self.window, flight, mss).max(mss),
             // The model has no place for marks.
             Any::Bbr(_) => self.window.ssthresh,
         }
@@ -220,6 +291,7 @@ impl Congestion {
             Any::Cubic(it) => it.reduced(&self.window, flight, mss, now),
             Any::NewReno(it) => it.reduced(&self.window, flight, mss, now),
             Any::Dctcp(it) => it.reduced(&self.window, flight, mss, now),
+            Any::Custom(it) => it.reduced(&self.window, flight, mss, now).max(mss),
             Any::Bbr(it) => {
                 it.save(&self.window);
                 self.window.ssthresh
@@ -231,8 +303,10 @@ impl Congestion {
     pub(crate) fn undo(&mut self, before: Window) {
         self.window.cwnd = self.window.cwnd.max(before.cwnd);
         self.window.ssthresh = before.ssthresh;
-        if let Any::Cubic(it) = &mut self.algorithm {
-            it.on_undone(&self.window);
+        match &mut self.algorithm {
+            Any::Cubic(it) => it.on_undone(&self.window),
+            Any::Custom(it) => it.on_undone(&self.window),
+            _ => {}
         }
     }
 
@@ -300,6 +374,7 @@ impl Congestion {
             Any::NewReno(it) => it.on_timeout(),
             Any::Dctcp(it) => it.on_timeout(),
             Any::Bbr(_) => {}
+            Any::Custom(it) => it.on_timeout(),
         }
     }
 
@@ -340,12 +415,17 @@ impl Congestion {
     }
 }
 
-fn any(algorithm: Algorithm) -> Any {
+fn any(config: &Config, algorithm: Algorithm) -> Any {
     match algorithm {
         Algorithm::Cubic => Any::Cubic(Cubic::new()),
         Algorithm::NewReno => Any::NewReno(NewReno::default()),
         Algorithm::Dctcp => Any::Dctcp(Dctcp::new()),
         Algorithm::Bbr => Any::Bbr(Box::new(Bbr::new())),
+        Algorithm::Custom(at) => match config.custom.get(usize::from(at)) {
+            Some(custom) => Any::Custom((custom.make)()),
+            // Who chooses one that is not there is refused before it comes to this.
+            None => Any::Cubic(Cubic::new()),
+        },
     }
 }
 
@@ -371,7 +451,7 @@ mod tests {
     }
 
     fn congestion(mss: u32) -> Congestion {
-        let mut congestion = Congestion::new(Algorithm::NewReno);
+        let mut congestion = Congestion::new(&Config::default(), Algorithm::NewReno);
         congestion.start(&Config::default(), mss, 0, Instant::from_micros(0));
         congestion
     }

@@ -110,14 +110,16 @@ fn user_timeout_governs_keepalive() {
 fn keepalive_can_be_set_and_cleared_later() {
     let mut script = Script::established();
     script.pass(Duration::from_secs(100));
-    script.connection.configure(&ALIVE, script.now);
+    script
+        .connection
+        .configure(&script.config, &ALIVE, script.now);
     let (waited, sent) = wait(&mut script);
     // It has been silent for longer than that already.
     assert!(waited < Duration::from_millis(5));
     assert_eq!(sent.len(), 1);
     script
         .connection
-        .configure(&Settings::default(), script.now);
+        .configure(&script.config, &Settings::default(), script.now);
     assert_eq!(script.connection.deadline(), None);
 }
 

@@ -11,6 +11,7 @@ mod hostile;
 mod living;
 mod losing;
 mod marking;
+mod own;
 mod pacing;
 mod path;
 mod reassembly;

@@ -86,7 +86,9 @@ fn a_rate_that_is_lifted_lets_go() {
         max_pacing_rate: u64::MAX,
         ..*script.connection.settings()
     };
-    script.connection.configure(&settings, script.now);
+    script
+        .connection
+        .configure(&script.config, &settings, script.now);
     script.expect(". 12001:13001(1000) ack 1");
     script.expect("P. 13001:14001(1000) ack 1");
 }

@@ -167,7 +167,9 @@ fn rfc9293_3_8_4_keepalive_is_off_unless_asked_for_and_waits_two_hours() {
         keepalive: Some(Keepalive::default()),
         ..Settings::UNSET
     };
-    script.connection.configure(&asked, script.now);
+    script
+        .connection
+        .configure(&script.config, &asked, script.now);
     let start = script.now;
     let mut sent = Vec::new();
     while sent.is_empty() {

@@ -53,7 +53,9 @@ fn setting_nodelay_lets_out_what_was_held() {
     script.expect("P. 1:11(10) ack 1");
     script.write(10);
     script.silent();
-    script.connection.configure(&NODELAY, script.now);
+    script
+        .connection
+        .configure(&script.config, &NODELAY, script.now);
     script.expect("P. 11:21(10) ack 1");
 }
 
@@ -74,7 +76,9 @@ fn cork_holds_short_segments_for_200_ms() {
     script.inject(". 1:1(0) ack 1501");
     script.write(10);
     script.silent();
-    script.connection.configure(&NODELAY, script.now);
+    script
+        .connection
+        .configure(&script.config, &NODELAY, script.now);
     script.expect("P. 1501:1511(10) ack 1");
 }
 

@@ -122,7 +122,9 @@ fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
         congestion: Some(Algorithm::Cubic),
         ..NODELAY
     };
-    script.connection.configure(&cubic, script.now);
+    script
+        .connection
+        .configure(&script.config, &cubic, script.now);
     let mut script = flight(script, 10);
     time_out(&mut script);
     assert_eq!((info(&script).ssthresh, info(&script).cwnd), (7_000, 1_000));

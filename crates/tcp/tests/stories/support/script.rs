@@ -76,7 +76,7 @@ impl Script {
     /// An active open that is complete. The peer's SYN-ACK carries these options.
     pub fn active(config: Config, mut settings: Settings, syn_ack_options: &str) -> Script {
         // Its windows are easily reckoned.
-        settings.congestion = Some(Algorithm::NewReno);
+        settings.congestion.get_or_insert(Algorithm::NewReno);
         let mut script = Script::connecting(config, settings);
         script.expect("S 0:0(0)");
         script.pass(Duration::from_millis(10));
