@@ -1,6 +1,6 @@
 //! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is made is a sound segment.
 
-use millrace_offload::{Config, HEAD_MAX, Instant, Receive, Sink, Unit, transmit};
+use millrace_offload::{Config, HEAD_MAX, Instant, Pacer, Receive, Sink, Unit, transmit};
 use millrace_wire::checksum::{self, Sum};
 use millrace_wire::ethernet;
 use millrace_wire::ipv4;
@@ -21,6 +21,7 @@ pub fn run(data: &[u8]) {
         active_ack: bytes.u8() & 1 == 0,
         ..Config::default()
     });
+    let mut pacer = Pacer::default();
     let mut now = 1_000_000;
     let mut held = 0;
     while !bytes.is_empty() {
@@ -32,9 +33,16 @@ pub fn run(data: &[u8]) {
                 give(&mut receive, &frame, vnet, now);
                 let mut copy = frame.clone();
                 let _ = transmit::complete(&mut copy, &vnet);
-                let _ = transmit::segment(&frame, &vnet, |head, payload| {
+                let whole = |head: &[u8], payload: &[u8]| {
                     assert!(head.len() + payload.len() <= frame.len() + ethernet::HEADER_LEN);
-                });
+                };
+                let cut = transmit::segment(&frame, &vnet, whole);
+                let mut left = 0;
+                pacer.buffer()[..frame.len()].copy_from_slice(&frame);
+                let taken = pacer.frame(0, frame.len(), &vnet, Instant(now), |_, _| left += 1);
+                assert!(left == 0 || taken.is_ok());
+                assert!(taken.is_ok() || cut.is_err() || vnet.gso == Gso::NONE);
+                pacer.on_timer(Instant(now), |_, _| ());
             }
             3 => {
                 // The host's side of a flow, as likely as not one that is known.

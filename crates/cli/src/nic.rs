@@ -41,6 +41,10 @@ pub struct NicArguments {
     /// Acknowledge what the card holds before the kernel has it. If this command is killed then, what was acknowledged and not yet read by the kernel's TCP is lost
     #[arg(long)]
     active_ack: bool,
+    /// Let the segments of a large unit of the kernel's leave one after the other, over half of the time in which its connection makes such a unit, and not in
+    /// one burst. The card cuts units then, and not the device
+    #[arg(long)]
+    pace: bool,
     /// Show the counters of a card that runs [default: the only one]
     #[arg(long, value_name = "NAME", num_args = 0..=1, conflicts_with_all = ["wire", "flows"])]
     stats: Option<Option<String>>,
@@ -90,6 +94,7 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         shards: arguments.shards,
         aggregate: arguments.aggregate,
         active_ack: arguments.active_ack,
+        pace: arguments.pace,
     };
     millrace_nic::start(&config, |name, notes| {
         for note in notes {
@@ -164,7 +169,7 @@ fn show(name: Option<&str>, json: bool, form: fn(&Value) -> String) -> anyhow::R
 /// A line for each counter, and how many segments a unit had on average.
 fn counters(card: &Value) -> String {
     let mut rows = Vec::new();
-    for part in ["from_wire", "to_host", "offload"] {
+    for part in ["from_wire", "to_host", "offload", "pacing"] {
         for (name, value) in card[part].as_object().into_iter().flatten() {
             rows.push([part.to_owned(), name.clone(), value.to_string()]);
         }

@@ -43,4 +43,6 @@ pub struct Config {
     pub aggregate: u16,
     /// Whether what the card holds is acknowledged by the card.
     pub active_ack: bool,
+    /// Whether the segments of the kernel's large units leave one after the other.
+    pub pace: bool,
 }

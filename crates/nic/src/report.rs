@@ -1,6 +1,6 @@
 //! What a card says of itself.
 
-use millrace_offload::{Counters, FlowInfo, Instant};
+use millrace_offload::{Counters, FlowInfo, Instant, PaceCounters};
 use millrace_port::Relay;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,7 @@ pub(crate) struct Report {
     wire: millrace_port::Counters,
     host: millrace_port::Counters,
     unsound: u64,
+    pacing: PaceCounters,
     flows: Vec<FlowInfo>,
 }
 
@@ -23,6 +24,7 @@ impl Report {
             wire: shard.wire().counters(),
             host: shard.host().counters(),
             unsound: shard.unsound(),
+            pacing: shard.pacing(),
             flows: shard.flows(now).collect(),
         }
     }
@@ -31,8 +33,10 @@ impl Report {
 /// All shards' reports as one document.
 pub(crate) fn document(name: &str, wire: &str, reports: &[Report]) -> Value {
     let mut offload = Counters::default();
+    let mut pacing = PaceCounters::default();
     for report in reports {
         offload.add(&report.offload);
+        pacing.add(&report.pacing);
     }
     let fields = offload.fields();
     let offload: Map<String, Value> = fields
@@ -80,6 +84,11 @@ pub(crate) fn document(name: &str, wire: &str, reports: &[Report]) -> Value {
         "to_host": port(|report| &report.host),
         "unsound_units": reports.iter().map(|report| report.unsound).sum::<u64>(),
         "offload": offload,
+        "pacing": {
+            "paced": pacing.paced,
+            "hurried": pacing.hurried,
+            "at_once": pacing.at_once,
+        },
         "flows": flows,
     })
 }

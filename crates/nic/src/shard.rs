@@ -3,7 +3,8 @@
 use std::io;
 
 use millrace_offload::{
-    Config, Counters, FlowInfo, HEAD_MAX, Instant, Receive, Sink, Unit, transmit,
+    Config, Counters, FlowInfo, HEAD_MAX, Instant, PaceCounters, Pacer, Receive, Sink, Unit,
+    transmit,
 };
 use millrace_port::{FRAME_MAX, Relay};
 use millrace_wire::vnet::{self, VnetHeader};
@@ -47,6 +48,8 @@ pub struct Shard<W, H> {
     receive: Receive,
     /// What a buffer of the pool has no room for, and what the kernel sends.
     large: Vec<u8>,
+    /// Where the kernel's units leave at their flows' pace, if they do.
+    pacer: Option<Box<Pacer>>,
     unsound: Unsound,
 }
 
@@ -58,7 +61,17 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             host,
             receive: Receive::new(config),
             large: vec![0; FRAME_MAX + SPARE],
+            pacer: None,
             unsound: Unsound::default(),
+        }
+    }
+
+    /// Has the segments of the kernel's large units leave one after the other; they are cut here then, whatever the wire can.
+    #[must_use]
+    pub fn paced(self) -> Shard<W, H> {
+        Shard {
+            pacer: Some(Box::default()),
+            ..self
         }
     }
 
@@ -108,14 +121,17 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     }
 
     fn take_from_host(&mut self, now: Instant) -> io::Result<usize> {
-        let capabilities = self.wire.capabilities();
         let mut sent = 0;
         while sent < SEND_BURST {
-            let Some(frame) = self.host.receive_parts(&mut self.large, &mut [])? else {
+            let buffer = match &mut self.pacer {
+                Some(pacer) => pacer.buffer(),
+                None => &mut self.large,
+            };
+            let Some(frame) = self.host.receive_parts(buffer, &mut [])? else {
                 break;
             };
             sent += 1;
-            let bytes = &mut self.large[frame.start..frame.start + frame.len];
+            let bytes = &mut buffer[frame.start..frame.start + frame.len];
             let mut sink = ToHost {
                 host: &mut self.host,
                 error: None,
@@ -125,16 +141,26 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             if !passes {
                 continue;
             }
-            let done_by_wire = if frame.vnet.gso == vnet::Gso::NONE {
-                capabilities.tx_checksum
-            } else {
-                capabilities.tx_segmentation_max > 0
+            let sound = match &mut self.pacer {
+                Some(pacer) => {
+                    let mut wire = ToWire::new(&mut self.wire);
+                    let cut =
+                        pacer.frame(frame.start, frame.len, &frame.vnet, now, |head, payload| {
+                            wire.send(head, payload);
+                        });
+                    wire.outcome.map(|()| cut.is_ok())?
+                }
+                None => {
+                    let bytes = &mut self.large[frame.start..frame.start + frame.len];
+                    send(&mut self.wire, bytes, &frame.vnet)?
+                }
             };
-            if done_by_wire {
-                self.wire.send_parts(bytes, &[], &frame.vnet)?;
-            } else if !send_segments(&mut self.wire, bytes, &frame.vnet)? {
-                self.unsound.0 += 1;
-            }
+            self.unsound.0 += u64::from(!sound);
+        }
+        if let Some(pacer) = &mut self.pacer {
+            let mut wire = ToWire::new(&mut self.wire);
+            pacer.on_timer(now, |head, payload| wire.send(head, payload));
+            wire.outcome?;
         }
         Ok(sent)
     }
@@ -151,7 +177,14 @@ impl<W: Relay, H: Relay> Shard<W, H> {
 
     /// When [`Shard::round`] is wanted though no frame has come.
     pub fn deadline(&self) -> Option<Instant> {
-        self.receive.deadline()
+        let pace = self.pacer.as_ref().and_then(|pacer| pacer.deadline());
+        self.receive.deadline().into_iter().chain(pace).min()
+    }
+
+    /// What pacing has done; nothing without.
+    pub fn pacing(&self) -> PaceCounters {
+        let pacer = self.pacer.as_ref();
+        pacer.map_or_else(PaceCounters::default, |pacer| pacer.counters())
     }
 
     /// What receive offload has done.
@@ -185,23 +218,48 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     }
 }
 
-/// Does what the wire cannot. `false` when the frame is not what is said of it.
-fn send_segments(wire: &mut impl Relay, frame: &mut [u8], vnet: &VnetHeader) -> io::Result<bool> {
-    let plain = VnetHeader::default();
-    if vnet.gso == vnet::Gso::NONE {
-        if transmit::complete(frame, vnet).is_err() {
-            return Ok(false);
-        }
-        wire.send_parts(frame, &[], &plain)?;
+/// Sends a frame of the kernel's; what is left undone in it is done here if the wire cannot. `false` when the frame is not what is said of it.
+fn send(wire: &mut impl Relay, frame: &mut [u8], vnet: &VnetHeader) -> io::Result<bool> {
+    let capabilities = wire.capabilities();
+    let whole = vnet.gso == vnet::Gso::NONE;
+    let done_by_wire = match whole {
+        true => capabilities.tx_checksum,
+        false => capabilities.tx_segmentation_max > 0,
+    };
+    if done_by_wire {
+        wire.send_parts(frame, &[], vnet)?;
         return Ok(true);
     }
-    let mut outcome = Ok(true);
-    let cut = transmit::segment(frame, vnet, |head, payload| {
-        if outcome.is_ok() {
-            outcome = wire.send_parts(head, &[payload], &plain);
+    if whole && transmit::complete(frame, vnet).is_err() {
+        return Ok(false);
+    }
+    let mut wire = ToWire::new(wire);
+    let cut = transmit::segment(frame, vnet, |head, payload| wire.send(head, payload));
+    wire.outcome.map(|()| cut.is_ok())
+}
+
+/// Sends finished frames; after an error none.
+struct ToWire<'a, W> {
+    wire: &'a mut W,
+    outcome: io::Result<()>,
+}
+
+impl<'a, W: Relay> ToWire<'a, W> {
+    fn new(wire: &'a mut W) -> ToWire<'a, W> {
+        ToWire {
+            wire,
+            outcome: Ok(()),
         }
-    });
-    outcome.map(|_| cut.is_ok())
+    }
+
+    fn send(&mut self, head: &[u8], payload: &[u8]) {
+        if self.outcome.is_ok() {
+            let sent = self
+                .wire
+                .send_parts(head, &[payload], &VnetHeader::default());
+            self.outcome = sent.map(drop);
+        }
+    }
 }
 
 /// Hands units to the kernel; one that it does not take is dropped, and its queue counts it.

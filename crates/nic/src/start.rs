@@ -126,6 +126,7 @@ fn run<W: Relay + Send + 'static>(
     for (index, (wire, host)) in wires.into_iter().zip(hosts).enumerate() {
         let host = Followed::new(host, mac, stations.clone());
         let shard = Shard::new(wire, host, offload(config, mtu));
+        let shard = if config.pace { shard.paced() } else { shard };
         let (worker, handle) =
             Worker::new(shard, clock).map_err(system("cannot set up a shard's waiting"))?;
         handles.push(handle);

@@ -31,40 +31,80 @@ pub fn segment(
         each(unit, &[]);
         return Ok(1);
     }
-    let place = Place::of(unit, vnet)?;
-    let (headers, payload) = unit.split_at(place.payload_at);
-    let size = usize::from(vnet.gso_size);
-    let count = payload.len().div_ceil(size).max(1);
-    let mut head = [0; HEAD_MAX];
-    let head = &mut head[..headers.len()];
-    head.copy_from_slice(headers);
-    let seq = get32(headers, place.tcp_at + 4);
-    let flags = Flags::from_bits_retain(headers[place.tcp_at + 13]);
-    let id = get16(headers, place.ip_at + V4_ID_AT);
-    for index in 0..count {
-        let from = index * size;
-        let part = &payload[from..payload.len().min(from + size)];
-        let (below, tcp) = head.split_at_mut(place.tcp_at);
-        let ip = &mut below[place.ip_at..];
-        let mut own = flags;
+    let mut cut = Cut::new(unit, vnet)?;
+    while let Some((head, payload)) = cut.next(unit) {
+        each(head, payload);
+    }
+    Ok(cut.count)
+}
+
+/// A unit on its way to become segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    place: Place,
+    size: usize,
+    /// How many segments there are in all, and how many have been made.
+    pub(crate) count: usize,
+    pub(crate) made: usize,
+    /// What the unit's header says.
+    seq: u32,
+    flags: Flags,
+    id: u16,
+    /// The header, as it was for the last segment.
+    head: [u8; HEAD_MAX],
+}
+
+impl Cut {
+    /// Checks everything that cutting relies on.
+    pub(crate) fn new(unit: &[u8], vnet: &VnetHeader) -> Result<Cut, Unsound> {
+        let place = Place::of(unit, vnet)?;
+        let (headers, payload) = unit.split_at(place.payload_at);
+        let size = usize::from(vnet.gso_size);
+        let mut head = [0; HEAD_MAX];
+        head[..headers.len()].copy_from_slice(headers);
+        Ok(Cut {
+            size,
+            count: payload.len().div_ceil(size).max(1),
+            made: 0,
+            seq: get32(headers, place.tcp_at + 4),
+            flags: Flags::from_bits_retain(headers[place.tcp_at + 13]),
+            id: get16(headers, place.ip_at + V4_ID_AT),
+            place,
+            head,
+        })
+    }
+
+    /// The next segment of the unit that this was made of: headers and payload.
+    pub(crate) fn next<'a>(&'a mut self, unit: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        if self.made == self.count {
+            return None;
+        }
+        let index = self.made;
+        self.made += 1;
+        let payload = &unit[self.place.payload_at..];
+        let from = index * self.size;
+        let part = &payload[from..payload.len().min(from + self.size)];
+        let head = &mut self.head[..self.place.payload_at];
+        let (below, tcp) = head.split_at_mut(self.place.tcp_at);
+        let ip = &mut below[self.place.ip_at..];
+        let mut own = self.flags;
         if index > 0 {
             own -= Flags::CWR;
         }
-        if index + 1 < count {
+        if index + 1 < self.count {
             own -= Flags::FIN | Flags::PSH;
         }
-        put32(tcp, 4, seq.wrapping_add(from as u32));
+        put32(tcp, 4, self.seq.wrapping_add(from as u32));
         tcp[13] = own.bits();
         let len = tcp.len() + part.len();
         if set_length(ip, len) == vnet::Gso::TCP_V4 {
-            replace16(ip, V4_ID_AT, id.wrapping_add(index as u16));
+            replace16(ip, V4_ID_AT, self.id.wrapping_add(index as u16));
         }
         put16(tcp, tcp::CHECKSUM_OFFSET, 0);
         let sum = pseudo(ip, len) + Sum::of(tcp) + Sum::of(part);
         put16(tcp, tcp::CHECKSUM_OFFSET, sum.finish());
-        each(head, part);
+        Some((head, part))
     }
-    Ok(count)
 }
 
 /// Finishes the checksum that the sender has left, if `vnet` says so: its field holds the sum of the pseudo-header.
@@ -90,6 +130,7 @@ pub fn complete(frame: &mut [u8], vnet: &VnetHeader) -> Result<(), Unsound> {
 }
 
 /// Where the headers are in a unit.
+#[derive(Clone, Copy, Debug)]
 struct Place {
     ip_at: usize,
     tcp_at: usize,

@@ -299,6 +299,24 @@ fn over_af_xdp_all_frames_of_the_device_are_the_cards() {
 }
 
 #[test]
+fn paced_segments_arrive_whole() {
+    check((|| {
+        for (means, wire) in [(BY_PACKET, Wire::Plain), (BY_XDP, Wire::Impaired)] {
+            let lab = Lab::by(means, wire, &["--pace", "--active-ack"])?;
+            lab.fetch(&lab.near, &lab.far, NEAR, 3_000_001)?;
+            lab.fetch(&lab.near, &lab.far, NEAR_V6, 3_000_001)?;
+            lab.fetch(&lab.far, &lab.near, FAR, 2_000_001)?;
+            ensure!(
+                lab.card_says()?["pacing"]["paced"].as_u64() > Some(0),
+                "paced"
+            );
+            lab.finish()?;
+        }
+        Ok(())
+    })());
+}
+
+#[test]
 fn files_arrive_whole() {
     check((|| {
         for more in [&[][..], &["--aggregate", "9000"], &["--aggregate", "0"]] {
