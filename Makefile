@@ -3,12 +3,19 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help deps build lint unit e2e count test demo bench paths fairness clean
+# The C library: see docs/embedding.md. The number in the name of the object changes when a program has to be built anew.
+PREFIX ?= /usr/local
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+SONAME := libmillrace.so.0
+
+.PHONY: help deps build capi install lint unit e2e count test demo bench paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
 	@echo 'make test    install what is missing, build, lint, run every test (root)'
 	@echo 'make build   the command and the shim, release'
+	@echo 'make capi    the C library, release'
+	@echo 'make install the C library with its headers, below PREFIX (/usr/local) in DESTDIR'
 	@echo 'make lint    format, clippy, docs, tidy'
 	@echo 'make unit    tests that need no privilege'
 	@echo 'make e2e     real programs over real links (root)'
@@ -22,6 +29,21 @@ deps:
 build: deps
 	$(CARGO) build --release --locked -p millrace-cli -p millrace-preload
 
+# The shared object is made of the archive, since rustc has symbol versions of its own.
+capi:
+	$(CARGO) build --release --locked -p millrace-capi
+	cc -shared -o $(TARGET)/release/libmillrace.so.$(VERSION) -Wl,-soname,$(SONAME) -Wl,--version-script=crates/capi/millrace.map -Wl,--gc-sections -Wl,--no-undefined \
+		-Wl,-z,relro,-z,now -Wl,--strip-debug -Wl,--whole-archive $(TARGET)/release/libmillrace_capi.a -Wl,--no-whole-archive -lgcc_s -lm -lpthread -ldl -lc
+
+install: capi
+	install -d '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/lib/pkgconfig'
+	install -m 644 crates/capi/include/*.h '$(DESTDIR)$(PREFIX)/include'
+	install -m 644 $(TARGET)/release/libmillrace_capi.a '$(DESTDIR)$(PREFIX)/lib/libmillrace.a'
+	install -m 755 $(TARGET)/release/libmillrace.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib'
+	ln -sf libmillrace.so.$(VERSION) '$(DESTDIR)$(PREFIX)/lib/$(SONAME)'
+	ln -sf $(SONAME) '$(DESTDIR)$(PREFIX)/lib/libmillrace.so'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/capi/millrace.pc.in >'$(DESTDIR)$(PREFIX)/lib/pkgconfig/millrace.pc'
+
 lint: deps
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -32,7 +54,7 @@ unit: deps
 	$(CARGO) test --locked --no-fail-fast --workspace --exclude millrace-e2e
 
 # One test at a time: they share two cores and measure nothing, but disturb each other's timing all the same.
-e2e: build
+e2e: build capi
 	@[ "$$(id -u)" = 0 ] || { echo 'make e2e: needs root: it creates network namespaces and TAP devices; try: sudo make e2e' >&2; exit 1; }
 	$(CARGO) build --release --locked -p millrace --examples
 	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=1 $(ARGS)

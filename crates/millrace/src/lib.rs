@@ -71,7 +71,7 @@ pub use udp::{Received, UdpSocket};
 
 pub use millrace_port::{Port, RxMeta, xdp};
 pub use millrace_shard::{
-    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, FastOpenKeys, HeapMemory, How,
+    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Error, FastOpenKeys, HeapMemory, How,
     Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,
     SocketState, Usage, View, ViewFlags,
 };

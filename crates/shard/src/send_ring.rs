@@ -86,15 +86,23 @@ impl SendRing {
 
     /// As [`SendRing::fill`], for a writer that is shown both pieces and says how many bytes it has written.
     pub fn fill_some(&mut self, len: usize, fill: impl FnOnce([&mut [u8]; 2]) -> usize) -> usize {
-        let Some(block) = self.block.as_deref_mut() else {
+        if self.block.is_none() {
             return 0;
+        }
+        let written = fill(self.spare(len)).min(len);
+        self.end += written as u64;
+        written
+    }
+
+    /// Where the next `len` bytes go, for which there is room; nothing without a block.
+    pub fn spare(&mut self, len: usize) -> [&mut [u8]; 2] {
+        let Some(block) = self.block.as_deref_mut() else {
+            return [&mut [], &mut []];
         };
         let at = self.end as usize & (block.len() - 1);
         let first = len.min(block.len() - at);
         let (start, rest) = block.split_at_mut(at);
-        let written = fill([&mut rest[..first], &mut start[..len - first]]).min(len);
-        self.end += written as u64;
-        written
+        [&mut rest[..first], &mut start[..len - first]]
     }
 
     /// Gives the block back if nothing was written to it.

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::world::{checkout, millrace};
+
 /// The path of a script among the sources.
 pub fn script(name: &str) -> String {
     sources().join(name).to_string_lossy().into_owned()
@@ -25,6 +27,37 @@ pub fn program(name: &str) -> Result<String> {
 /// As [`program`], linked statically: for what an `LD_PRELOAD` library cannot reach.
 pub fn static_program(name: &str) -> Result<String> {
     build(name, &["-O2", "-static"], &format!("{name}-static"))
+}
+
+/// Compiles `crates/capi/examples/NAME.c` with the C library that lies beside the `millrace` binary. The path of the program.
+pub fn embedded(name: &str) -> Result<String> {
+    let home = checkout().join("crates/capi");
+    let source = home.join("examples").join(name).with_extension("c");
+    let library = millrace().with_file_name("libmillrace_capi.a");
+    let directory = std::env::current_exe()?.with_file_name("programs");
+    fs::create_dir_all(&directory)?;
+    let output = directory.join(format!("{name}-embedded"));
+    let newest = newest(&home.join("include"), &[source.clone(), library.clone()])?;
+    if modified(&output) > newest {
+        return Ok(output.to_string_lossy().into_owned());
+    }
+    let unfinished = directory.join(format!("{name}-embedded.{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-O2",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-pedantic",
+        "-Werror",
+    ])
+    .args(["-pthread", "-I"])
+    .arg(home.join("include"))
+    .arg("-o")
+    .arg(&unfinished)
+    .args([&source, &library])
+    .args(["-lgcc_s", "-lm", "-ldl"]);
+    finish(cc, name, &unfinished, &output)
 }
 
 fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
@@ -57,6 +90,11 @@ fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
     if name == "libevent" {
         cc.args(["-levent"]);
     }
+    finish(cc, name, &unfinished, &output)
+}
+
+/// Runs the compiler, and gives what it made its name.
+fn finish(mut cc: Command, name: &str, unfinished: &Path, output: &Path) -> Result<String> {
     let run = cc
         .output()
         .context("running cc; scripts/install-deps installs it")?;
@@ -65,7 +103,7 @@ fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
         "compiling {name}:\n{}",
         String::from_utf8_lossy(&run.stderr)
     );
-    fs::rename(&unfinished, &output)?;
+    fs::rename(unfinished, output)?;
     Ok(output.to_string_lossy().into_owned())
 }
 

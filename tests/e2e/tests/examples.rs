@@ -5,8 +5,8 @@ use std::net::{Shutdown, TcpStream, UdpSocket};
 
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::{
-    Context as _, Directory, Process, Result, command, content, ensure, example, scenario, seconds,
-    wait_until,
+    Context as _, Directory, Process, Result, command, compile, content, ensure, example, scenario,
+    seconds, wait_until,
 };
 use rustix::process::Signal;
 
@@ -19,9 +19,13 @@ struct Server {
 
 impl Server {
     fn start(name: &str, arguments: &[&str], directory: Directory) -> Result<Server> {
+        Server::run(&example(name)?, arguments, directory)
+    }
+
+    fn run(program: &str, arguments: &[&str], directory: Directory) -> Result<Server> {
         scenario::prepare()?;
         let namespace = Namespace::create()?;
-        let mut words = command(&[example(name)?]);
+        let mut words = command(&[program]);
         words.args(arguments);
         let mut process = Process::spawn(&namespace, &directory, words)?;
         wait_until("the example is ready", seconds(10), || {
@@ -80,22 +84,28 @@ fn echo_to_one_after_the_other() -> Result<()> {
     server.end()
 }
 
-fn echo_to_many_at_once() -> Result<()> {
-    let server = Server::start("echo_async", &[], Directory::create()?)?;
+/// Eight conversations at once, a megabyte each way in each.
+fn say_and_hear_at_once(server: &Server) -> Result<()> {
     std::thread::scope(|scope| -> Result<()> {
         let all: Vec<_> = (0..8)
-            .map(|seed| {
-                scope.spawn({
-                    let server = &server;
-                    move || say_and_hear(server, seed)
-                })
-            })
+            .map(|seed| scope.spawn(move || say_and_hear(server, seed)))
             .collect();
         for each in all {
             each.join().expect("it does not panic")?;
         }
         Ok(())
-    })?;
+    })
+}
+
+fn echo_in_c_on(shards: &str) -> Result<()> {
+    let server = Server::run(&compile::embedded("echo")?, &[shards], Directory::create()?)?;
+    say_and_hear_at_once(&server)?;
+    server.end()
+}
+
+fn echo_to_many_at_once() -> Result<()> {
+    let server = Server::start("echo_async", &[], Directory::create()?)?;
+    say_and_hear_at_once(&server)?;
     let socket = server.namespace.enter(|| UdpSocket::bind("0.0.0.0:0"))?;
     socket.connect("10.77.0.2:7")?;
     socket.set_read_timeout(Some(seconds(10)))?;
@@ -228,6 +238,16 @@ fn pingpong() {
 #[test]
 fn echo() {
     echo_to_one_after_the_other().expect("what was said");
+}
+
+#[test]
+fn echo_in_c() {
+    echo_in_c_on("1").expect("what was said");
+}
+
+#[test]
+fn echo_in_c_on_two_shards() {
+    echo_in_c_on("2").expect("what was said");
 }
 
 #[test]

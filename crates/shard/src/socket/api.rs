@@ -86,6 +86,29 @@ impl<M: Memory> Shard<M> {
         self.send_through(id, len, push, |ring, room| ring.fill_some(room, fill))
     }
 
+    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and sends none. What is written there is sent by [`Shard::send_into`] if
+    /// nothing comes between the two; a connection that waits with it keeps a block.
+    ///
+    /// # Errors
+    /// As [`Shard::send`].
+    pub fn reserve(&mut self, id: SocketId, len: usize) -> Result<[&mut [u8]; 2], Error> {
+        let index = self.check(id)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let (stream, space) = socket.sending()?;
+        let wanted = len.min(space);
+        let room = match wanted {
+            0 if len > 0 => return Err(Error::WouldBlock),
+            wanted => stream.send.reserve(wanted, &mut self.send_pool),
+        };
+        if room < wanted {
+            self.counters.send_memory_exhausted += 1;
+            if room == 0 {
+                return Err(Error::NoMemory);
+            }
+        }
+        Ok(stream.send.spare(room))
+    }
+
     /// How many bytes can be queued for sending now, one at least; the pool of send memory may have less.
     ///
     /// # Errors

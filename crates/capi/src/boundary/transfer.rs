@@ -1,0 +1,207 @@
+//! Reading and writing.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{iovec, sockaddr, socklen_t, ssize_t};
+
+use super::pointer;
+use crate::here;
+use crate::lend::Piece;
+use crate::outcome::{Outcome, call};
+use crate::socket::{Receive, Send};
+
+/// The flags of a call that receives.
+fn receive_flags(flags: c_int) -> Outcome<Receive> {
+    let known = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    if flags & !known != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(Receive {
+        peek: flags & libc::MSG_PEEK != 0,
+        all: flags & libc::MSG_WAITALL != 0,
+        at_once: flags & libc::MSG_DONTWAIT != 0,
+        full_len: flags & libc::MSG_TRUNC != 0,
+    })
+}
+
+/// The flags of a call that sends. No call raises a signal, with `MSG_NOSIGNAL` or without.
+fn send_flags(flags: c_int) -> Outcome<Send> {
+    if flags & !(libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(Send {
+        more: flags & libc::MSG_MORE != 0,
+        at_once: flags & libc::MSG_DONTWAIT != 0,
+    })
+}
+
+/// As read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { mr_recv(fd, buf, len, 0) }
+}
+
+/// As write; EPIPE raises no signal.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { mr_send(fd, buf, len, 0) }
+}
+
+/// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; EOPNOTSUPP for other flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers.
+        let out = unsafe { pointer::bytes_mut(buf, len)? };
+        let (len, _) = host.receive(key, out, receive_flags(flags)?)?;
+        Ok(len as ssize_t)
+    })
+}
+
+/// As send: MSG_MORE, MSG_DONTWAIT, MSG_NOSIGNAL; EOPNOTSUPP for other flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_send(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { mr_sendto(fd, buf, len, flags, std::ptr::null(), 0) }
+}
+
+/// As recvfrom, with the flags of mr_recv. Of a connection there is no address to tell: `addrlen` becomes 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addrlen: *mut socklen_t,
+) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        let family = host.family(key)?;
+        if !addr.is_null() {
+            // SAFETY: as the header says of pointers. Looked at before a datagram is taken that could not be told.
+            let room = unsafe { pointer::get(addrlen)? };
+            c_int::try_from(room).map_err(|_| libc::EINVAL)?;
+        }
+        // SAFETY: as the header says of pointers.
+        let out = unsafe { pointer::bytes_mut(buf, len)? };
+        let (len, from) = host.receive(key, out, receive_flags(flags)?)?;
+        match from {
+            _ if addr.is_null() => {}
+            // SAFETY: as the header says of pointers.
+            Some(from) => unsafe { pointer::put_address(from, family, addr, addrlen)? },
+            // SAFETY: as the header says of pointers.
+            None => unsafe { pointer::put(addrlen, 0)? },
+        }
+        Ok(len as ssize_t)
+    })
+}
+
+/// As sendto, with the flags of mr_send.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        let family = host.family(key)?;
+        // SAFETY: as the header says of pointers.
+        let bytes = unsafe { pointer::bytes(buf, len)? };
+        let to = match addr.is_null() {
+            true => None,
+            // SAFETY: as the header says of pointers.
+            false => unsafe { pointer::address(addr, addrlen, family)? },
+        };
+        let len = host.send_to(key, &[bytes], to, send_flags(flags)?)?;
+        Ok(len as ssize_t)
+    })
+}
+
+/// As readv: up to 1,024 pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers.
+        let mut pieces = unsafe { pointer::pieces_mut(iov, iovcnt)? };
+        Ok(host.receive_pieces(key, &mut pieces)? as ssize_t)
+    })
+}
+
+/// As writev: up to 1,024 pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_writev(fd: c_int, iov: *const iovec, iovcnt: c_int) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers.
+        let pieces = unsafe { pointer::pieces(iov, iovcnt)? };
+        let len = host.send_to(key, &pieces, None, Send::default())?;
+        Ok(len as ssize_t)
+    })
+}
+
+/// Hands out two pieces of the stack's memory; how many bytes they are.
+unsafe fn show(pieces: [Piece; 2], to: *mut iovec) -> Outcome<ssize_t> {
+    let vector = pieces.map(|(start, len)| iovec {
+        iov_base: start.cast(),
+        iov_len: len,
+    });
+    // SAFETY: as the header says of pointers.
+    unsafe { pointer::put(to.cast::<[iovec; 2]>(), vector)? };
+    Ok((pieces[0].1 + pieces[1].1) as ssize_t)
+}
+
+/// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until the next call of this thread
+/// that takes this descriptor or lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_peek(fd: c_int, pieces: *mut iovec) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers: there are two.
+        unsafe { show(host.peek(key)?, pieces) }
+    })
+}
+
+/// So many of the bytes that mr_peek has shown have been read, and their room is free. EINVAL for more than have come; EBADF, ENOTSOCK, EOPNOTSUPP.
+#[unsafe(no_mangle)]
+pub extern "C" fn mr_consume(fd: c_int, len: usize) -> c_int {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        host.consume(key, len)?;
+        Ok(0)
+    })
+}
+
+/// Shows where up to `len` bytes will be sent from, in two pieces since a ring wraps: for how many there is room. Write there, in order, and call mr_commit before anything else on
+/// this stack. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; those of mr_write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_reserve(fd: c_int, len: usize, pieces: *mut iovec) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers: there are two.
+        unsafe { show(host.reserve(key, len)?, pieces) }
+    })
+}
+
+/// Sends the first `len` bytes of what mr_reserve has shown. EINVAL for more than there was room for, and when another call came between, which may have used the room: reserve
+/// again. EBADF, ENOTSOCK, EOPNOTSUPP; those of mr_write.
+#[unsafe(no_mangle)]
+pub extern "C" fn mr_commit(fd: c_int, len: usize) -> ssize_t {
+    call(|| {
+        let ((host, key), lent) = here::named_and_lent(fd)?;
+        Ok(host.commit(key, len, lent)? as ssize_t)
+    })
+}
