@@ -45,7 +45,7 @@ impl<M: Memory> Shard<M> {
         }
         let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
         listener.asks = asks;
-        let index = self.insert_socket(Socket {
+        let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options: *options,

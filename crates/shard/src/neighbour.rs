@@ -104,6 +104,8 @@ pub struct Neighbours {
     key: u64,
     /// For how long a neighbour that was just confirmed is not believed to have another hardware address.
     lock: Duration,
+    /// What was found last: most connections have one next hop in common.
+    found: Option<(IpAddr, Handle)>,
     /// The entry of the station that all others are behind.
     only: Option<Handle>,
 }
@@ -166,6 +168,7 @@ impl Neighbours {
             hand: 0,
             key: key | 1,
             lock: LOCK,
+            found: None,
             only: None,
         }
     }
@@ -272,11 +275,17 @@ impl Neighbours {
         if self.only.is_some() {
             return self.only;
         }
+        if let Some((last, handle)) = self.found
+            && last == address
+            && self.entries.generation(handle.index) == handle.generation
+        {
+            return Some(handle);
+        }
         if let Some(index) = self.index_of(address) {
-            return Some(Handle {
-                index,
-                generation: self.entries.generation(index),
-            });
+            let generation = self.entries.generation(index);
+            let handle = Handle { index, generation };
+            self.found = Some((address, handle));
+            return Some(handle);
         }
         let handle = self.insert(address, now, counters)?;
         self.ask(handle.index, now);

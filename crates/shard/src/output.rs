@@ -90,19 +90,24 @@ impl<M: Memory> Shard<M> {
             if *local_budget == 0 {
                 return true;
             }
-            let Some(index) = self.ready.pop() else {
-                if !self.udp.outbox.is_empty() {
-                    continue;
+            let mut idle = self.udp.outbox.is_empty() && self.replies.is_empty();
+            // Connections one after the other, as long as nothing comes up that goes first.
+            while self.replies.is_empty()
+                && *local_budget > 0
+                && let Some(index) = self.ready.pop()
+            {
+                idle = false;
+                match self.serve(index, egress, capabilities, local_budget, now) {
+                    Served::Idle => {}
+                    Served::More => self.mark_ready(index),
+                    Served::Full => {
+                        self.mark_ready(index);
+                        return false;
+                    }
                 }
+            }
+            if idle {
                 return true;
-            };
-            match self.serve(index, egress, capabilities, local_budget, now) {
-                Served::Idle => {}
-                Served::More => self.mark_ready(index),
-                Served::Full => {
-                    self.mark_ready(index);
-                    return false;
-                }
             }
         }
     }
@@ -132,7 +137,7 @@ impl<M: Memory> Shard<M> {
         };
         let to = match self.neighbours.resolve(stream.hop, now) {
             Lookup::Known(mac) => mac,
-            _ => match self.resolve(index, now) {
+            lookup => match self.resolve_further(index, lookup, now) {
                 Lookup::Known(mac) => mac,
                 Lookup::Wait => return Served::Idle,
                 Lookup::Gone => {
@@ -300,15 +305,23 @@ impl<M: Memory> Shard<M> {
 
     /// The hardware address that leads to the peer of the socket at `index`. While it is not known the socket is parked.
     fn resolve(&mut self, index: u32, now: Instant) -> Lookup {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some(stream) = self.sockets.get(index).and_then(Socket::stream) else {
+            return Lookup::Gone;
+        };
+        let lookup = self.neighbours.resolve(stream.hop, now);
+        self.resolve_further(index, lookup, now)
+    }
+
+    /// As [`Shard::resolve`], after looking where the socket's hop has led.
+    fn resolve_further(&mut self, index: u32, mut lookup: Lookup, now: Instant) -> Lookup {
+        let Some(socket) = self.sockets.get(index) else {
             return Lookup::Gone;
         };
         let parked = socket.marks.contains(Marks::PARKED);
-        let Some(stream) = socket.stream_mut() else {
+        let Some(stream) = socket.stream() else {
             return Lookup::Gone;
         };
         let (mut hop, remote) = (stream.hop, stream.tuple.remote_ip());
-        let mut lookup = self.neighbours.resolve(hop, now);
         if lookup == Lookup::Gone {
             let Some(Route::Link(next)) = self.route(remote) else {
                 return Lookup::Gone;

@@ -47,7 +47,14 @@ impl Replies {
         true
     }
 
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// The next answer.
+    #[inline]
     pub fn pop(&mut self) -> Option<Reply> {
         self.queue.pop_front()
     }

@@ -212,7 +212,7 @@ impl Routes {
     }
 
     /// Whether a packet from the link may have this source (RFC 1122 3.2.1.3): one host, and not this one.
-    #[inline]
+    #[inline(always)]
     pub fn is_valid_source(&self, source: Ipv4Addr) -> bool {
         is_unicast(source)
             && !source.is_loopback()
@@ -237,9 +237,9 @@ impl Routes {
 }
 
 /// Whether `address` can be that of one host: not "this network", multicast or reserved.
+#[inline]
 fn is_unicast(address: Ipv4Addr) -> bool {
-    let first = address.octets()[0];
-    first != 0 && first < 224
+    (1..224).contains(&(address.to_bits() >> 24))
 }
 
 #[cfg(test)]

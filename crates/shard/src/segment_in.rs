@@ -94,8 +94,9 @@ impl<M: Memory> Shard<M> {
         if moved || !events.is_empty() {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
+        let fast = opened && socket.is_opened_fast();
         self.ready.add(index, socket);
-        if opened {
+        if fast {
             self.note_fast_open(index, now);
         }
     }
@@ -503,7 +504,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         if orphan {
-            self.sockets.remove(index);
+            self.sockets.discard(index);
             self.orphans -= 1;
         } else {
             self.mark_changed(index);

@@ -330,7 +330,7 @@ impl<M: Memory> Shard<M> {
 
     fn has_output(&self) -> bool {
         !self.ready.is_empty()
-            || self.replies.len() > 0
+            || !self.replies.is_empty()
             || !self.arp_replies.is_empty()
             || self.neighbours.has_work()
             || !self.udp.outbox.is_empty()

@@ -2,7 +2,7 @@
 
 /// Values in chunks: growth moves nothing.
 pub struct Slab<T> {
-    chunks: Vec<Vec<Entry<T>>>,
+    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
     vacant: u32,
     len: u32,
     limit: u32,
@@ -37,62 +37,94 @@ impl<T> Slab<T> {
 
     /// Puts `value` somewhere and says where, or gives it back when the slab is full.
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
-        if self.len >= self.limit {
+        if self.is_full() {
             return Err(value);
+        }
+        Ok(self.place(|| value))
+    }
+
+    /// Has a value made where it will be, so that nothing is moved, and says where that is; `None` when the slab is full.
+    #[inline(always)]
+    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<u32> {
+        (!self.is_full()).then(|| self.place(make))
+    }
+
+    /// Whether there is no room for another value.
+    pub fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    #[inline(always)]
+    fn place(&mut self, make: impl FnOnce() -> T) -> u32 {
+        if self.vacant == NONE {
+            self.grow();
         }
         self.len += 1;
         let index = self.vacant;
-        if index != NONE {
-            let entry = self.entry_mut(index);
-            let Content::Vacant { next } = entry.content else {
-                unreachable!("the free list holds vacant entries")
-            };
-            entry.content = Content::Occupied(value);
-            self.vacant = next;
-            return Ok(index);
-        }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let chunk = self.chunks.len() - 1;
-        let entries = &mut self.chunks[chunk];
-        entries.push(Entry {
-            generation: 0,
-            content: Content::Occupied(value),
-        });
-        Ok((chunk * CHUNK + entries.len() - 1) as u32)
+        let entry = &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK];
+        let Content::Vacant { next } = entry.content else {
+            unreachable!("the free list holds vacant entries")
+        };
+        self.vacant = next;
+        entry.content = Content::Occupied(make());
+        index
+    }
+
+    /// Adds a chunk of vacant places, the first of which is taken first.
+    #[cold]
+    fn grow(&mut self) {
+        let first = (self.chunks.len() * CHUNK) as u32;
+        let places = first + 1..=first + CHUNK as u32;
+        let entries: Vec<Entry<T>> = places
+            .map(|next| Entry {
+                generation: 0,
+                content: Content::Vacant {
+                    next: if next % CHUNK as u32 == 0 { NONE } else { next },
+                },
+            })
+            .collect();
+        let Ok(chunk) = entries.try_into() else {
+            unreachable!("as many were made as a chunk has")
+        };
+        self.chunks.push(chunk);
+        self.vacant = first;
     }
 
     /// Takes the value at `index` out; the place gets a new generation.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let vacant = self.vacant;
-        let entry = self
-            .chunks
-            .get_mut(index as usize / CHUNK)?
-            .get_mut(index as usize % CHUNK)?;
+        let place = self.vacate(index)?;
+        match std::mem::replace(place, Content::Vacant { next: vacant }) {
+            Content::Occupied(value) => Some(value),
+            Content::Vacant { .. } => None,
+        }
+    }
+
+    /// Drops the value at `index`, if there is one, where it is; the place gets a new generation.
+    pub fn discard(&mut self, index: u32) {
+        let next = self.vacant;
+        if let Some(place) = self.vacate(index) {
+            *place = Content::Vacant { next };
+        }
+    }
+
+    /// The content of an occupied place, which is counted as vacant from now on.
+    #[inline(always)]
+    fn vacate(&mut self, index: u32) -> Option<&mut Content<T>> {
+        let entry = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
         if matches!(entry.content, Content::Vacant { .. }) {
             return None;
         }
         entry.generation = entry.generation.wrapping_add(1);
-        let Content::Occupied(value) =
-            std::mem::replace(&mut entry.content, Content::Vacant { next: vacant })
-        else {
-            return None;
-        };
         self.vacant = index;
         self.len -= 1;
-        Some(value)
+        Some(&mut entry.content)
     }
 
     /// The value at `index`.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
-        match &self
-            .chunks
-            .get(index as usize / CHUNK)?
-            .get(index as usize % CHUNK)?
-            .content
-        {
+        match &self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK].content {
             Content::Occupied(value) => Some(value),
             Content::Vacant { .. } => None,
         }
@@ -101,24 +133,13 @@ impl<T> Slab<T> {
     /// The value at `index`, to change.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        match &mut self
-            .chunks
-            .get_mut(index as usize / CHUNK)?
-            .get_mut(index as usize % CHUNK)?
-            .content
-        {
-            Content::Occupied(value) => Some(value),
-            Content::Vacant { .. } => None,
-        }
+        self.get_mut_with_generation(index).map(|(value, _)| value)
     }
 
     /// The value at `index`, to change, with the generation of its place.
     #[inline]
     pub fn get_mut_with_generation(&mut self, index: u32) -> Option<(&mut T, u32)> {
-        let entry = self
-            .chunks
-            .get_mut(index as usize / CHUNK)?
-            .get_mut(index as usize % CHUNK)?;
+        let entry = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
         match &mut entry.content {
             Content::Occupied(value) => Some((value, entry.generation)),
             Content::Vacant { .. } => None,
@@ -137,8 +158,7 @@ impl<T> Slab<T> {
     pub fn generation(&self, index: u32) -> u32 {
         self.chunks
             .get(index as usize / CHUNK)
-            .and_then(|chunk| chunk.get(index as usize % CHUNK))
-            .map_or(0, |entry| entry.generation)
+            .map_or(0, |chunk| chunk[index as usize % CHUNK].generation)
     }
 
     /// How many values there are.
@@ -157,10 +177,6 @@ impl<T> Slab<T> {
                     Content::Vacant { .. } => None,
                 })
         })
-    }
-
-    fn entry_mut(&mut self, index: u32) -> &mut Entry<T> {
-        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 }
 

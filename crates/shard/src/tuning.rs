@@ -28,6 +28,7 @@ const FIRST_SEND_SEGMENTS: u32 = 20;
 const FIRST_RECEIVE_SEGMENTS: u32 = 4;
 
 /// The send and receive buffer of a new connection with segments of `mss` bytes.
+#[inline]
 pub(crate) fn first_limits(options: &Options, buffers: &Buffers, mss: u16) -> (u32, u32) {
     let send = buffers
         .send_default

@@ -280,6 +280,12 @@ impl Connection {
         }
     }
 
+    /// The largest segment that we announce to the peer, TCP options included, in bytes.
+    #[inline]
+    pub fn announced_segment(&self) -> u16 {
+        self.advertised_mss
+    }
+
     /// What has happened since the last call.
     #[inline]
     pub fn take_events(&mut self) -> Events {

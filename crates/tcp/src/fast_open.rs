@@ -71,6 +71,14 @@ impl Connection {
         self.holds_syn() || self.is_early()
     }
 
+    /// Whether it was to be an active open with TCP Fast Open.
+    #[inline]
+    pub fn is_opened_fast(&self) -> bool {
+        self.rare
+            .as_ref()
+            .is_some_and(|rare| rare.fast_open.is_some())
+    }
+
     /// What there is to remember of the peer's host; once.
     pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
         let fast = self.rare.as_mut()?.fast_open.as_mut()?;

@@ -30,7 +30,7 @@ impl<M: Memory> Shard<M> {
     ) -> Result<SocketId, Error> {
         let mut datagram = Datagram::new(NOWHERE, label);
         datagram.resize(options);
-        let index = self.insert_socket(Socket {
+        let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options: *options,
@@ -55,7 +55,7 @@ impl<M: Memory> Shard<M> {
             datagram.home = Some(home);
         }
         self.bind_datagram(id, local, options).inspect_err(|_| {
-            self.sockets.remove(id.index());
+            self.sockets.discard(id.index());
         })?;
         Ok(id)
     }

@@ -358,11 +358,11 @@ impl<M: Memory> Shard<M> {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
                 self.ports.unbind(port, index);
-                self.sockets.remove(index);
+                self.sockets.discard(index);
             }
             Kind::Stream(stream) if dead => {
                 stream.recv.free(&mut self.memory, owner);
-                self.sockets.remove(index);
+                self.sockets.discard(index);
             }
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.recv.consumed();
@@ -430,6 +430,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// A picture of a socket.
+    #[inline]
     pub fn view(&self, id: SocketId) -> Option<View> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
         Some(match &socket.kind {
@@ -493,6 +494,7 @@ impl Stream {
         marks.intersects(Marks::PEER_CLOSED | Marks::READ_SHUT | Marks::DEAD | Marks::ENDING)
     }
 
+    #[inline(always)]
     fn view(&self, marks: Marks, options: &Options, crowd: u32) -> View {
         let notsent_low = options.notsent_low;
         let send_limit = match options.send_buffer {

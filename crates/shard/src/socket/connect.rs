@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_tcp::{Connection, Duration, Instant};
+use millrace_tcp::{Config, Connection, Duration, Instant, Open};
 use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
@@ -40,13 +40,28 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<SocketId, Error> {
         let wanted = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
-        let id = match wanted {
-            Some(local) => self.bind_with(owner, local, options)?,
-            None => self.socket(owner, options)?,
+        if let Some(local) = wanted {
+            let id = self.bind_with(owner, local, options)?;
+            self.connect_bound(id, remote, now)
+                .inspect_err(|_| self.release_bound(id.index()))?;
+            return Ok(id);
+        }
+        if self.sockets.is_full() {
+            self.counters.sockets_refused += 1;
+            return Err(Error::TooManySockets);
+        }
+        let start = self.start(NOWHERE, options, remote, now)?;
+        let config = &self.config.tcp;
+        let Some(index) = self.sockets.insert_with(|| Socket {
+            owner,
+            marks: start.marks,
+            options: *options,
+            kind: Kind::Stream(start.stream(config, options, now)),
+        }) else {
+            return Err(Error::TooManySockets);
         };
-        self.connect_bound(id, remote, now)
-            .inspect_err(|_| self.release_bound(id.index()))?;
-        Ok(id)
+        self.begun(index, start.tuple, options.reuse.address);
+        Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
     /// Makes a socket that is neither bound nor connected.
@@ -55,7 +70,7 @@ impl<M: Memory> Shard<M> {
     /// [`Error::TooManySockets`].
     pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
         let local = NOWHERE;
-        let index = self.insert_socket(Socket {
+        let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
             options: *options,
@@ -77,44 +92,97 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<(), Error> {
         let index = self.check(id)?;
-        let (local, remote, route) = self.ends(index, remote)?;
+        let bound = self.bound_end(index)?;
         let options = self.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        let start = self.start(bound, &options, remote, now)?;
+        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        socket.marks &= Marks::BOUND | Marks::CHANGED;
+        socket.marks |= start.marks;
+        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &options, now));
+        self.begun(index, start.tuple, options.reuse.address);
+        Ok(())
+    }
+
+    /// Decides about a connection to `remote`, from `bound` or what is left open there.
+    fn start(
+        &mut self,
+        bound: SocketAddr,
+        options: &Options,
+        remote: SocketAddr,
+        now: Instant,
+    ) -> Result<Start, Error> {
+        let (local, remote, route) = self.ends_from(bound, options, remote)?;
         let (tuple, old) = self.choose_tuple(local, remote, now)?;
         let mut open = self
-            .open_parameters(&tuple, &options, now)
+            .open_parameters(&tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
             self.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
-        let mut connection = Connection::connect(&self.config.tcp, &options.tcp, open, now);
-        if let Some(mtu) = self.paths.get(tuple.remote_ip(), now) {
-            let limit = largest_segment(mtu, tuple.remote_ip());
-            connection.start_on_path(&self.config.tcp, limit, now);
-        }
-        let limits = tuning::first_limits(&options, &self.config.buffers, open.mss);
-        let fields = self.fields(&tuple, &options);
-        let stream = Stream::new(connection, tuple, fields, limits, now);
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        socket.marks &= Marks::BOUND | Marks::CHANGED;
-        socket.marks.set(Marks::LOCAL, route == Some(Route::Local));
-        socket
-            .marks
-            .set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        socket.kind = Kind::Stream(stream);
+        let mut marks = Marks::empty();
+        marks.set(Marks::LOCAL, route == Some(Route::Local));
+        marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
+        let known = self.paths.get(tuple.remote_ip(), now);
+        Ok(Start {
+            tuple,
+            open,
+            marks,
+            limits: tuning::first_limits(options, &self.config.buffers, open.mss),
+            fields: self.fields(&tuple, options),
+            path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
+        })
+    }
+
+    /// The socket at `index` has begun to connect.
+    fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool) {
         self.table.insert(tuple, Place::Stream(index));
-        self.ports
-            .add_connection(tuple.local(), options.reuse.address);
+        self.ports.add_connection(tuple.local(), reuse);
         self.counters.active_opens += 1;
         self.mark_changed(index);
         self.mark_ready(index);
-        Ok(())
     }
 
     /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
     pub(crate) fn ends(
         &self,
         index: u32,
+        remote: SocketAddr,
+    ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
+        let bound = self.bound_end(index)?;
+        let options = &self.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        self.ends_from(bound, options, remote)
+    }
+
+    /// What the socket at `index`, which may connect, is bound to.
+    fn bound_end(&self, index: u32) -> Result<SocketAddr, Error> {
+        let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
+        match &socket.kind {
+            Kind::Bound { local } => Ok(*local),
+            Kind::Listener(_) => Err(Error::AlreadyConnected),
+            Kind::Datagram(_) => Err(Error::NotSupported),
+            Kind::Stream(stream)
+                if socket.marks.contains(Marks::DEAD)
+                    && !socket.marks.contains(Marks::ESTABLISHED) =>
+            {
+                // The last attempt failed. A port that was chosen for it is chosen anew.
+                Ok(match socket.marks.contains(Marks::BOUND) {
+                    true => stream.tuple.local(),
+                    false => NOWHERE,
+                })
+            }
+            Kind::Stream(_) if socket.marks.contains(Marks::ESTABLISHED) => {
+                Err(Error::AlreadyConnected)
+            }
+            Kind::Stream(_) => Err(Error::InProgress),
+        }
+    }
+
+    /// As [`Shard::ends`], of a socket with these options that is bound there.
+    fn ends_from(
+        &self,
+        bound: SocketAddr,
+        options: &Options,
         remote: SocketAddr,
     ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
         // Linux: the unspecified address is this host.
@@ -124,27 +192,6 @@ impl<M: Memory> Shard<M> {
             address => address,
         };
         let remote = SocketAddr::new(address, remote.port());
-        let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
-        let bound = match &socket.kind {
-            Kind::Bound { local } => *local,
-            Kind::Listener(_) => return Err(Error::AlreadyConnected),
-            Kind::Datagram(_) => return Err(Error::NotSupported),
-            Kind::Stream(stream)
-                if socket.marks.contains(Marks::DEAD)
-                    && !socket.marks.contains(Marks::ESTABLISHED) =>
-            {
-                // The last attempt failed. A port that was chosen for it is chosen anew.
-                match socket.marks.contains(Marks::BOUND) {
-                    true => stream.tuple.local(),
-                    false => NOWHERE,
-                }
-            }
-            Kind::Stream(_) if socket.marks.contains(Marks::ESTABLISHED) => {
-                return Err(Error::AlreadyConnected);
-            }
-            Kind::Stream(_) => return Err(Error::InProgress),
-        };
-        let options = &socket.options;
         let route = self
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
@@ -217,6 +264,31 @@ impl<M: Memory> Shard<M> {
             _ => None,
         };
         Ok((tuple, old.map(|old| old.state.after())))
+    }
+}
+
+/// What is decided about a connection before there is one.
+struct Start {
+    tuple: Tuple,
+    open: Open,
+    /// Those of its socket.
+    marks: Marks,
+    /// Its send and receive buffer.
+    limits: (u32, u32),
+    fields: Fields,
+    /// The largest segment that is known to reach the peer.
+    path: Option<u16>,
+}
+
+impl Start {
+    /// Makes the connection.
+    #[inline(always)]
+    fn stream(&self, config: &Config, options: &Options, now: Instant) -> Stream {
+        let mut connection = Connection::connect(config, &options.tcp, self.open, now);
+        if let Some(limit) = self.path {
+            connection.start_on_path(config, limit, now);
+        }
+        Stream::new(connection, self.tuple, self.fields, self.limits, now)
     }
 }
 

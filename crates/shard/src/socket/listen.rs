@@ -77,7 +77,7 @@ impl<M: Memory> Shard<M> {
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
-        let index = self.insert_socket(Socket {
+        let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::BOUND,
             options: *options,
@@ -226,27 +226,32 @@ impl<M: Memory> Shard<M> {
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
     ) -> Option<u32> {
-        let mut connection = make(&self.config.tcp, &options.tcp);
-        if let Some(mtu) = self.paths.get(tuple.remote_ip(), now) {
-            let limit = largest_segment(mtu, tuple.remote_ip());
-            connection.start_on_path(&self.config.tcp, limit, now);
-        }
-        let mss = self.segment_size(tuple.remote_ip(), &options)?;
-        let limits = tuning::first_limits(&options, &self.config.buffers, mss);
+        let known = self.paths.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
-        let mut stream = Stream::new(connection, tuple, fields, limits, now);
-        stream.listener = listener;
         let mut marks = Marks::UNACCEPTED;
         marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let index = self
-            .insert_socket(Socket {
+        let (config, buffers) = (&self.config.tcp, &self.config.buffers);
+        let made = self.sockets.insert_with(|| {
+            let mut connection = make(config, &options.tcp);
+            if let Some(mtu) = known {
+                let limit = largest_segment(mtu, tuple.remote_ip());
+                connection.start_on_path(config, limit, now);
+            }
+            let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
+            let mut stream = Stream::new(connection, tuple, fields, limits, now);
+            stream.listener = listener;
+            Socket {
                 owner,
                 marks,
                 options,
                 kind: Kind::Stream(stream),
-            })
-            .ok()?;
+            }
+        });
+        let Some(index) = made else {
+            self.counters.sockets_refused += 1;
+            return None;
+        };
         self.table.insert(tuple, Place::Stream(index));
         self.ports
             .add_connection(tuple.local(), options.reuse.address);
@@ -305,7 +310,7 @@ impl<M: Memory> Shard<M> {
         {
             self.ports.unbind(local.port(), index);
         }
-        self.sockets.remove(index);
+        self.sockets.discard(index);
     }
 
     /// Whether `address` can be a local end.
@@ -318,8 +323,9 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    pub(crate) fn insert_socket(&mut self, socket: Socket) -> Result<u32, Error> {
-        self.sockets.insert(socket).map_err(|_| {
+    #[inline(always)]
+    pub(crate) fn insert_socket(&mut self, make: impl FnOnce() -> Socket) -> Result<u32, Error> {
+        self.sockets.insert_with(make).ok_or_else(|| {
             self.counters.sockets_refused += 1;
             Error::TooManySockets
         })

@@ -216,6 +216,13 @@ impl Socket {
         }
     }
 
+    /// Whether its connection was, or was to be, opened fast (RFC 7413).
+    #[inline]
+    pub fn is_opened_fast(&self) -> bool {
+        let asked = |stream: &Stream| stream.connection.is_opened_fast();
+        self.marks.contains(Marks::EARLY) || self.stream().is_some_and(asked)
+    }
+
     pub fn listener_mut(&mut self) -> Option<&mut Listener> {
         match &mut self.kind {
             Kind::Listener(listener) => Some(listener),
