@@ -1,10 +1,13 @@
 //! The command line.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use millrace_engine::config::{Config, Limits, MtuProbing};
+use millrace_engine::topology::Topology;
 use millrace_port::spec::{Prefix, Spec};
+use millrace_steer::Policy;
 use millrace_tcp::Algorithm;
 
 use crate::link;
@@ -88,6 +91,22 @@ pub struct LinkArguments {
     /// Threads that run the stack, each with a queue of the device and its part of the connections; with a core for each, that core is its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
+    /// Threads that own the device's queues and give the shards their frames, in place of shards that have queues of their own (a pipeline)
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub io_threads: Option<u16>,
+    /// Cores of the I/O threads, then of the shards, a thread each, then of the program, as in `0-3,6` [default: any, each its own if there are enough]
+    #[arg(long, value_name = "LIST", value_parser = Cores::parse)]
+    pub cores: Option<Cores>,
+    /// Who owns the device's queues: the shards (`rtc`, run to completion), I/O threads (`pipeline`), or, as a rule, the shards, and I/O threads if the device has fewer
+    /// queues than there are shards (`auto`)
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = topology)]
+    pub topology: Topology,
+    /// In what order a shard serves the I/O threads' queues: `round-robin`, `strict` (the first always first), `weighted:W,...`, or `least-loaded` (as many bytes of each)
+    #[arg(long, value_name = "ORDER", default_value_t, value_parser = Policy::from_str)]
+    pub schedule: Policy,
+    /// Likewise, an I/O thread the shards'
+    #[arg(long, value_name = "ORDER", default_value_t, value_parser = Policy::from_str)]
+    pub io_schedule: Policy,
     /// Do not move the stack's thread to the core of the program it serves (with several shards it is not moved)
     #[arg(long)]
     pub no_follow: bool,
@@ -114,7 +133,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "vlan", "mtu", "no_follow", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "congestion", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -209,6 +228,39 @@ fn mtu_probing(text: &str) -> Result<MtuProbing, String> {
     }
 }
 
+/// A value of `--topology`.
+fn topology(text: &str) -> Result<Topology, String> {
+    match text {
+        "auto" => Ok(Topology::Auto),
+        "rtc" => Ok(Topology::RunToCompletion),
+        "pipeline" => Ok(Topology::Pipeline),
+        _ => Err("one of auto, rtc, pipeline".into()),
+    }
+}
+
+/// A value of `--cores`, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+impl Cores {
+    fn parse(text: &str) -> Result<Cores, String> {
+        let number = |text: &str| match text.parse::<u16>() {
+            Ok(core) => Ok(usize::from(core)),
+            Err(_) => Err("numbers and ranges of cores, as in 0-3,6".to_owned()),
+        };
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(format!("{part} ends before it begins"));
+            }
+            cores.extend(first..=last);
+        }
+        Ok(Cores(cores))
+    }
+}
+
 fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(good) {
@@ -237,6 +289,11 @@ impl LinkArguments {
             loopback: self.loopback,
             ephemeral,
             shards: self.shards,
+            topology: self.topology,
+            io_threads: self.io_threads,
+            cores: self.cores.clone().unwrap_or_default().0,
+            shard_schedule: self.schedule.to_string(),
+            io_schedule: self.io_schedule.to_string(),
             follow: !self.no_follow,
             congestion: self.congestion.name().to_owned(),
             ecn: self.ecn,
@@ -255,5 +312,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn cores_are_numbers_and_ranges() {
+        let cores = |text| Cores::parse(text).map(|cores| cores.0);
+        assert_eq!(cores("0-2,6,5-5"), Ok(vec![0, 1, 2, 6, 5]));
+        for text in ["", "a", "1,", "3-1", "-2", "1-", "70000"] {
+            assert!(cores(text).is_err(), "{text}");
+        }
     }
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use millrace_context::protocol::{self, Kind};
 use millrace_engine::process::{self, Signals};
+use millrace_engine::topology;
 use rustix::process::{Pid, kill_process};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::arguments::RunArguments;
 use crate::{client, engine_process, program};
@@ -50,6 +52,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
             let engine_name = format!("run-{}", std::process::id());
             let config = arguments.link.config(engine_name.clone(), true)?;
             let (engine, device) = engine_process::spawn(&config, false)?;
+            keep_to(&topology::cores_of_programs(&config)?)?;
             if !arguments.quiet {
                 announce(&config, device.as_deref());
             }
@@ -85,6 +88,18 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let status = until_exit(&signals, &mut child, engine.as_mut())?;
     finish(socket, &engine_name, engine)?;
     Ok(exit_code(status))
+}
+
+/// Keeps the program, and this thread, to these cores; to any if there are none.
+fn keep_to(cores: &[usize]) -> anyhow::Result<()> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &core in cores {
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).context("cannot keep the program to its --cores")
 }
 
 fn announce(config: &millrace_engine::Config, device: Option<&str>) {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use millrace_context::layout;
 use serde::{Deserialize, Serialize};
 
+use crate::topology::Topology;
+
 /// Everything that flags decide. It crosses to the engine's process as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
@@ -18,6 +20,16 @@ pub struct Config {
     pub ephemeral: bool,
     /// Threads that run the stack, each with its part of the flows, 1 to 64.
     pub shards: u16,
+    /// Who owns the queues of the device.
+    pub topology: Topology,
+    /// Threads that own the queues, where shards do not, 1 to 64; none where it is not said.
+    pub io_threads: Option<u16>,
+    /// The cores of the I/O threads and of the shards, in this order, and of programs if any are left; empty where it is not said.
+    pub cores: Vec<usize>,
+    /// In what order shards serve their virtual queues, as [`millrace_steer::Policy`] is written.
+    pub shard_schedule: String,
+    /// In what order I/O threads serve theirs.
+    pub io_schedule: String,
     /// The shard's thread follows its program's thread from core to core.
     pub follow: bool,
     /// Explicit congestion notification is asked for, not only accepted.

@@ -672,6 +672,8 @@ impl Control {
             "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
             "addresses": self.serving.own,
             "loopback": self.loopback,
+            "topology": if self.workers.io.is_empty() { "rtc" } else { "pipeline" },
+            "io_threads": self.workers.io_json(),
             "shards": shards,
         });
         Ok(description.to_string())

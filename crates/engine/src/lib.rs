@@ -8,6 +8,7 @@
 //! - [`program`], [`socket`]: what the engine believes of each program and each of its sockets, in private memory.
 //! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
 //! - `peers`, `replicas`: what several shards of one engine have to do with each other.
+//! - [`topology`], `io`, `queues`: which threads there are; those that own queues of the device in place of the shards, and the way between.
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
 pub mod arena;
@@ -19,6 +20,7 @@ mod datagrams;
 mod egress;
 mod follow;
 mod held;
+mod io;
 mod life;
 mod look;
 pub mod memory;
@@ -29,6 +31,7 @@ mod pin;
 pub mod process;
 pub mod program;
 mod publish;
+mod queues;
 mod reach;
 mod replicas;
 mod serve;
@@ -37,6 +40,7 @@ mod snapshot;
 pub mod socket;
 pub mod start;
 mod tcp_info;
+pub mod topology;
 pub mod worker;
 mod workers;
 

@@ -2,26 +2,30 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::xdp::Held;
-use millrace_port::{Port, macvtap, packet, spec, tap, xdp};
+use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Shard, Steer, Via};
+use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 
 use crate::config::{self, Config, Device, MtuProbing};
 use crate::control::Control;
+use crate::io::{Io, IoHandle, IoThread};
 use crate::memory::Arenas;
+use crate::queues::{Queues, Sleeper};
 use crate::reach::Reach;
 use crate::serving::{Serving, device_index};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Wire, Worker};
 use crate::workers::{Handle, Workers};
-use crate::{peers, pin};
+use crate::{peers, pin, topology};
 
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,12 @@ pub enum StartError {
     /// None, or more than a program can speak to.
     #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),
+    /// Something about the threads.
+    #[error(transparent)]
+    Topology(#[from] topology::Error),
+    /// No order of virtual queues.
+    #[error("the order of virtual queues is {0}")]
+    Schedule(#[from] PolicyError),
     /// Neither a link nor loopback.
     #[error("an engine needs a --link, --loopback, or both")]
     NothingToServe,
@@ -100,7 +110,14 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     })?;
     raise_descriptor_limit();
 
-    let link = Link::open(config)?;
+    let policies = (config.io_schedule.parse()?, config.shard_schedule.parse()?);
+    let plan = topology::of(config)?;
+    let io_threads = plan.io.len() as u16;
+    let ports = if io_threads > 0 { io_threads } else { shards };
+    let link = Link::open(config, ports)?;
+    for note in &plan.notes {
+        eprintln!("millrace: {note}");
+    }
     let mut shard_config = shard_config(config, &link)?;
     shard_config.limits = shard_config.limits.shared_by(shards);
     let hash = hash()?;
@@ -108,16 +125,13 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| worker::doorbell()).collect();
     let doorbells = doorbells.map_err(system("cannot make a doorbell"))?;
     let mut peers = peers::mesh(&doorbells).into_iter();
-    let cores = pin::cores();
-    if shards > 1 && usize::from(shards) > cores.len() {
-        eprintln!(
-            "millrace: {shards} shards on {} cores: they take turns, which is slower than fewer shards",
-            cores.len()
-        );
-    }
     let start = std::time::Instant::now();
     let default_router = Arc::<AtomicU32>::default();
-    let mut ports = link.ports.into_iter();
+    let (mut wires, io) = match io_threads {
+        0 => (link.ports.into_iter().map(Wire::Port).collect(), Vec::new()),
+        _ => pipeline(link.ports, &doorbells, &hash, &policies)?,
+    };
+    wires.reverse();
     let mut workers = Vec::new();
     // An address is of use once nobody on the link has claimed it.
     let (settled, wait) = mpsc::channel();
@@ -138,12 +152,12 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             shard: Shard::new(shard_config, memory, Instant::from_micros(0)),
             own: own.into(),
             peers: peers.next().filter(|_| shards > 1),
-            port: ports.next(),
+            wire: wires.pop(),
             doorbell: doorbell.clone(),
             commands: receiver,
             start,
             held: link.held.clone(),
-            follow: config.follow && shards == 1,
+            follow: config.follow && shards == 1 && plan.shards[0].is_none(),
             reach: match own {
                 0 => Reach::kept_in(default_router.clone()),
                 _ => Reach::default(),
@@ -151,8 +165,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
         worker.tell_when_settled(settled.clone());
-        let core = cores.get(usize::from(own)).copied();
-        let core = core.filter(|_| shards > 1 && cores.len() >= usize::from(shards));
+        let core = plan.shards[usize::from(own)];
         let thread = std::thread::Builder::new()
             .name(format!("millrace-shard{own}"))
             .spawn(move || {
@@ -169,9 +182,14 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         });
     }
 
+    let io = start_io(io, &plan.io)?;
     let index = link.device.as_deref().map_or(0, device_index);
+    let workers = Workers {
+        shards: workers,
+        io,
+    };
     let serving = Serving::new(config, link.mtu, index, default_router);
-    let mut control = Control::new(config, serving, listener, Workers(workers))
+    let mut control = Control::new(config, serving, listener, workers)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -186,7 +204,80 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     control.run().map_err(system("the control socket failed"))
 }
 
-/// The link, with a port for each shard; nothing of it for an engine without one.
+/// Bytes of a virtual queue each way: four of the largest frames, hundreds of the usual ones.
+const QUEUE_BYTES: usize = 1 << 18;
+
+/// The parts of a pipeline: what each shard has of it, and what each I/O thread has. The policies are the I/O threads' and the shards'.
+fn pipeline(
+    ports: Vec<Box<dyn Port + Send>>,
+    doorbells: &[Arc<OwnedFd>],
+    hash: &Hash,
+    policies: &(Policy, Policy),
+) -> Result<(Vec<Wire>, Vec<Io>), StartError> {
+    let count = doorbells.len();
+    let (port_sides, group_sides) =
+        virtual_queues(ports.len(), count, QUEUE_BYTES, &policies.0, &policies.1);
+    let sleepers = |doorbells: &[Arc<OwnedFd>]| -> Vec<Sleeper> {
+        doorbells.iter().cloned().map(Sleeper::new).collect()
+    };
+    let shards = sleepers(doorbells);
+    let doorbells: io::Result<Vec<_>> = ports.iter().map(|_| worker::doorbell()).collect();
+    let threads = sleepers(&doorbells.map_err(system("cannot make a doorbell"))?);
+    let capabilities = ports[0].capabilities();
+    let gives_segments = ports[0].gives_segments();
+    let wire = |(side, own): (Side, &Sleeper)| {
+        Wire::Queues(Box::new(Queues {
+            side,
+            io: threads.clone(),
+            own: own.clone(),
+            hash: hash.clone(),
+            capabilities,
+            gives_segments,
+            counters: Counters::default(),
+        }))
+    };
+    let wires = group_sides.into_iter().zip(&shards).map(wire).collect();
+    let io = ports.into_iter().zip(port_sides).zip(&threads);
+    let io = io.map(|((port, side), own)| Io {
+        port,
+        side,
+        shards: shards.clone(),
+        own: own.clone(),
+        hash: hash.clone(),
+        groups: Groups::even(count as u16),
+        counters: Arc::default(),
+        stop: Arc::default(),
+    });
+    Ok((wires, io.collect()))
+}
+
+/// Starts the I/O threads, each on its core.
+fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, StartError> {
+    let start = |(number, (io, core)): (usize, (Io, &Option<usize>))| {
+        let (doorbell, counters) = (io.own.doorbell.clone(), io.counters.clone());
+        let stop = io.stop.clone();
+        let mut io = IoThread::new(io).map_err(system("cannot set up an I/O thread's waiting"))?;
+        let core = *core;
+        let thread = std::thread::Builder::new()
+            .name(format!("millrace-io{number}"))
+            .spawn(move || {
+                if let Some(core) = core {
+                    pin::to(core);
+                }
+                io.run();
+            })
+            .map_err(system("cannot start an I/O thread"))?;
+        Ok(IoHandle {
+            thread,
+            doorbell,
+            counters,
+            stop,
+        })
+    };
+    io.into_iter().zip(cores).enumerate().map(start).collect()
+}
+
+/// The link, with a port for each thread that owns one; nothing of it for an engine without one.
 struct Link {
     device: Option<String>,
     ports: Vec<Box<dyn Port + Send>>,
@@ -200,7 +291,8 @@ struct Link {
 const LOOPBACK_MTU: u16 = u16::MAX;
 
 impl Link {
-    fn open(config: &Config) -> Result<Link, StartError> {
+    /// Opens it with so many ports.
+    fn open(config: &Config, ports: u16) -> Result<Link, StartError> {
         let Some(link) = &config.link else {
             return Ok(Link {
                 device: None,
@@ -214,16 +306,16 @@ impl Link {
             spec::Prefix::of_host(address, len)?;
         }
         match &link.device {
-            Device::Tap { name } => Link::tap(config, link, name.clone()),
-            Device::Packet { name } => Link::packet(config, link, name),
+            Device::Tap { name } => Link::tap(link, name.clone(), ports),
+            Device::Packet { name } => Link::packet(link, name, ports),
             Device::Macvtap { name } => {
                 untagged(link, name)?;
-                let ports = macvtap::open(&macvtap::Config {
+                let taps = macvtap::open(&macvtap::Config {
                     device: name.clone(),
-                    queues: config.shards,
+                    queues: ports,
                     mac: None,
                 })?;
-                Ok(Link::of(name.clone(), link.mtu, ports))
+                Ok(Link::of(name.clone(), link.mtu, taps))
             }
             Device::Xdp {
                 name,
@@ -232,29 +324,29 @@ impl Link {
                 shared,
             } => {
                 untagged(link, name)?;
-                Link::xdp(config, link, name, *queues, mode, *shared)
+                Link::xdp(link, name, *queues, ports, mode, *shared)
             }
         }
     }
 
-    fn tap(config: &Config, link: &config::Link, name: Option<String>) -> Result<Link, StartError> {
+    fn tap(link: &config::Link, name: Option<String>, ports: u16) -> Result<Link, StartError> {
         let taps = tap::open(&tap::Config {
             name,
             up: true,
             hosts: link.hosts.clone(),
             vlan: tag(link)?,
             mtu: link.mtu,
-            queues: config.shards,
+            queues: ports,
             ..tap::Config::default()
         })?;
         let first = taps.first().expect("at least one queue was asked for");
         Ok(Link::of(first.name().to_owned(), link.mtu, taps))
     }
 
-    fn packet(config: &Config, link: &config::Link, name: &str) -> Result<Link, StartError> {
+    fn packet(link: &config::Link, name: &str, ports: u16) -> Result<Link, StartError> {
         let sockets = packet::open(&packet::Config {
             device: name.to_owned(),
-            queues: config.shards,
+            queues: ports,
             mac: None,
             vlan: tag(link)?,
         })?;
@@ -262,10 +354,10 @@ impl Link {
     }
 
     fn xdp(
-        config: &Config,
         link: &config::Link,
         name: &str,
         queues: Option<u16>,
+        ports: u16,
         mode: &str,
         shared: bool,
     ) -> Result<Link, StartError> {
@@ -276,7 +368,7 @@ impl Link {
             mode: mode.parse().map_err(|()| {
                 system("there is no such mode of AF_XDP")(io::ErrorKind::InvalidInput.into())
             })?,
-            ports: config.shards,
+            ports,
             mac: None,
             shared: match shared {
                 true => addresses(link).into_iter().map(|(ip, _)| ip).collect(),

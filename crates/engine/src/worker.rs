@@ -28,6 +28,7 @@ use crate::look::Look;
 use crate::memory::Arenas;
 use crate::peers::Peers;
 use crate::program::Program;
+use crate::queues::Queues;
 use crate::reach::Reach;
 
 /// Frames taken from the port in one round.
@@ -93,6 +94,30 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
 }
 
+/// Where a shard's frames come from and go.
+pub(crate) enum Wire {
+    /// Queues of the device that are its own.
+    Port(Box<dyn Port + Send>),
+    /// Virtual queues, from and to I/O threads.
+    Queues(Box<Queues>),
+}
+
+impl Wire {
+    fn port(&self) -> &dyn Port {
+        match self {
+            Wire::Port(port) => port.as_ref(),
+            Wire::Queues(queues) => queues.as_ref(),
+        }
+    }
+
+    fn port_mut(&mut self) -> &mut dyn Port {
+        match self {
+            Wire::Port(port) => port.as_mut(),
+            Wire::Queues(queues) => queues.as_mut(),
+        }
+    }
+}
+
 /// An address that another station has, and which that is if it is known.
 pub type Conflict = (IpAddr, Option<Mac>);
 
@@ -114,7 +139,7 @@ pub struct Worker {
     pub(crate) follow: Follow,
     pub(crate) reach: Reach,
     pub(crate) held: Option<Arc<Held>>,
-    port: Option<Box<dyn Port + Send>>,
+    wire: Option<Wire>,
     buffer: Box<[u8]>,
     /// Joins the segments of a port that gives them one by one.
     train: Option<Box<Train>>,
@@ -141,8 +166,8 @@ pub struct Parts {
     /// Which of the engine's shards it is, from 0.
     pub own: u32,
     pub(crate) peers: Option<Peers>,
-    /// Its queue of the link; none for an engine without one.
-    pub port: Option<Box<dyn Port + Send>>,
+    /// Its queues of the link; none for an engine without one.
+    pub(crate) wire: Option<Wire>,
     /// Rung by programs, the control thread and the other workers.
     pub doorbell: Arc<OwnedFd>,
     /// From the control thread.
@@ -177,7 +202,7 @@ impl Worker {
             shard,
             own,
             peers,
-            port,
+            wire,
             doorbell,
             commands,
             start,
@@ -185,7 +210,8 @@ impl Worker {
             follow,
             reach,
         } = parts;
-        let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
+        let port = wire.as_ref().map(Wire::port);
+        let gives_segments = port.is_some_and(Port::gives_segments);
         let train = gives_segments.then(Box::default);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -194,7 +220,7 @@ impl Worker {
             epoll::EventData::new_u64(TOKEN_DOORBELL),
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
-        if let Some(descriptor) = port.as_ref().and_then(|port| port.descriptor()) {
+        if let Some(descriptor) = port.and_then(Port::descriptor) {
             epoll::add(
                 &epoll,
                 descriptor,
@@ -215,7 +241,7 @@ impl Worker {
             follow: Follow::new(follow),
             reach,
             held,
-            port,
+            wire,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
             train,
             epoll,
@@ -276,10 +302,43 @@ impl Worker {
 
     /// Takes a burst of frames.
     fn receive(&mut self) -> usize {
-        if self.train.is_some() {
-            return self.receive_segments();
+        if let Some(Wire::Queues(queues)) = &mut self.wire {
+            self.readable = queues.look();
         }
-        let Some(port) = self.port.as_mut().filter(|_| self.readable) else {
+        if !self.readable {
+            return 0;
+        }
+        match &self.wire {
+            None => 0,
+            Some(_) if self.train.is_some() => self.receive_segments(),
+            Some(Wire::Port(_)) => self.receive_frames(),
+            Some(Wire::Queues(_)) => self.receive_queued(),
+        }
+    }
+
+    /// From virtual queues, where frames need not be copied.
+    fn receive_queued(&mut self) -> usize {
+        let Some(Wire::Queues(queues)) = &mut self.wire else {
+            return 0;
+        };
+        for count in 0..RECEIVE_BURST {
+            let Some(frame) = queues.next() else {
+                return count;
+            };
+            self.shard.input(&frame, self.now);
+            self.counters.frames_in += 1;
+            if let Some(peers) = &mut self.peers
+                && let Some((stray, whole)) = self.shard.take_stray()
+            {
+                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
+            }
+        }
+        RECEIVE_BURST
+    }
+
+    /// From queues of its own.
+    fn receive_frames(&mut self) -> usize {
+        let Some(Wire::Port(port)) = &mut self.wire else {
             return 0;
         };
         for count in 0..RECEIVE_BURST {
@@ -312,12 +371,12 @@ impl Worker {
         RECEIVE_BURST
     }
 
-    /// The same from a port that gives segments one by one.
+    /// From what gives segments one by one.
     fn receive_segments(&mut self) -> usize {
-        let (Some(port), Some(train), true) = (&mut self.port, &mut self.train, self.readable)
-        else {
+        let (Some(wire), Some(train)) = (&mut self.wire, &mut self.train) else {
             return 0;
         };
+        let port = wire.port_mut();
         let (shard, peers, now) = (&mut self.shard, &mut self.peers, self.now);
         let counters = &mut self.counters;
         let mut input = |frame: &Frame<'_>| {
@@ -356,12 +415,13 @@ impl Worker {
     }
 
     fn transmit(&mut self) -> usize {
-        let Some(port) = self.port.as_mut() else {
+        let Some(wire) = &mut self.wire else {
             self.shard.transmit(&mut NoLink, self.now);
             return 0;
         };
+        let port = wire.port_mut();
         let mut egress = PortEgress {
-            port: port.as_mut(),
+            port: &mut *port,
             errors: &mut self.counters.port_errors,
             sent: 0,
             full: false,
@@ -430,6 +490,10 @@ impl Worker {
     /// The contexts that have something, seen from the flags alone.
     fn pending(&mut self) -> bool {
         self.peers.as_mut().is_some_and(|peers| peers.pending())
+            || match &mut self.wire {
+                Some(Wire::Queues(queues)) => queues.look(),
+                _ => false,
+            }
             || self.programs.iter().flatten().any(|program| {
                 program.contexts.iter().any(|entry| {
                     program
@@ -444,6 +508,9 @@ impl Worker {
     fn announce(&mut self, wakefulness: u32) {
         if let Some(peers) = &self.peers {
             peers.sleeps(wakefulness != layout::AWAKE);
+        }
+        if let Some(Wire::Queues(queues)) = &self.wire {
+            queues.own.sleeps(wakefulness != layout::AWAKE);
         }
         for program in self.programs.iter().flatten() {
             let line = &program.region.header().sleeping[self.own as usize].0;
@@ -539,7 +606,7 @@ impl Worker {
 
     /// The counters, with what the port has counted.
     pub(crate) fn counters(&self) -> WorkerCounters {
-        let port = self.port.as_ref().map(|port| port.counters());
+        let port = self.wire.as_ref().map(|wire| wire.port().counters());
         let port = port.unwrap_or_default();
         let joined = self.train.as_ref().map(|train| train.counters());
         let joined = joined.unwrap_or_default();

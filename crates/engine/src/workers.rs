@@ -3,11 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::command::Command;
+use crate::io::IoHandle;
 use crate::worker::ring;
 
 /// How long a worker may take to answer.
@@ -20,23 +22,28 @@ pub(crate) struct Handle {
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// All of them, by shard.
-pub(crate) struct Workers(pub(crate) Vec<Handle>);
+/// All of them.
+pub(crate) struct Workers {
+    /// By shard.
+    pub(crate) shards: Vec<Handle>,
+    /// The threads that own queues of the device, if the shards do not.
+    pub(crate) io: Vec<IoHandle>,
+}
 
 impl Workers {
     /// How many there are.
     pub(crate) fn len(&self) -> u32 {
-        self.0.len() as u32
+        self.shards.len() as u32
     }
 
     /// What programs ring.
     pub(crate) fn doorbells(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
-        self.0.iter().map(|handle| handle.doorbell.clone())
+        self.shards.iter().map(|handle| handle.doorbell.clone())
     }
 
     /// Commands each worker, by its shard.
     pub(crate) fn send(&self, command: impl Fn(u32) -> Command) {
-        for (shard, handle) in self.0.iter().enumerate() {
+        for (shard, handle) in self.shards.iter().enumerate() {
             // If the worker is gone the main loop sees it next.
             let _ = handle.commands.send(command(shard as u32));
             ring(handle.doorbell.as_fd());
@@ -48,7 +55,8 @@ impl Workers {
         &self,
         command: impl Fn(u32, Sender<T>) -> Command,
     ) -> Result<Vec<T>, i32> {
-        let (replies, receivers): (Vec<_>, Vec<_>) = self.0.iter().map(|_| mpsc::channel()).unzip();
+        let (replies, receivers): (Vec<_>, Vec<_>) =
+            self.shards.iter().map(|_| mpsc::channel()).unzip();
         self.send(|shard| command(shard, replies[shard as usize].clone()));
         drop(replies);
         let answers = receivers
@@ -59,24 +67,38 @@ impl Workers {
 
     /// Whether they have ended: all of them, as they do when told to; or one, which it should not.
     pub(crate) fn have_ended(&self, told: bool) -> bool {
-        let mut handles = self.0.iter();
+        let mut handles = self.shards.iter();
         let ended = |handle: &Handle| handle.thread.is_finished();
         if told {
             handles.all(ended)
         } else {
-            handles.any(ended)
+            handles.any(ended) || self.io.iter().any(|handle| handle.thread.is_finished())
         }
+    }
+
+    /// What the I/O threads have counted; none if there are none.
+    pub(crate) fn io_json(&self) -> Vec<serde_json::Value> {
+        let counters = self.io.iter().map(|handle| handle.counters.json());
+        counters.collect()
     }
 
     /// How they ended. One that goes on although it should not is left.
     pub(crate) fn outcome(&mut self) -> io::Result<()> {
         for handle in self
-            .0
+            .shards
             .drain(..)
             .filter(|handle| handle.thread.is_finished())
         {
             if handle.thread.join().is_err() {
                 return Err(io::Error::other("a shard's thread panicked"));
+            }
+        }
+        // What the shards have said last is still to be sent.
+        for handle in self.io.drain(..) {
+            handle.stop.store(true, Ordering::Release);
+            ring(handle.doorbell.as_fd());
+            if handle.thread.join().is_err() {
+                return Err(io::Error::other("an I/O thread panicked"));
             }
         }
         Ok(())

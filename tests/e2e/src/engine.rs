@@ -74,6 +74,15 @@ pub fn kill(world: &World) -> Result<()> {
     rustix::process::kill_process(pid(world)?, Signal::KILL).context("killing the engine")
 }
 
+/// What `millrace ss --counters` says.
+pub fn counters(world: &World) -> Result<Value> {
+    let ended = world
+        .start_on_subject(world.millrace(&["ss", "--counters"]))?
+        .wait(seconds(15))?
+        .success()?;
+    serde_json::from_slice(&ended.stdout).context("reading the counters")
+}
+
 /// Sockets as `millrace ss --json` lists them.
 pub fn sockets(world: &World) -> Result<Vec<Value>> {
     let ended = world

@@ -48,6 +48,31 @@ macro_rules! on_both_stacks_and_two_shards {
     )* };
 }
 
+/// As [`on_both_stacks_and_two_shards`], with a fourth test: on millrace with two shards and an I/O thread.
+#[macro_export]
+macro_rules! on_both_stacks_and_a_pipeline {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn kernel() {
+                $crate::scenario::run($crate::Stack::Kernel, super::$name);
+            }
+            #[test]
+            fn millrace() {
+                $crate::scenario::run($crate::Stack::Millrace, super::$name);
+            }
+            #[test]
+            fn millrace_with_two_shards() {
+                $crate::scenario::run_on_shards(2, super::$name);
+            }
+            #[test]
+            fn millrace_with_a_pipeline() {
+                $crate::scenario::run_on_pipeline($crate::Link::Tap, 1, 2, super::$name);
+            }
+        }
+    )* };
+}
+
 /// Makes of each named function a test on millrace alone: for what the kernel has no counterpart of.
 #[macro_export]
 macro_rules! on_millrace {
@@ -61,7 +86,8 @@ macro_rules! on_millrace {
     )* };
 }
 
-/// Makes of each named function tests on millrace over each link on a device that is there, with one shard and with two.
+/// Makes of each named function tests on millrace over each link on a device that is there, with one shard and with two, and over
+/// AF_XDP with an I/O thread before these.
 #[macro_export]
 macro_rules! over_devices {
     ($($name:ident),* $(,)?) => { $(
@@ -73,6 +99,10 @@ macro_rules! over_devices {
             #[test]
             fn xdp_with_two_shards() {
                 $crate::scenario::run_over($crate::Link::Xdp, 2, super::$name);
+            }
+            #[test]
+            fn xdp_with_a_pipeline() {
+                $crate::scenario::run_on_pipeline($crate::Link::Xdp, 1, 2, super::$name);
             }
             #[test]
             fn macvtap() {
@@ -105,28 +135,47 @@ macro_rules! over_xdp {
 
 /// Runs a scenario in a fresh world and checks that it left nothing behind.
 pub fn run(stack: Stack, scenario: impl FnOnce(&World) -> Result<()>) {
-    run_in(stack, Link::Tap, 1, scenario);
+    run_in(stack, Link::Tap, 1, 0, scenario);
 }
 
 /// Runs a scenario on millrace, in engines with this many shards.
 pub fn run_on_shards(shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
-    run_in(Stack::Millrace, Link::Tap, shards, scenario);
+    run_in(Stack::Millrace, Link::Tap, shards, 0, scenario);
 }
 
 /// Likewise, on a link of this kind.
 pub fn run_over(link: Link, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
-    run_in(Stack::Millrace, link, shards, scenario);
+    run_in(Stack::Millrace, link, shards, 0, scenario);
 }
 
-fn run_in(stack: Stack, link: Link, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
+/// Likewise, where so many I/O threads own the queues of the link.
+pub fn run_on_pipeline(
+    link: Link,
+    io_threads: u16,
+    shards: u16,
+    scenario: impl FnOnce(&World) -> Result<()>,
+) {
+    run_in(Stack::Millrace, link, shards, io_threads, scenario);
+}
+
+fn run_in(
+    stack: Stack,
+    link: Link,
+    shards: u16,
+    io_threads: u16,
+    scenario: impl FnOnce(&World) -> Result<()>,
+) {
     let result = prepare()
         .and_then(|()| World::create_on(stack, link, shards))
-        .and_then(|world| {
+        .and_then(|mut world| {
+            world.io_threads = io_threads;
             scenario(&world)?;
             world.finish()
         });
     if let Err(error) = result {
-        panic!("on {stack:?} over {link:?} with {shards} shards: {error:#}");
+        panic!(
+            "on {stack:?} over {link:?} with {shards} shards and {io_threads} I/O threads: {error:#}"
+        );
     }
 }
 

@@ -55,6 +55,8 @@ pub struct World {
     pub shards: u16,
     /// What they are on.
     pub link: Link,
+    /// How many I/O threads own the queues of their link; none: the shards do.
+    pub io_threads: u16,
     /// Namespace of the subject where that is not the peer's.
     subject: Option<Namespace>,
     peer: Namespace,
@@ -102,6 +104,7 @@ impl World {
             stack,
             shards,
             link,
+            io_threads: 0,
             subject,
             peer,
             directory: Directory::create()?,
@@ -147,10 +150,17 @@ impl World {
             Link::Xdp => "--link xdp:veth0".to_owned(),
             Link::Macvtap => "--link macvtap:veth0".to_owned(),
         };
-        format!("{words} --addr {SUBJECT}/24 --shards {}", self.shards)
-            .split(' ')
-            .map(String::from)
-            .collect()
+        let threads = match self.io_threads {
+            0 => String::new(),
+            io => format!(" --topology pipeline --io-threads {io}"),
+        };
+        format!(
+            "{words} --addr {SUBJECT}/24 --shards {}{threads}",
+            self.shards
+        )
+        .split(' ')
+        .map(String::from)
+        .collect()
     }
 
     /// The `millrace` command with these arguments.

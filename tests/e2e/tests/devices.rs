@@ -248,7 +248,7 @@ fn what_cannot_be_had_is_said() {
         )?;
         check("xdp:veth0,queues=2", &["queues=2", "choose 1 to 1"])?;
         check(
-            "xdp:veth0 --shards 2",
+            "xdp:veth0 --shards 2 --topology rtc",
             &["ethtool -L veth0 combined 2", "--shards 1"],
         )?;
         check("xdp:veth0 --vlan 7", &["packet:veth0"])?;

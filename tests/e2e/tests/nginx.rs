@@ -7,12 +7,12 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::load::{fetch_while, hold};
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::{
-    Context as _, Process, Result, World, ensure, http, on_both_stacks_and_two_shards, seconds,
+    Context as _, Process, Result, World, ensure, http, on_both_stacks_and_a_pipeline, seconds,
     wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-on_both_stacks_and_two_shards!(
+on_both_stacks_and_a_pipeline!(
     serves_files_of_every_size,
     serves_files_without_sendfile,
     keeps_connections_alive,

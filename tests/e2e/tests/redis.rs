@@ -6,12 +6,12 @@ use std::process::Stdio;
 use millrace_e2e::content::write_file;
 use millrace_e2e::programs::redis;
 use millrace_e2e::{
-    Ended, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_two_shards, process,
+    Ended, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_a_pipeline, process,
     seconds, wait_until,
 };
 use rustix::process::Signal;
 
-on_both_stacks_and_two_shards!(
+on_both_stacks_and_a_pipeline!(
     takes_the_default_benchmark,
     takes_pipelines_of_32,
     saves_in_the_background_under_load,

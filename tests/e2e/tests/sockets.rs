@@ -1,11 +1,11 @@
-//! The statements of `tests/programs/sockets`, each on the kernel and on millrace, with one shard and with two: with both ends on the stack
+//! The statements of `tests/programs/sockets`, each on the kernel and on millrace, with one shard, with two, and with two and an I/O thread: with both ends on the stack
 //! under test (`--loopback`), and with the kernel at the other end of the link, where the near end accepts or connects.
 
 use std::path::Path;
 
 use millrace_e2e::world::checkout;
 use millrace_e2e::{
-    PEER, Result, SUBJECT, Stack, World, command, compile, ensure, scenario, seconds,
+    Link, PEER, Result, SUBJECT, Stack, World, command, compile, ensure, scenario, seconds,
 };
 
 /// Runs a statement in each of its settings.
@@ -38,8 +38,14 @@ fn check(world: &World, statement: &str) -> Result<()> {
             .subject_namespace()
             .ip(&format!("addr add {PEER}/32 dev lo"))?;
     }
+    // What turns round in a shard does not meet an I/O thread.
+    let loopback = if world.io_threads == 0 {
+        &loopback[..]
+    } else {
+        &[]
+    };
     for arguments in loopback {
-        let words = [&[&program[..]], arguments, &[statement]].concat();
+        let words = [&[&program[..]], *arguments, &[statement]].concat();
         world
             .start_on_subject(on_loopback(&words))?
             .wait(seconds(45))?
@@ -73,6 +79,10 @@ macro_rules! statements {
             #[test]
             fn millrace_with_two_shards() {
                 scenario::run_on_shards(2, |world| check(world, stringify!($name)));
+            }
+            #[test]
+            fn millrace_with_a_pipeline() {
+                scenario::run_on_pipeline(Link::Tap, 1, 2, |world| check(world, stringify!($name)));
             }
         })*
     };

@@ -12,6 +12,7 @@ use millrace_context::submission::Ask;
 use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, futex};
 use millrace_engine::Config;
 use millrace_engine::config::{Limits, Link, MtuProbing};
+use millrace_engine::topology::Topology;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,6 +35,11 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         link,
         ephemeral: false,
         shards,
+        topology: Topology::Auto,
+        io_threads: None,
+        cores: Vec::new(),
+        shard_schedule: "round-robin".to_owned(),
+        io_schedule: "round-robin".to_owned(),
         follow: false,
         congestion: "cubic".into(),
         ecn: false,

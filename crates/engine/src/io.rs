@@ -1,0 +1,241 @@
+//! An I/O thread: it owns queues of the device, and no connection. Frames that come it puts into the virtual queue of their group; frames that shards have
+//! put into theirs it sends.
+//!
+//! It never waits for a shard: what a shard has no room for is dropped and counted, as a device does. It sleeps when there is nothing to do, and those who give
+//! it something wake it only then.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_port::{FRAME_MAX, Port};
+use millrace_steer::{Groups, Hash, Side, flow_of};
+use rustix::event::{Timespec, epoll};
+
+use crate::look::Look;
+use crate::queues::{Sleeper, offload_out, wake, word_in};
+
+/// Frames taken from the port, or from the queues, in one round.
+const BURST: usize = 64;
+/// How soon a port that had no room is tried again: nothing says when it has.
+const FULL_LOOK: Duration = Duration::from_micros(100);
+
+/// What an I/O thread counts; it is the only one that writes these.
+#[derive(Debug, Default)]
+pub(crate) struct IoCounters {
+    frames_in: AtomicU64,
+    frames_out: AtomicU64,
+    dropped: AtomicU64,
+    port_errors: AtomicU64,
+    frames_foreign: AtomicU64,
+    frames_dropped: AtomicU64,
+    rounds: AtomicU64,
+    sleeps: AtomicU64,
+    wakeups: AtomicU64,
+}
+
+impl IoCounters {
+    /// By name.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        serde_json::json!({
+            "frames_in": get(&self.frames_in),
+            "frames_out": get(&self.frames_out),
+            // For want of room in a shard's queue, and in the device's.
+            "dropped": get(&self.dropped),
+            "port_errors": get(&self.port_errors),
+            "frames_foreign": get(&self.frames_foreign),
+            "frames_dropped": get(&self.frames_dropped),
+            "rounds": get(&self.rounds),
+            "sleeps": get(&self.sleeps),
+            "wakeups": get(&self.wakeups),
+        })
+    }
+}
+
+/// Adds without a locked instruction: there is one writer.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+/// What an I/O thread is made of.
+pub(crate) struct Io {
+    pub(crate) port: Box<dyn Port + Send>,
+    pub(crate) side: Side,
+    /// The threads of the shards.
+    pub(crate) shards: Vec<Sleeper>,
+    pub(crate) own: Sleeper,
+    pub(crate) hash: Hash,
+    pub(crate) groups: Groups,
+    pub(crate) counters: Arc<IoCounters>,
+    /// Set when the shards have ended.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// A thread that runs.
+pub(crate) struct IoHandle {
+    pub(crate) thread: JoinHandle<()>,
+    pub(crate) doorbell: Arc<OwnedFd>,
+    pub(crate) counters: Arc<IoCounters>,
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// An [`Io`] at work.
+pub(crate) struct IoThread {
+    io: Io,
+    buffer: Box<[u8]>,
+    epoll: OwnedFd,
+    /// The port had no room for the frame that comes next.
+    full: bool,
+    look: Look,
+}
+
+impl IoThread {
+    pub(crate) fn new(io: Io) -> io::Result<IoThread> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let nothing = epoll::EventData::new_u64(0);
+        let doorbell = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &io.own.doorbell, nothing, doorbell)?;
+        if let Some(descriptor) = io.port.descriptor() {
+            epoll::add(&epoll, descriptor, nothing, epoll::EventFlags::IN)?;
+        }
+        Ok(IoThread {
+            io,
+            buffer: vec![0; FRAME_MAX].into(),
+            epoll,
+            full: false,
+            look: Look::default(),
+        })
+    }
+
+    /// Runs until told to stop and all is sent.
+    pub(crate) fn run(&mut self) {
+        loop {
+            let stopping = self.io.stop.load(Ordering::Acquire);
+            let moved = self.receive() + self.transmit();
+            add(&self.io.counters.rounds, 1);
+            if moved > 0 && !stopping {
+                continue;
+            }
+            if stopping && (self.full || !self.io.side.inbound.look()) {
+                return;
+            }
+            self.sleep();
+        }
+    }
+
+    /// A burst from the port to the shards. How many frames that were.
+    fn receive(&mut self) -> u64 {
+        let Io {
+            port,
+            side,
+            shards,
+            hash,
+            groups,
+            counters,
+            ..
+        } = &mut self.io;
+        let mut count = 0;
+        while count < BURST as u64 {
+            match port.receive(&mut self.buffer) {
+                Ok(Some(meta)) => {
+                    let frame = &self.buffer[..meta.len];
+                    // What is of no flow every shard hears from the one that has it.
+                    let tag = flow_of(frame).map_or(0, |flow| hash.tag(&flow));
+                    let group = groups.of(tag).into();
+                    if !side.outbound.write(group, word_in(&meta), [frame]) {
+                        add(&counters.dropped, 1);
+                    }
+                    count += 1;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    add(&counters.port_errors, 1);
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            add(&counters.frames_in, count);
+            let woken = wake(shards, side.outbound.commit());
+            add(&counters.wakeups, woken);
+            let port = port.counters();
+            counters
+                .frames_foreign
+                .store(port.rx_foreign, Ordering::Relaxed);
+            counters
+                .frames_dropped
+                .store(port.rx_dropped, Ordering::Relaxed);
+        }
+        count
+    }
+
+    /// A burst from the shards to the port. How many frames that were.
+    fn transmit(&mut self) -> u64 {
+        let Io {
+            port,
+            side,
+            counters,
+            ..
+        } = &mut self.io;
+        self.full = false;
+        if !side.inbound.look() {
+            return 0;
+        }
+        let mut count = 0;
+        while count < BURST as u64 {
+            let Some((_, word, frame)) = side.inbound.next() else {
+                break;
+            };
+            match port.send(frame, [&[]; 2], offload_out(word)) {
+                Ok(true) => count += 1,
+                // It stays where it is; when queues are full the shards notice.
+                Ok(false) => {
+                    side.inbound.again();
+                    self.full = true;
+                    break;
+                }
+                // Lost as on any link.
+                Err(_) => add(&counters.port_errors, 1),
+            }
+        }
+        if port.flush().is_err() {
+            add(&counters.port_errors, 1);
+        }
+        add(&counters.frames_out, count);
+        count
+    }
+
+    fn sleep(&mut self) {
+        let start = Instant::now();
+        // While sleeps turn out to be short it looks instead, and lets others have the core between looks.
+        let until = Duration::from_micros(self.look.for_us());
+        while start.elapsed() < until {
+            if self.receive() + self.transmit() > 0 {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+        self.io.own.sleeps(true);
+        fence(Ordering::SeqCst);
+        let stopped = self.io.stop.load(Ordering::Acquire);
+        if stopped || (!self.full && self.io.side.inbound.look()) {
+            self.io.own.sleeps(false);
+            return;
+        }
+        add(&self.io.counters.sleeps, 1);
+        let timeout = self.full.then(|| Timespec {
+            tv_sec: 0,
+            tv_nsec: FULL_LOOK.as_nanos() as i64,
+        });
+        let start = Instant::now();
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
+        // Whatever it says, the next round looks at everything.
+        let _ = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        self.io.own.sleeps(false);
+        self.look.napped(start.elapsed().as_micros() as u64);
+    }
+}

@@ -1,0 +1,235 @@
+//! A shard's end of the virtual queues: frames come from I/O threads and go to them, as if they were a port.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use millrace_context::layout::{ASLEEP, AWAKE, Line};
+use millrace_port::{Counters, Port, RxMeta};
+use millrace_steer::{Hash, Side, flow_of};
+use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
+
+use crate::worker::ring;
+
+/// A thread at the other end of some queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Sleeper {
+    pub(crate) doorbell: Arc<OwnedFd>,
+    /// [`ASLEEP`] while it sleeps.
+    pub(crate) state: Arc<Line>,
+}
+
+impl Sleeper {
+    pub(crate) fn new(doorbell: Arc<OwnedFd>) -> Sleeper {
+        Sleeper {
+            doorbell,
+            state: Arc::default(),
+        }
+    }
+
+    /// Says whether this thread sleeps; a full fence is to follow if so, and a look at its queues.
+    pub(crate) fn sleeps(&self, asleep: bool) {
+        let state = if asleep { ASLEEP } else { AWAKE };
+        self.state.0.store(state, Ordering::Relaxed);
+    }
+}
+
+/// Wakes those that sleep of the threads that were given something; a bit each. How many those were.
+pub(crate) fn wake(threads: &[Sleeper], given: u64) -> u64 {
+    if given == 0 {
+        return 0;
+    }
+    // They say that they sleep before they look once more.
+    fence(Ordering::SeqCst);
+    let mut woken = 0;
+    for (at, thread) in threads.iter().enumerate() {
+        if given >> at & 1 == 1 && thread.state.0.load(Ordering::Relaxed) == ASLEEP {
+            ring(thread.doorbell.as_fd());
+            woken += 1;
+        }
+    }
+    woken
+}
+
+/// What is said of a received frame.
+pub(crate) fn word_in(meta: &RxMeta) -> u64 {
+    let checksum = match meta.checksum {
+        ChecksumState::Unchecked => 0,
+        ChecksumState::Valid => 1,
+        ChecksumState::Partial => 2,
+    };
+    checksum | u64::from(meta.segment_size) << 16
+}
+
+fn frame_in(word: u64, bytes: &[u8]) -> Frame<'_> {
+    Frame {
+        bytes,
+        checksum: match word & 3 {
+            0 => ChecksumState::Unchecked,
+            1 => ChecksumState::Valid,
+            _ => ChecksumState::Partial,
+        },
+        segment_size: (word >> 16) as u16,
+    }
+}
+
+/// What is to be done with a frame that leaves. No transport header starts at 0, and no segment has a size of 0.
+fn word_out(offload: Offload) -> u64 {
+    let word = |start, offset, header_len, segment_size| {
+        u64::from(start)
+            | u64::from(offset) << 16
+            | u64::from(header_len) << 32
+            | u64::from(segment_size) << 48
+    };
+    match offload {
+        Offload::None => 0,
+        Offload::Checksum { start, offset } => word(start, offset, 0u16, 0u16),
+        Offload::Segment {
+            start,
+            offset,
+            header_len,
+            segment_size,
+        } => word(start, offset, header_len, segment_size),
+    }
+}
+
+/// The same again.
+pub(crate) fn offload_out(word: u64) -> Offload {
+    let (start, offset) = (word as u16, (word >> 16) as u16);
+    let (header_len, segment_size) = ((word >> 32) as u16, (word >> 48) as u16);
+    match (start, segment_size) {
+        (0, _) => Offload::None,
+        (_, 0) => Offload::Checksum { start, offset },
+        _ => Offload::Segment {
+            start,
+            offset,
+            header_len,
+            segment_size,
+        },
+    }
+}
+
+/// A shard's queues, from and to each port.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) side: Side,
+    /// The threads of the ports.
+    pub(crate) io: Vec<Sleeper>,
+    /// This shard's own.
+    pub(crate) own: Sleeper,
+    pub(crate) hash: Hash,
+    /// What the ports can do; they are all of one device.
+    pub(crate) capabilities: Capabilities,
+    pub(crate) gives_segments: bool,
+    pub(crate) counters: Counters,
+}
+
+impl Queues {
+    /// Whether there is anything to receive; to be asked before each burst.
+    pub(crate) fn look(&mut self) -> bool {
+        self.side.inbound.look()
+    }
+
+    /// The next frame of the burst, where it lies.
+    pub(crate) fn next(&mut self) -> Option<Frame<'_>> {
+        let (_, word, bytes) = self.side.inbound.next()?;
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += bytes.len() as u64;
+        Some(frame_in(word, bytes))
+    }
+
+    /// The port that a flow leaves by: always the same, so that its frames keep their order, and the device learns where its answers belong.
+    fn port_of(&self, head: &[u8]) -> usize {
+        match self.side.outbound.len() {
+            0 | 1 => 0,
+            // Other bits than those that chose the group.
+            ports => flow_of(head).map_or(0, |flow| (self.hash.tag(&flow) >> 16) as usize % ports),
+        }
+    }
+}
+
+impl Port for Queues {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        Ok(self.next().map(|frame| {
+            let len = frame.bytes.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&frame.bytes[..len]);
+            RxMeta {
+                len,
+                checksum: frame.checksum,
+                segment_size: frame.segment_size,
+            }
+        }))
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        let port = self.port_of(head);
+        let body = [head, payload[0], payload[1]];
+        if !self.side.outbound.write(port, word_out(offload), body) {
+            self.counters.tx_dropped += 1;
+            return Ok(false);
+        }
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += (head.len() + payload[0].len() + payload[1].len()) as u64;
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let given = self.side.outbound.commit();
+        wake(&self.io, given);
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn gives_segments(&self) -> bool {
+        self.gives_segments
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_frames_passes_through_a_word() {
+        for checksum in [
+            ChecksumState::Unchecked,
+            ChecksumState::Valid,
+            ChecksumState::Partial,
+        ] {
+            let meta = RxMeta {
+                len: 3,
+                checksum,
+                segment_size: 1448,
+            };
+            let frame = frame_in(word_in(&meta), b"abc");
+            assert_eq!((frame.checksum, frame.segment_size), (checksum, 1448));
+        }
+        for offload in [
+            Offload::None,
+            Offload::Checksum {
+                start: 34,
+                offset: 16,
+            },
+            Offload::Segment {
+                start: 54,
+                offset: 16,
+                header_len: 86,
+                segment_size: u16::MAX,
+            },
+        ] {
+            assert_eq!(offload_out(word_out(offload)), offload);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Which threads an engine has, and which core each of them is kept on.
+
+use std::fmt::Write as _;
+
+use millrace_port::device;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Device};
+use crate::pin;
+
+/// Who owns the queues of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Topology {
+    /// The shards if there are enough queues and no I/O threads were asked for, else I/O threads.
+    #[default]
+    Auto,
+    /// The shards: each runs its frames from the device to the program, and back.
+    RunToCompletion,
+    /// I/O threads, which give the shards their frames through virtual queues.
+    Pipeline,
+}
+
+/// Why there cannot be such threads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Both were given.
+    #[error(
+        "--io-threads belong to a pipeline, and --topology rtc has none: leave one of the two out"
+    )]
+    NoPipeline,
+    /// Nothing to own.
+    #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
+    NoLink,
+    /// More threads than queues.
+    #[error(
+        "{io_threads} I/O threads want a queue of the device each, and {queues} are in use there: take --io-threads {queues}"
+    )]
+    TooFewQueues {
+        /// Threads that were asked for.
+        io_threads: u16,
+        /// Queues that are used.
+        queues: u16,
+    },
+    /// A core that the process may not use, or that is not there.
+    #[error("--cores names core {core}; this process may use {usable}")]
+    Core {
+        /// It.
+        core: usize,
+        /// Those that may be named.
+        usable: String,
+    },
+    /// Twice the same.
+    #[error("--cores names core {0} twice")]
+    Twice(usize),
+    /// Fewer cores than threads.
+    #[error(
+        "--cores names {cores} for {threads} threads ({what}): name {threads}, or leave it out and they take turns"
+    )]
+    TooFewCores {
+        /// Cores that were named.
+        cores: usize,
+        /// Threads of the engine.
+        threads: usize,
+        /// What threads these are.
+        what: String,
+    },
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'a> {
+    topology: Topology,
+    shards: u16,
+    io_threads: Option<u16>,
+    /// In order: for I/O threads, for shards, for programs; empty if it was not said.
+    cores: &'a [usize],
+}
+
+/// What the machine has for it.
+#[derive(Clone, Copy, Debug)]
+struct Machine<'a> {
+    /// Queues of the device: none without a link, [`u16::MAX`] when as many are made as are wanted.
+    queues: Option<u16>,
+    /// The cores that the process may use.
+    cores: &'a [usize],
+}
+
+/// The threads, and their cores: none for one that runs where it may.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// A core for each I/O thread; empty: the shards own the queues.
+    pub(crate) io: Vec<Option<usize>>,
+    /// A core for each shard.
+    pub(crate) shards: Vec<Option<usize>>,
+    /// What a person should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Which threads an engine of this configuration has on this machine.
+pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
+    let asked = Asked {
+        topology: config.topology,
+        shards: config.shards,
+        io_threads: config.io_threads,
+        cores: &config.cores,
+    };
+    let machine = Machine {
+        queues: queues(config),
+        cores: &pin::cores(),
+    };
+    plan(asked, machine)
+}
+
+/// The cores that are left for programs; none: they run where they may.
+///
+/// # Errors
+/// The engine does not start either.
+pub fn cores_of_programs(config: &Config) -> Result<Vec<usize>, Error> {
+    let plan = of(config)?;
+    let threads = plan.io.len() + plan.shards.len();
+    Ok(config.cores.iter().skip(threads).copied().collect())
+}
+
+/// How many queues the device has: none without a link; of most kinds as many as are wanted.
+fn queues(config: &Config) -> Option<u16> {
+    let link = config.link.as_ref()?;
+    Some(match &link.device {
+        Device::Xdp { name, queues, .. } => {
+            let there = device::queues(name);
+            queues.map_or(there, |queues| queues.min(there))
+        }
+        _ => u16::MAX,
+    })
+}
+
+/// The same, from what was asked for and what there is.
+fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
+    let mut notes = Vec::new();
+    let io = io_threads(asked, machine, &mut notes)?;
+    let shards = usize::from(asked.shards);
+    let threads = usize::from(io) + shards;
+    let what = name(io, asked.shards);
+    let cores: Vec<Option<usize>> = if asked.cores.is_empty() {
+        if threads > 1 && threads > machine.cores.len() {
+            notes.push(format!(
+                "{what} on {} cores: they take turns, which is slower than fewer of them",
+                machine.cores.len()
+            ));
+        }
+        // A lone thread goes where its program is.
+        let pinned = threads > 1 && threads <= machine.cores.len();
+        let core = |thread: usize| pinned.then(|| machine.cores[thread]);
+        (0..threads).map(core).collect()
+    } else {
+        check(asked.cores, machine.cores)?;
+        if asked.cores.len() < threads {
+            return Err(Error::TooFewCores {
+                cores: asked.cores.len(),
+                threads,
+                what,
+            });
+        }
+        asked
+            .cores
+            .iter()
+            .take(threads)
+            .copied()
+            .map(Some)
+            .collect()
+    };
+    let (io, shards) = cores.split_at(io.into());
+    Ok(Plan {
+        io: io.to_vec(),
+        shards: shards.to_vec(),
+        notes,
+    })
+}
+
+/// How many I/O threads there are to be; none when the shards do their work.
+fn io_threads(
+    asked: Asked<'_>,
+    machine: Machine<'_>,
+    notes: &mut Vec<String>,
+) -> Result<u16, Error> {
+    let wanted = match (asked.topology, asked.io_threads, machine.queues) {
+        (Topology::RunToCompletion, Some(_), _) => return Err(Error::NoPipeline),
+        (Topology::RunToCompletion, None, _) => return Ok(0),
+        (Topology::Pipeline, _, None) | (_, Some(_), None) => return Err(Error::NoLink),
+        (Topology::Auto, None, None) => return Ok(0),
+        (Topology::Auto, None, Some(queues)) if queues >= asked.shards => return Ok(0),
+        (Topology::Auto, None, Some(queues)) => {
+            let spare = machine.cores.len().saturating_sub(asked.shards.into());
+            let io = queues.min(spare as u16).max(1);
+            notes.push(format!(
+                "a pipeline of {}: the device has fewer queues than there are to be shards ({queues})",
+                name(io, asked.shards)
+            ));
+            return Ok(io);
+        }
+        (_, io_threads, Some(_)) => io_threads.unwrap_or(1),
+    };
+    match machine.queues {
+        Some(queues) if wanted > queues => Err(Error::TooFewQueues {
+            io_threads: wanted,
+            queues,
+        }),
+        _ => Ok(wanted),
+    }
+}
+
+fn check(named: &[usize], usable: &[usize]) -> Result<(), Error> {
+    for (at, &core) in named.iter().enumerate() {
+        if !usable.contains(&core) {
+            return Err(Error::Core {
+                core,
+                usable: list(usable),
+            });
+        }
+        if named[..at].contains(&core) {
+            return Err(Error::Twice(core));
+        }
+    }
+    Ok(())
+}
+
+/// `2 I/O threads and 4 shards`.
+fn name(io: u16, shards: u16) -> String {
+    let plural = |count, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    match io {
+        0 => plural(shards, "shard"),
+        io => format!(
+            "{} and {}",
+            plural(io, "I/O thread"),
+            plural(shards, "shard")
+        ),
+    }
+}
+
+/// `0-3,6`, as `--cores` is written.
+fn list(cores: &[usize]) -> String {
+    let mut text = String::new();
+    for run in cores.chunk_by(|one, next| *next == one + 1) {
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = match run {
+            [one] => write!(text, "{comma}{one}"),
+            run => write!(text, "{comma}{}-{}", run[0], run[run.len() - 1]),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANY: Option<u16> = Some(u16::MAX);
+
+    fn asked(topology: Topology, shards: u16, io_threads: Option<u16>) -> Asked<'static> {
+        Asked {
+            topology,
+            shards,
+            io_threads,
+            cores: &[],
+        }
+    }
+
+    /// The threads that come of it, on a machine of 4 cores, and how many notes.
+    fn threads(asked: Asked<'_>, queues: Option<u16>) -> Result<(usize, usize, usize), Error> {
+        let machine = Machine {
+            queues,
+            cores: &[0, 1, 2, 3],
+        };
+        let plan = plan(asked, machine)?;
+        Ok((plan.io.len(), plan.shards.len(), plan.notes.len()))
+    }
+
+    #[test]
+    fn shards_own_the_queues_where_there_are_enough() {
+        use Topology::{Auto, RunToCompletion};
+        assert_eq!(threads(asked(Auto, 4, None), MANY), Ok((0, 4, 0)));
+        assert_eq!(threads(asked(Auto, 4, None), Some(4)), Ok((0, 4, 0)));
+        assert_eq!(threads(asked(Auto, 4, None), None), Ok((0, 4, 0)));
+        assert_eq!(
+            threads(asked(RunToCompletion, 4, None), Some(1)),
+            Ok((0, 4, 0))
+        );
+    }
+
+    #[test]
+    fn a_pipeline_comes_by_its_name_by_its_threads_or_for_want_of_queues() {
+        use Topology::{Auto, Pipeline};
+        assert_eq!(threads(asked(Pipeline, 2, None), MANY), Ok((1, 2, 0)));
+        assert_eq!(threads(asked(Pipeline, 2, Some(2)), MANY), Ok((2, 2, 0)));
+        assert_eq!(threads(asked(Auto, 2, Some(2)), MANY), Ok((2, 2, 0)));
+        assert_eq!(
+            threads(asked(Auto, 2, None), Some(1)),
+            Ok((1, 2, 1)),
+            "and is told"
+        );
+        assert_eq!(
+            threads(asked(Auto, 3, None), Some(2)),
+            Ok((1, 3, 1)),
+            "for cores"
+        );
+        assert_eq!(
+            threads(asked(Auto, 4, None), Some(2)),
+            Ok((1, 4, 2)),
+            "and that it has too few cores"
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        use Topology::{Auto, Pipeline, RunToCompletion};
+        assert_eq!(
+            threads(asked(RunToCompletion, 1, Some(1)), MANY),
+            Err(Error::NoPipeline)
+        );
+        assert_eq!(threads(asked(Pipeline, 1, None), None), Err(Error::NoLink));
+        assert_eq!(threads(asked(Auto, 1, Some(1)), None), Err(Error::NoLink));
+        let few = Error::TooFewQueues {
+            io_threads: 3,
+            queues: 2,
+        };
+        assert_eq!(threads(asked(Pipeline, 1, Some(3)), Some(2)), Err(few));
+    }
+
+    #[test]
+    fn cores_are_given_to_io_threads_first() {
+        let cores = |asked| {
+            let machine = Machine {
+                queues: MANY,
+                cores: &[0, 1, 2, 5],
+            };
+            plan(asked, machine).map(|plan| (plan.io, plan.shards))
+        };
+        let pipeline = asked(Topology::Pipeline, 2, None);
+        let chosen = (vec![Some(0)], vec![Some(1), Some(2)]);
+        assert_eq!(cores(pipeline), Ok(chosen));
+        let named = |cores| Asked { cores, ..pipeline };
+        let chosen = (vec![Some(5)], vec![Some(2), Some(0)]);
+        assert_eq!(
+            cores(named(&[5, 2, 0, 1])),
+            Ok(chosen),
+            "the rest is for programs"
+        );
+        let many = asked(Topology::Pipeline, 4, None);
+        assert_eq!(
+            cores(many),
+            Ok((vec![None], vec![None; 4])),
+            "they take turns"
+        );
+        let lone = asked(Topology::Auto, 1, None);
+        assert_eq!(
+            cores(lone),
+            Ok((vec![], vec![None])),
+            "it follows its program"
+        );
+        let said = |cores_named| cores(named(cores_named)).unwrap_err().to_string();
+        assert!(said(&[4, 1, 2]).contains("core 4; this process may use 0-2,5"));
+        assert!(said(&[1, 2, 1]).contains("core 1 twice"));
+        assert!(said(&[1, 2]).contains("2 for 3 threads (1 I/O thread and 2 shards)"));
+    }
+}
