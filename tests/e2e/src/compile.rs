@@ -87,8 +87,10 @@ fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
         ])
         .arg(&unfinished)
         .args(&inputs);
-    if name == "libevent" {
-        cc.args(["-levent"]);
+    for (program, library) in [("libevent", "-levent"), ("iscsi", "-liscsi")] {
+        if name == program {
+            cc.arg(library);
+        }
     }
     finish(cc, name, &unfinished, &output)
 }
