@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME := libmillrace.so.0
 
-.PHONY: help deps build capi install lint unit e2e count test demo bench paths fairness clean
+.PHONY: help deps build capi install lint unit e2e count test demo peers bench paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -19,6 +19,7 @@ help:
 	@echo 'make lint    format, clippy, docs, tidy'
 	@echo 'make unit    tests that need no privilege'
 	@echo 'make e2e     real programs over real links (root)'
+	@echo 'make peers   other stacks for the benchmark (bench/peers)'
 	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
 	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
 	@echo 'make bench   figures, against the kernel in the same run (root); ARGS=--quick for two short rounds'
@@ -69,6 +70,9 @@ demo: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make demo: needs root: it creates a network namespace and a TAP device; try: sudo make demo' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/demo $(ARGS)
+
+peers: deps
+	$(CARGO) build --release --locked -p millrace-peer-smoltcp
 
 bench: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench: needs root: it creates network namespaces and TAP devices; try: sudo make bench' >&2; exit 1; }
