@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME := libmillrace.so.0
 
-.PHONY: help deps build capi install lint unit e2e count test demo peers bench paths fairness clean
+.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick profile paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -19,10 +19,11 @@ help:
 	@echo 'make lint    format, clippy, docs, tidy'
 	@echo 'make unit    tests that need no privilege'
 	@echo 'make e2e     real programs over real links (root)'
-	@echo 'make peers   other stacks for the benchmark (bench/peers)'
 	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
 	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
-	@echo 'make bench   figures, against the kernel in the same run (root); ARGS=--quick for two short rounds'
+	@echo 'make bench   figures beside other stacks in the same run, and a report in bench/results (root); ARGS=--help'
+	@echo 'make bench-quick  the same in two short rounds'
+	@echo 'make profile SCENARIO=memory-short  a flame graph of where the time goes, in bench/results; ARGS=--help'
 
 deps:
 	scripts/install-deps
@@ -71,8 +72,14 @@ demo: build
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/demo $(ARGS)
 
-peers: deps
-	$(CARGO) build --release --locked -p millrace-peer-smoltcp
+profile: build
+	@command -v perf >/dev/null || { echo 'make profile: needs perf; try: sudo apt-get install linux-perf' >&2; exit 1; }
+	$(CARGO) build --release --locked --quiet -p millrace-bench
+	$(CARGO) build --release --locked --quiet -p millrace-shard --example pair
+	$(TARGET)/release/profile $(SCENARIO) $(ARGS)
+
+bench-quick: ARGS += --quick
+bench-quick: bench
 
 bench: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench: needs root: it creates network namespaces and TAP devices; try: sudo make bench' >&2; exit 1; }

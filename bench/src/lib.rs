@@ -8,5 +8,6 @@ pub mod figures;
 pub mod histogram;
 pub mod load;
 pub mod machine;
+pub mod report;
 pub mod source;
 pub mod supervise;

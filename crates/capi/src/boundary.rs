@@ -6,7 +6,7 @@
 
 mod engine;
 mod epoll;
-pub(crate) mod pointer;
+mod pointer;
 mod socket;
 mod stack;
 mod transfer;

@@ -13,7 +13,6 @@ mod epoll;
 mod here;
 mod host;
 mod lend;
-mod mtcp;
 mod numbers;
 mod options;
 mod outcome;

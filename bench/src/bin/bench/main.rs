@@ -1,0 +1,150 @@
+//! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol only, in memory; one epoll server on millrace over TAP and on the
+//! kernel over veth under the same client on the kernel's side; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on
+//! the veth pair, too, and the pair is as a wire to both stacks.
+
+mod idle;
+mod protocol;
+mod served;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Parser;
+use millrace_bench::report::Report;
+use millrace_bench::{machine, supervise};
+use millrace_e2e::Link;
+use millrace_e2e::scenario::prepare;
+
+use crate::served::WORKLOADS;
+
+/// Measures millrace beside other stacks: A B A B, at least five times; prints ratios and writes a report.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Two short rounds
+    #[arg(long)]
+    quick: bool,
+    /// How often each stack is measured
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long each measurement takes, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Only scenarios whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the kernel, which then has no offloads for either; the server and what serves it
+    /// on core 0, the client on core 1
+    #[arg(long, default_value = "tap", value_parser = link)]
+    link: Link,
+    /// Only the kernel, to see that the measuring works
+    #[arg(long)]
+    kernel_only: bool,
+    /// Only millrace, to take samples of it
+    #[arg(long, conflicts_with = "kernel_only")]
+    millrace_only: bool,
+    /// Where the report is written: DATE.json, DATE.html, and DATE.md with its plots
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
+    out: PathBuf,
+    /// Writes the report as docs/results.md, too, for a reference machine
+    #[arg(long)]
+    publish: bool,
+}
+
+const PORT: u16 = 7000;
+
+fn link(text: &str) -> Result<Link, String> {
+    match text {
+        "tap" => Ok(Link::Tap),
+        "xdp" => Ok(Link::Xdp),
+        "macvtap" => Ok(Link::Macvtap),
+        _ => Err("one of tap, xdp, macvtap".to_owned()),
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::parse();
+    supervise::supervised(|| bench(&arguments))
+}
+
+fn bench(arguments: &Arguments) -> Result<()> {
+    prepare()?;
+    let (rounds, length) = if arguments.quick {
+        (2, 1.0)
+    } else {
+        (arguments.rounds, arguments.seconds)
+    };
+    let mut report = Report::begin(rounds, length)?;
+    println!("{}", report.machine);
+    if let Some(warning) = &report.warning {
+        println!("{warning}");
+    }
+    let only = arguments.only.as_str();
+    let everyone = !arguments.kernel_only && !arguments.millrace_only;
+    if arguments.link == Link::Tap && everyone {
+        let scenarios = protocol::protocol(rounds, length / 6.0, only);
+        report.scenarios.extend(scenarios);
+    }
+    explain(arguments, rounds, length);
+    for workload in WORKLOADS
+        .iter()
+        .filter(|workload| workload.name.contains(only))
+    {
+        report
+            .scenarios
+            .push(served::compare(workload, rounds, length, arguments));
+    }
+    let is_tap = arguments.link == Link::Tap;
+    if is_tap && !arguments.kernel_only && "idle".contains(only) {
+        let scenarios = idle::idle(if arguments.quick { 3 } else { 10 })?;
+        report.scenarios.extend(scenarios);
+    }
+    println!("\nload average {}", machine::load());
+    let [json, html, markdown] = report.write(&arguments.out)?;
+    println!(
+        "report: {}\n        {}\n        {}",
+        html.display(),
+        markdown.display(),
+        json.display()
+    );
+    if arguments.publish {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results.md");
+        report.write_markdown(&page, "results")?;
+        println!("        {}", page.display());
+    }
+    let missed: Vec<&str> = report
+        .scenarios
+        .iter()
+        .filter(|scenario| scenario.is_met() == Some(false))
+        .map(|scenario| scenario.name.as_str())
+        .collect();
+    if !missed.is_empty() {
+        println!("goals missed: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+/// How the servers below are started, so that anyone can do it by hand.
+fn explain(arguments: &Arguments, rounds: usize, length: f64) {
+    println!(
+        "\nserver: one thread, epoll, level-triggered, unmodified (tests/programs/server.c); client: one thread, on the kernel"
+    );
+    let (options, offloads) = match arguments.link {
+        Link::Tap => ("--link tap:mr0 --host-addr 10.9.0.1/24", "with its"),
+        Link::Xdp => ("--link xdp:veth0", "without"),
+        Link::Macvtap => ("--link macvtap:veth0", "without"),
+    };
+    println!(
+        "millrace: `millrace run {options} --addr 10.9.0.2/24 -- server MODE 10.9.0.2 {PORT}`"
+    );
+    println!(
+        "kernel: `server MODE 10.9.0.2 {PORT}` in a namespace, veth {offloads} offloads; client: `load KIND 10.9.0.2:{PORT} CONNECTIONS {length}`"
+    );
+    if arguments.link != Link::Tap {
+        println!(
+            "both: `ethtool -K veth0 tso off gso off gro off tx off rx off` at both ends, `taskset -c 0` for the server and its engine, `taskset -c 1` for the client"
+        );
+    }
+    println!(
+        "{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
+    );
+}

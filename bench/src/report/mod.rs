@@ -1,0 +1,264 @@
+//! What a run came to: written as JSON for programs, and as a page with plots for people.
+
+mod page;
+mod plot;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::figures::Spread;
+use crate::load::Outcome;
+
+/// Everything that one run has measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// When it began, `YYYY-MM-DD-HHMM` in UTC.
+    pub date: String,
+    /// The commit that was measured, with `+` if the tree was changed; empty outside of a repository.
+    pub commit: String,
+    /// Kernel, processor and cores.
+    pub machine: String,
+    /// What speaks against the figures: other work on the machine.
+    pub warning: Option<String>,
+    /// How often each subject was measured, in turns.
+    pub rounds: usize,
+    /// How long each measurement took, in seconds.
+    pub seconds: f64,
+    /// What was measured.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// One comparison.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Scenario {
+    /// The chapter it belongs to.
+    pub group: String,
+    /// A short name, fit for a file's.
+    pub name: String,
+    /// What is done, in a sentence.
+    pub what: String,
+    /// Of the values.
+    pub unit: String,
+    /// Whether less is better.
+    pub less_is_better: bool,
+    /// What ours should reach.
+    pub goal: Option<Goal>,
+    /// Who was measured; ours first.
+    pub subjects: Vec<Subject>,
+}
+
+/// A bound on our median.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Goal {
+    /// The subject that it is a ratio to; none for a bound on the value itself.
+    pub against: Option<String>,
+    /// The bound: the most if less is better, else the least.
+    pub bound: f64,
+}
+
+/// One stack in a scenario.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Subject {
+    /// Its name.
+    pub stack: String,
+    /// A value for each round.
+    pub values: Vec<f64>,
+    /// Of runs under load, everything else that was counted.
+    pub outcomes: Vec<Outcome>,
+    /// Why it has no values, or fewer than rounds.
+    pub failure: Option<String>,
+}
+
+impl Subject {
+    /// One that has not been measured yet.
+    pub fn named(stack: impl Into<String>) -> Subject {
+        Subject {
+            stack: stack.into(),
+            ..Subject::default()
+        }
+    }
+
+    /// Median, least and greatest; `None` if it has failed in every round.
+    pub fn spread(&self) -> Option<Spread> {
+        Spread::of(self.values.clone())
+    }
+}
+
+impl Scenario {
+    /// Ours, in relation to another subject, round by round.
+    pub fn ratio_to(&self, stack: &str) -> Option<Spread> {
+        let other = self
+            .subjects
+            .iter()
+            .skip(1)
+            .find(|subject| subject.stack == stack)?;
+        Spread::of_ratios(&self.subjects.first()?.values, &other.values)
+    }
+
+    /// Whether the goal is met; `None` without one, or when there is nothing to compare.
+    pub fn is_met(&self) -> Option<bool> {
+        let goal = self.goal.as_ref()?;
+        let value = match &goal.against {
+            Some(stack) => self.ratio_to(stack)?.median,
+            None => self.subjects.first()?.spread()?.median,
+        };
+        Some(if self.less_is_better {
+            value <= goal.bound
+        } else {
+            value >= goal.bound
+        })
+    }
+
+    /// The goal in words.
+    pub fn goal_text(&self) -> String {
+        let Some(goal) = &self.goal else {
+            return "none".to_owned();
+        };
+        let most = if self.less_is_better {
+            "at most"
+        } else {
+            "at least"
+        };
+        match &goal.against {
+            Some(stack) => format!("{most} {} of {stack}'s", goal.bound),
+            None => format!("{most} {} {}", goal.bound, self.unit),
+        }
+    }
+}
+
+impl Report {
+    /// An empty one, of now and here.
+    pub fn begin(rounds: usize, seconds: f64) -> Result<Report> {
+        Ok(Report {
+            date: said_by("date", &["-u", "+%Y-%m-%d-%H%M"])?,
+            commit: commit(),
+            machine: crate::machine::describe(),
+            warning: crate::machine::warning(),
+            rounds,
+            seconds,
+            scenarios: Vec::new(),
+        })
+    }
+
+    /// Writes `DATE.json`, `DATE.html`, and `DATE.md` with its plots in `DATE/`; returns the paths of the first three.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write(&self, directory: &Path) -> Result<[PathBuf; 3]> {
+        let place = |ending: &str| directory.join(format!("{}.{ending}", self.date));
+        fs::create_dir_all(directory)
+            .with_context(|| format!("creating {}", directory.display()))?;
+        let [json, html, markdown] = ["json", "html", "md"].map(place);
+        fs::write(&json, serde_json::to_string_pretty(self)?)?;
+        fs::write(&html, page::html(self)?)?;
+        self.write_markdown(&markdown, &self.date)?;
+        Ok([json, html, markdown])
+    }
+
+    /// Writes a page in Markdown, and its plots into the folder `plots` beside it.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn write_markdown(&self, path: &Path, plots: &str) -> Result<()> {
+        let folder = path.with_file_name(plots);
+        fs::create_dir_all(&folder)?;
+        for scenario in &self.scenarios {
+            for (kind, svg) in plot::all(scenario)? {
+                fs::write(folder.join(format!("{}-{kind}.svg", scenario.name)), svg)?;
+            }
+        }
+        Ok(fs::write(path, page::markdown(self, plots)?)?)
+    }
+}
+
+fn commit() -> String {
+    let Ok(commit) = said_by("git", &["rev-parse", "--short", "HEAD"]) else {
+        return String::new();
+    };
+    match said_by("git", &["status", "--porcelain", "--untracked-files=no"]) {
+        Ok(changes) if changes.is_empty() => commit,
+        _ => commit + "+",
+    }
+}
+
+fn said_by(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("running {program}"))?;
+    anyhow::ensure!(output.status.success(), "{program}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario(less_is_better: bool, bound: f64) -> Scenario {
+        let subject = |stack: &str, values: &[f64]| Subject {
+            values: values.to_vec(),
+            ..Subject::named(stack)
+        };
+        Scenario {
+            group: "Group".into(),
+            name: "name".into(),
+            what: "what".into(),
+            unit: "us".into(),
+            less_is_better,
+            goal: Some(Goal {
+                against: Some("kernel".into()),
+                bound,
+            }),
+            subjects: vec![
+                subject("millrace", &[1.0, 2.0]),
+                subject("kernel", &[2.0, 2.0]),
+            ],
+        }
+    }
+
+    fn report() -> Report {
+        let mut failed = scenario(true, 0.7);
+        failed.subjects.push(Subject {
+            failure: Some("it <crashed>".into()),
+            ..Subject::named("other")
+        });
+        Report {
+            date: "2026-01-02-0304".into(),
+            commit: "abc".into(),
+            machine: "a machine".into(),
+            warning: None,
+            rounds: 2,
+            seconds: 1.0,
+            scenarios: vec![failed],
+        }
+    }
+
+    #[test]
+    fn a_goal_is_a_bound_in_the_direction_that_is_better() {
+        assert_eq!(scenario(true, 0.75).is_met(), Some(true));
+        assert_eq!(scenario(true, 0.7).is_met(), Some(false));
+        assert_eq!(scenario(false, 0.75).is_met(), Some(true));
+        assert_eq!(scenario(false, 0.8).is_met(), Some(false));
+    }
+
+    #[test]
+    fn who_fails_is_in_the_report() {
+        let page = page::html(&report()).unwrap();
+        assert!(page.contains("it &lt;crashed&gt;"), "{page}");
+        assert!(page.contains("<svg"));
+        let page = page::markdown(&report(), "plots").unwrap();
+        assert!(page.contains("failed: it <crashed>"), "{page}");
+        assert!(page.contains("missed"), "{page}");
+        assert!(page.contains("![](plots/name-bars.svg)"), "{page}");
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let text = serde_json::to_string(&report()).unwrap();
+        let read: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.scenarios[0].subjects.len(), 3);
+    }
+}
