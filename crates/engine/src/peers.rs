@@ -342,6 +342,8 @@ fn pass(
                 hand(link, arrival);
             }
         }
+        // Nothing moves between these shards.
+        Stray::Awaited => {}
         Stray::Everyone => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);

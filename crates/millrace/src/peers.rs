@@ -117,6 +117,8 @@ impl Peers {
                 };
                 self.give(to.into(), handed);
             }
+            // Nothing moves between these shards.
+            Stray::Awaited => {}
             Stray::Everyone => {
                 let own = self.own;
                 for to in (0..self.peers.len()).filter(|&to| to != own) {

@@ -33,6 +33,12 @@ counters! {
     bytes_out,
     /// Frames received that are another shard's.
     frames_strayed,
+    /// Connections that went to another shard.
+    connections_given,
+    /// Connections that came from another shard.
+    connections_taken,
+    /// Connections that were to go and for which there was no room anywhere, for want of memory.
+    connections_lost,
     /// Times the port had no room.
     egress_full,
     /// Frames shorter than their headers say, or of a type not served.

@@ -78,6 +78,16 @@ impl Pool {
         }
     }
 
+    /// So many bytes that were handed out are another pool's from now on.
+    pub fn let_go(&mut self, bytes: usize) {
+        self.in_use -= bytes as u64;
+    }
+
+    /// So many bytes that another pool has handed out are this one's. They are in use already, so the limit does not refuse them.
+    pub fn adopt(&mut self, bytes: usize) {
+        self.in_use += bytes as u64;
+    }
+
     /// Whether little is left: less than an eighth of the limit.
     pub fn is_short(&self) -> bool {
         self.in_use > self.limit - self.limit / 8

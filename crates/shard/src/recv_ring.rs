@@ -124,6 +124,16 @@ impl RecvRing {
         }
     }
 
+    /// Takes out the bytes that were not read, up to the last that has come, holes included, and gives the block back: to be stored again elsewhere, from
+    /// [`RecvRing::consumed`] on.
+    pub fn take_bytes<M: Memory>(&mut self, memory: &mut M, owner: Owner) -> Vec<u8> {
+        let len = self.end.saturating_sub(self.consumed) as usize;
+        let mut bytes = vec![0; if self.block.is_some() { len } else { 0 }];
+        self.copy_out(memory, owner, self.consumed, &mut bytes);
+        self.free(memory, owner);
+        bytes
+    }
+
     /// Gives the block back, whatever it holds.
     pub fn free<M: Memory>(&mut self, memory: &mut M, owner: Owner) {
         if let Some(block) = self.block.take() {

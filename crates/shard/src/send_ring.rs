@@ -144,6 +144,16 @@ impl SendRing {
         }
     }
 
+    /// The block goes with its bytes to another shard, which counts it from now on ([`SendRing::join`]).
+    pub fn leave(&mut self, pool: &mut Pool) {
+        pool.let_go(self.block.as_deref().map_or(0, <[u8]>::len));
+    }
+
+    /// The block came with its bytes from another shard.
+    pub fn join(&mut self, pool: &mut Pool) {
+        pool.adopt(self.block.as_deref().map_or(0, <[u8]>::len));
+    }
+
     /// Takes the block out while its bytes are lent to somebody else; [`SendRing::put_back`] returns it.
     pub fn lend(&mut self) -> SendRing {
         SendRing {

@@ -113,6 +113,8 @@ pub struct Usage {
     pub fragmented: usize,
     /// Bytes in send rings.
     pub send_memory: u64,
+    /// Flows that belong here and are other shards'.
+    pub pinned: usize,
 }
 
 impl<M: Memory> Shard<M> {
@@ -222,6 +224,7 @@ impl<M: Memory> Shard<M> {
             replies: self.replies.len(),
             fragmented: self.reassembly.len(),
             send_memory: self.send_pool.in_use(),
+            pinned: self.pins.len(),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_steer::{Groups, Hash, Tuple};
+use millrace_steer::{Groups, Hash, NOBODY, Tuple};
 
 /// What a shard knows of the others that share its address.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Steer {
 }
 
 impl Steer {
-    /// The shard that a flow belongs to.
+    /// The shard that a flow belongs to; [`NOBODY`] while it is on its way to this one.
     pub fn owner(&self, tuple: &Tuple) -> u16 {
         self.groups.of(self.hash.tag(tuple))
     }
@@ -27,6 +27,11 @@ impl Steer {
     /// Whether it is this one.
     pub fn is_own(&self, tuple: &Tuple) -> bool {
         self.owner(tuple) == self.own
+    }
+
+    /// Whether that is not known yet.
+    pub fn is_awaited(&self, tuple: &Tuple) -> bool {
+        self.owner(tuple) == NOBODY
     }
 }
 
@@ -73,6 +78,9 @@ pub enum Stray {
     Shard(u16, Arrival),
     /// It was taken in here, and concerns every other shard as well, as [`Arrival::Copy`].
     Everyone,
+    /// Its connection may be on the way here ([`crate::Shard::expect`]): nothing was done but to check it. To be put in again, with the others of its kind in their
+    /// order, once that has been taken.
+    Awaited,
 }
 
 /// Flows that belong here by their tag and are another shard's: the program chose their port.
@@ -99,6 +107,17 @@ impl Pins {
         if self.get(tuple) == Some(shard) {
             self.shards.remove(tuple);
         }
+    }
+
+    /// Takes those out that are chosen.
+    pub fn take(&mut self, chosen: impl Fn(&Tuple) -> bool) -> Vec<(Tuple, u16)> {
+        let taken = self.shards.extract_if(.., |tuple, _| chosen(tuple));
+        taken.collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.shards.len()
     }
 
     /// Who has the flow.

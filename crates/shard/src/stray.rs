@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 
+use millrace_steer::NOBODY;
 use millrace_tcp::Instant;
 use millrace_wire::ethernet;
 use millrace_wire::offload::Frame;
@@ -14,7 +15,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::socket::SocketId;
-use crate::steer::{Arrival, Stray};
+use crate::steer::{Arrival, Steer, Stray};
 use crate::table::Tuple;
 
 impl<M: Memory> Shard<M> {
@@ -61,7 +62,12 @@ impl<M: Memory> Shard<M> {
         };
         let owner = steer.owner(tuple);
         let to = match self.arrival {
-            Arrival::Link if owner != steer.own => Some((owner, Arrival::ByTag)),
+            Arrival::Link | Arrival::ByTag if owner == NOBODY => {
+                self.stray = Some(Stray::Awaited);
+                return true;
+            }
+            // Who handed it over by its tag may not know yet that the flow has gone on.
+            Arrival::Link | Arrival::ByTag if owner != steer.own => Some((owner, Arrival::ByTag)),
             Arrival::Link | Arrival::ByTag => {
                 self.pins.get(tuple).map(|shard| (shard, Arrival::ByPin))
             }
@@ -89,14 +95,19 @@ impl<M: Memory> Shard<M> {
         let (local, remote, _) = self.ends(self.check(id).ok()?, remote).ok()?;
         let tuple = Tuple::new(local, remote)?;
         let owner = steer.owner(&tuple);
-        (local.port() != 0 && owner != steer.own).then_some((owner, tuple))
+        let elsewhere = owner != steer.own && owner != NOBODY;
+        (local.port() != 0 && elsewhere).then_some((owner, tuple))
     }
 
     /// Frames of a flow that belongs to this shard go to `shard` from now on: it opens the connection, with a port that the program chose.
     ///
     /// # Errors
-    /// [`Error::AddressNotAvailable`] when there is such a connection already, [`Error::NoMemory`] with as many pins as there may be sockets.
+    /// [`Error::AddressNotAvailable`] when there is such a connection already, or may be for all that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
     pub fn pin(&mut self, tuple: Tuple, shard: u16) -> Result<(), Error> {
+        let awaited = |steer: &Steer| steer.is_awaited(&tuple);
+        if self.config.steer.as_ref().is_some_and(awaited) {
+            return Err(Error::AddressNotAvailable);
+        }
         if self.table.get(&tuple).is_some() || self.pins.get(&tuple).is_some_and(|at| at != shard) {
             return Err(Error::AddressNotAvailable);
         }

@@ -64,6 +64,13 @@ impl Table {
         }
     }
 
+    /// Every entry.
+    pub fn iter(&self) -> impl Iterator<Item = (Tuple, Place)> {
+        let v4 = self.v4.iter().map(|at| (Tuple::V4(at.pair), at.place));
+        let v6 = self.v6.iter().map(|at| (Tuple::V6(at.pair), at.place));
+        v4.chain(v6)
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()

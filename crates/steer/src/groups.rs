@@ -3,6 +3,9 @@
 /// Buckets that a table has at least.
 const BUCKETS_MIN: usize = 1024;
 
+/// No group: the bucket is on its way from one to another.
+pub const NOBODY: u16 = u16::MAX;
+
 /// The groups of flows that the shards serve: shard `n` serves group `n`. A tag is in the bucket that its remainder names, and a bucket is one group's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
@@ -24,7 +27,7 @@ impl Groups {
         }
     }
 
-    /// As many groups as the buckets name, each with the buckets that name it. None: there are no buckets, or a group has the last number there is.
+    /// As many groups as the buckets name, each with the buckets that name it. None: there are no buckets, or one is in [`NOBODY`].
     pub fn of_buckets(buckets: &[u16]) -> Option<Groups> {
         let last = buckets.iter().max()?;
         Some(Groups {
@@ -49,7 +52,7 @@ impl Groups {
         tag as usize % self.buckets.len()
     }
 
-    /// The group that a tag is in.
+    /// The group that a tag is in; [`NOBODY`] while that is not known.
     #[inline]
     pub fn of(&self, tag: u32) -> u16 {
         self.buckets[self.bucket(tag)]
@@ -65,6 +68,13 @@ impl Groups {
         if let Some(at) = self.buckets.get_mut(bucket) {
             *at = group;
             self.count = self.count.max(group.saturating_add(1));
+        }
+    }
+
+    /// Takes a bucket out of its group, to be assigned again.
+    pub fn release(&mut self, bucket: usize) {
+        if let Some(at) = self.buckets.get_mut(bucket) {
+            *at = NOBODY;
         }
     }
 }
@@ -100,5 +110,7 @@ mod tests {
         groups.assign(4, 3);
         assert_eq!((groups.count(), groups.of(6), groups.of(4)), (3, 2, 0));
         assert_eq!((groups.of_bucket(2), groups.of_bucket(4)), (Some(2), None));
+        groups.release(1);
+        assert_eq!((groups.count(), groups.of(1)), (3, NOBODY));
     }
 }

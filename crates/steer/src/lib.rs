@@ -20,7 +20,7 @@ mod tuple;
 
 pub use balance::{Move, plan};
 pub use flow::flow_of;
-pub use groups::Groups;
+pub use groups::{Groups, NOBODY};
 pub use hash::{Hash, fold};
 pub use queues::{Inbound, Outbound, Side, virtual_queues};
 pub use schedule::{Policy, PolicyError, Scheduler};

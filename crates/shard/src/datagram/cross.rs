@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_steer::NOBODY;
 use millrace_wire::record::{LEN, Record};
 
 use super::deliver::Arrived;
@@ -41,7 +42,7 @@ impl<M: Memory> Shard<M> {
     pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
         let steer = self.config.steer.as_ref()?;
         let owner = steer.owner(receiver);
-        (owner != steer.own).then_some(owner)
+        (owner != steer.own && owner != NOBODY).then_some(owner)
     }
 
     /// Queues a datagram for another shard, or for all others.

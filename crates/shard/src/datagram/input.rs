@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use millrace_steer::NOBODY;
 use millrace_wire::offload::ChecksumState;
 use millrace_wire::udp;
 
@@ -125,6 +126,10 @@ impl<M: Memory> Shard<M> {
         let owner = steer.owner(tuple);
         let to = match (self.arrival, home) {
             (Arrival::Link | Arrival::ByTag, Some(home)) => Some((home, Arrival::ByPin)),
+            (Arrival::Link | Arrival::ByTag, None) if owner == NOBODY => {
+                self.stray = Some(Stray::Awaited);
+                return true;
+            }
             (Arrival::Link, None) if owner != steer.own => Some((owner, Arrival::ByTag)),
             _ => None,
         };

@@ -228,12 +228,14 @@ impl<M: Memory> Shard<M> {
         let (address, port) = (local.ip(), local.port());
         let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| ends.with_local_port(port);
+        let steer = &self.config.steer;
         let free = |port| {
             let tuple = with_port(port);
-            table.get(&tuple).is_none() && pins.get(&tuple).is_none()
+            // What is on its way here may have it.
+            let awaited = steer.as_ref().is_some_and(|steer| steer.is_awaited(&tuple));
+            !awaited && table.get(&tuple).is_none() && pins.get(&tuple).is_none()
         };
         // A port that we choose brings the answers to this shard.
-        let steer = &self.config.steer;
         let own = |port| {
             let steer = steer.as_ref();
             steer.is_none_or(|steer| steer.is_own(&with_port(port)))

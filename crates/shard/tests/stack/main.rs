@@ -9,6 +9,7 @@ mod datagrams;
 mod fast_open;
 mod fragments;
 mod frames;
+mod handover;
 mod hostile;
 mod limits;
 mod loopback;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_shard::{
-    Arrival, Error, Groups, Hash, HeapMemory, Options, Reuse, Shard, SocketId, Steer, Stray,
-    ViewFlags,
+    Arrival, Error, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Steer,
+    Stray, Tuple, ViewFlags,
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -18,15 +18,32 @@ use crate::net::{
     pattern, plain,
 };
 
+/// Buckets on their way from one shard to another.
+struct Moving {
+    buckets: Vec<usize>,
+    from: usize,
+    to: usize,
+    /// What was given, and in how many rounds it arrives.
+    parcel: Option<Parcel>,
+    rounds: u32,
+}
+
 /// A host of several shards, each with a queue of its port.
-struct Host {
-    shards: Vec<Shard<HeapMemory>>,
+pub struct Host {
+    pub shards: Vec<Shard<HeapMemory>>,
     ports: Vec<Port>,
     /// Frames that a shard has for another: by receiver.
     handed: Vec<VecDeque<(Flying, Arrival)>>,
     /// Frames handed over for each reason.
     by_tag: u32,
     by_pin: u32,
+    moving: Option<Moving>,
+    /// Frames that wait for what is on its way, by shard.
+    waiting: Vec<VecDeque<(Flying, Arrival)>>,
+    /// What sockets that have moved are called now; none while they are on their way.
+    names: BTreeMap<(usize, SocketId), Option<(usize, SocketId)>>,
+    /// Flows that are over, by the shard that had them: told when nothing is on its way.
+    unpinned: Vec<(usize, Tuple)>,
 }
 
 impl Host {
@@ -52,16 +69,83 @@ impl Host {
             handed: (0..shards).map(|_| VecDeque::new()).collect(),
             by_tag: 0,
             by_pin: 0,
+            moving: None,
+            waiting: (0..shards).map(|_| VecDeque::new()).collect(),
+            names: BTreeMap::new(),
+            unpinned: Vec::new(),
         }
+    }
+
+    /// Has a shard give buckets of its own to another; what it gives arrives after so many rounds. One after the other.
+    pub fn hand_over(&mut self, buckets: Vec<usize>, from: usize, to: usize, rounds: u32) {
+        assert!(!self.is_moving() && from != to);
+        self.shards[to].expect(&buckets);
+        self.moving = Some(Moving {
+            buckets,
+            from,
+            to,
+            parcel: None,
+            rounds,
+        });
+    }
+
+    pub fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// A step of what is on its way; whether it has arrived.
+    fn step(&mut self, now: Instant) -> bool {
+        let Some(moving) = &mut self.moving else {
+            return false;
+        };
+        let (from, to) = (moving.from, moving.to);
+        let Some(parcel) = moving.parcel.take_if(|_| moving.rounds == 0) else {
+            moving.rounds = moving.rounds.saturating_sub(1);
+            if moving.parcel.is_none() {
+                let before: Vec<SocketId> = sockets(&mut self.shards[from], now);
+                moving.parcel = self.shards[from].give(&moving.buckets, to as u16);
+                let after = sockets(&mut self.shards[from], now);
+                for gone in before.into_iter().filter(|id| !after.contains(id)) {
+                    self.names.insert((from, gone), None);
+                }
+            }
+            return false;
+        };
+        let taken = self.shards[to].take(parcel, from as u16, now);
+        for (old, new) in taken.moved {
+            self.names.insert((from, old), Some((to, new)));
+        }
+        for (old, new) in self.shards[from].put_back(taken.refused, now) {
+            self.names.insert((from, old), Some((from, new)));
+        }
+        let buckets = self.moving.take().map(|moving| moving.buckets);
+        let others = (0..self.shards.len()).filter(|at| *at != from && *at != to);
+        for other in others {
+            self.shards[other].assign(buckets.as_deref().unwrap_or_default(), to as u16);
+        }
+        while let Some((frame, arrival)) = self.waiting[to].pop_front() {
+            self.shards[to].input_handed(&frame.as_frame(), arrival, now);
+            self.pass_on(to, &frame, arrival);
+        }
+        true
+    }
+
+    /// Where a socket is now that was opened there, and what it is called; none while it is on its way.
+    fn current(&self, shard: usize, id: SocketId) -> Option<(usize, SocketId)> {
+        let mut at = (shard, id);
+        while let Some(next) = self.names.get(&at) {
+            at = (*next)?;
+        }
+        Some(at)
     }
 
     /// A frame at a queue.
     fn receive(&mut self, queue: usize, frame: &Flying, now: Instant) {
         self.shards[queue].input(&frame.as_frame(), now);
-        self.pass_on(queue, frame);
+        self.pass_on(queue, frame, Arrival::Link);
     }
 
-    fn pass_on(&mut self, from: usize, frame: &Flying) {
+    fn pass_on(&mut self, from: usize, frame: &Flying, came: Arrival) {
         match self.shards[from].take_stray() {
             Some((Stray::Shard(to, arrival), whole)) => {
                 assert_ne!(usize::from(to), from);
@@ -78,6 +162,10 @@ impl Host {
                     self.handed[to].push_back((frame.clone(), Arrival::Copy));
                 }
             }
+            Some((Stray::Awaited, whole)) => {
+                let frame = whole.map_or_else(|| frame.clone(), Flying::plain);
+                self.waiting[from].push_back((frame, came));
+            }
             None => {}
         }
     }
@@ -88,12 +176,17 @@ impl Host {
         for at in 0..self.shards.len() {
             while let Some((frame, arrival)) = self.handed[at].pop_front() {
                 self.shards[at].input_handed(&frame.as_frame(), arrival, now);
-                self.pass_on(at, &frame);
+                self.pass_on(at, &frame, arrival);
             }
             self.shards[at].advance(now);
             self.shards[at].transmit(&mut self.ports[at], now);
             out.extend(self.ports[at].out.drain(..).map(|frame| (at, frame)));
-            for tuple in self.shards[at].take_unpinned() {
+            let unpinned = self.shards[at].take_unpinned();
+            self.unpinned
+                .extend(unpinned.into_iter().map(|tuple| (at, tuple)));
+        }
+        if self.moving.is_none() {
+            for (at, tuple) in std::mem::take(&mut self.unpinned) {
                 for other in &mut self.shards {
                     other.unpin(&tuple, at as u16);
                 }
@@ -105,6 +198,13 @@ impl Host {
     fn idle(&self) -> bool {
         self.handed.iter().all(VecDeque::is_empty)
     }
+}
+
+/// The sockets of a shard.
+fn sockets(shard: &mut Shard<HeapMemory>, now: Instant) -> Vec<SocketId> {
+    let mut all = Vec::new();
+    shard.for_each_socket(now, |socket| all.extend(socket.id));
+    all
 }
 
 /// The ports of a segment of either family.
@@ -119,12 +219,19 @@ fn ports(frame: &Flying) -> Option<(u16, u16)> {
 }
 
 /// Two hosts, and a link that loses and reorders.
-struct World {
-    hosts: [Host; 2],
-    now_us: u64,
-    random: Random,
+pub struct World {
+    pub hosts: [Host; 2],
+    pub now_us: u64,
+    pub random: Random,
     /// In a thousand.
-    loss: u64,
+    pub loss: u64,
+    /// By how much more one frame may be late than another, in microseconds.
+    pub jitter: u64,
+    /// Whether frames come in by any queue, or by the first.
+    pub any_queue: bool,
+    /// How often buckets of the second host's begin to move when they may, in a thousand; and how often they have.
+    pub restless: u64,
+    pub moves: u32,
     flying: BTreeMap<(u64, u64), (usize, Flying)>,
     count: u64,
     /// The shard of the second host that has sent a segment of a flow, by the ports.
@@ -132,7 +239,7 @@ struct World {
 }
 
 impl World {
-    fn new(shards: u16, seed: u64) -> World {
+    pub fn new(shards: u16, seed: u64) -> World {
         let now = Instant::from_micros(1_000_000);
         let mut random = Random(seed * 2 + 1);
         let offload = random.below(2) == 1;
@@ -144,6 +251,10 @@ impl World {
             now_us: 1_000_000,
             random,
             loss: 20,
+            jitter: 200,
+            any_queue: true,
+            restless: 0,
+            moves: 0,
             flying: BTreeMap::new(),
             count: 0,
             senders: BTreeMap::new(),
@@ -153,13 +264,39 @@ impl World {
         world
     }
 
-    fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant::from_micros(self.now_us)
+    }
+
+    /// Has some buckets of some shard of the second host's move to some other, now and then.
+    fn rebalance(&mut self) {
+        let count = self.hosts[B].shards.len() as u64;
+        if self.hosts[B].is_moving() || self.random.below(1000) >= self.restless {
+            return;
+        }
+        let from = self.random.below(count);
+        let to = (from + 1 + self.random.below(count - 1)) % count;
+        let steer = self.hosts[B].shards[from as usize].config().steer.clone();
+        let groups = steer.expect("several shards").groups;
+        // A shard keeps some, so that it can open connections.
+        let part = 2 + self.random.below(3);
+        let buckets: Vec<usize> = (0..groups.buckets())
+            .filter(|bucket| groups.of_bucket(*bucket) == Some(from as u16))
+            .filter(|_| self.random.below(part) == 0)
+            .collect();
+        let rounds = self.random.below(20) as u32;
+        self.hosts[B].hand_over(buckets, from as usize, to as usize, rounds);
     }
 
     fn work(&mut self) {
         let now = self.now();
+        self.rebalance();
         for side in [A, B] {
+            if self.hosts[side].step(now) {
+                self.moves += 1;
+                // Each flow is one shard's from now on, whichever.
+                self.senders.clear();
+            }
             loop {
                 for (shard, frame) in self.hosts[side].work(now) {
                     if let (B, Some(flow)) = (side, ports(&frame)) {
@@ -167,7 +304,7 @@ impl World {
                         assert_eq!(first, shard, "flow {flow:?} is two shards'");
                     }
                     if self.random.below(1000) >= self.loss {
-                        let at = self.now_us + 20 + self.random.below(200);
+                        let at = self.now_us + 20 + self.random.below(self.jitter);
                         self.count += 1;
                         self.flying.insert((at, self.count), (1 - side, frame));
                     }
@@ -180,7 +317,7 @@ impl World {
     }
 
     /// Lets time pass.
-    fn run(&mut self, us: u64) {
+    pub fn run(&mut self, us: u64) {
         let end = self.now_us + us;
         loop {
             let now = self.now();
@@ -188,7 +325,11 @@ impl World {
                 && entry.key().0 <= self.now_us
             {
                 let (to, frame) = entry.remove();
-                let queue = self.random.below(self.hosts[to].shards.len() as u64);
+                let queues = match self.any_queue {
+                    true => self.hosts[to].shards.len() as u64,
+                    false => 1,
+                };
+                let queue = self.random.below(queues);
                 self.hosts[to].receive(queue as usize, &frame, now);
             }
             self.work();
@@ -205,7 +346,7 @@ impl World {
     }
 
     /// A listener on each shard of a host.
-    fn listen(&mut self, side: usize, port: u16) -> Vec<SocketId> {
+    pub fn listen(&mut self, side: usize, port: u16) -> Vec<SocketId> {
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let shards = self.hosts[side].shards.iter_mut();
         shards
@@ -214,12 +355,15 @@ impl World {
     }
 
     /// Sends `total` bytes from one end of each pair to the other, all at once, reading as they come.
-    fn transfer(&mut self, pairs: &[[End; 2]], total: u64) {
+    pub fn transfer(&mut self, pairs: &[[End; 2]], total: u64) {
         let mut progress = vec![(0u64, 0u64); pairs.len()];
         let start = self.now_us;
         while progress.iter().any(|(_, received)| *received < total) {
             let now = self.now();
             for ([from, to], (sent, received)) in pairs.iter().zip(&mut progress) {
+                let (Some(from), Some(to)) = (self.current(from), self.current(to)) else {
+                    continue;
+                };
                 let shard = &mut self.hosts[from.side].shards[from.shard];
                 let view = shard.view(from.id).expect("open");
                 let space = u64::from(view.send_limit).saturating_sub(view.queued - view.acked);
@@ -246,33 +390,40 @@ impl World {
         }
     }
 
-    fn close(&mut self, end: End) {
+    /// What an end is called now; none while it is on its way.
+    pub fn current(&self, end: &End) -> Option<End> {
+        let (shard, id) = self.hosts[end.side].current(end.shard, end.id)?;
+        Some(End { shard, id, ..*end })
+    }
+
+    pub fn close(&mut self, end: End) {
         let now = self.now();
+        let end = self.current(&end).expect("nothing is on its way");
         let shard = &mut self.hosts[end.side].shards[end.shard];
         shard.close(end.id, now).expect("open");
     }
 }
 
 #[derive(Clone, Copy)]
-struct End {
-    side: usize,
-    shard: usize,
-    id: SocketId,
+pub struct End {
+    pub side: usize,
+    pub shard: usize,
+    pub id: SocketId,
 }
 
-fn seeds() -> std::ops::Range<u64> {
+pub fn seeds() -> std::ops::Range<u64> {
     0..12
 }
 
 /// Every other seed is over IPv6.
-fn address_of(side: usize, seed: u64) -> SocketAddr {
+pub fn address_of(side: usize, seed: u64) -> SocketAddr {
     match seed % 2 {
         0 => SocketAddr::from((ADDRESSES[side], 80)),
         _ => SocketAddr::from((ADDRESSES_V6[side], 80)),
     }
 }
 
-fn shards_of(seed: u64) -> u16 {
+pub fn shards_of(seed: u64) -> u16 {
     2 + (seed % 3) as u16
 }
 
@@ -400,7 +551,7 @@ fn opened_flows_stay_with_their_shard() {
         let pins = |host: &mut Host| {
             // Pinning again succeeds only where nothing is pinned.
             let any = |shard: &mut Shard<HeapMemory>| {
-                let tuple = millrace_shard::Tuple::new(
+                let tuple = Tuple::new(
                     SocketAddr::from((ADDRESSES[B], 5008)),
                     SocketAddr::from((ADDRESSES[A], 80)),
                 )

@@ -1,0 +1,304 @@
+//! Buckets of flows go from one shard to another while traffic flows.
+//!
+//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits ([`Stray::Awaited`]). Then the old one gives
+//! ([`Shard::give`]) and hands over whatever still comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there is no moment
+//! at which a frame meets a shard that does not know its connection. Every other shard learns of it at any time ([`Shard::assign`]): until then it hands
+//! frames to the old owner, which hands them on.
+//!
+//! What moves is connections that a program has, or had. What is about to begin or as good as over stays where it is, and so does a connection whose port the
+//! program had bound or for which there is no room: such flows are pinned.
+
+use std::net::SocketAddr;
+
+use millrace_tcp::Instant;
+
+use crate::memory::Memory;
+use crate::neighbour::Handle;
+use crate::shard::Shard;
+use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
+use crate::steer::Steer;
+use crate::table::{Place, Tuple};
+
+#[cfg(doc)]
+use crate::steer::Stray;
+
+/// What one shard hands to another.
+pub struct Parcel {
+    buckets: Vec<usize>,
+    streams: Vec<Moved>,
+    /// Flows of these buckets that are elsewhere, and in which shard.
+    pins: Vec<(Tuple, u16)>,
+    /// Listeners that have answered with SYN cookies, and until when these may come back.
+    cookies: Vec<(SocketAddr, Instant)>,
+}
+
+/// A connection on its way.
+pub struct Moved {
+    id: SocketId,
+    socket: Box<Socket>,
+    /// What has come and was not read, holes included.
+    received: Vec<u8>,
+}
+
+/// What has become of a parcel.
+#[derive(Default)]
+pub struct Taken {
+    /// Each connection by the name that it had, and the one that it has now.
+    pub moved: Vec<(SocketId, SocketId)>,
+    /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]); they are pinned there.
+    pub refused: Vec<Moved>,
+}
+
+impl Parcel {
+    /// How many connections are in it.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+}
+
+impl<M: Memory> Shard<M> {
+    /// These buckets are about to become this shard's. Until they have been taken it begins no connection in them, and frames of their flows wait.
+    pub fn expect(&mut self, buckets: &[usize]) {
+        if let Some(steer) = &mut self.config.steer {
+            for &bucket in buckets {
+                steer.groups.release(bucket);
+            }
+        }
+    }
+
+    /// These buckets are another shard's from now on, and were a third one's.
+    pub fn assign(&mut self, buckets: &[usize], to: u16) {
+        if let Some(steer) = &mut self.config.steer {
+            for &bucket in buckets {
+                steer.groups.assign(bucket, to);
+            }
+        }
+    }
+
+    /// Sockets for datagrams that only this shard knows of because their flow is in one of these buckets: others are to stand in for them
+    /// ([`Shard::stand_in_datagram`]) before it goes.
+    pub fn datagrams_in(&self, buckets: &[usize]) -> Vec<SocketId> {
+        let Some(steer) = &self.config.steer else {
+            return Vec::new();
+        };
+        let chosen = chosen(steer, buckets);
+        let found = self.udp.table.iter().filter(|(tuple, _)| chosen(tuple));
+        found
+            .filter_map(|(_, place)| {
+                let Place::Stream(index) = place else {
+                    return None;
+                };
+                match &self.sockets.get(index)?.kind {
+                    Kind::Datagram(datagram)
+                        if datagram.home.is_none() && !datagram.bound_by_program =>
+                    {
+                        Some(SocketId::new(index, self.sockets.generation(index)))
+                    }
+                    _ => None,
+                }
+            })
+            .collect()
+    }
+
+    /// Gives these buckets, those of them that are this shard's, to another, which expects them. `None` while something is about to leave: to be asked again after a
+    /// [`Shard::transmit`] that has met no full port, so that nothing of a connection leaves here after the first that leaves there.
+    pub fn give(&mut self, buckets: &[usize], to: u16) -> Option<Parcel> {
+        if self.stalled.is_some() || !self.replies.is_empty() {
+            return None;
+        }
+        let steer = self.config.steer.as_ref()?;
+        let own = steer.own;
+        let mut buckets = buckets.to_vec();
+        buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
+        let chosen = chosen(steer, &buckets);
+        let here: Vec<(Tuple, Place)> = self
+            .table
+            .iter()
+            .filter(|(tuple, _)| chosen(tuple))
+            .collect();
+        let mut pins = self.pins.take(&chosen);
+        let mut streams = Vec::new();
+        for (tuple, place) in here {
+            match place {
+                Place::Stream(index) if self.may_move(index) => {
+                    streams.extend(self.take_out(index));
+                }
+                _ => pins.push((tuple, own)),
+            }
+        }
+        self.counters.connections_given += streams.len() as u64;
+        let cookies = self.sockets.iter().filter_map(|(_, socket)| {
+            let Kind::Listener(listener) = &socket.kind else {
+                return None;
+            };
+            let some = listener.cookies_until > Instant::from_micros(0);
+            some.then_some((listener.local, listener.cookies_until))
+        });
+        let cookies = cookies.collect();
+        self.assign(&buckets, to);
+        Some(Parcel {
+            buckets,
+            streams,
+            pins,
+            cookies,
+        })
+    }
+
+    /// Takes what another shard has given. Frames that have waited for these buckets are to be put in again, in their order.
+    pub fn take(&mut self, parcel: Parcel, from: u16, now: Instant) -> Taken {
+        let Some(own) = self.config.steer.as_ref().map(|steer| steer.own) else {
+            return Taken {
+                moved: Vec::new(),
+                refused: parcel.streams,
+            };
+        };
+        self.assign(&parcel.buckets, own);
+        for (tuple, shard) in parcel.pins {
+            if shard != own {
+                // They were counted where they were.
+                self.pins.insert(tuple, shard, usize::MAX);
+            }
+        }
+        for (local, until) in parcel.cookies {
+            self.expect_cookies(local, until);
+        }
+        let mut taken = Taken::default();
+        for moved in parcel.streams {
+            let (id, tuple) = (moved.id, moved.tuple());
+            match self.put_in(moved, now) {
+                Ok(new) => taken.moved.push((id, new)),
+                Err(moved) => {
+                    taken.refused.push(moved);
+                    if let Some(tuple) = tuple {
+                        self.pins.insert(tuple, from, usize::MAX);
+                    }
+                }
+            }
+        }
+        self.counters.connections_taken += taken.moved.len() as u64;
+        taken
+    }
+
+    /// Puts back what the other shard had no room for; returns old and new names. One for which there is no room here either, any more, is lost.
+    pub fn put_back(&mut self, refused: Vec<Moved>, now: Instant) -> Vec<(SocketId, SocketId)> {
+        let mut moved = Vec::new();
+        for one in refused {
+            let id = one.id;
+            match self.put_in(one, now) {
+                Ok(new) => moved.push((id, new)),
+                Err(_) => self.counters.connections_lost += 1,
+            }
+        }
+        moved
+    }
+
+    /// Whether the connection at `index` is one that moves.
+    fn may_move(&self, index: u32) -> bool {
+        let Some(socket) = self.sockets.get(index) else {
+            return false;
+        };
+        // A queue of a listener's is its shard's; so is a bound port; and both ends of a conversation with oneself stay together.
+        let stays = Marks::UNACCEPTED | Marks::BOUND | Marks::LOCAL | Marks::EARLY | Marks::DEAD;
+        socket.stream().is_some() && !socket.marks.intersects(stays | Marks::ENDING)
+    }
+
+    /// Takes a connection out of everything that knows it here.
+    fn take_out(&mut self, index: u32) -> Option<Moved> {
+        let id = SocketId::new(index, self.sockets.generation(index));
+        let mut socket = Box::new(self.sockets.remove(index)?);
+        self.wheel.cancel(index);
+        let orphan = socket.marks.contains(Marks::ORPHAN);
+        self.orphans -= u32::from(orphan);
+        socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
+        let (owner, reuse) = (socket.owner, socket.options.reuse.address);
+        let stream = socket.stream_mut()?;
+        self.table.remove(&stream.tuple);
+        self.ports.remove_connection(stream.tuple.local(), reuse);
+        stream.hop = Handle::NONE;
+        stream.armed = Instant::NEVER;
+        stream.send.leave(&mut self.send_pool);
+        let received = stream.recv.take_bytes(&mut self.memory, owner);
+        Some(Moved {
+            id,
+            socket,
+            received,
+        })
+    }
+
+    /// Puts a connection in; given back, as it was, when there is no room.
+    fn put_in(&mut self, moved: Moved, now: Instant) -> Result<SocketId, Moved> {
+        let Moved {
+            id,
+            mut socket,
+            received,
+        } = moved;
+        let owner = socket.owner;
+        let full = self.sockets.is_full();
+        let Some(stream) = socket.stream_mut().filter(|_| !full) else {
+            return Err(Moved {
+                id,
+                socket,
+                received,
+            });
+        };
+        let at = stream.recv.consumed();
+        if !received.is_empty() && !stream.recv.store(&mut self.memory, owner, at, &received) {
+            return Err(Moved {
+                id,
+                socket,
+                received,
+            });
+        }
+        stream.send.join(&mut self.send_pool);
+        stream.tuning.since = now;
+        let (tuple, reuse) = (stream.tuple, socket.options.reuse.address);
+        self.orphans += u32::from(socket.marks.contains(Marks::ORPHAN));
+        let Ok(index) = self.sockets.insert(*socket) else {
+            unreachable!("there was room");
+        };
+        self.table.insert(tuple, Place::Stream(index));
+        self.ports.add_connection(tuple.local(), reuse);
+        if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) {
+            stream.arm(&mut self.wheel, index);
+        }
+        self.mark_changed(index);
+        self.mark_ready(index);
+        Ok(SocketId::new(index, self.sockets.generation(index)))
+    }
+
+    /// SYN cookies that another shard's part of a listener has given out may come back here.
+    fn expect_cookies(&mut self, local: SocketAddr, until: Instant) {
+        let is_meant = |(_, socket): &(u32, &Socket)| matches!(&socket.kind, Kind::Listener(listener) if listener.local == local);
+        let meant = self.sockets.iter().filter(is_meant);
+        let meant: Vec<u32> = meant.map(|(index, _)| index).collect();
+        for index in meant {
+            let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+            if let Some(listener) = listener {
+                listener.cookies_until = listener.cookies_until.max(until);
+            }
+        }
+    }
+}
+
+impl Moved {
+    fn tuple(&self) -> Option<Tuple> {
+        self.socket.stream().map(|stream: &Stream| stream.tuple)
+    }
+}
+
+/// Whether a flow is in one of these buckets.
+fn chosen(steer: &Steer, buckets: &[usize]) -> impl Fn(&Tuple) -> bool + use<> {
+    let mut which = vec![false; steer.groups.buckets()];
+    for &bucket in buckets {
+        if let Some(which) = which.get_mut(bucket) {
+            *which = true;
+        }
+    }
+    let (hash, groups) = (steer.hash.clone(), steer.groups.clone());
+    move |tuple| which[groups.bucket(hash.tag(tuple))]
+}
