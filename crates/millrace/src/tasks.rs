@@ -103,6 +103,14 @@ struct Slot {
     waker: Option<Arc<TaskWaker>>,
 }
 
+impl Slot {
+    /// Nobody who knows its task means the next one.
+    fn end(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.waker = None;
+    }
+}
+
 /// The tasks of one stack.
 pub(crate) struct Tasks {
     number: u64,
@@ -208,26 +216,42 @@ impl Tasks {
             (task, waker.clone())
         };
         let waker = Waker::from(waker);
-        if task.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Pending {
-            self.slots.borrow_mut()[index as usize].task = Some(task);
-            return;
+        let is_over = task.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(());
+        if !is_over {
+            let slot = &mut self.slots.borrow_mut()[index as usize];
+            if slot.generation == generation {
+                slot.task = Some(task);
+                return;
+            }
         }
         // Outside of any borrow: what it held may wake others.
         drop(task);
         let mut slots = self.slots.borrow_mut();
         let slot = &mut slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.waker = None;
-        self.live.set(self.live.get() - 1);
-        self.vacant.borrow_mut().push(index);
+        // Unless it has had all of them dropped, and itself.
+        if slot.generation == generation {
+            slot.end();
+            self.live.set(self.live.get() - 1);
+            self.vacant.borrow_mut().push(index);
+        }
     }
 
-    /// Drops all of them.
+    /// Drops all of them. Those that will still be woken are not known any more.
     pub(crate) fn clear(&self) {
-        let slots = std::mem::take(&mut *self.slots.borrow_mut());
-        self.ready.borrow_mut().clear();
-        self.live.set(0);
-        drop(slots);
+        let mut tasks = Vec::new();
+        {
+            let mut slots = self.slots.borrow_mut();
+            let mut vacant = self.vacant.borrow_mut();
+            vacant.clear();
+            for (index, slot) in (0..).zip(slots.iter_mut()) {
+                tasks.extend(slot.task.take());
+                slot.end();
+                vacant.push(index);
+            }
+            self.ready.borrow_mut().clear();
+            self.live.set(0);
+        }
+        drop(tasks);
     }
 }
 

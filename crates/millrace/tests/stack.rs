@@ -1,7 +1,9 @@
 //! A stack on the caller's thread, blocking and with tasks.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use millrace::congestion::{Acked, Controller, Custom, Window};
@@ -391,4 +393,48 @@ fn everything_goes_when_it_is_dropped() {
         two.poll();
     }
     assert_eq!((one.usage().sockets, two.usage().sockets), (0, 0));
+}
+
+#[test]
+fn tasks_that_are_cancelled_are_gone_for_those_who_would_wake_them() {
+    let stack = loopback();
+    let listener = Rc::new(TcpListener::bind(&stack, at(80)).expect("free"));
+    for _ in 0..3 {
+        for _ in 0..4 {
+            let (listener, here) = (listener.clone(), stack.clone());
+            stack.spawn(async move {
+                let waits = here.timeout(Duration::from_secs(1), listener.accept_async());
+                waits.await
+            });
+        }
+        // One that is over leaves its place to another.
+        stack.spawn(async {});
+        stack.poll();
+        stack.cancel_tasks();
+        // It wakes those who waited.
+        let _client = TcpStream::connect(&stack, at(80)).expect("connected");
+        stack.poll();
+        listener.accept().expect("it is nobody else's");
+        assert_eq!(stack.block_on(stack.spawn(async { 7 })), 7);
+    }
+}
+
+#[test]
+fn a_task_may_cancel_all_and_itself() {
+    let stack = loopback();
+    let told = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let (here, told) = (stack.clone(), told.clone());
+        stack.spawn(async move {
+            here.cancel_tasks();
+            told.set(told.get() + 1);
+            here.sleep(Duration::from_secs(1)).await;
+            told.set(told.get() + 100);
+        });
+    }
+    for _ in 0..3 {
+        stack.poll();
+    }
+    assert_eq!(told.get(), 1, "the first one, until it waits");
+    assert_eq!(stack.block_on(stack.spawn(async { 7 })), 7);
 }
