@@ -56,7 +56,8 @@ impl TcpStream {
         TcpStream::begin_from(stack, None, address, options)
     }
 
-    /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0.
+    /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard. A port
+    /// that is said may have its answers go to another.
     ///
     /// # Errors
     /// Those of [`TcpStream::begin`] and of `bind`.
@@ -68,9 +69,12 @@ impl TcpStream {
     ) -> io::Result<TcpStream> {
         stack.with(|core| {
             core.read_clock();
+            let mut options = *options.of(core)?;
+            // Which port is a good one depends on the peer.
+            options.address_only = true;
             let id = core
                 .shard
-                .connect(OWNER, local, address, options.of(core)?, core.now)
+                .connect(OWNER, local, address, &options, core.now)
                 .map_err(system)?;
             Ok(TcpStream {
                 socket: Socket::new(stack, id),
