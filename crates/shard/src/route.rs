@@ -68,6 +68,11 @@ impl<A: Address> Prefixes<A> {
         let mut all: Vec<_> = on_link.chain(beyond).collect();
         // The order among equals stays: a prefix of ours goes before the same prefix behind a gateway.
         all.sort_by_key(|&(len, ..)| std::cmp::Reverse(len));
+        // A host of many addresses has few prefixes.
+        all.dedup_by(|(len, address, gateway), (other_len, other, before)| {
+            let same = len == other_len && address.is_same(*other, A::mask(*len));
+            same && gateway.is_none() && before.is_none()
+        });
         let prefix = |(len, address, gateway)| Prefix {
             address,
             mask: A::mask(len),
@@ -130,6 +135,9 @@ pub struct Routes {
     /// The first address, which nearly every packet is for.
     first: Own,
     others: Box<[Own]>,
+    /// The addresses of those in their order, of which there may be thousands, and one of each of their prefixes.
+    other_addresses: Box<[Ipv4Addr]>,
+    other_prefixes: Box<[Own]>,
     prefixes: Prefixes<Ipv4Addr>,
     loopback: bool,
     any: bool,
@@ -139,11 +147,18 @@ impl Routes {
     /// The routes of a configuration.
     pub fn new(config: &Config) -> Routes {
         let mut own = config.addresses.iter().copied().map(Own::new);
+        let first = own.next();
+        let others: Box<[Own]> = own.collect();
+        let mut addresses: Vec<Ipv4Addr> = others.iter().map(|own| own.address).collect();
+        addresses.sort_unstable();
+        let mut prefixes = others.to_vec();
+        prefixes.sort_unstable_by_key(|own| (own.mask, own.address));
+        prefixes.dedup_by(|own, before| own.mask == before.mask && own.on_link(before.address));
         Routes {
-            first: own
-                .next()
-                .unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32))),
-            others: own.collect(),
+            first: first.unwrap_or_else(|| Own::new((Ipv4Addr::UNSPECIFIED, 32))),
+            other_addresses: addresses.into(),
+            other_prefixes: prefixes.into(),
+            others,
             prefixes: Prefixes::new(&config.addresses, &config.routes)
                 .or_all_on_link(config.only_station.is_some()),
             loopback: config.loopback,
@@ -189,7 +204,7 @@ impl Routes {
     /// Whether `address` is of this host on the link.
     #[inline]
     pub fn is_own(&self, address: Ipv4Addr) -> bool {
-        address == self.first.address || self.is_other(|own| own.address == address)
+        address == self.first.address || self.is_other(address)
     }
 
     /// Whether `address` is this host: an address of its own or 127.0.0.0/8.
@@ -208,7 +223,7 @@ impl Routes {
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         address.is_broadcast()
             || self.first.is_broadcast(address)
-            || self.is_other(|own| own.is_broadcast(address))
+            || self.is_other_broadcast(address)
     }
 
     /// Whether a packet from the link may have this source (RFC 1122 3.2.1.3): one host, and not this one.
@@ -218,17 +233,28 @@ impl Routes {
             && !source.is_loopback()
             && source != self.first.address
             && !self.first.is_broadcast(source)
-            && !self.is_other(|own| own.address == source || own.is_broadcast(source))
+            && !self.is_other(source)
+            && !self.is_other_broadcast(source)
     }
 
-    /// Whether an address other than the first is one of those. Most hosts have no other.
+    /// Whether it is an address other than the first. Most hosts have no other.
     #[inline(always)]
-    fn is_other(&self, is_one: impl Fn(&Own) -> bool) -> bool {
+    fn is_other(&self, address: Ipv4Addr) -> bool {
         #[cold]
-        fn search(others: &[Own], is_one: impl Fn(&Own) -> bool) -> bool {
-            others.iter().any(is_one)
+        fn search(others: &[Ipv4Addr], address: Ipv4Addr) -> bool {
+            others.binary_search(&address).is_ok()
         }
-        !self.others.is_empty() && search(&self.others, is_one)
+        !self.other_addresses.is_empty() && search(&self.other_addresses, address)
+    }
+
+    /// Whether it means all hosts of the prefix of an address other than the first.
+    #[inline(always)]
+    fn is_other_broadcast(&self, address: Ipv4Addr) -> bool {
+        #[cold]
+        fn search(prefixes: &[Own], address: Ipv4Addr) -> bool {
+            prefixes.iter().any(|own| own.is_broadcast(address))
+        }
+        !self.other_prefixes.is_empty() && search(&self.other_prefixes, address)
     }
 
     fn own(&self) -> impl Iterator<Item = &Own> {
