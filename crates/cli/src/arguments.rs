@@ -13,7 +13,7 @@ use millrace_tcp::Algorithm;
 use crate::link;
 
 /// Ethernet's.
-const DEFAULT_MTU: u16 = 1500;
+pub const DEFAULT_MTU: u16 = 1500;
 
 /// A user-level TCP/IP stack that runs the programs you have, unmodified.
 #[derive(Debug, Parser)]
@@ -50,6 +50,8 @@ pub enum Command {
     Doctor(crate::doctor::DoctorArguments),
     /// A software network card in front of the kernel's own stack, with receive offload
     Nic(crate::nic::NicArguments),
+    /// Load a server with connections of a stack of its own, and say how it answers
+    Load(crate::load::LoadArguments),
     /// The engine's own process; started by run and up
     #[command(hide = true)]
     Engine(EngineArguments),
@@ -189,7 +191,7 @@ pub struct EngineArguments {
 }
 
 /// An address with the length of its prefix.
-fn address(text: &str) -> Result<(IpAddr, u8), String> {
+pub fn address(text: &str) -> Result<(IpAddr, u8), String> {
     let Some((ip, bits)) = text
         .split_once('/')
         .and_then(|(ip, bits)| Some((ip.parse::<Ipv6Addr>().ok()?, bits.parse::<u8>().ok()?)))

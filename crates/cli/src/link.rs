@@ -10,13 +10,13 @@ use millrace_port::spec::Spec;
 use crate::arguments::LinkArguments;
 
 /// Default addresses: documented in `--help` and the README.
-const DEFAULT_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), 24);
+pub const DEFAULT_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), 24);
 const DEFAULT_HOST_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), 24);
 /// What IPv6 needs (RFC 8200 5).
 const MTU_MIN_V6: u16 = 1280;
 
 /// An address with the length of its prefix.
-type Address = (IpAddr, u8);
+pub type Address = (IpAddr, u8);
 
 /// The link that the arguments ask for; where they say nothing the defaults stand.
 pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
@@ -267,7 +267,7 @@ fn network((ip, len): Address) -> IpAddr {
 }
 
 /// The first host address of a prefix that nobody of `taken` has.
-fn free_beside(prefix: Address, taken: &[Address]) -> anyhow::Result<Address> {
+pub fn free_beside(prefix: Address, taken: &[Address]) -> anyhow::Result<Address> {
     let (like, len) = prefix;
     let step = 1u128 << (128 - u32::from(width(like)));
     let first = bits(network(prefix));

@@ -5,6 +5,7 @@ mod client;
 mod doctor;
 mod engine_process;
 mod link;
+mod load;
 mod nic;
 mod program;
 mod run;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Ss(arguments) => ss::ss(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Nic(arguments) => nic::nic(&arguments),
+        Command::Load(arguments) => load::load(&arguments),
         Command::Engine(arguments) => engine_process::serve(&arguments),
     };
     match outcome {

@@ -199,6 +199,29 @@ fn in_virtual_time(name: &str, argument: &[&str], lines: usize) -> Result<()> {
     Ok(())
 }
 
+/// The kernel's end echoes; with nobody there it says that.
+fn load_on_the_kernel() -> Result<()> {
+    scenario::prepare()?;
+    let (namespace, directory) = (Namespace::create()?, Directory::create()?);
+    let program = compile::program("server")?;
+    let mut words = command(&[&program[..], "echo", "0.0.0.0", "7"]);
+    let mut server = Process::spawn(&namespace, &directory, words)?;
+    wait_until("the server is ready", seconds(10), || {
+        server.ensure_not_failed()?;
+        Ok(server.stdout().contains("ready"))
+    })?;
+    for (port, good) in [("7", true), ("8", false)] {
+        words = command(&[example("load")?, format!("10.77.0.1:{port}")]);
+        words.args(["20", "1"]);
+        let ended = Process::spawn(&namespace, &directory, words)?.wait(seconds(30))?;
+        let said = format!("{}{}", ended.text(), String::from_utf8_lossy(&ended.stderr));
+        ensure!(ended.success().is_ok() == good, "{said}");
+        ensure!(said.contains("per second") == good, "{said}");
+        ensure!(good || said.contains("20 failed"), "{said}");
+    }
+    server.stop(Signal::TERM, seconds(10)).map(drop)
+}
+
 /// A key that is none is named.
 fn tls_names_what_it_cannot_read() -> Result<()> {
     scenario::prepare()?;
@@ -227,6 +250,11 @@ fn vegas() {
 #[test]
 fn simulate() {
     in_virtual_time("simulate", &["20"], 20).expect("the same again");
+}
+
+#[test]
+fn load() {
+    load_on_the_kernel().expect("a load");
 }
 
 #[test]
