@@ -1,7 +1,7 @@
 //! The adapters that build without a download keep the contract of `bench/peers/README.md`. They are all tested here, since cargo gives a test no programs but
 //! those of its own package.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -58,4 +58,17 @@ fn keeps_the_contract(program: &Path, stack: &str) {
 #[test]
 fn smoltcp_keeps_the_contract() {
     keeps_the_contract(Path::new(SMOLTCP), "smoltcp 0.14");
+}
+
+#[test]
+fn lwip_keeps_the_contract() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lwip/pair.c");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("millrace-peer-lwip");
+    let status = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-I/usr/include/lwip", "-o"])
+        .args([&program, &source])
+        .status()
+        .expect("cc");
+    assert!(status.success(), "cc: {status}");
+    keeps_the_contract(&program, "lwIP 2.1.3");
 }
