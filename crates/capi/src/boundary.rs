@@ -6,7 +6,7 @@
 
 mod engine;
 mod epoll;
-mod pointer;
+pub(crate) mod pointer;
 mod socket;
 mod stack;
 mod transfer;

@@ -13,6 +13,7 @@ use millrace::{Instant, Owner, Poll, SocketId, Stack};
 use rustix::event::{Timespec, epoll};
 
 use crate::epoll::Set;
+use crate::mtcp::periodic::Periodic;
 use crate::outcome::Outcome;
 use crate::packets::Packets;
 use crate::pipe::End;
@@ -30,6 +31,10 @@ pub struct Host {
     pub packets: Option<RefCell<Packets>>,
     /// The time is the caller's: nothing waits.
     pub manual: bool,
+    /// How many things there may be at once.
+    pub most: u32,
+    /// What a context of mTCP's does beside its calls.
+    pub periodic: Option<Periodic>,
     /// Something was lent to the program by the call before: see [`crate::lend`].
     pub lent: Cell<Option<Lent>>,
 }
@@ -208,8 +213,22 @@ impl Host {
             things: RefCell::default(),
             packets: packets.map(RefCell::new),
             manual,
+            most: u32::MAX,
+            periodic: None,
             lent: Cell::new(None),
         }
+    }
+
+    /// Whether so many things more may be made.
+    ///
+    /// # Errors
+    /// `ENFILE`.
+    pub fn ensure_room(&self, count: usize) -> Outcome<()> {
+        let things = self.things.borrow();
+        let held = things.all.len() - things.vacant.len();
+        (held + count <= self.most as usize)
+            .then_some(())
+            .ok_or(libc::ENFILE)
     }
 
     /// Does what there is to do now, and notes who has become ready. Returns how much that was.
@@ -224,6 +243,9 @@ impl Host {
             }
             None => self.stack.poll(),
         };
+        if let Some(periodic) = &self.periodic {
+            self.beat(periodic);
+        }
         done + self.note_changed()
     }
 
@@ -258,11 +280,17 @@ impl Host {
         if self.manual || self.packets.is_some() {
             return Err(libc::EAGAIN);
         }
+        let interrupted = || self.periodic.as_ref().is_some_and(Periodic::is_interrupted);
+        if interrupted() {
+            return Err(libc::EINTR);
+        }
         let now = self.stack.read_clock();
         if until.is_some_and(|until| until <= now) {
             return Err(libc::EAGAIN);
         }
-        let first = [until, self.stack.deadline()].into_iter().flatten().min();
+        let beat = self.periodic.as_ref().and_then(Periodic::deadline);
+        let all = [until, self.stack.deadline(), beat];
+        let first = all.into_iter().flatten().min();
         let span = first.map(|first| match first > now {
             true => Duration::from_micros((first - now).as_micros()),
             false => Duration::ZERO,
@@ -273,6 +301,7 @@ impl Host {
         });
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         match epoll::wait(self.stack.descriptor(), &mut events, span.as_ref()) {
+            Ok(_) if interrupted() => Err(libc::EINTR),
             Ok(_) => Ok(()),
             Err(error) => Err(error.raw_os_error()),
         }

@@ -13,6 +13,7 @@ mod epoll;
 mod here;
 mod host;
 mod lend;
+mod mtcp;
 mod numbers;
 mod options;
 mod outcome;

@@ -52,6 +52,12 @@ pub fn explain(text: impl Into<String>) {
     let _ = TEXT.try_with(|kept| *kept.borrow_mut() = CString::new(text).unwrap_or_default());
 }
 
+/// [`text`], for ourselves.
+pub fn words() -> String {
+    let words = TEXT.try_with(|kept| kept.borrow().to_string_lossy().into_owned());
+    words.unwrap_or_default()
+}
+
 /// What was said of the last failure on this thread that needed words.
 pub fn text() -> *const c_char {
     TEXT.try_with(|kept| kept.borrow().as_ptr())

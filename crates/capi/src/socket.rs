@@ -96,6 +96,7 @@ impl Host {
             (kind, _) if kind & !0xf != 0 => return Err(libc::EINVAL),
             _ => return Err(libc::ESOCKTNOSUPPORT),
         };
+        self.ensure_room(1)?;
         let options = Options::default();
         let id = self.shard(|shard, _| match datagrams {
             true => shard.datagram(OWNER, &options, u32::MAX),
@@ -208,7 +209,13 @@ impl Host {
         }
         if !connecting {
             self.stack.read_clock();
-            self.shard(|shard, now| shard.connect_bound(id, remote, now))?;
+            self.shard(|shard, now| {
+                // From a port that the program chose, answers may be another shard's by their tag, and that one would refuse them.
+                if !remote.ip().is_loopback() && shard.must_pin(id, remote).is_some() {
+                    return Err(millrace::Error::AddressNotAvailable);
+                }
+                shard.connect_bound(id, remote, now)
+            })?;
             id = self.look(key, |socket| {
                 socket.connecting = true;
                 socket.id
@@ -258,6 +265,7 @@ impl Host {
         if datagrams {
             return Err(libc::EOPNOTSUPP);
         }
+        self.ensure_room(1)?;
         let id = self.waiting(key, Side::Read, false, |id| {
             self.shard(|shard, _| shard.accept(id))
         })?;
@@ -639,6 +647,79 @@ impl Cursor<'_> {
             now.copy_from_slice(&piece[..len]);
             out = later;
             self.at += len;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    use millrace::{Builder, Capabilities, Link, Mac, Offload, Port, PortCounters, RxMeta};
+
+    use super::*;
+
+    /// A port that nothing comes from.
+    struct Void;
+
+    impl Port for Void {
+        fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
+            Ok(None)
+        }
+
+        fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
+            Ok(true)
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities {
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                mtu: 1500,
+                tx_checksum: false,
+                tx_segmentation_max: 0,
+                rx_aggregated: false,
+                trusted_checksum: false,
+                queues: 2,
+            }
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters::default()
+        }
+    }
+
+    /// A port that the program chose does for a connection only if its answers come back to the shard.
+    #[test]
+    fn a_bound_port_whose_answers_go_elsewhere_is_refused() {
+        let parts = Builder::new()
+            .link(Link::custom(vec![Box::new(Void), Box::new(Void)]))
+            .address(Ipv4Addr::new(10, 0, 0, 1), 24)
+            .parts(2)
+            .expect("two shards");
+        let hosts = parts.into_iter().map(|part| {
+            let stack = part.stack().expect("descriptors");
+            Host::new(stack, false, None)
+        });
+        let hosts: Vec<Host> = hosts.collect();
+        let remote = SocketAddr::from(([10, 0, 0, 2], 80));
+        for port in 1000..1050 {
+            let begun = hosts.iter().filter(|host| {
+                let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
+                let key = host.socket(libc::AF_INET, kind, 0).expect("room");
+                let local = SocketAddr::from(([10, 0, 0, 1], port));
+                host.bind(key, local).expect("free");
+                match host.connect(key, Some(remote)) {
+                    Err(libc::EINPROGRESS) => true,
+                    Err(libc::EADDRNOTAVAIL) => false,
+                    other => panic!("{other:?}"),
+                }
+            });
+            assert_eq!(begun.count(), 1, "port {port}");
         }
     }
 }

@@ -54,4 +54,17 @@ fn every_function_has_a_version() {
     functions.sort();
     functions.dedup();
     assert_eq!(named(&versions, "mr_"), functions);
+    let declared: String = ["mtcp_api.h", "mtcp_epoll.h"]
+        .map(|name| std::fs::read_to_string(root.join("include").join(name)).expect("a header"))
+        .concat();
+    let called = declared
+        .lines()
+        .filter_map(|line| line.split("//").next()?.split_once('('))
+        .map(|(before, _)| before.rsplit([' ', '*']).next().unwrap_or(before));
+    let mut functions: Vec<String> = called
+        .filter(|name| name.starts_with("mtcp_"))
+        .map(str::to_owned)
+        .collect();
+    functions.sort();
+    assert_eq!(named(&versions, "mtcp_"), functions);
 }

@@ -53,7 +53,11 @@ fn flags(what: &[&str]) -> Vec<String> {
 }
 
 fn sources() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(here().join("tests/c")).expect("programs");
+    c_files("tests/c")
+}
+
+fn c_files(directory: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(here().join(directory)).expect("programs");
     let mut files: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
@@ -162,14 +166,51 @@ fn the_archive_under_the_address_sanitizer() {
 #[test]
 fn under_valgrind() {
     let program = compile("valgrind", &["gcc", "-std=gnu11"], &sources(), &shared());
-    run(Command::new("valgrind")
+    run(&mut valgrind(&program));
+}
+
+/// A program written for mTCP, by every compiler and under every check.
+#[test]
+fn for_mtcp() {
+    let files = c_files("tests/mtcp");
+    let compilers: [&[&str]; 4] = [
+        &["gcc", "-std=gnu11"],
+        &["clang-14", "-std=gnu11"],
+        &["g++", "-x", "c++", "-std=gnu++14"],
+        &["clang++-14", "-x", "c++", "-std=gnu++14"],
+    ];
+    for compiler in compilers {
+        let name = format!("mtcp-{}", compiler[0]);
+        run(&mut Command::new(compile(
+            &name,
+            compiler,
+            &files,
+            &shared(),
+        )));
+    }
+    let sanitized = [
+        "gcc",
+        "-std=gnu11",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ];
+    let program = compile("mtcp-sanitized", &sanitized, &files, &archive());
+    run(&mut Command::new(program));
+    let program = compile("mtcp-valgrind", &["gcc", "-std=gnu11"], &files, &shared());
+    run(&mut valgrind(&program));
+}
+
+fn valgrind(program: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command
         .args([
             "--error-exitcode=9",
             "--leak-check=full",
             "--errors-for-leak-kinds=definite",
             "--quiet",
         ])
-        .arg(program));
+        .arg(program);
+    command
 }
 
 /// The shared object shows the functions of the header with their version, and nothing else.

@@ -69,7 +69,7 @@ pub use stream::TcpStream;
 pub use tasks::JoinHandle;
 pub use udp::{Received, UdpSocket};
 
-pub use millrace_port::{Port, RxMeta, xdp};
+pub use millrace_port::{Counters as PortCounters, Port, RxMeta, xdp};
 pub use millrace_shard::{
     Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Error, FastOpenKeys, HeapMemory, How,
     Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,

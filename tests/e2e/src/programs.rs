@@ -1,6 +1,7 @@
 //! How the programs that several scenarios use are configured.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -23,8 +24,13 @@ impl Nginx<'_> {
     /// In the foreground, with a master, two workers that are `www-data`, and the files of `www` in the world's directory. The words to
     /// start it with.
     pub fn configure(self, world: &World) -> Result<Vec<String>> {
-        let root = world.directory().display();
-        fs::create_dir_all(world.directory().join("www"))?;
+        self.configure_in(world.directory())
+    }
+
+    /// As [`Nginx::configure`], in any directory.
+    pub fn configure_in(self, directory: &Path) -> Result<Vec<String>> {
+        let root = directory.display();
+        fs::create_dir_all(directory.join("www"))?;
         let Nginx {
             port,
             main,
@@ -40,7 +46,7 @@ impl Nginx<'_> {
              http {{ access_log off; tcp_nopush on; keepalive_requests 1000000; types {{ }} default_type application/octet-stream;\n\
              {temporary}\n{http}\nserver {{ listen {port}; root {root}/www; {server} }} }}\n"
         );
-        let path = world.directory().join("nginx.conf");
+        let path = directory.join("nginx.conf");
         fs::write(&path, text)?;
         // A binary upgrade needs the whole path.
         Ok(vec![
