@@ -9,6 +9,7 @@
 //
 // Errors are -1 and errno. A null pointer is EFAULT, as is one below 4096 and one that is not aligned; what else it points to has to be there. A length of 0 needs no memory, and does
 // what it does on Linux; one above SSIZE_MAX is EINVAL. A call before the thread has a stack, or after it was ended, is ENODEV where a new thing is to be made, EBADF elsewhere.
+// A call that would wait where time or packets are the caller's is EAGAIN, a connect EINPROGRESS: nothing can come meanwhile.
 // A failure inside the library that nobody has thought of is ENOTRECOVERABLE: end the stack then.
 //
 // No function may be called from a signal handler, and after fork the child may call none: the stack is the parent's.

@@ -412,4 +412,43 @@ mod tests {
             assert_eq!(find(level, name), Err(libc::ENOPROTOOPT));
         }
     }
+
+    /// docs/embedding.md lists what is implemented: every option that it names is, and no other.
+    #[test]
+    fn the_documentation_lists_them_all() {
+        let page = include_str!("../../../docs/embedding.md");
+        let start = page.find("Options, by Linux's numbers:").expect("a list");
+        let list = &page[start..start + page[start..].find("Any other is").expect("its end")];
+        let mut listed: Vec<&str> = list
+            .split('`')
+            .filter(|word| word.contains('_') && !word.contains(' '))
+            .collect();
+        listed.sort_unstable();
+        // Those that are no number of the shard's, by name.
+        let mut known = vec![
+            "SO_RCVTIMEO",
+            "SO_SNDTIMEO",
+            "SO_BROADCAST",
+            "SO_TYPE",
+            "SO_DOMAIN",
+            "SO_PROTOCOL",
+            "SO_ACCEPTCONN",
+            "SO_ERROR",
+            "IP_MULTICAST_TTL",
+            "IP_MULTICAST_LOOP",
+            "IP_ADD_MEMBERSHIP",
+            "IP_DROP_MEMBERSHIP",
+            "IPV6_ADD_MEMBERSHIP",
+            "IPV6_DROP_MEMBERSHIP",
+        ];
+        let source = include_str!("options.rs");
+        let table = &source[source.find("const NAMES").expect("a table")..];
+        let table = &table[..table.find("];").expect("its end")];
+        known.extend(table.split("libc::").skip(1).filter_map(|rest| {
+            let end = rest.find([',', ' ', ')'])?;
+            Some(&rest[..end])
+        }));
+        known.sort_unstable();
+        assert_eq!(listed, known);
+    }
 }

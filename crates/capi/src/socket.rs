@@ -195,7 +195,7 @@ impl Host {
     /// # Errors
     /// Those of Linux.
     pub fn connect(&self, key: u32, remote: Option<SocketAddr>) -> Outcome<()> {
-        let (mut id, datagrams, connecting) = self.look(key, |socket| {
+        let (id, datagrams, connecting) = self.look(key, |socket| {
             (socket.id, socket.datagrams, socket.connecting)
         })?;
         let Some(remote) = remote else {
@@ -216,10 +216,7 @@ impl Host {
                 }
                 shard.connect_bound(id, remote, now)
             })?;
-            id = self.look(key, |socket| {
-                socket.connecting = true;
-                socket.id
-            })?;
+            self.look(key, |socket| socket.connecting = true)?;
         }
         let nonblocking = self.look(key, |socket| socket.nonblocking)?;
         let done = self.waiting(key, Side::Write, false, |id| self.connected(id));
@@ -234,7 +231,6 @@ impl Host {
             Err(libc::EAGAIN) => Err(libc::EINPROGRESS),
             Err(libc::EINTR) => Err(libc::EINTR),
             done => {
-                debug_assert!(self.view(id).is_ok());
                 self.look(key, |socket| socket.connecting = false)?;
                 done
             }
@@ -422,14 +418,18 @@ impl Host {
         }
     }
 
-    /// Receives into pieces, one after the other: what has come of a stream, or a datagram.
+    /// Receives into pieces, one after the other: what has come of a stream, or a datagram. They have room for `total` bytes.
     ///
     /// # Errors
     /// Those of Linux.
-    pub fn receive_pieces(&self, key: u32, pieces: &mut [&mut [u8]]) -> Outcome<usize> {
-        let datagrams = !self.is_pipe(key) && self.look(key, |socket| socket.datagrams)?;
-        if datagrams && pieces.len() > 1 {
-            let total = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+    pub fn receive_pieces<'a>(
+        &self,
+        key: u32,
+        total: usize,
+        pieces: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Outcome<usize> {
+        let is_pipe = self.is_pipe(key);
+        if !is_pipe && self.look(key, |socket| socket.datagrams)? {
             let mut whole = vec![0; total.min(crate::packets::PACKET_MAX)];
             let (len, _) = self.receive(key, &mut whole, Receive::default())?;
             let mut rest = &whole[..len];
@@ -441,9 +441,9 @@ impl Host {
             return Ok(len);
         }
         let mut done = 0;
-        for piece in pieces.iter_mut().filter(|piece| !piece.is_empty()) {
+        for piece in pieces.filter(|piece| !piece.is_empty()) {
             // What has come is enough.
-            if done > 0 && self.is_pipe(key) {
+            if done > 0 && is_pipe {
                 break;
             }
             let how = Receive {

@@ -123,27 +123,29 @@ pub unsafe fn put_address(
     unsafe { put(len, used as socklen_t) }
 }
 
-/// The pieces of a vector.
+/// The pieces of a vector, copied, each of them checked; and how many bytes they are.
 ///
 /// # Safety
-/// There are as many, and what they name is there, if the pointers pass the check.
-unsafe fn vector<'a>(pointer: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+/// There are as many if the pointer passes the check.
+unsafe fn vector(pointer: *const iovec, count: c_int) -> Outcome<(Vec<iovec>, usize)> {
     if !(0..=PIECES_MAX).contains(&count) {
         return Err(libc::EINVAL);
     }
     if count == 0 {
-        return Ok(&[]);
+        return Ok((Vec::new(), 0));
     }
     check(pointer, count as usize * size_of::<iovec>())?;
     // SAFETY: not null and aligned; the rest is the caller's promise.
-    let vector = unsafe { std::slice::from_raw_parts(pointer, count as usize) };
+    let vector = unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec();
     let total = vector
         .iter()
         .try_fold(0usize, |total, piece| total.checked_add(piece.iov_len));
-    match total {
-        Some(total) if total <= isize::MAX as usize => Ok(vector),
-        _ => Err(libc::EINVAL),
+    let total = total.filter(|total| *total <= isize::MAX as usize);
+    let total = total.ok_or(libc::EINVAL)?;
+    for piece in vector.iter().filter(|piece| piece.iov_len > 0) {
+        check(piece.iov_base.cast::<u8>(), piece.iov_len)?;
     }
+    Ok((vector, total))
 }
 
 /// Pieces to read.
@@ -152,22 +154,29 @@ unsafe fn vector<'a>(pointer: *const iovec, count: c_int) -> Outcome<&'a [iovec]
 /// As [`bytes`], for each of them.
 pub unsafe fn pieces<'a>(pointer: *const iovec, count: c_int) -> Outcome<Vec<&'a [u8]>> {
     // SAFETY: the caller's promise.
-    let vector = unsafe { vector(pointer, count)? };
+    let (vector, _) = unsafe { vector(pointer, count)? };
     // SAFETY: the caller's promise.
     let piece = |piece: &iovec| unsafe { bytes(piece.iov_base, piece.iov_len) };
     vector.iter().map(piece).collect()
 }
 
-/// Pieces to write.
+/// Pieces to write, and for how many bytes they have room. They may overlap: use one before the next is asked for, and not after.
 ///
 /// # Safety
-/// As [`bytes_mut`], for each of them, and they do not overlap.
-pub unsafe fn pieces_mut<'a>(pointer: *const iovec, count: c_int) -> Outcome<Vec<&'a mut [u8]>> {
+/// As [`bytes_mut`], for each of them.
+pub unsafe fn pieces_mut<'a>(
+    pointer: *const iovec,
+    count: c_int,
+) -> Outcome<(usize, impl Iterator<Item = &'a mut [u8]>)> {
     // SAFETY: the caller's promise.
-    let vector = unsafe { vector(pointer, count)? };
+    let (vector, total) = unsafe { vector(pointer, count)? };
     // SAFETY: the caller's promise.
-    let piece = |piece: &iovec| unsafe { bytes_mut(piece.iov_base, piece.iov_len) };
-    vector.iter().map(piece).collect()
+    let piece = |piece: iovec| unsafe { bytes_mut(piece.iov_base, piece.iov_len) };
+    // Every one of them has been checked.
+    Ok((
+        total,
+        vector.into_iter().filter_map(move |each| piece(each).ok()),
+    ))
 }
 
 /// Places for values that are to be written.

@@ -38,14 +38,19 @@ pub unsafe extern "C" fn mr_pipe(fds: *mut c_int, flags: c_int) -> c_int {
         let host = here::current()?;
         // SAFETY: as the header says of pointers: there are two.
         let fds = unsafe { pointer::places(fds, 2)? };
-        let ends = host.pipe();
-        let mut numbers = [0; 2];
-        for (at, end) in ends.into_iter().enumerate() {
+        let [reads, writes] = host.pipe();
+        for end in [reads, writes] {
             host.set_nonblocking(end, flags & libc::O_NONBLOCK != 0)?;
-            numbers[at] = here::name(&host, end)?;
         }
-        fds[0].write(numbers[0]);
-        fds[1].write(numbers[1]);
+        // What has no number is closed, and then so is the other end.
+        let first = here::name(&host, reads).inspect_err(|_| {
+            let _ = host.close(writes);
+        })?;
+        let second = here::name(&host, writes).inspect_err(|_| {
+            let _ = here::forget(first).and_then(|(host, key)| host.close(key));
+        })?;
+        fds[0].write(first);
+        fds[1].write(second);
         Ok(0)
     })
 }

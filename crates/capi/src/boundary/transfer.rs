@@ -136,8 +136,8 @@ pub unsafe extern "C" fn mr_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -
     call(|| {
         let (host, key) = here::named(fd)?;
         // SAFETY: as the header says of pointers.
-        let mut pieces = unsafe { pointer::pieces_mut(iov, iovcnt)? };
-        Ok(host.receive_pieces(key, &mut pieces)? as ssize_t)
+        let (total, pieces) = unsafe { pointer::pieces_mut(iov, iovcnt)? };
+        Ok(host.receive_pieces(key, total, pieces)? as ssize_t)
     })
 }
 

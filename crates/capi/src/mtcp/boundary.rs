@@ -418,8 +418,8 @@ pub unsafe extern "C" fn mtcp_readv(
     call(|| {
         let context = context(mctx)?;
         // SAFETY: as the header says of pointers.
-        let mut pieces = unsafe { pointer::pieces_mut(iov, num)? };
-        let len = context.host.receive_pieces(key(sockid)?, &mut pieces)?;
+        let (total, pieces) = unsafe { pointer::pieces_mut(iov, num)? };
+        let len = context.host.receive_pieces(key(sockid)?, total, pieces)?;
         Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
     })
 }

@@ -123,6 +123,11 @@ static void vectors(void)
     CHECK(mr_readv(ends[1], in, 3) == 8);
     CHECK(!memcmp(one, "abcd", 4) && !memcmp(three, "efgh", 4));
     FAILS(mr_readv(ends[1], in, 3), EAGAIN);
+    // Pieces that overlap are written one after the other.
+    struct iovec over[2] = {{three, 4}, {three + 2, 4}};
+    CHECK(mr_write(ends[0], "123456", 6) == 6);
+    run(&pair, 1);
+    CHECK(mr_readv(ends[1], over, 2) == 6 && !memcmp(three, "1256", 4));
     FAILS(mr_writev(ends[0], out, -1), EINVAL);
     FAILS(mr_writev(ends[0], out, 1025), EINVAL);
     FAILS(mr_writev(ends[0], NULL, 1), EFAULT);
@@ -212,6 +217,29 @@ void test_lending(void)
     pair_close(&pair);
 }
 
+// IPv6 and, from a socket of IPv6, IPv4.
+static void both_families(void)
+{
+    const char *names[] = {"::1", "::ffff:127.0.0.1"};
+    struct sockaddr_in6 address, peer;
+    socklen_t len = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin6_family = AF_INET6;
+    int listener = mr_socket(AF_INET6, SOCK_STREAM, 0);
+    CHECK(mr_bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && mr_listen(listener, 5) == 0);
+    CHECK(mr_getsockname(listener, (struct sockaddr *)&address, &len) == 0 && len == sizeof address);
+    for (int which = 0; which < 2; which++) {
+        CHECK(inet_pton(AF_INET6, names[which], &address.sin6_addr) == 1);
+        int client = mr_socket(AF_INET6, SOCK_STREAM, 0);
+        CHECK(mr_connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+        int server = mr_accept(listener, (struct sockaddr *)&peer, &len);
+        CHECK(server > 0 && peer.sin6_family == AF_INET6);
+        CHECK(!memcmp(&peer.sin6_addr, &address.sin6_addr, sizeof peer.sin6_addr));
+        CHECK(mr_close(client) == 0 && mr_close(server) == 0);
+    }
+    CHECK(mr_close(listener) == 0);
+}
+
 // Calls that wait, on loopback in the system's time: both ends are this thread's, so nothing may wait for what only this thread could do.
 void test_waiting(void)
 {
@@ -219,6 +247,7 @@ void test_waiting(void)
     CHECK(mr_engine_start(engine) == 0);
     int stack = mr_stack_open(engine, 0);
     CHECK(stack > 0 && mr_stack_descriptor(stack) >= 0);
+    both_families();
     struct sockaddr_in address = at("127.0.0.1", 0);
     socklen_t len = sizeof address;
     int listener = mr_socket(AF_INET, SOCK_STREAM, 0);
