@@ -47,6 +47,7 @@ struct sockaddr_in at(const char *address, int port);
 // A connection: the client's end in the first stack, the server's in the second, both not waiting.
 void connected(struct pair *pair, int ends[2]);
 
+void test_chance(void);
 void test_connections(void);
 void test_datagrams(void);
 void test_events(void);

@@ -5,9 +5,10 @@ static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
-    {"connections", test_connections}, {"datagrams", test_datagrams}, {"events", test_events},
-    {"lending", test_lending},         {"options", test_options},     {"packets", test_packets},
-    {"refusals", test_refusals},       {"threads", test_threads},     {"waiting", test_waiting},
+    {"chance", test_chance},     {"connections", test_connections}, {"datagrams", test_datagrams},
+    {"events", test_events},     {"lending", test_lending},         {"options", test_options},
+    {"packets", test_packets},   {"refusals", test_refusals},       {"threads", test_threads},
+    {"waiting", test_waiting},
 };
 
 static void open_one(struct pair *pair, int which, const char *address)
