@@ -46,10 +46,14 @@ impl<M: Memory> Shard<M> {
             return Err(Error::WouldBlock);
         }
         let mut rest = bytes;
-        self.send_with(id, bytes.len(), push, |piece| {
-            let (now, later) = rest.split_at(piece.len());
-            piece.copy_from_slice(now);
-            rest = later;
+        let crowd = Some(self.crowd.count());
+        self.send_through(id, crowd, bytes.len(), push, |ring, room| {
+            ring.fill(room, |piece| {
+                let (now, later) = rest.split_at(piece.len());
+                piece.copy_from_slice(now);
+                rest = later;
+            });
+            room
         })
     }
 
@@ -65,7 +69,7 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnMut(&mut [u8]),
     ) -> Result<usize, Error> {
-        self.send_through(id, len, push, |ring, room| {
+        self.send_through(id, None, len, push, |ring, room| {
             ring.fill(room, fill);
             room
         })
@@ -83,7 +87,10 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnOnce([&mut [u8]; 2]) -> usize,
     ) -> Result<usize, Error> {
-        self.send_through(id, len, push, |ring, room| ring.fill_some(room, fill))
+        let crowd = Some(self.crowd.count());
+        self.send_through(id, crowd, len, push, |ring, room| {
+            ring.fill_some(room, fill)
+        })
     }
 
     /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and sends none. What is written there is sent by [`Shard::send_into`] if
@@ -94,7 +101,7 @@ impl<M: Memory> Shard<M> {
     pub fn reserve(&mut self, id: SocketId, len: usize) -> Result<[&mut [u8]; 2], Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let (stream, space) = socket.sending()?;
+        let (stream, space) = socket.sending(Some(self.crowd.count()))?;
         let wanted = len.min(space);
         let room = match wanted {
             0 if len > 0 => return Err(Error::WouldBlock),
@@ -116,24 +123,26 @@ impl<M: Memory> Shard<M> {
     pub fn room_to_send(&mut self, id: SocketId) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let (_, space) = socket.sending()?;
+        let (_, space) = socket.sending(Some(self.crowd.count()))?;
         match space {
             0 => Err(Error::WouldBlock),
             space => Ok(space),
         }
     }
 
+    /// `crowd`: of whom the buffer is shared with; none for a program that was shown how much it may send, and holds to that.
     #[inline(always)]
     fn send_through(
         &mut self,
         id: SocketId,
+        crowd: Option<u32>,
         len: usize,
         push: bool,
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let (stream, space) = socket.sending()?;
+        let (stream, space) = socket.sending(crowd)?;
         let wanted = len.min(space);
         if wanted == 0 {
             return if len == 0 {
@@ -542,9 +551,9 @@ impl Stream {
 }
 
 impl Socket {
-    /// The connection, if it can be written to, and for how many bytes its send buffer has room.
+    /// The connection, if it can be written to, and for how many bytes its send buffer has room, or its share of what those who send have.
     #[inline(always)]
-    fn sending(&mut self) -> Result<(&mut Stream, usize), Error> {
+    fn sending(&mut self, crowd: Option<u32>) -> Result<(&mut Stream, usize), Error> {
         let marks = self.marks;
         let Kind::Stream(stream) = &mut self.kind else {
             return Err(Error::BrokenPipe);
@@ -558,7 +567,11 @@ impl Socket {
         if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
             return Err(Error::WouldBlock);
         }
-        let space = u64::from(stream.send_limit).saturating_sub(stream.send.len());
+        let limit = match crowd {
+            Some(crowd) if self.options.send_buffer.is_none() => stream.send_share(crowd),
+            _ => stream.send_limit,
+        };
+        let space = u64::from(limit).saturating_sub(stream.send.len());
         Ok((stream, space as usize))
     }
 

@@ -1,6 +1,6 @@
 //! Streams: whole, in order, under loss and reordering, with and without a port's help; and the memory they take.
 
-use millrace_shard::{Poll, ViewFlags};
+use millrace_shard::{Opt, Poll, ViewFlags};
 use millrace_tcp::State;
 use millrace_wire::tcp::Flags;
 
@@ -251,4 +251,41 @@ fn without_receive_memory_nothing_is_acknowledged_and_nothing_lost() {
     }
     assert_eq!(total, 40_000);
     assert_eq!(net.count(A, Flags::RST), 0);
+}
+
+/// A program that writes whenever there is room serves all its connections alike only if they have the same room.
+#[test]
+fn who_sends_at_the_same_time_shares_the_room_for_it() {
+    let mut large = config(B);
+    large.buffers.send_default = 1 << 20;
+    large.buffers.send_max = 4 << 20;
+    let mut net = Net::with(config(A), large);
+    let listener = net.listen(80, 64);
+    for _ in 0..32 {
+        net.connect(80);
+    }
+    net.run(10_000);
+    let servers: Vec<_> = (0..32)
+        .map(|_| net.shards[B].accept(listener).unwrap())
+        .collect();
+    let whole = vec![0; 2 << 20];
+    let alone = net.send(B, servers[0], &whole);
+    assert_eq!(alone, 1 << 20, "alone it has all of its buffer");
+    for &server in &servers[1..] {
+        net.send(B, server, &[1; 100]);
+    }
+    net.transmit(B);
+    let now = net.now();
+    for &server in &servers[1..] {
+        let limit = net.view(B, server).send_limit;
+        assert_eq!(limit, (4 << 20) / 32, "a part of what is comfortable");
+        assert_eq!(net.shards[B].room_to_send(server), Ok(limit as usize - 100));
+        assert_eq!(net.send(B, server, &whole), limit as usize - 100);
+    }
+    // Who has set its buffer has what it has set.
+    let set = Opt::SendBuffer(500_000);
+    net.shards[B].set_option(servers[1], set, now).unwrap();
+    assert_eq!(net.view(B, servers[1]).send_limit, 500_000);
+    let taken = (4 << 20) / 32;
+    assert_eq!(net.send(B, servers[1], &whole), 500_000 - taken);
 }
