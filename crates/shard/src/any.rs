@@ -8,6 +8,7 @@ use millrace_tcp::Instant;
 
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
+use crate::ports::Near;
 use crate::reply::Reply;
 use crate::shard::Shard;
 use crate::socket::{Backlog, Kind, Listener, Marks, Options, Socket, SocketId};
@@ -85,8 +86,15 @@ impl<M: Memory> Shard<M> {
 
     /// The listener of a connection that nobody knows.
     pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
+        // Those with oneself are all the shard's that opened them.
+        let steer = self.config.steer.as_ref();
+        let steer = steer.filter(|_| !self.is_local(tuple.remote_ip()));
+        let near = steer.map(|steer| Near {
+            own: steer.own,
+            shards: steer.groups.count(),
+        });
         self.ports
-            .listener(tuple.local(), self.table.hash(tuple))
+            .listener_near(tuple.local(), self.table.hash(tuple), near)
             .or(self.any_listener)
     }
 

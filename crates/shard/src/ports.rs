@@ -60,9 +60,43 @@ pub struct Bound {
     pub listening: bool,
     /// Where it stands among those that share an address by `SO_REUSEPORT`: in every shard in the same order.
     pub rank: u32,
+    /// The shard whose it is, of one that listens in all of them.
+    pub home: Option<u16>,
     /// Whether it is one for datagrams: then `SO_REUSEADDR` shares the address whether it listens or not.
     pub datagrams: bool,
 }
+
+/// A shard among others that share its addresses.
+#[derive(Clone, Copy)]
+pub struct Near {
+    /// Which one it is.
+    pub own: u16,
+    /// How many there are.
+    pub shards: u16,
+}
+
+impl Near {
+    /// Whether each shard has as many of these.
+    fn is_even<'a>(self, listening: impl Iterator<Item = &'a Bound>) -> bool {
+        let mut counts = [0u32; SHARDS_MAX];
+        for bound in listening {
+            match bound
+                .home
+                .and_then(|home| counts.get_mut(usize::from(home)))
+            {
+                Some(count) => *count += 1,
+                None => return false,
+            }
+        }
+        let counts = counts.get(..self.shards.into()).unwrap_or_default();
+        counts
+            .first()
+            .is_some_and(|first| *first > 0 && counts.iter().all(|count| count == first))
+    }
+}
+
+/// As many as are looked at.
+const SHARDS_MAX: usize = 64;
 
 impl Ports {
     /// A register that chooses among `ephemeral` ports and tells which are free again; without them, among all that are there for it.
@@ -148,6 +182,12 @@ impl Ports {
     /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last. Sockets for datagrams, which listen while they have no peer, can
     /// share an address with `SO_REUSEADDR` alone: then the one that came last has it.
     pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
+        self.listener_near(local, hash, None)
+    }
+
+    /// The same on one of several shards that share out connections evenly. If those that share an address are as many in each, a shard's connections are for its
+    /// own, whose program has no other shard to do with; otherwise each gets as much as any, wherever it is.
+    pub fn listener_near(&self, local: SocketAddr, hash: u64, near: Option<Near>) -> Option<u32> {
         let device = Device::of(local.ip());
         let entry = self.find(local.port())?;
         if let [only] = &entry.bound[..] {
@@ -168,9 +208,14 @@ impl Ports {
                 _ if listening().any(|bound| !bound.reuse.port) => {
                     listening().next_back().map(|bound| bound.socket)
                 }
-                count => listening()
-                    .nth((hash % count as u64) as usize)
-                    .map(|bound| bound.socket),
+                count => {
+                    let near = near.filter(|near| near.is_even(listening()));
+                    let of = |bound: &&Bound| near.is_none_or(|near| bound.home == Some(near.own));
+                    let count = count / near.map_or(1, |near| near.shards.into());
+                    let mut meant = listening().filter(of);
+                    let picked = meant.nth((hash % count as u64) as usize);
+                    picked.map(|bound| bound.socket)
+                }
             }
         };
         // As Linux's `compute_score`: an IPv4 socket before one of IPv6 that takes IPv4, too.
@@ -371,7 +416,40 @@ mod tests {
             listening,
             rank: 0,
             device: Device::Any,
+            home: None,
             datagrams: false,
+        }
+    }
+
+    /// A group in which each shard has as many listeners gives a shard's connections to its own; any other gives all the same.
+    #[test]
+    fn listeners_of_a_group_are_near_if_each_shard_has_as_many() {
+        let mut ports = Ports::default();
+        let reuse = Reuse {
+            address: false,
+            port: true,
+        };
+        let local = SocketAddr::new(ONE.into(), 80);
+        let picks = |ports: &Ports, own| {
+            let near = Some(Near { own, shards: 2 });
+            let picked = (0..100).filter_map(|hash| ports.listener_near(local, hash, near));
+            let mut counts = [0; 4];
+            picked.for_each(|socket| counts[socket as usize] += 1);
+            counts
+        };
+        for (socket, home, expected) in [
+            (0, 0, [[100, 0, 0, 0]; 2]),
+            (1, 0, [[50, 50, 0, 0]; 2]),
+            (2, 1, [[34, 33, 33, 0]; 2]),
+            (3, 1, [[50, 50, 0, 0], [0, 0, 50, 50]]),
+        ] {
+            let one = Bound {
+                reuse,
+                home: Some(home),
+                ..bound(socket, ANY, false, true)
+            };
+            ports.bind(80, one);
+            assert_eq!([picks(&ports, 0), picks(&ports, 1)], expected);
         }
     }
 

@@ -126,6 +126,84 @@ STATEMENT(p1_many_threads_accept_from_one_listener)
     close(listener);
 }
 
+/* A thread with a listener of its own, which shares the address with the others', and a set to wait in. */
+struct member {
+    struct sockaddr_in address;
+    int listener, stop, taken;
+};
+
+static void *serve_as_member(void *argument)
+{
+    struct member *self = argument;
+    int set = epoll_create1(0), one = 1;
+    self->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    EQUAL(setsockopt(self->listener, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one), 0);
+    EQUAL(bind(self->listener, (struct sockaddr *)&self->address, sizeof self->address), 0);
+    EQUAL(listen(self->listener, 64), 0);
+    struct epoll_event event = { .events = EPOLLIN };
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, self->listener, &event), 0);
+    event.data.u32 = 1;
+    EQUAL(epoll_ctl(set, EPOLL_CTL_ADD, self->stop, &event), 0);
+    /* It is ready. */
+    EQUAL(write(self->stop, "", 1), 1);
+    for (;;) {
+        EQUAL(epoll_wait(set, &event, 1, -1), 1);
+        if (event.data.u32)
+            break;
+        int fd = accept(self->listener, NULL, NULL);
+        CHECK(fd >= 0);
+        self->taken++;
+        close(fd);
+    }
+    close(self->listener);
+    close(set);
+    return NULL;
+}
+
+STATEMENT(p1_threads_listen_in_a_group)
+{
+    /* Fewer than there are shards, as many, more. */
+    for (int count = 1; count <= 5; count++) {
+        struct sockaddr_in address;
+        socklen_t length = sizeof address;
+        /* Holds the port, and does not listen. */
+        int holder = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+        EQUAL(setsockopt(holder, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one), 0);
+        address = near_address(0);
+        EQUAL(bind(holder, (struct sockaddr *)&address, sizeof address), 0);
+        EQUAL(getsockname(holder, (struct sockaddr *)&address, &length), 0);
+        struct member members[5] = { 0 };
+        pthread_t threads[5];
+        int ends[5];
+        for (int i = 0; i < count; i++) {
+            int pair[2];
+            char byte;
+            EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            members[i].address = address;
+            members[i].stop = pair[0];
+            ends[i] = pair[1];
+            threads[i] = start_thread(serve_as_member, &members[i]);
+            EQUAL(read(ends[i], &byte, 1), 1);
+        }
+        for (int i = 0; i < 100; i++) {
+            int far = connect_far(&address);
+            expect_end(far);
+            close(far);
+        }
+        int taken = 0;
+        for (int i = 0; i < count; i++) {
+            EQUAL(write(ends[i], "", 1), 1);
+            pthread_join(threads[i], NULL);
+            close(ends[i]);
+            close(members[i].stop);
+            CHECK(members[i].taken > 0);
+            taken += members[i].taken;
+        }
+        EQUAL(taken, 100);
+        close(holder);
+    }
+}
+
 static void expect_good_end(pid_t child)
 {
     int status;

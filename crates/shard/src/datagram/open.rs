@@ -130,6 +130,7 @@ impl<M: Memory> Shard<M> {
             listening: true,
             rank: datagram.label,
             device: socket.options.device,
+            home: None,
             datagrams: true,
         };
         let port = if local.port() != 0 {

@@ -21,17 +21,25 @@ pub struct AcceptQueue {
     /// Connections that each shard has queued since.
     queued: Arc<[Count]>,
     own: u16,
+    /// The shard of the socket that it is of.
+    home: u16,
 }
 
 impl AcceptQueue {
-    /// The queue called `label`, of which the program has taken `base` connections before, as shard `own` of `shards` fills it.
+    /// The queue called `label`, of which the program has taken `base` connections before, as shard `own` of `shards` fills it, whose socket it is.
     pub fn new(label: u32, base: u64, own: u16, shards: u32) -> AcceptQueue {
         AcceptQueue {
             label,
             base,
             queued: (0..shards).map(|_| Count::default()).collect(),
             own,
+            home: own,
         }
+    }
+
+    /// The shard of the socket that it is of.
+    pub(crate) fn home(&self) -> u16 {
+        self.home
     }
 
     /// The same queue as another shard fills it.

@@ -61,6 +61,7 @@ impl<M: Memory> Shard<M> {
             listening: false,
             rank: 0,
             device: options.device,
+            home: None,
             datagrams: false,
         };
         let port = if local.port() != 0 {
@@ -139,6 +140,7 @@ impl<M: Memory> Shard<M> {
             listening: true,
             rank: 0,
             device: socket.options.device,
+            home: queue.as_ref().map(AcceptQueue::home),
             datagrams: false,
         };
         if !self.ports.is_free(local.port(), &bound) {

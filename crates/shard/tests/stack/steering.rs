@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_shard::{
-    Arrival, Error, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Steer,
-    Stray, Tuple, ViewFlags,
+    AcceptQueue, Arrival, Error, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard, SocketId,
+    Steer, Stray, Tuple, ViewFlags,
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -485,6 +485,54 @@ fn accepted_flows_are_one_shards_and_every_byte_arrives() {
                 "seed {seed}"
             );
         }
+    }
+}
+
+/// Of a group (`SO_REUSEPORT`) with a listener of each shard's each gets what its own shard accepts; without one of each all get some of all.
+#[test]
+fn listeners_of_a_group_get_what_their_shard_accepts() {
+    for homes in [vec![0, 1, 2], vec![0, 0, 2]] {
+        let mut world = World::new(3, 7);
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80));
+        let reuse = Reuse {
+            address: false,
+            port: true,
+        };
+        let queues: Vec<AcceptQueue> = (1..)
+            .zip(&homes)
+            .map(|(label, home)| AcceptQueue::new(label, 0, *home, 3))
+            .collect();
+        let listeners: Vec<Vec<SocketId>> = (0..3u16)
+            .map(|shard| {
+                let stack = &mut world.hosts[B].shards[usize::from(shard)];
+                let listen = |queue: &AcceptQueue| {
+                    let id = stack.bind(OWNER, local, reuse).unwrap();
+                    let queue = queue.of_shard(shard);
+                    stack.listen_bound(id, 64, Some(queue)).unwrap();
+                    id
+                };
+                queues.iter().map(listen).collect()
+            })
+            .collect();
+        for _ in 0..90 {
+            let (now, remote) = (world.now(), address_of(B, 0));
+            let client = &mut world.hosts[A].shards[0];
+            let options = Options::default();
+            client.connect(OWNER, None, remote, &options, now).unwrap();
+        }
+        world.run(20_000_000);
+        let mut all = 0;
+        for (shard, listeners) in listeners.iter().enumerate() {
+            for (listener, home) in listeners.iter().zip(&homes) {
+                let stack = &mut world.hosts[B].shards[shard];
+                let accepted = std::iter::from_fn(|| stack.accept(*listener).ok()).count();
+                let near = homes == [0, 1, 2];
+                let expected = !near || usize::from(*home) == shard;
+                assert_eq!(accepted > 0, expected, "{homes:?}: {home} in {shard}");
+                all += accepted;
+            }
+        }
+        assert_eq!(all, 90);
     }
 }
 
