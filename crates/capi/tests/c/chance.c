@@ -61,7 +61,7 @@ static void call(struct pair *pair)
     uint64_t wait;
     int value = (int)chance(3), fd = any();
     memset(events, 0, sizeof events);
-    events[0].events = chance(8) ? chance(64) | (chance(2) ? EPOLLET : 0) | (chance(4) ? 0 : EPOLLONESHOT) : chance(1u << 31);
+    events[0].events = chance(8) ? chance(64) | chance(2) * (uint32_t)EPOLLET | !chance(4) * (uint32_t)EPOLLONESHOT : chance(1u << 31);
     switch (chance(37)) {
     case 0: mr_stack_use(pair->stacks[chance(2)]); break;
     case 1: mr_read(fd, buffer, some); break;
