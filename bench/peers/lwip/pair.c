@@ -35,7 +35,7 @@ enum {
 	MTU = 1500,
 	FRAME_MAX = MTU + 14,
 	PORT = 80,
-	PARALLEL_MAX = 60000,       // as many ports as the client has
+	PARALLEL_MAX = 16384,       // lwIP chooses ports from 49,152
 	ROUND_US = 10,              // virtual time that one exchange takes
 	LINK_BYTES_PER_US = 4096,   // how fast bulk data passes in virtual time: 4 GB/s
 	STUCK_US = 100 * 1000000,   // virtual time without progress that is a failure
