@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::flow::Flow;
 use crate::pool::{Item, NONE, Pool};
 use crate::stead::Kept;
-use crate::unit::{Head, Sink, UNIT_SEGMENTS, Unit, extent};
+use crate::unit::{Extent, Head, Sink, UNIT_SEGMENTS, Unit, extent, joins};
 
 /// What became of a segment that was to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,12 @@ fn link(flow: &mut Flow, pool: &mut Pool, before: u32, item: Item, base: Seq) {
         std::mem::replace(&mut pool.item_mut(before).next, index)
     };
     pool.item_mut(index).next = after;
+    // Now both are at hand; when the unit is made they are long gone from the cache.
+    pool.item_mut(index).follows = before != NONE && joins(pool, before, index);
     if after == NONE {
         flow.tail = index;
+    } else {
+        pool.item_mut(after).follows = joins(pool, index, after);
     }
     flow.count += 1;
     flow.bytes += len;
@@ -136,8 +140,9 @@ pub(crate) fn hand_on(
     kept: Option<&mut Kept>,
     sink: &mut impl Sink,
 ) {
-    let (count, len) = extent(pool, flow.head, u32::from(config.aggregate));
-    let last = show(pool, config, flow.head, sink);
+    let Extent {
+        last, count, len, ..
+    } = show(pool, config, flow.head, sink);
     let end = pool.item(last).end();
     let first = std::mem::replace(&mut flow.head, pool.item(last).next);
     flow.count -= count;
@@ -157,6 +162,8 @@ pub(crate) fn hand_on(
     if flow.head == NONE {
         flow.tail = NONE;
         flow.pushed = false;
+    } else {
+        pool.item_mut(flow.head).follows = false;
     }
     if flow.run_bytes == 0 {
         flow.run_tail = NONE;
@@ -164,31 +171,49 @@ pub(crate) fn hand_on(
     }
 }
 
-/// Shows the sink the unit that begins with `first`; says which segment is its last.
-pub(crate) fn show(pool: &Pool, config: &Config, first: u32, sink: &mut impl Sink) -> u32 {
-    let (count, len) = extent(pool, first, u32::from(config.aggregate));
-    let mut slices: [&[u8]; UNIT_SEGMENTS] = [&[]; UNIT_SEGMENTS];
-    let (mut index, mut last) = (first, first);
-    let (mut segment_size, mut at) = (0, 0);
-    let mut sum = config.finish_checksums.then_some(Sum::ZERO);
-    for slice in &mut slices[..count as usize] {
-        let item = pool.item(index);
-        *slice = pool.payload(index);
-        if let Some(sum) = &mut sum {
-            let of_item = item.sum.unwrap_or_else(|| Sum::of(slice));
-            *sum = sum.add_at(at, of_item);
-        }
-        at += usize::from(item.len);
-        segment_size = segment_size.max(item.len);
-        last = index;
-        index = item.next;
+/// Shows the sink the unit that begins with `first`; says which segments it is made of.
+pub(crate) fn show(pool: &Pool, config: &Config, first: u32, sink: &mut impl Sink) -> Extent {
+    let extent = extent(pool, first, u32::from(config.aggregate));
+    if extent.count == 1 {
+        give(pool, config, first, &extent, &[pool.payload(first)], sink);
+        return extent;
     }
-    let head = Head::new(pool, first, last, len, segment_size, sum);
+    let mut slices: [&[u8]; UNIT_SEGMENTS] = [&[]; UNIT_SEGMENTS];
+    let slices = &mut slices[..extent.count as usize];
+    let mut index = first;
+    for slice in &mut *slices {
+        *slice = pool.payload(index);
+        index = pool.item(index).next;
+    }
+    give(pool, config, first, &extent, slices, sink);
+    extent
+}
+
+/// Gives the sink a unit.
+fn give(
+    pool: &Pool,
+    config: &Config,
+    first: u32,
+    extent: &Extent,
+    payload: &[&[u8]],
+    sink: &mut impl Sink,
+) {
+    let sum = config.finish_checksums.then(|| {
+        let (mut sum, mut at, mut index) = (Sum::ZERO, 0, first);
+        for slice in payload {
+            let item = pool.item(index);
+            let of_item = item.sum.unwrap_or_else(|| Sum::of(slice));
+            sum = sum.add_at(at, of_item);
+            at += usize::from(item.len);
+            index = item.next;
+        }
+        sum
+    });
+    let head = Head::new(pool, first, extent, sum);
     sink.unit(Unit {
         head: head.bytes(),
-        payload: &slices[..count as usize],
+        payload,
         vnet: head.vnet,
-        segments: count,
+        segments: extent.count,
     });
-    last
 }

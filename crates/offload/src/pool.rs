@@ -23,6 +23,8 @@ pub(crate) struct Item {
     pub(crate) window: u16,
     pub(crate) flags: Flags,
     pub(crate) timestamps_at: u8,
+    /// Whether it can stand in a unit behind the one that it was put behind.
+    pub(crate) follows: bool,
     /// The number of the first byte that is left.
     pub(crate) seq: Seq,
     pub(crate) ack: Seq,
@@ -42,6 +44,7 @@ const EMPTY: Item = Item {
     window: 0,
     flags: Flags::empty(),
     timestamps_at: 0,
+    follows: false,
     seq: Seq(0),
     ack: Seq(0),
     timestamps: None,

@@ -372,6 +372,7 @@ impl Receive {
             window: segment.window,
             flags: segment.flags,
             timestamps_at: segment.timestamps_at,
+            follows: false,
             seq: segment.seq,
             ack: segment.ack,
             timestamps: segment.timestamps,

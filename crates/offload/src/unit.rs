@@ -6,7 +6,7 @@ use millrace_wire::ethernet;
 use millrace_wire::tcp::{self, Flags};
 use millrace_wire::vnet::{self, Gso, VnetHeader};
 
-use crate::pool::{Item, NONE, Pool};
+use crate::pool::{NONE, Pool};
 
 /// The longest headers of a unit: Ethernet with one tag, IP, TCP.
 pub const HEAD_MAX: usize = ethernet::HEADER_LEN + 4 + 60 + tcp::MAX_HEADER_LEN;
@@ -37,34 +37,54 @@ pub trait Sink {
     fn unit(&mut self, unit: Unit<'_>);
 }
 
-/// The segments from `first` on that make one unit: how many, and their payload's length.
-pub(crate) fn extent(pool: &Pool, first: u32, limit: u32) -> (u32, u32) {
-    let start = pool.item(first);
-    let limit = limit.saturating_sub(u32::from(start.headers_len - start.ip_at));
-    let (mut count, mut len) = (1, u32::from(start.len));
-    let mut last = start;
-    while last.next != NONE && count < UNIT_SEGMENTS as u32 {
-        let next = pool.item(last.next);
-        if len + u32::from(next.len) > limit || !joins(pool, first, last, last.next) {
-            break;
-        }
-        len += u32::from(next.len);
-        count += 1;
-        last = next;
-    }
-    (count, len)
+/// Segments that make one unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// The last of them.
+    pub(crate) last: u32,
+    pub(crate) count: u32,
+    /// Length of their payload.
+    pub(crate) len: u32,
+    /// The largest payload of one.
+    pub(crate) segment_size: u16,
 }
 
-/// Whether a segment can stand behind `last` in a unit that begins with `first`, so that nothing is lost which a receiver acts on.
-fn joins(pool: &Pool, first: u32, last: &Item, index: u32) -> bool {
-    let (start, next) = (pool.item(first), pool.item(index));
+/// The segments from `first` on that make one unit.
+pub(crate) fn extent(pool: &Pool, first: u32, limit: u32) -> Extent {
+    let mut item = pool.item(first);
+    let limit = limit.saturating_sub(u32::from(item.headers_len - item.ip_at));
+    let mut extent = Extent {
+        last: first,
+        count: 1,
+        len: item.len.into(),
+        segment_size: item.len,
+    };
+    while item.next != NONE && extent.count < UNIT_SEGMENTS as u32 {
+        let next = pool.item(item.next);
+        if !next.follows || extent.len + u32::from(next.len) > limit {
+            break;
+        }
+        extent = Extent {
+            last: item.next,
+            count: extent.count + 1,
+            len: extent.len + u32::from(next.len),
+            segment_size: extent.segment_size.max(next.len),
+        };
+        item = next;
+    }
+    extent
+}
+
+/// Whether a segment can stand behind `before` in a unit, so that nothing is lost which a receiver acts on.
+pub(crate) fn joins(pool: &Pool, before: u32, index: u32) -> bool {
+    let (last, next) = (pool.item(before), pool.item(index));
     if next.seq != last.end() || last.flags.contains(Flags::PSH) || next.flags.contains(Flags::CWR)
     {
         return false;
     }
-    if (start.flags ^ next.flags).intersects(Flags::ECE)
+    if (last.flags ^ next.flags).intersects(Flags::ECE)
         || !next.ack.at_or_after(last.ack)
-        || (start.tcp_at, start.headers_len, start.timestamps_at)
+        || (last.tcp_at, last.headers_len, last.timestamps_at)
             != (next.tcp_at, next.headers_len, next.timestamps_at)
     {
         return false;
@@ -74,8 +94,8 @@ fn joins(pool: &Pool, first: u32, last: &Item, index: u32) -> bool {
     {
         return false;
     }
-    let (a, b) = (pool.headers(first), pool.headers(index));
-    let (ip, tcp) = (usize::from(start.ip_at), usize::from(start.tcp_at));
+    let (a, b) = (pool.headers(before), pool.headers(index));
+    let (ip, tcp) = (usize::from(last.ip_at), usize::from(last.tcp_at));
     // Stations and tag; what routers may read or write, the mark of congestion among it; the reserved bits of TCP.
     let of_ip = if a[ip] >> 4 == 4 {
         a[ip + 1] == b[ip + 1] && a[ip + 6] == b[ip + 6] && a[ip + 8] == b[ip + 8]
@@ -99,17 +119,10 @@ impl Head {
         &self.bytes[..self.len]
     }
 
-    /// The header for `len` bytes of payload from `first` to `last`: sequence number and clock of the first; acknowledgement, window and echo of the last.
-    /// The largest payload of a segment is `segment_size`. With `sum`, that of the payload, the checksum is finished; without, it is left to be.
-    pub(crate) fn new(
-        pool: &Pool,
-        first: u32,
-        last: u32,
-        len: u32,
-        segment_size: u16,
-        sum: Option<Sum>,
-    ) -> Head {
-        let (start, end) = (*pool.item(first), *pool.item(last));
+    /// The header of the unit that begins with `first`: sequence number and clock of that; acknowledgement, window and echo of the last. With `sum`, that of the
+    /// payload, the checksum is finished; without, it is left to be.
+    pub(crate) fn new(pool: &Pool, first: u32, extent: &Extent, sum: Option<Sum>) -> Head {
+        let (start, end) = (*pool.item(first), *pool.item(extent.last));
         let headers = pool.headers(first);
         let mut head = Head {
             bytes: [0; HEAD_MAX],
@@ -128,7 +141,7 @@ impl Head {
         if let Some(timestamps) = end.timestamps {
             put32(tcp, usize::from(start.timestamps_at) + 4, timestamps.echo);
         }
-        let segment_len = tcp.len() + len as usize;
+        let segment_len = tcp.len() + extent.len as usize;
         let kind = set_length(ip, segment_len);
         put16(tcp, tcp::CHECKSUM_OFFSET, 0);
         let pseudo = pseudo(ip, segment_len);
@@ -143,10 +156,10 @@ impl Head {
             head.vnet.csum_start = start.tcp_at;
             head.vnet.csum_offset = tcp::CHECKSUM_OFFSET as u16;
         }
-        if first != last {
+        if extent.count > 1 {
             let cwr = start.flags.contains(Flags::CWR);
             head.vnet.gso = if cwr { Gso(kind.0 | Gso::ECN.0) } else { kind };
-            head.vnet.gso_size = segment_size;
+            head.vnet.gso_size = extent.segment_size;
             head.vnet.header_len = headers.len() as u16;
         }
         head
