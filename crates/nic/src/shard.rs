@@ -75,15 +75,16 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         }
     }
 
-    /// Takes what is there, from both sides, up to a limit.
+    /// Takes what is there, from both sides, up to a limit. Units come last: what the kernel has answered to frames that passed goes before them.
     ///
     /// # Errors
     /// Those of a device that is gone.
     pub fn round(&mut self, now: Instant) -> io::Result<Round> {
-        let (received, served) = self.take_from_wire(now)?;
+        let received = self.take_from_wire(now)?;
         let sent = self.take_from_host(now)?;
         self.acknowledge(now)?;
         self.wire.flush()?;
+        let served = self.serve(now)?;
         Ok(Round {
             received,
             served,
@@ -91,18 +92,19 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         })
     }
 
-    /// Says how many frames came, and how many units were handed on.
-    fn take_from_wire(&mut self, now: Instant) -> io::Result<(usize, usize)> {
+    /// Says how many frames came. Who asks for a connection ends the burst, and is answered before more is taken.
+    fn take_from_wire(&mut self, now: Instant) -> io::Result<usize> {
         let mut sink = ToHost {
             host: &mut self.host,
             error: None,
         };
-        let mut received = 0;
-        while received < BURST {
+        let (mut received, mut drained) = (0, false);
+        while received < BURST && !self.receive.take_newcomer() {
             let Some(frame) = self
                 .wire
                 .receive_parts(self.receive.buffer(), &mut self.large)?
             else {
+                drained = true;
                 break;
             };
             let rest = &self.large[..frame.rest];
@@ -111,13 +113,22 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             received += 1;
         }
         if received > 0 {
-            self.receive.end_of_burst(received < BURST, now, &mut sink);
+            self.receive.end_of_burst(drained, now, &mut sink);
         } else {
             self.receive.on_timer(now);
         }
+        sink.error.map_or(Ok(received), Err)
+    }
+
+    /// Says how many units were handed on.
+    fn serve(&mut self, now: Instant) -> io::Result<usize> {
+        let mut sink = ToHost {
+            host: &mut self.host,
+            error: None,
+        };
         let served = self.receive.serve(UNITS, &mut sink);
         self.receive.give_what_is_due(now, &mut sink);
-        sink.error.map_or(Ok((received, served)), Err)
+        sink.error.map_or(Ok(served), Err)
     }
 
     fn take_from_host(&mut self, now: Instant) -> io::Result<usize> {

@@ -29,8 +29,10 @@ pub struct Counters {
     pub active_acks: u64,
     /// Acknowledgements of the host that said less than those, and were dropped.
     pub acks_suppressed: u64,
-    /// Units given to the host again because it did not acknowledge them.
-    pub given_again: u64,
+    /// Units given to the host again because it asked, by acknowledging the same three times.
+    pub given_again_asked: u64,
+    /// ... because it acknowledged nothing for too long.
+    pub given_again_timeout: u64,
     /// Flows taken up.
     pub flows_created: u64,
     /// Flows dropped because the table was full.
@@ -45,6 +47,8 @@ pub struct Counters {
     pub flush_burst: u64,
     /// ... because nothing came for some intervals.
     pub flush_timeout: u64,
+    /// ... because they were held for as long as any is, though their flow went on.
+    pub flush_held: u64,
     /// ... because a hole was not filled in time.
     pub flush_hole: u64,
     /// ... because a frame of the flow that is not held comes after them.
@@ -62,12 +66,12 @@ impl Counters {
     }
 
     /// Every count with its name.
-    pub fn fields(&self) -> [(&'static str, u64); 24] {
+    pub fn fields(&self) -> [(&'static str, u64); 26] {
         let mut copy = *self;
         copy.fields_mut().map(|(name, value)| (name, *value))
     }
 
-    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 24] {
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 26] {
         [
             ("frames", &mut self.frames),
             ("passed", &mut self.passed),
@@ -82,7 +86,8 @@ impl Counters {
             ("strays", &mut self.strays),
             ("active_acks", &mut self.active_acks),
             ("acks_suppressed", &mut self.acks_suppressed),
-            ("given_again", &mut self.given_again),
+            ("given_again_asked", &mut self.given_again_asked),
+            ("given_again_timeout", &mut self.given_again_timeout),
             ("flows_created", &mut self.flows_created),
             ("flows_evicted", &mut self.flows_evicted),
             ("flows_aged", &mut self.flows_aged),
@@ -90,6 +95,7 @@ impl Counters {
             ("flush_push", &mut self.flush_push),
             ("flush_burst", &mut self.flush_burst),
             ("flush_timeout", &mut self.flush_timeout),
+            ("flush_held", &mut self.flush_held),
             ("flush_hole", &mut self.flush_hole),
             ("flush_order", &mut self.flush_order),
             ("flush_pressure", &mut self.flush_pressure),
@@ -104,6 +110,7 @@ pub(crate) enum Cause {
     Push,
     Burst,
     Timeout,
+    Held,
     Hole,
     Order,
     Pressure,
@@ -117,6 +124,7 @@ impl Counters {
             Cause::Push => &mut self.flush_push,
             Cause::Burst => &mut self.flush_burst,
             Cause::Timeout => &mut self.flush_timeout,
+            Cause::Held => &mut self.flush_held,
             Cause::Hole => &mut self.flush_hole,
             Cause::Order => &mut self.flush_order,
             Cause::Pressure => &mut self.flush_pressure,

@@ -50,6 +50,8 @@ pub struct Receive {
     again_at: Instant,
     /// No flow's deadline is before this.
     deadline: Instant,
+    /// Whether somebody has asked for a connection.
+    newcomer: bool,
     counters: Counters,
 }
 
@@ -76,6 +78,7 @@ impl Receive {
             owing: Vec::new(),
             again_at: Instant(u64::MAX),
             deadline: Instant(u64::MAX),
+            newcomer: false,
             counters: Counters::default(),
             config,
         }
@@ -125,6 +128,11 @@ impl Receive {
             }
         }
         self.pass(start, len, rest, vnet, sink);
+    }
+
+    /// Whether a SYN was handed on since this was asked last. Its sender waits for no more than an answer; whoever looks for that first lets him not wait for others' bulk.
+    pub fn take_newcomer(&mut self) -> bool {
+        std::mem::take(&mut self.newcomer)
     }
 
     /// The burst has ended, and with `drained` there is no further frame now: what waiting would only delay is handed on.
@@ -200,6 +208,8 @@ impl Receive {
             if flow.deadline <= now {
                 let cause = if flow.has_hole() {
                     Cause::Hole
+                } else if flow.deadline == flow.oldest.after(self.config.hold_max) {
+                    Cause::Held
                 } else {
                     Cause::Timeout
                 };
@@ -314,6 +324,7 @@ impl Receive {
             None => return false,
         };
         if flags.contains(Flags::SYN) {
+            self.newcomer = true;
             self.flush(index, Cause::Order, sink);
             let flow = self.table.flow_mut(index);
             flow.next_seq = Some(segment.seq + 1 + segment.payload_len);

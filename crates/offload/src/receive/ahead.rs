@@ -62,7 +62,7 @@ impl Receive {
         stead.release(&mut self.pool);
         self.again_at = self.again_at.min(stead.again_at());
         if again {
-            self.give_again(index, now, sink);
+            self.give_again(index, true, now, sink);
         }
         let stead = &self.steads[index as usize];
         if stead.ending && stead.kept.head == NONE && self.table.flow(index).count == 0 {
@@ -106,7 +106,7 @@ impl Receive {
         }
         for index in 0..self.steads.len() {
             if self.steads[index].again_at() <= now {
-                self.give_again(index as u32, now, sink);
+                self.give_again(index as u32, false, now, sink);
             }
         }
         let times = self.steads.iter().map(Stead::again_at);
@@ -114,7 +114,7 @@ impl Receive {
     }
 
     /// The first unit that was promised and that the host has not acknowledged.
-    fn give_again(&mut self, index: u32, now: Instant, sink: &mut impl Sink) {
+    fn give_again(&mut self, index: u32, asked: bool, now: Instant, sink: &mut impl Sink) {
         let stead = &mut self.steads[index as usize];
         stead.note_again(now);
         // What goes beyond may be more than the host's window.
@@ -122,7 +122,10 @@ impl Receive {
         self.again_at = self.again_at.min(stead.again_at());
         if stead.kept.head != NONE {
             hold::show(&self.pool, &self.config, stead.kept.head, sink);
-            self.counters.given_again += 1;
+            *match asked {
+                true => &mut self.counters.given_again_asked,
+                false => &mut self.counters.given_again_timeout,
+            } += 1;
         }
     }
 

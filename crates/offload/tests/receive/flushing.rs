@@ -77,6 +77,51 @@ fn a_slow_flow_is_not_made_to_wait() {
     assert_eq!(bench.receive.counters().flush_burst, 10);
 }
 
+/// Messages that are answered one by one, however fast, as long as there and back takes 5 us: after each burst nothing is held, so nobody waits for a timer.
+#[test]
+fn a_message_that_is_waited_for_is_never_held_after_its_burst() {
+    for pushed in [true, false] {
+        for there_and_back in [5_100, 8_000, 28_000, 400_000, 70_000_000] {
+            let mut bench = Bench::small();
+            for i in 0..200 {
+                let message = Spec::data(i * 64, 64);
+                let message = if pushed { message.pushed() } else { message };
+                assert_eq!(ranges(&bench.burst(&[message])), [(i * 64, 64)]);
+                assert_eq!(bench.receive.deadline(), None, "{pushed} {there_and_back}");
+                bench.pass(there_and_back);
+            }
+            let counters = bench.receive.counters();
+            assert_eq!(counters.flush_push + counters.flush_burst, 200);
+        }
+    }
+}
+
+#[test]
+fn time_outs_are_told_apart() {
+    let mut bench = Bench::new(Config {
+        hold_max: 20_000,
+        ..Config::default()
+    });
+    let mut at = bench.warm_up();
+    // It goes on for longer than anything is held.
+    while bench.receive.counters().flush_held == 0 {
+        bench.feed(&Spec::data(at, 10));
+        let now = millrace_offload::Instant(bench.now);
+        bench.receive.end_of_burst(false, now, &mut bench.outs);
+        bench.pass(900);
+        at += 10;
+        assert!(at < 100_000_000, "{:?}", bench.receive.counters());
+    }
+    bench.pass(1_000_000);
+    // A hole that nothing fills.
+    let before = *bench.receive.counters();
+    bench.burst(&[Spec::data(at + 100, 10)]);
+    bench.pass(2_000_000);
+    let after = bench.receive.counters();
+    assert_eq!(after.flush_hole, before.flush_hole + 1);
+    assert_eq!(after.flush_held, before.flush_held);
+}
+
 #[test]
 fn a_fast_flow_is_held_across_bursts_for_some_intervals() {
     let mut bench = Bench::small();
