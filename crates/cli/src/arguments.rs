@@ -112,6 +112,9 @@ pub struct LinkArguments {
     /// Do not move the stack's thread to the core of the program it serves (with several shards it is not moved)
     #[arg(long)]
     pub no_follow: bool,
+    /// Do not join the segments that an AF_XDP or packet socket gives one by one before the stack takes them in
+    #[arg(long)]
+    pub no_join: bool,
     /// Congestion control of sockets for which their program chooses none (TCP_CONGESTION): `cubic`, `reno`, `bbr` or `dctcp`
     #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
     pub congestion: Algorithm,
@@ -135,7 +138,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -297,6 +300,7 @@ impl LinkArguments {
             shard_schedule: self.schedule.to_string(),
             io_schedule: self.io_schedule.to_string(),
             follow: !self.no_follow,
+            join: !self.no_join,
             congestion: self.congestion.name().to_owned(),
             ecn: self.ecn,
             mtu_probing: self.mtu_probing,

@@ -32,6 +32,8 @@ pub struct Config {
     pub io_schedule: String,
     /// The shard's thread follows its program's thread from core to core.
     pub follow: bool,
+    /// Segments that the link gives one by one are joined before the stack takes them in.
+    pub join: bool,
     /// Explicit congestion notification is asked for, not only accepted.
     pub ecn: bool,
     /// Congestion control of sockets for which their program chooses none: `cubic`, `reno`, `bbr` or `dctcp`.

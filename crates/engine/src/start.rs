@@ -158,6 +158,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             start,
             held: link.held.clone(),
             follow: config.follow && shards == 1 && plan.shards[0].is_none(),
+            join: config.join,
             reach: match own {
                 0 => Reach::kept_in(default_router.clone()),
                 _ => Reach::default(),

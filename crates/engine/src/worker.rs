@@ -178,6 +178,8 @@ pub struct Parts {
     pub held: Option<Arc<Held>>,
     /// Whether the thread follows its program's.
     pub follow: bool,
+    /// Whether segments are joined, where the port gives them one by one.
+    pub join: bool,
     pub(crate) reach: Reach,
 }
 
@@ -208,11 +210,12 @@ impl Worker {
             start,
             held,
             follow,
+            join,
             reach,
         } = parts;
         let port = wire.as_ref().map(Wire::port);
         let gives_segments = port.is_some_and(Port::gives_segments);
-        let train = gives_segments.then(Box::default);
+        let train = (join && gives_segments).then(Box::default);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::task::Waker;
 
+use millrace_offload::Train;
 use millrace_port::{FRAME_MAX, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
 use millrace_tcp::Instant;
@@ -75,6 +76,8 @@ pub(crate) struct Core {
     errors: LinkErrors,
     clock: Clock,
     port: Option<Box<dyn Port + Send>>,
+    /// Joins what the port gives one by one.
+    train: Option<Box<Train>>,
     /// Frames leave when the caller comes for them.
     callers: bool,
     buffer: Box<[u8]>,
@@ -97,7 +100,9 @@ impl Core {
         clock: Clock,
         peers: Option<Peers>,
     ) -> Core {
+        let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
         Core {
+            train: gives_segments.then(Box::default),
             shard,
             now: Instant::from_micros(0),
             errors: LinkErrors::default(),
@@ -128,7 +133,43 @@ impl Core {
             Some(peers) => peers.take(&mut self.shard, self.now),
             None => 0,
         };
-        handed + self.receive_from_link()
+        let received = match self.train {
+            Some(_) => self.receive_segments(),
+            None => self.receive_from_link(),
+        };
+        handed + received
+    }
+
+    /// As [`Core::receive_from_link`], from a port that gives segments one by one.
+    fn receive_segments(&mut self) -> usize {
+        let (Some(port), Some(train)) = (&mut self.port, &mut self.train) else {
+            return 0;
+        };
+        let (shard, peers, now) = (&mut self.shard, &mut self.peers, self.now);
+        let mut input = |frame: &Frame<'_>| {
+            shard.input(frame, now);
+            if let Some(peers) = peers {
+                peers.pass_stray(shard, frame);
+            }
+        };
+        let mut count = 0;
+        while count < RECEIVE_BURST {
+            match port.receive(train.buffer()) {
+                Ok(Some(meta)) => {
+                    train.frame(meta.len, meta.checksum, meta.segment_size, &mut input);
+                    count += 1;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.errors.note(&error);
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            train.end_of_burst(&mut input);
+        }
+        count
     }
 
     fn receive_from_link(&mut self) -> usize {

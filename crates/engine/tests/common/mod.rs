@@ -41,6 +41,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         shard_schedule: "round-robin".to_owned(),
         io_schedule: "round-robin".to_owned(),
         follow: false,
+        join: true,
         congestion: "cubic".into(),
         ecn: false,
         mtu_probing: MtuProbing::BlackHole,
