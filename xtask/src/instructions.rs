@@ -41,6 +41,9 @@ const PINGPONG: (&str, &str) = ("pingpong", "millrace");
 /// Virtual queues between a port and groups.
 const STEER: (&str, &str) = ("steer", "millrace-steer");
 
+/// Receive offload by itself.
+const SEGMENTS: (&str, &str) = ("segments", "millrace-offload");
+
 /// What is counted with one group and with many, and how far the counts may be apart, in percent.
 const FLAT: ([&str; 2], f64) = (
     [
@@ -50,7 +53,7 @@ const FLAT: ([&str; 2], f64) = (
     2.0,
 );
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 17] = [
     Kind {
         name: "connect, 64 bytes each way, close",
         example: PAIR,
@@ -73,6 +76,14 @@ const KINDS: [Kind; 11] = [
         mode: "bulk",
         counts: [8, 24],
         rest: &[],
+        per: Per::Unit(1_000),
+    },
+    Kind {
+        name: "a kilobyte of bulk, checksums included, segments joined",
+        example: PAIR,
+        mode: "bulk",
+        counts: [8, 24],
+        rest: &["join"],
         per: Per::Unit(1_000),
     },
     Kind {
@@ -147,6 +158,61 @@ const KINDS: [Kind; 11] = [
         counts: [17_920, 53_760],
         rest: &["14"],
         per: Per::Unit(1),
+    },
+    Kind {
+        name: "a segment of 1,460 bytes into a unit of the card's, checksum included",
+        example: SEGMENTS,
+        mode: "bulk",
+        counts: [20_000, 60_000],
+        rest: &["1"],
+        per: Per::Segment {
+            bare: false,
+            within: "*offload_*",
+        },
+    },
+    Kind {
+        name: "the same of 64 flows in turn",
+        example: SEGMENTS,
+        mode: "bulk",
+        counts: [20_000, 60_000],
+        rest: &["64"],
+        per: Per::Segment {
+            bare: false,
+            within: "*offload_*",
+        },
+    },
+    Kind {
+        name: "the same of one flow, somebody having vouched for the checksum",
+        example: SEGMENTS,
+        mode: "known",
+        counts: [20_000, 60_000],
+        rest: &["1"],
+        per: Per::Segment {
+            bare: false,
+            within: "*offload_*",
+        },
+    },
+    Kind {
+        name: "a message of 64 bytes through the card",
+        example: SEGMENTS,
+        mode: "message",
+        counts: [20_000, 60_000],
+        rest: &["on"],
+        per: Per::Segment {
+            bare: false,
+            within: "*offload_*",
+        },
+    },
+    Kind {
+        name: "the same, aggregation off",
+        example: SEGMENTS,
+        mode: "message",
+        counts: [20_000, 60_000],
+        rest: &["off"],
+        per: Per::Segment {
+            bare: false,
+            within: "*offload_*",
+        },
     },
 ];
 
@@ -232,7 +298,7 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 /// Where the examples are.
 fn build(root: &Path) -> Result<std::path::PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    for (example, package) in [PAIR, PINGPONG, STEER] {
+    for (example, package) in [PAIR, PINGPONG, STEER, SEGMENTS] {
         let words = ["build", "--release", "--locked", "--quiet", "-p", package];
         let status = Command::new(&cargo)
             .current_dir(root)

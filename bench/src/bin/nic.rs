@@ -1,8 +1,8 @@
-//! What receive offload in front of the kernel's stack gains, with aggregation on and off in turns: bulk from a wire that is not the limit, and small messages over
-//! a real one.
+//! What receive offload in front of the kernel's stack gains, with aggregation on and off in turns: bulk from a wire that is not the limit, bulk and small messages over
+//! veth pairs. And what joining segments gains in an engine.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,22 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use millrace_bench::card::{self, KERNEL, OWN, PORT, Wire};
 use millrace_bench::cpu::used_by;
 use millrace_bench::figures::{Spread, short};
 use millrace_bench::machine;
 use millrace_bench::source::{Bell, Source};
-use millrace_e2e::directory::Directory;
 use millrace_e2e::namespace::Namespace;
-use millrace_e2e::scenario::{prepare, seconds, wait_until};
-use millrace_e2e::{Process, command, world};
+use millrace_e2e::scenario::{prepare, seconds};
 use millrace_nic::Shard;
 use millrace_port::tap;
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-const OWN: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
-const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);
-const PORT: u16 = 5001;
 /// Between two newcomers.
 const PAUSE: Duration = Duration::from_micros(1_700);
 
@@ -41,7 +37,10 @@ struct Arguments {
     /// How many connections carry bulk
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     connections: Vec<u16>,
-    /// Only what has this in its name: bulk, handshake, message
+    /// The largest packet handed to the kernel in one piece when aggregation is on, in bytes
+    #[arg(long, default_value_t = u16::MAX)]
+    aggregate: u16,
+    /// Only what has this in its name: bulk, handshake, message, wire, engine
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -53,6 +52,8 @@ struct Bulk {
     /// CPU seconds of this process per GB received: the wire, the card, the reader, and the kernel's work for them, which TAP does in the writer.
     cpu_per_gb: f64,
     segments_per_unit: f64,
+    /// The part of the rounds in which the card found nothing to do: the window was used up.
+    idle: f64,
     again: u64,
     /// Median of what newcomers waited for the answer to their SYN, in microseconds, when there were some.
     wait: Option<f64>,
@@ -66,6 +67,8 @@ struct Load {
     connections: u16,
     late_every: u32,
     newcomers: bool,
+    /// Whether the card looks for frames all the time though there are none.
+    awake: bool,
 }
 
 fn main() -> Result<()> {
@@ -88,19 +91,28 @@ fn main() -> Result<()> {
     if "message".contains(&arguments.only) {
         compare_messages(&arguments)?;
     }
+    if "wire".contains(&arguments.only) {
+        for means in ["packet", "xdp"] {
+            compare_wires(&arguments, means)?;
+        }
+    }
+    if "engine".contains(&arguments.only) {
+        compare_engines(&arguments)?;
+    }
     Ok(())
 }
 
 fn compare_bulk(arguments: &Arguments, connections: u16, late_every: u32) -> Result<()> {
     let mut results: [Vec<Bulk>; 2] = Default::default();
     for _ in 0..arguments.rounds {
-        for (aggregate, results) in [u16::MAX, 0].into_iter().zip(&mut results) {
+        for (aggregate, results) in [arguments.aggregate, 0].into_iter().zip(&mut results) {
             results.push(bulk(Load {
                 seconds: arguments.seconds,
                 aggregate,
                 connections,
                 late_every,
                 newcomers: false,
+                awake: true,
             })?);
         }
     }
@@ -113,42 +125,49 @@ fn compare_bulk(arguments: &Arguments, connections: u16, late_every: u32) -> Res
     let late = if late_every > 0 { ", 1 % late" } else { "" };
     println!("bulk, {connections} connections{late}");
     println!(
-        "  on    Gbit/s {}, s of CPU per GB {}, segments per unit {}, sent again {}",
+        "  on    Gbit/s {}, s of CPU per GB {}, idle {}, segments per unit {}, sent again {}",
         spread(on),
         spread(of(0, |b| b.cpu_per_gb)),
+        spread(of(0, |b| b.idle)),
         spread(of(0, |b| b.segments_per_unit)),
         results[0].iter().map(|b| b.again).sum::<u64>()
     );
     println!(
-        "  off   Gbit/s {}, s of CPU per GB {}, sent again {}",
+        "  off   Gbit/s {}, s of CPU per GB {}, idle {}, sent again {}",
         spread(off),
         spread(of(1, |b| b.cpu_per_gb)),
+        spread(of(1, |b| b.idle)),
         results[1].iter().map(|b| b.again).sum::<u64>()
     );
     println!("  ratio {ratio}");
     Ok(())
 }
 
-/// How long a newcomer waits for the answer to a SYN, from when it is told of: beside 64 connections that carry bulk, and without them, when the card sleeps.
+/// How long a newcomer waits for the answer to a SYN, from when it is told of: beside 64 connections that carry bulk, so that the card never sleeps; without them by a card that looks for
+/// frames all the time, as it does then; and without them by one that sleeps.
 fn compare_handshakes(arguments: &Arguments) -> Result<()> {
-    let mut results: [Vec<f64>; 2] = Default::default();
+    let mut results: [Vec<f64>; 3] = Default::default();
     for _ in 0..arguments.rounds {
-        for (connections, results) in [64, 0].into_iter().zip(&mut results) {
+        let states = [(64, true), (0, true), (0, false)];
+        for ((connections, awake), results) in states.into_iter().zip(&mut results) {
             let measured = bulk(Load {
                 seconds: arguments.seconds,
-                aggregate: u16::MAX,
+                aggregate: arguments.aggregate,
                 connections,
                 late_every: 0,
                 newcomers: true,
+                awake,
             })?;
             results.push(measured.wait.context("nobody was answered")?);
         }
     }
-    let ratio = Spread::of_ratios(&results[0], &results[1]).expect("at least one round");
-    let [beside, alone] = results.map(|values| Spread::of(values).expect("at least one round"));
-    println!(
-        "handshake, median: beside 64 bulk connections {beside} us, alone {alone} us, ratio {ratio}"
-    );
+    let ratio = |alone: &[f64]| Spread::of_ratios(&results[0], alone).expect("at least one round");
+    let (to_awake, to_asleep) = (ratio(&results[1]), ratio(&results[2]));
+    let [beside, awake, asleep] =
+        results.map(|values| Spread::of(values).expect("at least one round"));
+    println!("handshake, median: beside 64 bulk connections {beside} us");
+    println!("  alone, the card awake  {awake} us, ratio {to_awake}");
+    println!("  alone, the card asleep {asleep} us, ratio {to_asleep}");
     Ok(())
 }
 
@@ -179,6 +198,7 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
         connections,
         late_every,
         newcomers,
+        awake,
     } = load;
     namespace.join_thread()?;
     pin(0);
@@ -223,10 +243,14 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
     );
     let own = rustix::process::getpid();
     let mut from: Option<(Instant, u64, f64)> = None;
+    let mut idle = Duration::ZERO;
     loop {
         let elapsed = start.elapsed();
         let round = shard.round(millrace_offload::Instant(elapsed.as_nanos() as u64))?;
-        if newcomers && connections == 0 && round.is_idle() {
+        if round.is_idle() && from.is_some() {
+            idle += start.elapsed() - elapsed;
+        }
+        if !awake && round.is_idle() {
             // Like a card that has nothing to do.
             bell.wait()?;
         }
@@ -260,6 +284,7 @@ fn bulk_inside(namespace: &Namespace, load: Load) -> Result<Bulk> {
     Ok(Bulk {
         gbits,
         cpu_per_gb: busy / (bytes / 1e9),
+        idle: idle.as_secs_f64() / since.elapsed().as_secs_f64(),
         segments_per_unit: counters.segments as f64 / counters.units.max(1) as f64,
         again,
         wait: waits.get(waits.len() / 2).copied(),
@@ -289,16 +314,25 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
         if rustix::event::poll(&mut set, Some(&patience))? == 0 {
             return Ok(());
         }
-        let ready: Vec<bool> = set.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (stream, _) in streams.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+        let mut ready: Vec<bool> = set.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (stream, ready) in streams
+            .iter_mut()
+            .zip(&mut ready)
+            .filter(|(_, ready)| **ready)
+        {
             match stream.read(&mut buffer) {
+                // What has ended is not looked at again.
+                Ok(0) => continue,
                 Ok(len) => {
                     received.fetch_add(len as u64, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
+            *ready = false;
         }
+        let mut ended = ready.into_iter();
+        streams.retain(|_| !ended.next().unwrap_or(false));
     }
     Ok(())
 }
@@ -324,43 +358,11 @@ fn compare_messages(arguments: &Arguments) -> Result<()> {
 }
 
 fn messages(time: f64, aggregate: &str) -> Result<(f64, f64)> {
-    let (far, near) = (Namespace::create()?, Namespace::create()?);
-    let directory = Directory::create()?;
-    far.ip(&format!(
-        "link add veth0 type veth peer name wire0 netns {}",
-        near.name()
-    ))?;
-    far.ip(&format!("addr add {OWN}/24 dev veth0"))?;
-    far.ip("link set veth0 up")?;
-    near.ip("link set wire0 up")?;
-    near.set("ipv4.conf.wire0.arp_ignore", "1")?;
-    for (on, device) in [(&far, "veth0"), (&near, "wire0")] {
-        let words = format!("ethtool -K {device} tso off gso off gro off tx off rx off");
-        let words: Vec<&str> = words.split(' ').collect();
-        let ended = Process::spawn(on, &directory, command(&words))?;
-        ended.wait(seconds(10))?.success()?;
-    }
-    let millrace = world::millrace();
-    let millrace = millrace.to_string_lossy();
-    let words = [
-        &*millrace,
-        "nic",
-        "--wire",
-        "packet:wire0",
-        "--host",
-        "tap:nic0",
-        "--aggregate",
-        aggregate,
-    ];
-    let card = Process::spawn(&near, &directory, command(&words))?;
-    wait_until("the card is ready", seconds(10), || {
-        Ok(card.stdout().contains("ready"))
-    })?;
-    near.ip(&format!("addr add {KERNEL}/24 dev nic0"))?;
-    near.ip("link set nic0 up")?;
+    let wire = Wire::new()?;
+    let card = wire.card("packet", aggregate)?;
     let address = SocketAddrV4::new(KERNEL, PORT);
     let stop = AtomicBool::new(false);
-    let listener = near.enter(|| TcpListener::bind(address))?;
+    let listener = wire.listen()?;
     let figures = thread::scope(|scope| -> Result<(f64, f64)> {
         scope.spawn(|| -> Result<()> {
             let (mut stream, _) = listener.accept()?;
@@ -371,7 +373,7 @@ fn messages(time: f64, aggregate: &str) -> Result<(f64, f64)> {
             }
             Ok(())
         });
-        let mut stream = far.enter(|| TcpStream::connect(address))?;
+        let mut stream = wire.far.enter(|| TcpStream::connect(address))?;
         stream.set_nodelay(true)?;
         let (mut message, mut times) = ([7; 64], Vec::new());
         let start = Instant::now();
@@ -393,4 +395,69 @@ fn messages(time: f64, aggregate: &str) -> Result<(f64, f64)> {
     })?;
     card.stop(Signal::TERM, seconds(10))?;
     Ok(figures)
+}
+
+/// Prints bulk of two kinds, in pairs.
+fn print_pairs(name: &str, kinds: [&str; 2], results: [Vec<card::Bulk>; 2]) {
+    let of = |index: usize, field: fn(&card::Bulk) -> f64| -> Vec<f64> {
+        results[index].iter().map(field).collect()
+    };
+    let spread = |values| Spread::of(values).expect("at least one round");
+    let ratio = Spread::of_ratios(&of(0, |b| b.gbits), &of(1, |b| b.gbits));
+    println!("{name}");
+    for (index, kind) in kinds.into_iter().enumerate() {
+        println!(
+            "  {kind:<8} Gbit/s {}, s of CPU of the machine per GB {}, of the card {}; cores {}",
+            spread(of(index, |b| b.gbits)),
+            spread(of(index, |b| b.cpu_per_gb)),
+            spread(of(index, |b| b.own_per_gb)),
+            results[index][0].cores,
+        );
+    }
+    println!("  ratio {}", ratio.expect("at least one round"));
+}
+
+/// Bulk over a veth pair and the card.
+fn compare_wires(arguments: &Arguments, means: &str) -> Result<()> {
+    let mut results: [Vec<card::Bulk>; 2] = Default::default();
+    for _ in 0..arguments.rounds {
+        for (aggregate, results) in ["64K", "0"].into_iter().zip(&mut results) {
+            let wire = Wire::new()?;
+            let card = wire.card(means, aggregate)?;
+            let listener = wire.listen()?;
+            let received = AtomicU64::new(0);
+            let bulk = thread::scope(|scope| {
+                scope.spawn(|| read_all(&listener, 4, &received));
+                wire.bulk(arguments.seconds, Some(&card))
+            });
+            card.stop(Signal::TERM, seconds(10))?;
+            results.push(bulk?);
+        }
+    }
+    print_pairs(
+        &format!("4 connections over veth, {means}"),
+        ["on", "off"],
+        results,
+    );
+    Ok(())
+}
+
+/// Bulk over a veth pair and AF_XDP to an engine that joins segments, and to one that does not.
+fn compare_engines(arguments: &Arguments) -> Result<()> {
+    let mut results: [Vec<card::Bulk>; 2] = Default::default();
+    for _ in 0..arguments.rounds {
+        for (more, results) in ["", "--no-join"].into_iter().zip(&mut results) {
+            let wire = Wire::new()?;
+            let engine = wire.engine(more)?;
+            let bulk = wire.bulk(arguments.seconds, None);
+            engine.stop(Signal::TERM, seconds(15))?;
+            results.push(bulk?);
+        }
+    }
+    print_pairs(
+        "4 connections over veth to an engine, AF_XDP",
+        ["joined", "apart"],
+        results,
+    );
+    Ok(())
 }
