@@ -398,7 +398,7 @@ fn messages(time: f64, aggregate: &str) -> Result<(f64, f64)> {
 }
 
 /// Prints bulk of two kinds, in pairs.
-fn print_pairs(name: &str, kinds: [&str; 2], results: [Vec<card::Bulk>; 2]) {
+fn print_pairs(name: &str, kinds: [&str; 2], results: &[Vec<card::Bulk>; 2]) {
     let of = |index: usize, field: fn(&card::Bulk) -> f64| -> Vec<f64> {
         results[index].iter().map(field).collect()
     };
@@ -437,7 +437,7 @@ fn compare_wires(arguments: &Arguments, means: &str) -> Result<()> {
     print_pairs(
         &format!("4 connections over veth, {means}"),
         ["on", "off"],
-        results,
+        &results,
     );
     Ok(())
 }
@@ -457,7 +457,7 @@ fn compare_engines(arguments: &Arguments) -> Result<()> {
     print_pairs(
         "4 connections over veth to an engine, AF_XDP",
         ["joined", "apart"],
-        results,
+        &results,
     );
     Ok(())
 }
