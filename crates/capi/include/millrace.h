@@ -5,7 +5,7 @@
 // listener in each.
 //
 // Descriptors are the thread's: numbers from 4194304 on, which the kernel gives to nobody. One that is closed, or another thread's, is EBADF; the number comes
-// again after 500,000 others at the earliest. Calls that are like one of Linux have its name, arguments, constants and errors; where they differ this file says so.
+// again after 250,000 others at the earliest. Calls that are like one of Linux have its name, arguments, constants and errors; where they differ this file says so.
 //
 // Errors are -1 and errno. A null pointer is EFAULT, as is one below 4096 and one that is not aligned; what else it points to has to be there. A length of 0 needs no memory, and does
 // what it does on Linux; one above SSIZE_MAX is EINVAL. A call before the thread has a stack, or after it was ended, is ENODEV where a new thing is to be made, EBADF elsewhere.

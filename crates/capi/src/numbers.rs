@@ -12,10 +12,12 @@ use std::sync::{Mutex, PoisonError};
 const PLACE_BITS: u32 = 10;
 /// Chunks of a process, likewise: 4,194,304 descriptors at once.
 const CHUNK_BITS: u32 = 12;
-/// A place names as many things, likewise, before a number comes again. Places are used in turn, so that takes 500,000 others at least.
+/// A place names as many things, likewise, before a number comes again. [`SPARE`] places are used in turn, so that takes 250,000 others at least.
 const GENERATION_BITS: u32 = 31 - CHUNK_BITS - PLACE_BITS;
 
 const PLACES: usize = 1 << PLACE_BITS;
+/// Places that name nothing, at least, as long as the process has chunks.
+const SPARE: usize = PLACES / 2;
 const CHUNKS: usize = 1 << CHUNK_BITS;
 const GENERATIONS: u32 = 1 << GENERATION_BITS;
 
@@ -62,8 +64,9 @@ impl<T> Default for Numbers<T> {
 impl<T> Numbers<T> {
     /// Names something. None when all numbers of the process are in use.
     pub fn insert(&mut self, content: T) -> Option<c_int> {
-        if self.vacant.is_empty() {
-            self.grow()?;
+        if self.vacant.len() <= SPARE {
+            // Without another chunk numbers come again sooner.
+            let _ = self.grow();
         }
         let at = self.vacant.pop_front()?;
         let (chunk, place) = (at as usize >> PLACE_BITS, at as usize & (PLACES - 1));
@@ -170,7 +173,10 @@ mod tests {
         assert_eq!(numbers.get(first), Some(&'a'));
         assert_eq!(numbers.remove(first), Some('a'));
         let mut seen = std::collections::HashSet::from([first]);
-        // Every place many times over.
+        // Nearly all places are taken: the others come again and again, each time with another number.
+        for _ in 0..PLACES - 1 {
+            seen.insert(numbers.insert('c').expect("room"));
+        }
         for _ in 0..100_000 {
             let number = numbers.insert('b').expect("room");
             assert!(seen.insert(number), "{number} came again");
