@@ -99,7 +99,7 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             error: None,
         };
         let (mut received, mut drained) = (0, false);
-        while received < BURST && !self.receive.take_newcomer() {
+        while received < BURST {
             let Some(frame) = self
                 .wire
                 .receive_parts(self.receive.buffer(), &mut self.large)?
@@ -111,6 +111,9 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             self.receive
                 .frame(frame.start, frame.len, rest, frame.vnet, now, &mut sink);
             received += 1;
+            if self.receive.take_newcomer() {
+                break;
+            }
         }
         if received > 0 {
             self.receive.end_of_burst(drained, now, &mut sink);

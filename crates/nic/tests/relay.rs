@@ -115,6 +115,34 @@ fn segments_from_the_wire_reach_the_kernel_as_one_unit() {
 }
 
 #[test]
+fn a_newcomer_ends_the_burst_and_goes_before_bulk() {
+    let mut card = Card::new();
+    let plain = VnetHeader::default();
+    let mut syn = frame(0, &[], false);
+    // Another port, and the flag.
+    syn[35] = 9;
+    syn[47] = Flags::SYN.bits();
+    let segment = &mut syn[34..];
+    segment[16..18].fill(0);
+    let pseudo = checksum::pseudo_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 20);
+    let sum = (pseudo + Sum::of(segment)).finish();
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    let data = |i: u32| frame(i * 100, &[i as u8; 100], false);
+    for bytes in [data(0), data(1), syn.clone(), data(2), data(3)] {
+        assert!(card.wire.send_parts(&bytes, &[], &plain).expect("sound"));
+    }
+    let round = card.shard.round(Instant(1)).expect("sound");
+    assert_eq!((round.received, round.served), (3, 0));
+    let lens = |frames: Vec<(Vec<u8>, VnetHeader)>| -> Vec<usize> {
+        frames.iter().map(|(bytes, _)| bytes.len()).collect()
+    };
+    assert_eq!(lens(take(&mut card.kernel)), [54]);
+    let round = card.shard.round(Instant(2)).expect("sound");
+    assert_eq!((round.received, round.served), (2, 1));
+    assert_eq!(lens(take(&mut card.kernel)), [454]);
+}
+
+#[test]
 fn large_units_of_the_kernel_are_cut_for_a_wire_that_cannot() {
     let mut card = Card::new();
     let payload: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
