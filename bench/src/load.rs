@@ -49,6 +49,8 @@ pub struct Outcome {
     pub latency_us: [f64; 5],
     /// What the machine did meanwhile.
     pub machine: Interval,
+    /// CPU seconds of the client's process, what the kernel did for it included.
+    pub own_seconds: f64,
 }
 
 impl Outcome {
@@ -65,6 +67,11 @@ impl Outcome {
     /// Microseconds of CPU of the whole machine for one operation.
     pub fn cpu_us(&self) -> f64 {
         self.machine.busy() * 1e6 / self.operations as f64
+    }
+
+    /// Microseconds of CPU of the client's process for one operation.
+    pub fn own_cpu_us(&self) -> f64 {
+        self.own_seconds * 1e6 / self.operations as f64
     }
 
     /// Microseconds of CPU of the whole machine for one MB.
@@ -93,7 +100,8 @@ pub fn run(
 struct Meter {
     start: Instant,
     duration: Duration,
-    before: Option<Sample>,
+    /// What the machine, and this process, had done when it began to count.
+    before: Option<(Sample, f64)>,
     operations: u64,
     bytes: u64,
     latency: Histogram,
@@ -131,9 +139,10 @@ impl Meter {
     fn over(&mut self, now: Instant) -> Result<Option<Outcome>> {
         let elapsed = now - self.start;
         match &self.before {
-            None if elapsed >= WARM_UP => self.before = Some(Sample::take()?),
-            Some(before) if elapsed >= WARM_UP + self.duration => {
+            None if elapsed >= WARM_UP => self.before = Some((Sample::take()?, own_seconds())),
+            Some((before, own)) if elapsed >= WARM_UP + self.duration => {
                 let machine = before.until_now()?;
+                let own_seconds = own_seconds() - own;
                 let quantile = |fraction| self.latency.quantile(fraction) as f64 / 1000.0;
                 let latency_us = [
                     quantile(0.5),
@@ -147,12 +156,19 @@ impl Meter {
                     bytes: self.bytes,
                     latency_us,
                     machine,
+                    own_seconds,
                 }));
             }
             _ => {}
         }
         Ok(None)
     }
+}
+
+/// CPU seconds that this process has used.
+fn own_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// A set of descriptors, each with its connection's number.
