@@ -1,7 +1,7 @@
 //! The engine: shards on threads, control socket, memory shared with programs, life cycle.
 //!
 //! Two kinds of thread. [`control`] accepts processes of programs and the command line; what it decides it sends to the workers as
-//! [`command::Command`]s. A [`worker`] owns one shard and one queue of the port, and is the only one that touches either: it
+//! [`command::Command`]s. A [`worker`] owns one shard and its queues, the device's or virtual ones, and is the only one that touches either: it
 //! receives frames, serves submissions, runs timers, transmits and publishes, then sleeps until a frame or a doorbell.
 //!
 //! - [`arena`], [`memory`]: receive rings inside the programs' regions.

@@ -205,8 +205,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     control.run().map_err(system("the control socket failed"))
 }
 
-/// Bytes of a virtual queue each way: four of the largest frames, hundreds of the usual ones.
-const QUEUE_BYTES: usize = 1 << 18;
+/// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Only what is used takes memory.
+const QUEUE_BYTES: usize = 1 << 22;
 
 /// The parts of a pipeline: what each shard has of it, and what each I/O thread has. The policies are the I/O threads' and the shards'.
 fn pipeline(
