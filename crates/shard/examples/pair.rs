@@ -31,6 +31,9 @@ const ROUND_US: u64 = 10;
 /// How fast bulk data passes in virtual time: 4 GB/s. On a link without limit windows would grow without reason.
 const LINK_BYTES_PER_US: u64 = 4096;
 
+/// The most that a connection may have on the way, in bytes.
+const BUFFER_MAX: u32 = 256 << 10;
+
 /// Frames that an engine takes at a time.
 const BURST: usize = 64;
 
@@ -87,12 +90,14 @@ struct World {
 }
 
 fn shard(last: u8, now: Instant) -> Shard<HeapMemory> {
-    let config = Config::new(
+    let mut config = Config::new(
         Ipv4Addr::new(10, 0, 0, last),
         24,
         Mac([2, 0, 0, 0, 0, last]),
         [last; 32],
     );
+    // All that the window allows is in memory here before any of it is taken in: more than the caches hold measures memory, not the stack.
+    (config.buffers.send_max, config.buffers.receive_max) = (BUFFER_MAX, BUFFER_MAX);
     Shard::new(config, HeapMemory::new(4 << 30), now)
 }
 

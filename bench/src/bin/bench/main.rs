@@ -42,6 +42,9 @@ struct Arguments {
     /// Only millrace, to take samples of it
     #[arg(long, conflicts_with = "kernel_only")]
     millrace_only: bool,
+    /// One more stack for what is done in memory: a program that keeps the contract of bench/peers/README.md; as often as wanted
+    #[arg(long, value_name = "NAME=PROGRAM", value_parser = peer)]
+    peer: Vec<(String, PathBuf)>,
     /// Where the report is written: DATE.json, DATE.html, and DATE.md with its plots
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
     out: PathBuf,
@@ -59,6 +62,14 @@ fn link(text: &str) -> Result<Link, String> {
         "macvtap" => Ok(Link::Macvtap),
         _ => Err("one of tap, xdp, macvtap".to_owned()),
     }
+}
+
+fn peer(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, program) = text
+        .split_once('=')
+        .filter(|(name, program)| !name.is_empty() && !program.is_empty())
+        .ok_or("write it as NAME=PROGRAM")?;
+    Ok((name.to_owned(), program.into()))
 }
 
 fn main() -> std::process::ExitCode {
@@ -81,7 +92,7 @@ fn bench(arguments: &Arguments) -> Result<()> {
     let only = arguments.only.as_str();
     let everyone = !arguments.kernel_only && !arguments.millrace_only;
     if arguments.link == Link::Tap && everyone {
-        let scenarios = protocol::protocol(rounds, length / 6.0, only);
+        let scenarios = protocol::protocol(rounds, length / 6.0, only, &arguments.peer);
         report.scenarios.extend(scenarios);
     }
     explain(arguments, rounds, length);

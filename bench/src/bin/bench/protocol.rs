@@ -84,8 +84,8 @@ const WORKS: [Work; 5] = [
 
 /// One stack's adapter.
 struct Peer {
-    stack: &'static str,
-    /// Builds it, or says why not.
+    stack: String,
+    /// Built, or why not.
     program: Result<PathBuf>,
     /// Whether valgrind can count its instructions.
     countable: bool,
@@ -98,8 +98,13 @@ struct Said {
     seconds: f64,
 }
 
-/// Every work by every stack, in turns. `length`: about how long each takes, in seconds.
-pub fn protocol(rounds: usize, length: f64, only: &str) -> Vec<Scenario> {
+/// Every work by every stack, in turns. `length`: about how long each takes, in seconds; `others`: adapters of more stacks.
+pub fn protocol(
+    rounds: usize,
+    length: f64,
+    only: &str,
+    others: &[(String, PathBuf)],
+) -> Vec<Scenario> {
     let works: Vec<&Work> = WORKS
         .iter()
         .filter(|work| work.name.contains(only))
@@ -108,7 +113,12 @@ pub fn protocol(rounds: usize, length: f64, only: &str) -> Vec<Scenario> {
         return Vec::new();
     }
     println!("\nprotocol only, in memory: building the adapters of the other stacks");
-    let peers = peers();
+    let mut peers = peers();
+    peers.extend(others.iter().map(|(stack, program)| Peer {
+        stack: stack.clone(),
+        program: Ok(program.clone()),
+        countable: true,
+    }));
     for peer in &peers {
         if let Err(error) = &peer.program {
             println!("  {} cannot be built: {error:#}", peer.stack);
@@ -126,7 +136,7 @@ pub fn protocol(rounds: usize, length: f64, only: &str) -> Vec<Scenario> {
 fn peers() -> Vec<Peer> {
     vec![
         Peer {
-            stack: "millrace",
+            stack: "millrace".to_owned(),
             program: cargo(
                 &["-p", "millrace-shard", "--example", "pair"],
                 "examples/pair",
@@ -134,17 +144,17 @@ fn peers() -> Vec<Peer> {
             countable: true,
         },
         Peer {
-            stack: "smoltcp",
+            stack: "smoltcp".to_owned(),
             program: cargo(&["-p", "millrace-peer-smoltcp"], "millrace-peer-smoltcp"),
             countable: true,
         },
         Peer {
-            stack: "lwIP",
+            stack: "lwIP".to_owned(),
             program: lwip(),
             countable: true,
         },
         Peer {
-            stack: "gVisor",
+            stack: "gVisor".to_owned(),
             program: gvisor(),
             countable: false,
         },
@@ -250,7 +260,7 @@ fn value(work: &Work, said: &Said) -> f64 {
 fn timed(work: &Work, peers: &[Peer], rounds: usize, length: f64) -> Scenario {
     let mut subjects: Vec<Subject> = peers
         .iter()
-        .map(|peer| Subject::named(peer.stack))
+        .map(|peer| Subject::named(&peer.stack))
         .collect();
     // How much each stack gets done in the time.
     let counts: Vec<Result<u64>> = peers
@@ -289,7 +299,7 @@ fn timed(work: &Work, peers: &[Peer], rounds: usize, length: f64) -> Scenario {
 
 fn counted(work: &Work, peers: &[Peer]) -> Scenario {
     let subjects = peers.iter().map(|peer| {
-        let mut subject = Subject::named(peer.stack);
+        let mut subject = Subject::named(&peer.stack);
         if !peer.countable {
             subject.failure = Some("valgrind does not count programs of this kind".to_owned());
             return subject;
