@@ -177,9 +177,9 @@ statements! {
     options_pass_from_listener_to_connection
     p1_accept_read_and_close_in_three_threads
     p1_many_threads_accept_from_one_listener
-    p1_threads_listen_in_a_group
     p1_many_threads_each_with_its_own
     p1_one_thread_reads_while_another_writes
+    p1_threads_listen_in_a_group
     p5_a_child_keeps_what_its_parent_closes
     p5_a_child_that_is_killed_takes_nothing_along
     p5_a_grandchild_serves_on
