@@ -38,7 +38,9 @@ fn flow_of_v4(packet: &[u8]) -> Option<Tuple> {
 }
 
 fn flow_of_v6(packet: &[u8]) -> Option<Tuple> {
-    let (header, payload) = ipv6::Header::parse(packet).ok()?;
+    // Of a frame that is sent only the headers may be at hand.
+    let (header, rest) = ipv6::Header::parse_start(packet).ok()?;
+    let payload = &rest[..rest.len().min(header.payload_len.into())];
     let direct = has_ports(header.next_header).then_some(payload);
     let upper = direct.or_else(|| behind_extensions(&header, payload));
     let (source, destination) = match upper {
@@ -135,6 +137,15 @@ mod tests {
         let first = [17, 0, 0, 1, 0, 0, 0, 9];
         let addresses = tuple("[fd00::1]:0", "[fd00::2]:0");
         assert_eq!(flow_of(&v6(44, &first)), addresses);
+    }
+
+    /// What is sent is headers first, payload apart: both must say the same.
+    #[test]
+    fn headers_alone_tell_the_flow() {
+        let frame = v6(6, &[]);
+        assert_eq!(flow_of(&frame[..58]), flow_of(&frame));
+        let frame = v4(0x4000, 6, 0);
+        assert_eq!(flow_of(&frame[..38]), flow_of(&frame));
     }
 
     #[test]
