@@ -384,9 +384,9 @@ impl Connection {
 
     /// Applies changed socket options. `max_segment` has its effect on SYN only, as in Linux.
     pub fn configure(&mut self, config: &Config, settings: &Settings, now: Instant) {
-        if let Some(algorithm) = settings.congestion
-            && self.settings.congestion != Some(algorithm)
-        {
+        // To name the one that it has changes nothing.
+        let algorithm = settings.algorithm(config);
+        if algorithm != self.settings.algorithm(config) {
             self.congestion.choose(config, algorithm);
         }
         // Setting TCP_NODELAY, or letting go of TCP_CORK, sends what was held back.

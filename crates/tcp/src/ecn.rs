@@ -6,6 +6,7 @@ use crate::acknowledge::MARKED_QUICK;
 use crate::connection::{Connection, Pending};
 use crate::info::Phase;
 use crate::options::Features;
+use crate::time::Instant;
 
 /// The state of both directions.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +47,12 @@ pub(crate) fn is_agreed(flags: Flags) -> bool {
 
 impl Connection {
     /// What a segment of an ECN connection says of marks: those it suffered itself, and those that it echoes. Before its acknowledgement is processed.
-    pub(crate) fn take_marks(&mut self, segment: &Segment<'_>) {
+    pub(crate) fn take_marks(&mut self, segment: &Segment<'_>, now: Instant) {
         if !segment.payload.is_empty() {
             self.take_mark(segment);
         }
         if segment.flags.contains(Flags::ECE) {
-            self.take_echo(segment);
+            self.take_echo(segment, now);
         }
     }
 
@@ -81,7 +82,7 @@ impl Connection {
     }
 
     /// RFC 3168 6.1.2: the window comes down as for a loss, once in a round trip, and nothing is sent again.
-    fn take_echo(&mut self, segment: &Segment<'_>) {
+    fn take_echo(&mut self, segment: &Segment<'_>, now: Instant) {
         let acked = segment.ack - self.send.seq(self.send.una);
         if acked < 0 || acked as u32 > self.send.in_flight() {
             return;
@@ -93,7 +94,7 @@ impl Connection {
             return;
         }
         let (flight, mss) = (self.send.in_flight(), u32::from(self.send.mss));
-        let threshold = self.congestion.marked(flight, mss);
+        let threshold = self.congestion.marked(flight, mss, now);
         let window = &mut self.congestion.window;
         window.ssthresh = threshold;
         window.cwnd = window.cwnd.min(threshold);

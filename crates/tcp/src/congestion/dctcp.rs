@@ -71,7 +71,7 @@ impl Controller for Dctcp {
     }
 
     /// RFC 8257 3.3, step 9.
-    fn marked(&mut self, window: &Window, _flight: u32, mss: u32) -> u32 {
+    fn marked(&mut self, window: &Window, _flight: u32, mss: u32, _now: Instant) -> u32 {
         let less = u64::from(window.cwnd) * u64::from(self.alpha) / u64::from(2 * ONE);
         (window.cwnd - less as u32).max(2 * mss)
     }
@@ -111,9 +111,15 @@ mod tests {
             ssthresh: u32::MAX,
         };
         let mut dctcp = Dctcp::new();
-        assert_eq!(dctcp.marked(&window, 100_000, 1_000), 50_000);
+        assert_eq!(
+            dctcp.marked(&window, 100_000, 1_000, Instant::default()),
+            50_000
+        );
         dctcp.alpha = ONE / 8;
-        assert_eq!(dctcp.marked(&window, 100_000, 1_000), 93_750);
+        assert_eq!(
+            dctcp.marked(&window, 100_000, 1_000, Instant::default()),
+            93_750
+        );
         assert_eq!(
             dctcp.reduced(&window, 100_000, 1_000, Instant::default()),
             50_000

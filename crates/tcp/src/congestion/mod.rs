@@ -95,7 +95,7 @@ impl Window {
 ///
 /// These calls are made for each acknowledgement: they must not wait, and should not allocate.
 pub trait Controller: fmt::Debug + Send {
-    /// The connection is made: `window` is RFC 6928's, and may be changed.
+    /// The connection is made: `window` is RFC 6928's, and may be changed. An algorithm that is chosen later is not told.
     fn start(&mut self, _window: &mut Window, _mss: u32) {}
 
     /// New data was acknowledged and the window had been in full use.
@@ -111,8 +111,8 @@ pub trait Controller: fmt::Debug + Send {
     fn on_echo(&mut self, _bytes: u32) {}
 
     /// The network marks: the threshold to reduce to (RFC 3168 6.1.2: as for a loss).
-    fn marked(&mut self, window: &Window, flight: u32, mss: u32) -> u32 {
-        self.reduced(window, flight, mss, Instant::default())
+    fn marked(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32 {
+        self.reduced(window, flight, mss, now)
     }
 
     /// The flight was lost altogether: after a time-out.
@@ -274,12 +274,12 @@ impl Congestion {
     }
 
     /// The threshold after a mark of the network's; see [`Controller::marked`].
-    pub(crate) fn marked(&mut self, flight: u32, mss: u32) -> u32 {
+    pub(crate) fn marked(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
         match &mut self.algorithm {
-            Any::Cubic(it) => it.marked(&self.window, flight, mss),
-            Any::NewReno(it) => it.marked(&self.window, flight, mss),
-            Any::Dctcp(it) => it.marked(&self.window, flight, mss),
-            Any::Custom(it) => it.marked(&self.window, flight, mss).max(mss),
+            Any::Cubic(it) => it.marked(&self.window, flight, mss, now),
+            Any::NewReno(it) => it.marked(&self.window, flight, mss, now),
+            Any::Dctcp(it) => it.marked(&self.window, flight, mss, now),
+            Any::Custom(it) => it.marked(&self.window, flight, mss, now).max(mss),
             // The model has no place for marks.
             Any::Bbr(_) => self.window.ssthresh,
         }

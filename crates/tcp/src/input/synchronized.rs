@@ -84,7 +84,7 @@ impl Connection {
         self.counters.last_received = now.ticks();
         self.timers.keepalive_probes = 0;
         if self.features.contains(Features::ECN) {
-            self.take_marks(segment);
+            self.take_marks(segment, now);
         }
         self.on_ack(config, segment, now);
         if crossed || matches!(self.state, State::Closed | State::TimeWait) {
