@@ -120,7 +120,7 @@ impl Scheduler {
                 let at = after(self.at, ready);
                 self.left *= weights
                     .get(at as usize)
-                    .map_or(1, |weight| (*weight).into());
+                    .map_or(1, |weight| u32::from(*weight).max(1));
                 at
             }
             Policy::Strict => {
