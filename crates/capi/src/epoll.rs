@@ -125,9 +125,9 @@ impl Things {
 }
 
 impl Host {
-    /// What something is ready for.
-    fn ready(&self, things: &Things, key: u32) -> Poll {
-        match things.get(key) {
+    /// What something is ready for. What it is not ready for is news when it is again.
+    fn ready(&self, things: &mut Things, key: u32) -> Poll {
+        let ready = match things.get(key) {
             Some(Thing::Socket(socket)) if socket.dead.is_some() => {
                 Poll::IN | Poll::OUT | Poll::ERR | Poll::HUP
             }
@@ -137,7 +137,11 @@ impl Host {
             }
             Some(Thing::Pipe(end)) => end.poll(),
             _ => Poll::empty(),
+        };
+        if let Ok(socket) = things.socket_mut(key) {
+            socket.known.bits &= ready;
         }
+        ready
     }
 
     /// A socket has changed: tells those who wait for what is new.
@@ -228,7 +232,7 @@ impl Host {
         };
         // What is there already is told, edge or level.
         if let Control::Add(events, _) | Control::Modify(events, _) = control
-            && self.ready(&things, key).bits() & (events | ALWAYS) != 0
+            && self.ready(&mut things, key).bits() & (events | ALWAYS) != 0
             && let Some(set) = things.set_mut(set)
         {
             set.enqueue(at);
@@ -253,7 +257,7 @@ impl Host {
             };
             watch.queued = false;
             let (target, wanted, data, spent) = (watch.key, watch.events, watch.data, watch.spent);
-            let events = self.ready(&things, target).bits() & (wanted | ALWAYS);
+            let events = self.ready(&mut things, target).bits() & (wanted | ALWAYS);
             if events == 0 || spent {
                 continue;
             }
@@ -313,7 +317,11 @@ fn news(view: &View, known: &mut crate::host::Known) -> Poll {
     let mut news = bits.difference(known.bits);
     // An error that was taken may be followed by another.
     news |= bits & Poll::ERR;
-    if view.received > known.received || view.flags.contains(ViewFlags::LISTENING) {
+    // The end of a stream is to be read, as bytes are, and is not counted among them.
+    if view.received > known.received
+        || news.contains(Poll::RDHUP)
+        || view.flags.contains(ViewFlags::LISTENING)
+    {
         news |= bits & Poll::IN;
     }
     if known.starved && bits.contains(Poll::OUT) {

@@ -81,6 +81,54 @@ static void levels_and_edges(void)
     pair_close(&pair);
 }
 
+// Who waits to read is told of the end, though bytes that have been read came before it.
+static void the_end_is_read(uint32_t how)
+{
+    struct pair pair;
+    int ends[2];
+    char buffer[8];
+    pair_open(&pair);
+    connected(&pair, ends);
+    CHECK(mr_stack_use(pair.stacks[1]) == 0);
+    int set = mr_epoll_create(0);
+    control(set, EPOLL_CTL_ADD, ends[1], EPOLLIN | how, 1);
+    CHECK(mr_write(ends[0], "abc", 3) == 3);
+    run(&pair, 1);
+    CHECK(happened(set, 1) == EPOLLIN);
+    CHECK(mr_read(ends[1], buffer, sizeof buffer) == 3);
+    CHECK(happened(set, 1) == 0);
+    CHECK(mr_shutdown(ends[0], SHUT_WR) == 0);
+    run(&pair, 1);
+    CHECK(happened(set, 1) == EPOLLIN);
+    CHECK(happened(set, 1) == (how & EPOLLET ? 0 : (uint32_t)EPOLLIN));
+    CHECK(mr_read(ends[1], buffer, sizeof buffer) == 0);
+    pair_close(&pair);
+}
+
+// Who waits to write is told of room, though nobody was refused it.
+static void room_comes_again(void)
+{
+    struct pair pair;
+    int ends[2];
+    static char buffer[1 << 20];
+    struct iovec pieces[2];
+    pair_open(&pair);
+    connected(&pair, ends);
+    int set = mr_epoll_create(0);
+    control(set, EPOLL_CTL_ADD, ends[0], EPOLLOUT, 1);
+    do {
+        ssize_t room = mr_reserve(ends[0], 4096, pieces);
+        CHECK(room > 0 && mr_commit(ends[0], (size_t)room) == room);
+    } while (happened(set, 1) == EPOLLOUT);
+    for (int round = 0; round < 1000 && !happened(set, 1); round++) {
+        run(&pair, 1);
+        while (mr_read(ends[1], buffer, sizeof buffer) > 0)
+            ;
+    }
+    CHECK(happened(set, 1) == EPOLLOUT);
+    pair_close(&pair);
+}
+
 static void many(void)
 {
     struct pair pair;
@@ -167,6 +215,9 @@ static void pipes(void)
 void test_events(void)
 {
     levels_and_edges();
+    the_end_is_read(0);
+    the_end_is_read(EPOLLET);
+    room_comes_again();
     many();
     pipes();
 }
