@@ -304,7 +304,7 @@ impl Host {
                 until = self.until(timeout_ms as u64 * 1000);
             }
             match self.wait(until) {
-                Err(libc::EAGAIN) => return Ok(0),
+                Err(libc::EAGAIN) => return self.collect(key, room, tell),
                 outcome => outcome?,
             }
         }

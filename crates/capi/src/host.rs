@@ -272,17 +272,23 @@ impl Host {
     /// Does what there is to do, or waits until there is something.
     ///
     /// # Errors
-    /// `EAGAIN` when `until` has come, or when time or packets are the caller's to bring and nothing is left to do; `EINTR`.
+    /// `EAGAIN` when `until` has come, or when time or packets are the caller's to bring and nothing is left to do; `EINTR`. Work was done before either: what is waited for
+    /// may have happened all the same.
     pub fn wait(&self, until: Option<Instant>) -> Outcome<()> {
-        if self.work() > 0 {
-            return Ok(());
-        }
-        if self.manual || self.packets.is_some() {
+        let busy = self.work() > 0;
+        // Work that never ends does not keep a wait from ending.
+        if until.is_some_and(|until| until <= self.stack.now()) {
             return Err(libc::EAGAIN);
         }
         let interrupted = || self.periodic.as_ref().is_some_and(Periodic::is_interrupted);
         if interrupted() {
             return Err(libc::EINTR);
+        }
+        if busy {
+            return Ok(());
+        }
+        if self.manual || self.packets.is_some() {
+            return Err(libc::EAGAIN);
         }
         let now = self.stack.read_clock();
         if until.is_some_and(|until| until <= now) {

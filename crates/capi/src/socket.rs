@@ -181,8 +181,16 @@ impl Host {
             if until.is_none() {
                 until = self.until(patience);
             }
-            self.wait(until)?;
+            let waited = self.wait(until);
+            if let Err(error) = waited
+                && error != libc::EAGAIN
+            {
+                return Err(error);
+            }
             outcome = attempt(id);
+            if waited.is_err() {
+                break;
+            }
         }
         if !nonblocking {
             self.flush();
@@ -656,16 +664,26 @@ mod tests {
     use std::io;
     use std::os::fd::BorrowedFd;
 
-    use millrace::{Builder, Capabilities, Link, Mac, Offload, Port, PortCounters, RxMeta};
+    use millrace::{
+        Builder, Capabilities, ChecksumState, Link, Mac, Offload, Port, PortCounters, RxMeta,
+    };
 
     use super::*;
+    use crate::epoll::{Control, Set};
 
-    /// A port that nothing comes from.
-    struct Void;
+    /// A port that nothing comes from, or nothing but frames that are nobody's, for ever.
+    struct Void {
+        floods: bool,
+    }
 
     impl Port for Void {
-        fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
-            Ok(None)
+        fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<RxMeta>> {
+            into[..60].fill(0);
+            Ok(self.floods.then_some(RxMeta {
+                len: 60,
+                checksum: ChecksumState::Unchecked,
+                segment_size: 0,
+            }))
         }
 
         fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
@@ -697,7 +715,10 @@ mod tests {
     #[test]
     fn a_bound_port_whose_answers_go_elsewhere_is_refused() {
         let parts = Builder::new()
-            .link(Link::custom(vec![Box::new(Void), Box::new(Void)]))
+            .link(Link::custom(vec![
+                Box::new(Void { floods: false }),
+                Box::new(Void { floods: false }),
+            ]))
             .address(Ipv4Addr::new(10, 0, 0, 1), 24)
             .parts(2)
             .expect("two shards");
@@ -721,5 +742,29 @@ mod tests {
             });
             assert_eq!(begun.count(), 1, "port {port}");
         }
+    }
+
+    /// Under traffic that never pauses a wait ends when it is to end, and what is there by then is told.
+    #[test]
+    fn a_wait_ends_under_a_flood() {
+        let parts = Builder::new()
+            .link(Link::custom(vec![Box::new(Void { floods: true })]))
+            .address(Ipv4Addr::new(10, 0, 0, 1), 24)
+            .parts(1);
+        let part = parts.expect("a shard").pop().expect("a shard");
+        let host = Host::new(part.stack().expect("descriptors"), false, None);
+        let key = host.socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+        let key = key.expect("room");
+        host.bind(key, ([10, 0, 0, 1], 53).into()).expect("free");
+        let set = host.things.borrow_mut().insert(Thing::Set(Set::default()));
+        let watch = Control::Add(libc::EPOLLIN as u32, 7);
+        host.control(set, key, watch).expect("a socket");
+        assert_eq!(host.wait_for(set, 1, 2, |_| ()), Ok(0));
+        let mut out = [0; 8];
+        host.look(key, |socket| socket.patience = [2000; 2])
+            .expect("a socket");
+        let read = host.receive(key, &mut out, Receive::default());
+        assert_eq!(read, Err(libc::EAGAIN));
+        host.end(2);
     }
 }
