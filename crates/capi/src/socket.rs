@@ -26,6 +26,8 @@ pub struct Receive {
     pub at_once: bool,
     /// `MSG_TRUNC`: of a datagram, the length that it has.
     pub full_len: bool,
+    /// The call has received something already: what the connection died of is for the next one to tell.
+    pub goes_on: bool,
 }
 
 /// How a call that sends is to behave.
@@ -298,6 +300,13 @@ impl Host {
         let mut done = 0;
         loop {
             let sent = self.waiting(key, Side::Write, how.at_once, |id| {
+                // What it died of is for the next call to tell: this one has sent something.
+                if done > 0 {
+                    let error = self.view(id)?.error;
+                    if error != 0 {
+                        return Err(error);
+                    }
+                }
                 self.send_some(id, pieces, done, total - done, !how.more)
             });
             match sent {
@@ -408,7 +417,14 @@ impl Host {
         let mut done = 0;
         loop {
             let room = &mut out[done..];
+            let goes_on = how.goes_on || done > 0;
             let some = self.waiting(key, Side::Read, how.at_once, |id| {
+                if goes_on {
+                    let view = self.view(id)?;
+                    if view.error != 0 && view.received == view.consumed {
+                        return Err(view.error);
+                    }
+                }
                 self.shard(|shard, now| match how.peek {
                     true => shard.peek(id, room),
                     false => shard.recv(id, room, now),
@@ -456,6 +472,7 @@ impl Host {
             }
             let how = Receive {
                 at_once: done > 0,
+                goes_on: done > 0,
                 ..Receive::default()
             };
             match self.receive(key, piece, how) {

@@ -21,6 +21,7 @@ fn receive_flags(flags: c_int) -> Outcome<Receive> {
         all: flags & libc::MSG_WAITALL != 0,
         at_once: flags & libc::MSG_DONTWAIT != 0,
         full_len: flags & libc::MSG_TRUNC != 0,
+        goes_on: false,
     })
 }
 

@@ -91,6 +91,30 @@ static void a_reset_is_told_once(void)
     pair_close(&pair);
 }
 
+// A call that has bytes to return leaves the reset for the next.
+static void a_reset_behind_bytes_is_told(void)
+{
+    for (int how = 0; how < 2; how++) {
+        struct pair pair;
+        int ends[2];
+        char buffer[16];
+        struct iovec pieces[2] = {{buffer, 3}, {buffer + 3, 8}};
+        pair_open(&pair);
+        connected(&pair, ends);
+        CHECK(mr_write(ends[1], "abc", 3) == 3);
+        run(&pair, 1);
+        CHECK(mr_abort(ends[1]) == 0);
+        run(&pair, 1);
+        if (how)
+            CHECK(mr_readv(ends[0], pieces, 2) == 3);
+        else
+            CHECK(mr_recv(ends[0], buffer, sizeof buffer, MSG_WAITALL) == 3);
+        FAILS(mr_read(ends[0], buffer, sizeof buffer), ECONNRESET);
+        CHECK(mr_read(ends[0], buffer, sizeof buffer) == 0);
+        pair_close(&pair);
+    }
+}
+
 static void what_is_lost_comes_again(void)
 {
     struct pair pair;
@@ -149,6 +173,7 @@ void test_connections(void)
     pair_close(&pair);
     both_ends_close();
     a_reset_is_told_once();
+    a_reset_behind_bytes_is_told();
     what_is_lost_comes_again();
     vectors();
 }
