@@ -76,6 +76,8 @@ impl Host {
             Some(6) => [0x86, 0xdd],
             _ => return Err(libc::EINVAL),
         };
+        // Of a clock of the system's: a packet comes when it comes, whenever the stack last worked.
+        self.stack.read_clock();
         let bytes = [&OWN[..], &OTHER, &kind, packet].concat();
         self.stack.input(&Frame {
             bytes: &bytes,
