@@ -184,7 +184,7 @@ impl Work {
         self.receive(&stream, self.plan.size as u64).await?;
         match self.plan.closes {
             Closes::Server => {
-                if self.more(&stream).await? != 0 {
+                if self.patiently(self.more(&stream)).await? != 0 {
                     let why = "more than was sent came back";
                     return Err(io::Error::new(ErrorKind::InvalidData, why));
                 }
@@ -283,7 +283,7 @@ impl Work {
     }
 
     async fn send(&self, stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
-        stream.write_all_async(bytes).await?;
+        self.patiently(stream.write_all_async(bytes)).await?;
         self.tally.borrow_mut().bytes_out += bytes.len() as u64;
         Ok(())
     }
