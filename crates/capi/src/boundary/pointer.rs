@@ -98,7 +98,6 @@ pub unsafe fn address(
     if len > ADDRESS_MAX {
         return Err(libc::EINVAL);
     }
-    check(pointer.cast::<u8>(), len as usize)?;
     // SAFETY: the caller's promise.
     address::parse(unsafe { bytes(pointer.cast(), len as usize)? }, family)
 }

@@ -150,6 +150,8 @@ static void of_arguments(void)
     int fd = mr_socket(AF_INET, SOCK_STREAM, 0);
     address = at("10.0.0.1", 1);
     FAILS(mr_bind(fd, NULL, sizeof address), EFAULT);
+    FAILS(mr_bind(fd, NULL, 0), EINVAL);
+    FAILS(mr_connect(fd, NULL, 0), EINVAL);
     FAILS(mr_bind(fd, (struct sockaddr *)&address, 4), EINVAL);
     FAILS(mr_bind(fd, (struct sockaddr *)&address, 1000), EINVAL);
     address.sin_family = AF_INET6;
