@@ -195,7 +195,7 @@ impl Settings {
             builder = builder.route(to, bits, gateway);
         }
         // Of a device that is made here the size has been said.
-        if let (Some(mtu), true) = (self.mtu, self.link.is_some()) {
+        if let Some(mtu) = self.mtu {
             builder = builder.mtu(mtu);
         }
         if let Some(secret) = self.secret {
@@ -227,6 +227,15 @@ impl Settings {
         if !self.hosts.is_empty() && !matches!(self.link, Some(LinkName::Tap(_) | LinkName::Tun(_)))
         {
             return Err("host: only a TAP or TUN device has the kernel at its other end".into());
+        }
+        let of_links = [
+            ("mtu", self.mtu.is_some()),
+            ("route, gateway", !self.routes.is_empty()),
+            ("any_address", self.any_address),
+        ];
+        let said = of_links.iter().find(|(_, said)| *said);
+        if let (None, Some((key, _))) = (&self.link, said) {
+            return Err(format!("{key}: there is no link; give one with `link`"));
         }
         let link = match &self.link {
             None => return Ok(Link::none()),
@@ -335,6 +344,23 @@ mod tests {
             (settings.shards, settings.tcp.congestion),
             (2, Algorithm::Bbr)
         );
+    }
+
+    #[test]
+    fn what_is_said_of_a_link_needs_one() {
+        for (text, said) in [
+            ("mtu 1400", "mtu: "),
+            ("route 10.0.0.0/8 via 10.77.0.1", "route, gateway: "),
+            ("gateway 10.77.0.1", "route, gateway: "),
+            ("any_address on", "any_address: "),
+        ] {
+            let mut settings = Settings::default();
+            settings.read("a.conf", text).expect("a good line");
+            let error = settings.builder().map(drop).expect_err(text);
+            assert!(error.starts_with(said), "{error}");
+            settings.set("link", "packets").expect("a link");
+            settings.builder().map(drop).expect(text);
+        }
     }
 
     #[test]
