@@ -186,8 +186,8 @@ ssize_t mr_readv(int fd, const struct iovec *iov, int iovcnt);
 // As writev: up to 1,024 pieces.
 ssize_t mr_writev(int fd, const struct iovec *iov, int iovcnt);
 
-// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until the next call of this thread
-// that takes this descriptor or lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
+// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until mr_consume, a call
+// that reads or closes it, or one that lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
 ssize_t mr_peek(int fd,
                 struct iovec *pieces);
 

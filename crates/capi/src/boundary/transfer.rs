@@ -165,8 +165,8 @@ unsafe fn show(pieces: [Piece; 2], to: *mut iovec) -> Outcome<ssize_t> {
     Ok((pieces[0].1 + pieces[1].1) as ssize_t)
 }
 
-/// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until the next call of this thread
-/// that takes this descriptor or lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
+/// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until mr_consume, a call
+/// that reads or closes it, or one that lets its stack work. Never waits: EAGAIN. EBADF, ENOTSOCK, EFAULT; EOPNOTSUPP for datagrams; what the connection died of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_peek(fd: c_int, pieces: *mut iovec) -> ssize_t {
     call(|| {
