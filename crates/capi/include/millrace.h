@@ -168,10 +168,12 @@ ssize_t mr_read(int fd, void *buf, size_t len);
 // As write; EPIPE raises no signal.
 ssize_t mr_write(int fd, const void *buf, size_t len);
 
-// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; EOPNOTSUPP for other flags.
+// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, and MSG_TRUNC of datagrams; EOPNOTSUPP for other flags.
+// ENOTSOCK for an end of a pipe: mr_read reads it.
 ssize_t mr_recv(int fd, void *buf, size_t len, int flags);
 
 // As send: MSG_MORE, MSG_DONTWAIT, MSG_NOSIGNAL; EOPNOTSUPP for other flags.
+// ENOTSOCK for an end of a pipe: mr_write writes to it.
 ssize_t mr_send(int fd, const void *buf, size_t len, int flags);
 
 // As recvfrom, with the flags of mr_recv. Of a connection there is no address to tell: `addrlen` becomes 0.

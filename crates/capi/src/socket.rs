@@ -71,15 +71,12 @@ impl Host {
         }
     }
 
-    /// The family of a socket; of a pipe, none.
+    /// The family of a socket.
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK` for a set.
+    /// `EBADF`, `ENOTSOCK` for a set and a pipe.
     pub fn family(&self, key: u32) -> Outcome<c_int> {
-        match self.is_pipe(key) {
-            true => Ok(libc::AF_UNSPEC),
-            false => self.things.borrow().socket(key).map(|socket| socket.family),
-        }
+        self.things.borrow().socket(key).map(|socket| socket.family)
     }
 
     /// Makes a socket.
@@ -413,6 +410,9 @@ impl Host {
                 full.min(out.len())
             };
             return Ok((len, Some(record.from)));
+        }
+        if how.full_len {
+            return Err(libc::EOPNOTSUPP);
         }
         let mut done = 0;
         loop {

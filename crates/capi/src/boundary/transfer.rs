@@ -39,30 +39,38 @@ fn send_flags(flags: c_int) -> Outcome<Send> {
 /// As read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
-    // SAFETY: the caller's promise.
-    unsafe { mr_recv(fd, buf, len, 0) }
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        // SAFETY: as the header says of pointers.
+        let out = unsafe { pointer::bytes_mut(buf, len)? };
+        let (len, _) = host.receive(key, out, Receive::default())?;
+        Ok(len as ssize_t)
+    })
 }
 
 /// As write; EPIPE raises no signal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
-    // SAFETY: the caller's promise.
-    unsafe { mr_send(fd, buf, len, 0) }
-}
-
-/// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; EOPNOTSUPP for other flags.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mr_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
     call(|| {
         let (host, key) = here::named(fd)?;
         // SAFETY: as the header says of pointers.
-        let out = unsafe { pointer::bytes_mut(buf, len)? };
-        let (len, _) = host.receive(key, out, receive_flags(flags)?)?;
+        let bytes = unsafe { pointer::bytes(buf, len)? };
+        let len = host.send_to(key, &[bytes], None, Send::default())?;
         Ok(len as ssize_t)
     })
 }
 
+/// As recv: MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, and MSG_TRUNC of datagrams; EOPNOTSUPP for other flags.
+/// ENOTSOCK for an end of a pipe: mr_read reads it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    let (addr, addrlen) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the caller's promise.
+    unsafe { mr_recvfrom(fd, buf, len, flags, addr, addrlen) }
+}
+
 /// As send: MSG_MORE, MSG_DONTWAIT, MSG_NOSIGNAL; EOPNOTSUPP for other flags.
+/// ENOTSOCK for an end of a pipe: mr_write writes to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_send(
     fd: c_int,

@@ -202,6 +202,10 @@ static void pipes(void)
     CHECK(mr_write(ends[1], buffer, sizeof buffer) == 65536);
     FAILS(mr_write(ends[1], buffer, 1), EAGAIN);
     FAILS(mr_listen(ends[0], 1), ENOTSOCK);
+    FAILS(mr_recv(ends[0], buffer, 1, 0), ENOTSOCK);
+    FAILS(mr_send(ends[1], buffer, 1, 0), ENOTSOCK);
+    FAILS(mr_recvfrom(ends[0], buffer, 1, 0, NULL, NULL), ENOTSOCK);
+    FAILS(mr_sendto(ends[1], buffer, 1, 0, NULL, 0), ENOTSOCK);
     CHECK(mr_close(ends[1]) == 0);
     CHECK(happened(set, 7) & EPOLLHUP);
     CHECK(mr_read(ends[0], buffer, sizeof buffer) == 65536 && mr_read(ends[0], buffer, 1) == 0);

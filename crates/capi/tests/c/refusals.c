@@ -134,6 +134,7 @@ static void of_arguments(void)
     FAILS(mr_write(ends[0], (const void *)((uintptr_t)-4), 8), EFAULT);
     CHECK(mr_read(ends[0], NULL, 0) == 0 && mr_write(ends[0], NULL, 0) == 0);
     FAILS(mr_recv(ends[0], buffer, 1, MSG_ERRQUEUE), EOPNOTSUPP);
+    FAILS(mr_recv(ends[0], buffer, 1, MSG_TRUNC), EOPNOTSUPP);
     FAILS(mr_send(ends[0], buffer, 1, MSG_OOB), EOPNOTSUPP);
     FAILS(mr_shutdown(ends[0], 3), EINVAL);
     FAILS(mr_accept(ends[0], NULL, NULL), EINVAL);
