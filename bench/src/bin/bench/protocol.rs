@@ -202,7 +202,11 @@ fn gvisor() -> Result<PathBuf> {
 
 /// Runs a command to its end; what it says is in the error.
 fn run(command: &mut Command) -> Result<Vec<u8>> {
-    let name = command.get_program().to_owned();
+    // A report is for others, on whose machines the folders have other names.
+    let name = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_owned();
     let output = command
         .output()
         .with_context(|| format!("running {}", name.display()))?;
