@@ -57,9 +57,9 @@ pub struct LoadArguments {
     /// Next hop, if the server is not on the link
     #[arg(long, value_name = "IP", help_heading = "Link")]
     gateway: Option<IpAddr>,
-    /// Largest IP packet of a TAP device or a pair in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MTU, value_parser = clap::value_parser!(u16).range(576..=65_521), help_heading = "Link")]
-    mtu: u16,
+    /// Largest IP packet of a TAP device or a pair in bytes [default: 1500]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..=65_521), help_heading = "Link")]
+    mtu: Option<u16>,
     /// Threads, each with a queue of the device and its part of the connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
@@ -75,12 +75,12 @@ pub struct LoadArguments {
     /// How long it runs before it counts, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     warm_up: Duration,
-    /// Bytes of a message of short and pingpong
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=262_144))]
-    size: u32,
-    /// Who ends a connection of short: the server, or the client, which resets it once it has the answer
-    #[arg(long, value_name = "WHO", default_value = "server", value_parser = closes)]
-    closes: Closes,
+    /// Bytes of a message of short and pingpong [default: 64]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    size: Option<u32>,
+    /// Who ends a connection of short: the server, or the client, which resets it once it has the answer [default: server]
+    #[arg(long, value_name = "WHO", value_parser = closes)]
+    closes: Option<Closes>,
     /// A connection for each request of http
     #[arg(long)]
     no_keep_alive: bool,
@@ -149,6 +149,24 @@ fn plan(arguments: &LoadArguments) -> anyhow::Result<Plan> {
         !arguments.duration.is_zero(),
         "--duration 0 counts nothing; give the seconds that count, such as --duration 10"
     );
+    // What would have no effect is refused: who gives it expects one.
+    let of_messages = matches!(arguments.workload, Workload::Short | Workload::Pingpong);
+    ensure!(
+        of_messages || arguments.size.is_none(),
+        "--size is that of a message of short and pingpong: leave it out"
+    );
+    ensure!(
+        arguments.workload == Workload::Short || arguments.closes.is_none(),
+        "--closes is about connections of short: leave it out"
+    );
+    ensure!(
+        arguments.workload == Workload::Http || !arguments.no_keep_alive,
+        "--no-keep-alive is about requests of http: leave it out"
+    );
+    ensure!(
+        tap || arguments.link == Link::Pair || arguments.mtu.is_none(),
+        "--mtu is for a TAP device or a pair; another link has its device's: leave it out"
+    );
     let addresses = Plan::sources(first, bits, arguments.sources)?;
     let hosts = match (tap, arguments.host_addr) {
         (false, _) => Vec::new(),
@@ -160,14 +178,18 @@ fn plan(arguments: &LoadArguments) -> anyhow::Result<Plan> {
     plan.addresses = addresses;
     plan.hosts = hosts;
     plan.gateway = arguments.gateway;
-    plan.mtu = arguments.mtu;
+    plan.mtu = arguments.mtu.unwrap_or(DEFAULT_MTU);
     plan.shards = arguments.shards;
     plan.connections = arguments.connections;
     plan.rate = arguments.rate;
     plan.warm_up = arguments.warm_up;
     plan.duration = arguments.duration;
-    plan.size = arguments.size as usize;
-    plan.closes = arguments.closes;
+    if let Some(size) = arguments.size {
+        plan.size = size as usize;
+    }
+    if let Some(closes) = arguments.closes {
+        plan.closes = closes;
+    }
     plan.keep_alive = !arguments.no_keep_alive;
     Ok(plan)
 }
@@ -235,6 +257,13 @@ mod tests {
             ("short 10.1.0.1:7 --duration -1", "'-1'"),
             ("short 10.1.0.1:7 --duration 0", "--duration 0"),
             ("short 10.1.0.1:7 --closes me", "server, client"),
+            ("http 10.1.0.1:7 --size 9", "--size"),
+            ("pingpong 10.1.0.1:7 --closes client", "--closes"),
+            ("short 10.1.0.1:7 --no-keep-alive", "--no-keep-alive"),
+            (
+                "short 10.1.0.1:7 --link packet:eth0 --addr 10.1.0.2/24 --mtu 900",
+                "--mtu",
+            ),
             (
                 "short 10.1.0.1:7 --link pair --host-addr 10.9.0.1/24",
                 "--host-addr",
