@@ -151,7 +151,7 @@ impl Pacer {
             return Ok(());
         };
         let spread = self.pace(place, tag, now);
-        let steps = (spread / STEP_MIN).min((cut.count as u64).div_ceil(TOGETHER));
+        let steps = (spread / STEP_MIN).min(cut.count as u64 / TOGETHER);
         let unit = &mut self.units[own];
         (unit.start, unit.len, unit.cut, unit.place) = (start, len, Some(cut), place);
         let next = match steps {
