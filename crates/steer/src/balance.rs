@@ -13,8 +13,8 @@ pub struct Move {
     pub to: u16,
 }
 
-/// The moves after which `count` groups (1 at least) share the load about evenly: there is no bucket left whose move would bring the most and the least loaded
-/// group nearer to each other. `load` is what each bucket had lately, in any unit; that it is there counts for something, too, so that idle buckets are
+/// The moves after which `count` groups (1 at least) share the load about evenly: there is no bucket left that is at most half of what the most loaded group
+/// has more than the least loaded one. So what moves never makes the one that gets it the more loaded of the two, and nothing moves to and fro. `load` is what each bucket had lately, in any unit; that it is there counts for something, too, so that idle buckets are
 /// shared out as well. A group that is to go keeps nothing.
 pub fn plan(groups: &Groups, load: &[u64], count: u16) -> Vec<Move> {
     let count = count.max(1);
@@ -54,7 +54,7 @@ pub fn plan(groups: &Groups, load: &[u64], count: u16) -> Vec<Move> {
         let (to, most) = (least(&sums), (0..sums.len()).max_by_key(|at| sums[*at]));
         let most = most.unwrap_or(0);
         let gap = sums[most] - sums[to];
-        // The largest that leaves the one above the other, or as far below as it was above.
+        // The largest that leaves the one at least as loaded as the other.
         let fits = owned[most].partition_point(|bucket| weight(*bucket) <= gap / 2);
         let Some(at) = fits.checked_sub(1) else {
             break;

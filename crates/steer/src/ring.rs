@@ -59,7 +59,8 @@ pub struct Reader {
     taken: usize,
 }
 
-/// A ring's two ends. It has `size` bytes, or the next power of two and [`SIZE_MIN`] at least; only what is used takes memory.
+/// A ring's two ends. It has `size` bytes, or the next power of two and [`SIZE_MIN`] at least; memory is taken
+/// as they are first used, and all of it once so many bytes have passed.
 pub fn ring(size: usize) -> (Writer, Reader) {
     let size = size.max(SIZE_MIN).next_power_of_two();
     let bytes = Box::into_raw(vec![0u8; size].into_boxed_slice());
@@ -208,11 +209,6 @@ impl Reader {
     /// Has the record that was returned last returned once more by the next call.
     pub fn again(&mut self) {
         self.taken = 0;
-    }
-
-    /// Bytes that are written and not given back, as far as this end knows.
-    pub fn waiting(&self) -> usize {
-        self.tail - self.head - self.taken
     }
 
     /// Whether there is nothing to read.
