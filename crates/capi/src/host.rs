@@ -82,7 +82,7 @@ pub struct Socket {
     pub known: Known,
     /// What it died of, once it is no socket of the shard's any more.
     pub dead: Option<c_int>,
-    /// When it was last heard of or asked to send.
+    /// When it was last heard of.
     pub active: Instant,
 }
 

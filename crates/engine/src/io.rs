@@ -111,7 +111,7 @@ impl IoThread {
         })
     }
 
-    /// Runs until told to stop and all is sent.
+    /// Runs until told to stop, and all is sent that the port takes.
     pub(crate) fn run(&mut self) {
         loop {
             let stopping = self.io.stop.load(Ordering::Acquire);

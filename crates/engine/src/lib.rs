@@ -1,6 +1,6 @@
 //! The engine: shards on threads, control socket, memory shared with programs, life cycle.
 //!
-//! Two kinds of thread. [`control`] accepts processes of programs and the command line; what it decides it sends to the workers as
+//! Two kinds of thread, and in a pipeline a third (`io`). [`control`] accepts processes of programs and the command line; what it decides it sends to the workers as
 //! [`command::Command`]s. A [`worker`] owns one shard and its queues, the device's or virtual ones, and is the only one that touches either: it
 //! receives frames, serves submissions, runs timers, transmits and publishes, then sleeps until a frame or a doorbell.
 //!

@@ -205,7 +205,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     control.run().map_err(system("the control socket failed"))
 }
 
-/// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Only what is used takes memory.
+/// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.
 const QUEUE_BYTES: usize = 1 << 22;
 
 /// The parts of a pipeline: what each shard has of it, and what each I/O thread has. The policies are the I/O threads' and the shards'.
