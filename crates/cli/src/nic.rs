@@ -1,9 +1,9 @@
 //! `millrace nic`: a software network card in front of the kernel's stack.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use millrace_nic::{Config, Wire};
 use millrace_port::spec::Spec;
@@ -150,8 +150,10 @@ fn show(name: Option<&str>, json: bool, form: fn(&Value) -> String) -> anyhow::R
             }
         }
     };
-    let text = millrace_nic::query(&name)
-        .with_context(|| format!("cannot ask the card {name:?}; is it running here?"))?;
+    let text = millrace_nic::query(&name).map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => anyhow!("no card {name:?} runs here"),
+        _ => anyhow!(error).context(format!("cannot ask the card {name:?}")),
+    })?;
     if text.is_empty() {
         bail!("the card {name:?} belongs to another user; ask as that user or as root");
     }
@@ -161,7 +163,7 @@ fn show(name: Option<&str>, json: bool, form: fn(&Value) -> String) -> anyhow::R
         form(&serde_json::from_str(&text).context("the card's answer")?)
     };
     match std::io::stdout().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         other => other.map(|()| ExitCode::SUCCESS).context("cannot write"),
     }
 }

@@ -5,6 +5,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::report::document;
 use crate::worker::Handle;
 
@@ -33,14 +35,27 @@ pub(crate) fn serve(
                 if !is_ours(&stream) || stream.set_write_timeout(Some(PATIENCE)).is_err() {
                     continue;
                 }
-                let reports: Vec<_> = workers.iter().filter_map(Handle::report).collect();
+                let reports: Result<Vec<_>, String> = workers
+                    .iter()
+                    .enumerate()
+                    .map(|(shard, worker)| worker.report().ok_or_else(|| silent(shard)))
+                    .collect();
+                let answer = match reports {
+                    Ok(reports) => document(name, wire, &reports),
+                    Err(error) => json!({ "error": error }),
+                };
                 // Who has gone in the meantime wants no answer.
-                let _ = stream.write_all(document(name, wire, &reports).to_string().as_bytes());
+                let _ = stream.write_all(answer.to_string().as_bytes());
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return error,
         }
     }
+}
+
+fn silent(shard: usize) -> String {
+    let seconds = crate::worker::PATIENCE.as_secs();
+    format!("shard {shard} did not answer within {seconds} s; has it a core to run on?")
 }
 
 /// Whether the other end belongs to this user, or to root.
@@ -52,12 +67,16 @@ fn is_ours(stream: &UnixStream) -> bool {
 /// What the card of this name says of itself, as JSON.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] when there is none in this network namespace.
+/// [`io::ErrorKind::ConnectionRefused`] when there is none in this network namespace, [`io::ErrorKind::TimedOut`] when one of its shards is silent.
 pub fn query(name: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect_addr(&address(name)?)?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    Ok(text)
+    let said: Value = serde_json::from_str(&text).unwrap_or_default();
+    match said["error"].as_str() {
+        Some(error) => Err(io::Error::new(io::ErrorKind::TimedOut, error)),
+        None => Ok(text),
+    }
 }
 
 /// The names of all cards in this network namespace.

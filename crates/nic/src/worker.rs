@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
 
 use millrace_port::Relay;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -14,6 +15,9 @@ use crate::shard::Shard;
 
 /// Deadlines that are nearer than this, in nanoseconds, are looked for rather than slept until: waking would take as long.
 const NEAR: u64 = 60_000;
+
+/// How long a worker may take to give its report.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks a worker for its report.
 pub(crate) struct Handle {
@@ -27,9 +31,7 @@ impl Handle {
         let (sender, receiver) = std::sync::mpsc::channel();
         self.asks.send(sender).ok()?;
         rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).ok()?;
-        receiver
-            .recv_timeout(std::time::Duration::from_secs(5))
-            .ok()
+        receiver.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -70,6 +72,8 @@ impl<W: Relay, H: Relay> Worker<W, H> {
     }
 
     fn turn(&mut self) -> io::Result<()> {
+        // Also when there is work without end: whoever looks wants to know of that above all.
+        self.answer();
         let now = self.clock.now();
         if !self.shard.round(now)?.is_idle() {
             return Ok(());
@@ -83,11 +87,15 @@ impl<W: Relay, H: Relay> Worker<W, H> {
         if self.wait(wait)? {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.doorbell, &mut count);
-            while let Ok(answer) = self.asks.try_recv() {
-                let _ = answer.send(Report::of(&self.shard, self.clock.now()));
-            }
         }
         Ok(())
+    }
+
+    /// Gives a report to whoever asked for one.
+    fn answer(&mut self) {
+        while let Ok(answer) = self.asks.try_recv() {
+            let _ = answer.send(Report::of(&self.shard, self.clock.now()));
+        }
     }
 
     /// Sleeps until a frame comes, or the bell is rung, which it says, or the time is over.
@@ -108,5 +116,43 @@ impl<W: Relay, H: Relay> Worker<W, H> {
             Err(error) => return Err(error.into()),
         }
         Ok(!set[0].revents().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use millrace_offload::Config;
+    use millrace_port::pair::{self, Pair, pair};
+
+    use super::*;
+
+    #[test]
+    fn a_busy_shard_reports() {
+        let ((inner_wire, mut wire), (inner_host, _kernel)) = (
+            pair(pair::Config::default()),
+            pair(pair::Config {
+                offload: true,
+                ..pair::Config::default()
+            }),
+        );
+        let shard: Shard<Pair, Pair> = Shard::new(inner_wire, inner_host, Config::default());
+        let (mut worker, handle) = Worker::new(shard, Clock::new()).expect("descriptors");
+        let over = AtomicBool::new(false);
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // Each turn finds a frame, so that it never comes to waiting.
+                    wire.send_parts(&[0xff; 60], &[], &Default::default())
+                        .expect("sound");
+                    worker.turn().expect("sound");
+                }
+            });
+            let report = handle.report();
+            over.store(true, Ordering::Relaxed);
+            report
+        });
+        assert!(report.is_some());
     }
 }
