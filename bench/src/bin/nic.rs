@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Parser;
 use millrace_bench::card::{self, KERNEL, OWN, PORT, Wire};
 use millrace_bench::cpu::used_by;
-use millrace_bench::figures::{Spread, short};
+use millrace_bench::figures::Spread;
 use millrace_bench::machine;
 use millrace_bench::source::{Bell, Source};
+use millrace_e2e::Process;
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::scenario::{prepare, seconds};
 use millrace_nic::Shard;
@@ -337,12 +338,22 @@ fn read_all(listener: &TcpListener, connections: u16, received: &AtomicU64) -> R
     Ok(())
 }
 
-/// Round trips of 64 bytes over veth and `millrace nic`, in microseconds: median and 99th of a hundred.
+/// Round trips of 64 bytes over veth and `millrace nic`, in microseconds: median and 99th of a hundred. Both cards are there all the time, and take turns of a few
+/// milliseconds, so that what else happens on the machine meets both alike.
 fn compare_messages(arguments: &Arguments) -> Result<()> {
     let mut results: [Vec<(f64, f64)>; 2] = Default::default();
     for _ in 0..arguments.rounds {
-        for (aggregate, results) in ["64K", "0"].into_iter().zip(&mut results) {
-            results.push(messages(arguments.seconds, aggregate)?);
+        let kinds = ["64K", "0"].map(Messages::start);
+        let [on, off] = kinds;
+        let mut kinds = [on?, off?];
+        let start = Instant::now();
+        while start.elapsed().as_secs_f64() < 2.0 * arguments.seconds {
+            for messages in &mut kinds {
+                messages.turn()?;
+            }
+        }
+        for (messages, results) in kinds.into_iter().zip(&mut results) {
+            results.push(messages.end()?);
         }
     }
     for (name, field) in [
@@ -357,44 +368,68 @@ fn compare_messages(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn messages(time: f64, aggregate: &str) -> Result<(f64, f64)> {
-    let wire = Wire::new()?;
-    let card = wire.card("packet", aggregate)?;
-    let address = SocketAddrV4::new(KERNEL, PORT);
-    let stop = AtomicBool::new(false);
-    let listener = wire.listen()?;
-    let figures = thread::scope(|scope| -> Result<(f64, f64)> {
-        scope.spawn(|| -> Result<()> {
-            let (mut stream, _) = listener.accept()?;
-            stream.set_nodelay(true)?;
+/// A connection through a card of its own, whose other end sends back what comes.
+struct Messages {
+    stream: TcpStream,
+    times: Vec<f64>,
+    echo: thread::JoinHandle<()>,
+    card: Process,
+    _wire: Wire,
+}
+
+impl Messages {
+    /// Messages in a turn: a few milliseconds.
+    const TURN: usize = 100;
+    /// The first ones of a turn find sleeping cores and cold caches. They are not counted.
+    const WARMING: usize = 10;
+
+    fn start(aggregate: &str) -> Result<Messages> {
+        let wire = Wire::new()?;
+        let card = wire.card("packet", aggregate)?;
+        let listener = wire.listen()?;
+        let echo = thread::spawn(move || {
+            let Ok((mut stream, _)) = listener.accept() else {
+                return;
+            };
             let mut message = [0; 64];
-            while !stop.load(Ordering::Relaxed) && stream.read_exact(&mut message).is_ok() {
-                stream.write_all(&message)?;
-            }
-            Ok(())
+            // Until the other end is closed.
+            while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
         });
-        let mut stream = wire.far.enter(|| TcpStream::connect(address))?;
+        let address = SocketAddrV4::new(KERNEL, PORT);
+        let stream = wire.far.enter(|| TcpStream::connect(address))?;
         stream.set_nodelay(true)?;
-        let (mut message, mut times) = ([7; 64], Vec::new());
-        let start = Instant::now();
-        while start.elapsed().as_secs_f64() < time {
+        Ok(Messages {
+            stream,
+            times: Vec::new(),
+            echo,
+            card,
+            _wire: wire,
+        })
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let mut message = [7; 64];
+        for i in 0..Messages::TURN {
             let sent = Instant::now();
-            stream.write_all(&message)?;
-            stream.read_exact(&mut message)?;
-            times.push(sent.elapsed().as_secs_f64() * 1e6);
+            self.stream.write_all(&message)?;
+            self.stream.read_exact(&mut message)?;
+            if i >= Messages::WARMING {
+                self.times.push(sent.elapsed().as_secs_f64() * 1e6);
+            }
         }
-        stop.store(true, Ordering::Relaxed);
-        times.sort_by(f64::total_cmp);
-        let at = |part: f64| times[(times.len() as f64 * part) as usize];
-        ensure!(
-            times.len() > 100,
-            "only {} round trips",
-            short(times.len() as f64)
-        );
+        Ok(())
+    }
+
+    /// Median and 99th of a hundred, in microseconds.
+    fn end(mut self) -> Result<(f64, f64)> {
+        drop(self.stream);
+        let ended = self.echo.join();
+        ended.map_err(|_| anyhow!("the thread that answers has panicked"))?;
+        self.card.stop(Signal::TERM, seconds(10))?;
+        self.times.sort_by(f64::total_cmp);
+        let at = |part: f64| self.times[(self.times.len() as f64 * part) as usize];
         Ok((at(0.5), at(0.99)))
-    })?;
-    card.stop(Signal::TERM, seconds(10))?;
-    Ok(figures)
+    }
 }
 
 /// Prints bulk of two kinds, in pairs.
