@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::cpu::{Interval, Sample};
 use crate::histogram::Histogram;
@@ -54,6 +55,45 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What `millrace load --json` has said.
+    ///
+    /// # Errors
+    /// When it said something else, or when more than one in a thousand operations failed.
+    pub fn of_report(report: &Value) -> Result<Outcome> {
+        let number = |value: &Value, name: &str| -> Result<f64> {
+            value[name].as_f64().with_context(|| name.to_owned())
+        };
+        let operations = number(report, "operations")?;
+        let failures = report["failures"].as_object().context("failures")?;
+        let failed: f64 = failures.values().filter_map(Value::as_f64).sum();
+        ensure!(
+            failed * 1000.0 <= operations.max(1.0),
+            "too much failed: {}",
+            report["failures"]
+        );
+        let unsuccessful = number(report, "unsuccessful")?;
+        ensure!(
+            unsuccessful == 0.0,
+            "{unsuccessful} answers were no success"
+        );
+        let latency = &report["latency_us"];
+        let mut latency_us = [0.0; 5];
+        for (value, name) in latency_us
+            .iter_mut()
+            .zip(["p50", "p90", "p99", "p99.9", "largest"])
+        {
+            *value = number(latency, name)?;
+        }
+        let bytes = number(report, "bytes_in")?.max(number(report, "bytes_out")?);
+        Ok(Outcome {
+            operations: operations as u64,
+            bytes: bytes as u64,
+            latency_us,
+            machine: serde_json::from_value(report["machine"].clone()).context("machine")?,
+            own_seconds: number(report, "cpu_seconds")?,
+        })
+    }
+
     /// Operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.machine.seconds

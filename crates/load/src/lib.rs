@@ -20,6 +20,7 @@
 
 mod http;
 mod link;
+pub mod machine;
 mod peer;
 mod plan;
 mod run;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use millrace::{Builder, Stack};
 
 use crate::link::{self, Link};
+use crate::machine::Sample;
 use crate::peer;
 use crate::plan::{Error, Plan};
-use crate::tally::{Progress, Report, Tally};
+use crate::tally::{Progress, Report, Tally, Took};
 use crate::work::Work;
 
 /// Between two looks at how it goes.
@@ -137,6 +138,24 @@ async fn shard_main(stack: Stack, work: std::rc::Rc<Work>, plan: Arc<Plan>, tell
     }
 }
 
+/// When it began to count, and what had been used until then.
+struct Start {
+    at: Instant,
+    cpu_seconds: f64,
+    /// Of all cores; none where the kernel does not tell.
+    machine: Option<Sample>,
+}
+
+impl Start {
+    fn now() -> Start {
+        Start {
+            at: Instant::now(),
+            cpu_seconds: cpu_seconds(),
+            machine: Sample::take().ok(),
+        }
+    }
+}
+
 /// What the shards have told.
 struct Gathered<'a> {
     plan: &'a Plan,
@@ -146,8 +165,7 @@ struct Gathered<'a> {
     /// Shards that have told of their warm-up, of this second, of the last.
     told: [u16; 3],
     overdue: u64,
-    /// When it began to count, and the CPU seconds at that time.
-    start: (Instant, f64),
+    start: Start,
 }
 
 impl Gathered<'_> {
@@ -159,7 +177,7 @@ impl Gathered<'_> {
             total: Tally::new(),
             told: [0; 3],
             overdue: 0,
-            start: (Instant::now(), cpu_seconds()),
+            start: Start::now(),
         }
     }
 
@@ -179,14 +197,14 @@ impl Gathered<'_> {
                         return Err(silence(self.plan, &self.warm));
                     }
                     progress(Progress::of(&self.warm, None));
-                    self.start = (Instant::now(), cpu_seconds());
+                    self.start = Start::now();
                 }
             }
             Told::Second(tally) => {
                 self.second.add(&tally);
                 self.told[1] += 1;
                 if self.told[1] == all {
-                    let seconds = self.start.0.elapsed().as_secs_f64();
+                    let seconds = self.start.at.elapsed().as_secs_f64();
                     progress(Progress::of(&self.second, Some(seconds)));
                     self.total.add(&self.second);
                     (self.second, self.told[1]) = (Tally::new(), 0);
@@ -206,15 +224,17 @@ impl Gathered<'_> {
         if self.total.is_silent() {
             return Err(silence(self.plan, &self.total));
         }
-        let seconds = self.start.0.elapsed().as_secs_f64();
-        let cpu = cpu_seconds() - self.start.1;
-        Ok(Report::new(
-            self.plan,
-            self.total,
-            seconds,
-            cpu,
-            self.overdue,
-        ))
+        let Start {
+            at,
+            cpu_seconds: before,
+            machine,
+        } = self.start;
+        let took = Took {
+            seconds: at.elapsed().as_secs_f64(),
+            cpu_seconds: cpu_seconds() - before,
+            machine: machine.and_then(|before| before.until_now().ok()),
+        };
+        Ok(Report::new(self.plan, self.total, took, self.overdue))
     }
 }
 

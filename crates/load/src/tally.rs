@@ -7,6 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use crate::machine::Interval;
 use crate::plan::Plan;
 
 /// Latencies are told from 100 ns to an hour, to three digits.
@@ -102,6 +103,13 @@ impl Progress {
     }
 }
 
+/// What a run took.
+pub(crate) struct Took {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) machine: Option<Interval>,
+}
+
 /// What a whole run came to.
 #[derive(Debug, Clone)]
 pub struct Report {
@@ -117,6 +125,8 @@ pub struct Report {
     pub failures: BTreeMap<String, u64>,
     /// CPU seconds of this process meanwhile, the kernel's for it included.
     pub cpu_seconds: f64,
+    /// What all of the machine's cores did meanwhile; none where the kernel does not tell.
+    pub machine: Option<Interval>,
     /// Operations that were meant to begin and had not when it was over; of an open loop.
     pub overdue: u64,
     latency_ns: Histogram<u64>,
@@ -124,20 +134,15 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(
-        plan: &Plan,
-        tally: Tally,
-        seconds: f64,
-        cpu_seconds: f64,
-        overdue: u64,
-    ) -> Report {
+    pub(crate) fn new(plan: &Plan, tally: Tally, took: Took, overdue: u64) -> Report {
         Report {
-            seconds,
+            seconds: took.seconds,
             operations: tally.operations,
             bytes: [tally.bytes_in, tally.bytes_out],
             unsuccessful: tally.unsuccessful,
             failures: tally.failures,
-            cpu_seconds,
+            cpu_seconds: took.cpu_seconds,
+            machine: took.machine,
             overdue,
             latency_ns: tally.latency_ns,
             plan: plan.clone(),
@@ -161,12 +166,17 @@ impl Report {
 
     /// CPU of this process in microseconds for an operation, or in bulk for a megabyte.
     pub fn cpu_us(&self) -> f64 {
+        self.us_each(self.cpu_seconds)
+    }
+
+    /// Of so many seconds, the microseconds for an operation, or in bulk for a megabyte.
+    fn us_each(&self, seconds: f64) -> f64 {
         let each = match self.plan.workload.is_bulk() {
             true => (self.bytes[0] + self.bytes[1]) as f64 / 1e6,
             false => self.operations as f64,
         };
         if each > 0.0 {
-            self.cpu_seconds * 1e6 / each
+            seconds * 1e6 / each
         } else {
             0.0
         }
@@ -210,6 +220,14 @@ impl Report {
                 self.latency_us(0.99),
                 self.latency_us(0.999),
                 us(self.latency_ns.max()),
+            );
+        }
+        if let Some(machine) = &self.machine {
+            let _ = writeln!(
+                text,
+                "  {:.2} us of CPU of the whole machine each; cores, user/system/interrupt in %: {}",
+                self.us_each(machine.busy()),
+                machine.describe()
             );
         }
         if let Some(rate) = plan.rate {
@@ -260,6 +278,7 @@ impl Report {
             "unsuccessful": self.unsuccessful,
             "failures": self.failures,
             "cpu_seconds": self.cpu_seconds,
+            "machine": self.machine,
         })
     }
 }

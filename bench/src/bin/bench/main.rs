@@ -1,10 +1,12 @@
 //! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol only, in memory; one epoll server on millrace over TAP and on the
-//! kernel over veth under the same client on the kernel's side; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on
-//! the veth pair, too, and the pair is as a wire to both stacks.
+//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; and what an engine
+//! costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
 
+mod driven;
 mod idle;
 mod protocol;
 mod served;
+mod wire;
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +14,8 @@ use anyhow::Result;
 use clap::Parser;
 use millrace_bench::report::Report;
 use millrace_bench::{machine, supervise};
-use millrace_e2e::Link;
 use millrace_e2e::scenario::prepare;
+use millrace_e2e::{Link, Stack};
 
 use crate::served::WORKLOADS;
 
@@ -54,6 +56,17 @@ struct Arguments {
 }
 
 const PORT: u16 = 7000;
+
+impl Arguments {
+    /// What is compared, ours first.
+    fn stacks(&self) -> &'static [Stack] {
+        match (self.kernel_only, self.millrace_only) {
+            (true, _) => &[Stack::Kernel],
+            (_, true) => &[Stack::Millrace],
+            _ => &[Stack::Millrace, Stack::Kernel],
+        }
+    }
+}
 
 fn link(text: &str) -> Result<Link, String> {
     match text {
@@ -105,6 +118,10 @@ fn bench(arguments: &Arguments) -> Result<()> {
             .push(served::compare(workload, rounds, length, arguments));
     }
     let is_tap = arguments.link == Link::Tap;
+    if is_tap {
+        let scenarios = driven::driven(rounds, length, arguments);
+        report.scenarios.extend(scenarios);
+    }
     if is_tap && !arguments.kernel_only && "idle".contains(only) {
         let scenarios = idle::idle(if arguments.quick { 3 } else { 10 })?;
         report.scenarios.extend(scenarios);

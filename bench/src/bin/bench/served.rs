@@ -138,13 +138,7 @@ pub fn compare(workload: &Workload, rounds: usize, length: f64, arguments: &Argu
         "\n{} ({} -> {:?} on {} connections)",
         workload.name, workload.server, workload.client, workload.connections
     );
-    let stacks: &[Stack] = if arguments.kernel_only {
-        &[Stack::Kernel]
-    } else if arguments.millrace_only {
-        &[Stack::Millrace]
-    } else {
-        &[Stack::Millrace, Stack::Kernel]
-    };
+    let stacks = arguments.stacks();
     let name = |stack: &Stack| format!("{stack:?}").to_lowercase();
     let mut subjects: Vec<Subject> = stacks
         .iter()

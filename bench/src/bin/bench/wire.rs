@@ -1,0 +1,183 @@
+//! A server and a light client at the two ends of a veth pair that is as a wire to both: no offloads, the server and what serves it on core 0, the client on core 1. The
+//! client is `millrace load`, or an unmodified program under `millrace run`, by AF_XDP; so is the server's stack when it is ours.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use millrace_bench::load::Outcome;
+use millrace_e2e::scenario::{seconds, wait_until};
+use millrace_e2e::world::NEIGHBOUR;
+use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command};
+use rustix::process::Signal;
+
+/// What the client's stack is on, where its addresses begin, and how many it has.
+const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24 --sources 50";
+/// The server's core.
+const SERVER: &str = "0";
+/// The client's.
+const CLIENT: &str = "1";
+
+/// How a person would make it.
+pub const EXPLAINED: &str = "\
+both ends: `ethtool -K veth0 tso off gso off gro off tx off rx off`; `taskset -c 0` for the server and its engine, `taskset -c 1` for the client
+millrace: `millrace run --link xdp:veth0,address=shared -- SERVER`; kernel: `SERVER`; client: `millrace load KIND ADDRESS:PORT --link xdp:veth0 --addr 10.9.0.10/24 --sources 50`
+natural: what is received is worked on where veth does that, on the sender's core
+strict: what the server receives is worked on on its core; kernel: `echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus`; millrace: `echo 1 >/sys/class/net/veth0/threaded`, and of
+the thread napi/veth0-* `taskset -pc 0` and `chrt -f -p 1`, so that it interrupts the server as RPS does";
+
+/// Where what the server receives is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Where veth does that: on the core of the sender, which is the client's.
+    Natural,
+    /// On the server's core.
+    Strict,
+}
+
+/// The two ends, with a server that listens.
+pub struct Wire {
+    pub world: World,
+    server: Process,
+}
+
+impl Wire {
+    /// Starts a server on a stack, and waits until `is_ready`; its words are made when the address that it serves is known.
+    pub fn start(
+        stack: Stack,
+        layout: Layout,
+        words: impl FnOnce(&World, &str) -> Result<Vec<String>>,
+        is_ready: impl Fn(&World, &Process) -> Result<bool>,
+    ) -> Result<Wire> {
+        let world = World::create_on(stack, Link::Xdp, 1)?;
+        let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
+        let off: Vec<&str> = line.split(' ').collect();
+        world
+            .start_on_subject(command(&off))?
+            .wait(seconds(10))?
+            .success()?;
+        world.run_on_peer(&off, seconds(10))?;
+        let words = words(&world, &address(stack).to_string())?;
+        let plain = match stack {
+            Stack::Kernel => command(&words),
+            Stack::Millrace => {
+                let link = "xdp:veth0,address=shared";
+                let mut run = world.millrace(&["run", "--link", link, "--"]);
+                run.args(words);
+                run
+            }
+        };
+        let server = world.start_on_subject(pinned(SERVER, &plain))?;
+        let mut wire = Wire { world, server };
+        wait_until("the server listens", seconds(20), || {
+            wire.server.ensure_not_failed()?;
+            is_ready(&wire.world, &wire.server)
+        })?;
+        if layout == Layout::Strict {
+            wire.make_strict().context("the strict layout")?;
+        }
+        Ok(wire)
+    }
+
+    /// From now on what the server receives is worked on on its own core.
+    fn make_strict(&self) -> Result<()> {
+        match self.world.stack {
+            Stack::Kernel => self.set("queues/rx-0/rps_cpus", "1"),
+            Stack::Millrace => {
+                let before = receivers()?;
+                self.set("threaded", "1")?;
+                let new = || -> Result<BTreeSet<String>> {
+                    Ok(receivers()?.difference(&before).cloned().collect())
+                };
+                wait_until("the device has a thread", seconds(5), || {
+                    Ok(!new()?.is_empty())
+                })?;
+                for thread in new()? {
+                    run(&["taskset", "-pc", SERVER, &thread])?;
+                    run(&["chrt", "-f", "-p", "1", &thread])?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets an attribute of the server's device.
+    fn set(&self, attribute: &str, value: &str) -> Result<()> {
+        let name = self.world.subject_namespace().name();
+        let line = format!("echo {value} >/sys/class/net/veth0/{attribute}");
+        run(&["ip", "netns", "exec", name, "sh", "-c", &line])
+    }
+
+    /// What the generator comes to: `words` are the workload, the target and what else is said of it.
+    pub fn load(&self, words: &str, length: f64) -> Result<Outcome> {
+        let line = format!("load {words} {CLIENT_LINK} --duration {length} --json");
+        let words: Vec<&str> = line.split(' ').collect();
+        let client = pinned(CLIENT, &self.world.millrace(&words));
+        let limit = Duration::from_secs_f64(length) + seconds(30);
+        let ended = self.world.start_on_peer(client)?.wait(limit)?.success()?;
+        let report = serde_json::from_slice(&ended.stdout).context("reading the report")?;
+        Outcome::of_report(&report)
+    }
+
+    /// The server's address with a port.
+    pub fn target(&self, port: u16) -> String {
+        format!("{}:{port}", address(self.world.stack))
+    }
+
+    /// Ends the server, which leaves nothing behind.
+    pub fn stop(self) -> Result<()> {
+        self.server.stop(Signal::TERM, seconds(15))?;
+        self.world.finish()
+    }
+}
+
+/// The address that the kernel has at the server's end, which is our engine's as well.
+fn address(stack: Stack) -> Ipv4Addr {
+    match stack {
+        Stack::Kernel => SUBJECT,
+        Stack::Millrace => NEIGHBOUR,
+    }
+}
+
+/// The same command on one core.
+pub fn pinned(core: &str, plain: &Command) -> Command {
+    let mut all = command(&["taskset", "-c", core]);
+    all.arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => all.env(name, value),
+            None => all.env_remove(name),
+        };
+    }
+    all
+}
+
+/// The kernel's threads that receive for devices of this name.
+fn receivers() -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if name.starts_with("napi/veth0-") {
+            all.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(all)
+}
+
+fn run(words: &[&str]) -> Result<()> {
+    let output = command(words)
+        .output()
+        .with_context(|| format!("running {}", words[0]))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        words.join(" "),
+        said.trim()
+    );
+    Ok(())
+}
