@@ -46,7 +46,7 @@ pub struct Outcome {
     pub operations: u64,
     /// Payload moved, in bulk loads.
     pub bytes: u64,
-    /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest.
+    /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest; all 0 where it is not known.
     pub latency_us: [f64; 5],
     /// What the machine did meanwhile.
     pub machine: Interval,
@@ -97,6 +97,11 @@ impl Outcome {
     /// Operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.machine.seconds
+    }
+
+    /// Whether it is known how long operations took.
+    pub fn has_latency(&self) -> bool {
+        self.latency_us[0] > 0.0
     }
 
     /// Gbit/s of payload.

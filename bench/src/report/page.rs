@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::{Report, Scenario, plot};
 use crate::figures::{Spread, short};
+use crate::load::Outcome;
 
 /// Markdown; the plots are in the folder `plots` beside it.
 pub(super) fn markdown(report: &Report, plots: &str) -> Result<String> {
@@ -153,7 +154,7 @@ fn table(scenario: &Scenario) -> Vec<Vec<String>> {
         };
         let mut row = vec![subject.stack.clone(), values, ratio];
         if loaded {
-            let spread = |of: &dyn Fn(&crate::load::Outcome) -> f64| {
+            let spread = |of: &dyn Fn(&Outcome) -> f64| {
                 Spread::of(subject.outcomes.iter().map(of).collect())
                     .map_or_else(String::new, |spread| short(spread.median))
             };
@@ -173,9 +174,12 @@ fn table(scenario: &Scenario) -> Vec<Vec<String>> {
                 false => [
                     spread(&|outcome| outcome.rate()),
                     spread(&|outcome| outcome.cpu_us()),
-                    [0, 2, 3]
-                        .map(|at| spread(&|outcome| outcome.latency_us[at]))
-                        .join("/"),
+                    match subject.outcomes.iter().any(Outcome::has_latency) {
+                        true => [0, 2, 3]
+                            .map(|at| spread(&|outcome| outcome.latency_us[at]))
+                            .join("/"),
+                        false => String::new(),
+                    },
                 ],
             });
         }

@@ -33,7 +33,7 @@ pub(super) fn all(scenario: &Scenario) -> Result<Vec<(&'static str, String)>> {
     }
     let is_timed = |subject: &Subject| {
         let mut outcomes = subject.outcomes.iter();
-        outcomes.any(|outcome| outcome.operations > 0)
+        outcomes.any(Outcome::has_latency)
     };
     if scenario.subjects.iter().any(is_timed) {
         plots.push(("latency", latency(scenario)?));
@@ -194,7 +194,7 @@ fn latency(scenario: &Scenario) -> Result<String> {
     let lines: Vec<_> = scenario
         .subjects
         .iter()
-        .filter(|subject| !subject.outcomes.is_empty())
+        .filter(|subject| subject.outcomes.iter().any(Outcome::has_latency))
         .map(|subject| {
             let point = |at: usize| {
                 let values = subject

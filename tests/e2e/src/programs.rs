@@ -1,9 +1,10 @@
 //! How the programs that several scenarios use are configured.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 use crate::world::World;
 
@@ -68,4 +69,67 @@ pub fn redis(world: &World, address: &str, port: u16, more: &str) -> Vec<String>
     let mut words: Vec<String> = line.split_whitespace().map(String::from).collect();
     words.extend(["--save".into(), String::new()]);
     words
+}
+
+/// An iSCSI target, `tgtd`, and where it takes orders: a socket of the kernel's in the world's directory.
+#[derive(Debug)]
+pub struct Tgtd {
+    orders: PathBuf,
+}
+
+impl Tgtd {
+    /// The name of its one target.
+    pub const NAME: &str = "iqn.2026-01.org.millrace:disk";
+
+    /// One of this world.
+    pub fn of(world: &World) -> Tgtd {
+        Tgtd {
+            orders: world.directory().join("tgtd"),
+        }
+    }
+
+    /// The words that start it in the foreground.
+    pub fn words(&self, address: &str, port: u16) -> Vec<String> {
+        let orders = self.orders.display();
+        let line =
+            format!("env TGT_IPC_SOCKET={orders} tgtd -f -t 2 --iscsi portal={address}:{port}");
+        line.split(' ').map(String::from).collect()
+    }
+
+    /// Whether it takes orders.
+    pub fn is_ready(&self) -> bool {
+        // Of the first target on a machine.
+        self.orders.with_extension("0").exists()
+    }
+
+    /// Makes the target, with a disk that is a file.
+    pub fn make(&self, disk: &Path) -> Result<()> {
+        let (name, disk) = (Tgtd::NAME, disk.display());
+        for order in [
+            format!("--mode target --op new --tid 1 -T {name}"),
+            format!("--mode logicalunit --op new --tid 1 --lun 1 -b {disk}"),
+            "--mode target --op bind --tid 1 -I ALL".to_owned(),
+        ] {
+            self.order(&order)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the target, and ends the program.
+    pub fn end(&self) -> Result<()> {
+        self.order("--mode target --op delete --force --tid 1")?;
+        self.order("--mode system --op delete")
+    }
+
+    fn order(&self, order: &str) -> Result<()> {
+        let output = Command::new("tgtadm")
+            .env("TGT_IPC_SOCKET", &self.orders)
+            .args(["--lld", "iscsi"])
+            .args(order.split(' '))
+            .output()
+            .context("running tgtadm")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "tgtadm {order}: {said}");
+        Ok(())
+    }
 }

@@ -2,11 +2,11 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::Command;
 
 use millrace_e2e::content::{ensure_same, write_file};
+use millrace_e2e::programs::Tgtd;
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, World, command, compile, ensure,
+    Context as _, PEER, Process, Result, SUBJECT, World, compile, ensure,
     on_both_stacks_and_a_pipeline, seconds, wait_until,
 };
 
@@ -17,7 +17,6 @@ on_both_stacks_and_a_pipeline!(
 );
 
 const PORT: u16 = 3260;
-const NAME: &str = "iqn.2026-01.org.millrace:disk";
 /// Bytes of the disk.
 const DISK: usize = 32 << 20;
 
@@ -54,69 +53,36 @@ struct Target {
     server: Process,
     address: Ipv4Addr,
     disk: PathBuf,
-    /// Where it takes orders: a socket of the kernel's.
-    orders: PathBuf,
+    tgtd: Tgtd,
 }
 
 impl Target {
-    fn words(address: Ipv4Addr) -> Vec<String> {
-        let line = format!("tgtd -f -t 2 --iscsi portal={address}:{PORT}");
-        line.split(' ').map(String::from).collect()
-    }
-
     /// One on the stack under test, or on the peer.
     fn start(world: &World, on_subject: bool) -> Result<Target> {
-        let orders = world.directory().join("tgtd");
+        let tgtd = Tgtd::of(world);
         let disk = world.directory().join("disk");
         write_file(&disk, 1, DISK)?;
         let address = if on_subject { SUBJECT } else { PEER };
-        let words = Target::words(address);
-        let mut command = match on_subject {
-            true => world.on_subject(&words),
-            false => command(&words),
+        let words = tgtd.words(&address.to_string(), PORT);
+        let mut server = match on_subject {
+            true => world.subject(&words)?,
+            false => world.peer(&words)?,
         };
-        command.env("TGT_IPC_SOCKET", &orders);
-        let server = match on_subject {
-            true => world.start_on_subject(command)?,
-            false => world.start_on_peer(command)?,
-        };
-        let mut target = Target {
+        wait_until("tgtd takes orders", seconds(15), || {
+            server.ensure_not_failed()?;
+            Ok(tgtd.is_ready())
+        })?;
+        tgtd.make(&disk)?;
+        Ok(Target {
             server,
             address,
             disk,
-            orders,
-        };
-        let orders = target.orders.clone();
-        wait_until("tgtd takes orders", seconds(15), || {
-            target.server.ensure_not_failed()?;
-            // Of the first target on a machine.
-            Ok(orders.with_extension("0").exists())
-        })?;
-        let disk = target.disk.display().to_string();
-        for order in [
-            format!("--mode target --op new --tid 1 -T {NAME}"),
-            format!("--mode logicalunit --op new --tid 1 --lun 1 -b {disk}"),
-            "--mode target --op bind --tid 1 -I ALL".to_owned(),
-        ] {
-            target.order(&order)?;
-        }
-        Ok(target)
-    }
-
-    fn order(&self, order: &str) -> Result<()> {
-        let status = Command::new("tgtadm")
-            .env("TGT_IPC_SOCKET", &self.orders)
-            .args(["--lld", "iscsi"])
-            .args(order.split(' '))
-            .output()
-            .context("running tgtadm")?;
-        let said = String::from_utf8_lossy(&status.stderr).into_owned();
-        ensure!(status.status.success(), "tgtadm {order}: {said}");
-        Ok(())
+            tgtd,
+        })
     }
 
     fn url(&self) -> String {
-        format!("iscsi://{}:{PORT}/{NAME}/1", self.address)
+        format!("iscsi://{}:{PORT}/{}/1", self.address, Tgtd::NAME)
     }
 
     /// What an initiator wrote came back to it, and is on the disk.
@@ -139,8 +105,7 @@ impl Target {
     }
 
     fn stop(self) -> Result<()> {
-        self.order("--mode target --op delete --force --tid 1")?;
-        self.order("--mode system --op delete")?;
+        self.tgtd.end()?;
         self.server.wait(seconds(20))?.success().map(|_| ())
     }
 }
@@ -164,7 +129,7 @@ fn use_with_all_tools(world: &World, target: &Target, on_subject: bool) -> Resul
         &format!("iscsi-ls -s iscsi://{address}:{PORT}"),
     )?;
     ensure!(
-        listed.contains(NAME) && listed.contains("DIRECT_ACCESS (Size:31M)"),
+        listed.contains(Tgtd::NAME) && listed.contains("DIRECT_ACCESS (Size:31M)"),
         "{listed}"
     );
     let about = tool(world, on_subject, &format!("iscsi-inq {url}"))?;

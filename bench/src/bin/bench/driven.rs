@@ -107,13 +107,14 @@ impl Work {
         let rate = rate.map_or_else(String::new, |rate| format!(" --rate {rate:.0}"));
         let target = wire.target(PORT);
         let words = format!("{} {target} --connections {CONNECTIONS}{rate}", self.load);
-        let outcome = wire.load(&words, length);
+        let outcome = wire.load(&words, length)?;
         wire.stop()?;
-        outcome
+        Ok(outcome)
     }
 }
 
-fn name(stack: Stack) -> String {
+/// As it is called in reports.
+pub fn name(stack: Stack) -> String {
     format!("{stack:?}").to_lowercase()
 }
 
@@ -223,10 +224,16 @@ pub fn print(scenario: &Scenario) {
                 .unwrap_or_default()
         };
         println!(
-            "            {} per second; {} us of CPU each; latency us 50/90/99/99.9/max %: {}; cores {}",
+            "            {} per second; {} us of CPU each;{} cores {}",
             spread(&Outcome::rate),
             spread(&Outcome::cpu_us),
-            last.latency_us.map(short).join("/"),
+            match last.has_latency() {
+                true => format!(
+                    " latency us 50/90/99/99.9/max %: {};",
+                    last.latency_us.map(short).join("/")
+                ),
+                false => String::new(),
+            },
             last.machine.describe()
         );
     }

@@ -1,7 +1,8 @@
 //! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol only, in memory; one epoll server on millrace over TAP and on the
-//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; and what an engine
+//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; applications there; and what an engine
 //! costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
 
+mod applications;
 mod driven;
 mod idle;
 mod protocol;
@@ -120,6 +121,8 @@ fn bench(arguments: &Arguments) -> Result<()> {
     let is_tap = arguments.link == Link::Tap;
     if is_tap {
         let scenarios = driven::driven(rounds, length, arguments);
+        report.scenarios.extend(scenarios);
+        let scenarios = applications::applications(rounds, length, arguments);
         report.scenarios.extend(scenarios);
     }
     if is_tap && !arguments.kernel_only && "idle".contains(only) {

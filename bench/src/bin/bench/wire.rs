@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use millrace_bench::cpu::{Interval, Sample};
 use millrace_bench::load::Outcome;
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::world::NEIGHBOUR;
@@ -129,13 +130,56 @@ impl Wire {
 
     /// Ends the server, which leaves nothing behind.
     pub fn stop(self) -> Result<()> {
-        self.server.stop(Signal::TERM, seconds(15))?;
+        self.server.signal(Signal::TERM)?;
+        self.wait()
+    }
+
+    /// Waits for the server, which was told to end, and leaves nothing behind.
+    pub fn wait(self) -> Result<()> {
+        self.server.wait(seconds(15))?;
         self.world.finish()
     }
 }
 
+/// An engine at the client's end, for unmodified programs as clients.
+pub struct Client<'a> {
+    wire: &'a Wire,
+    name: String,
+}
+
+impl Client<'_> {
+    /// Starts it, with the address of the kernel there.
+    pub fn start(wire: &Wire) -> Result<Client<'_>> {
+        let name = format!("bench-{}", std::process::id());
+        let link = "xdp:veth0,address=shared";
+        let up = wire
+            .world
+            .millrace(&["up", "--name", &name, "--link", link]);
+        let world = &wire.world;
+        world
+            .start_on_peer(pinned(CLIENT, &up))?
+            .wait(seconds(20))?
+            .success()?;
+        Ok(Client { wire, name })
+    }
+
+    /// Runs a program to a good end, which takes about `length` seconds; what it said, and what the machine did meanwhile. The engine ends, too.
+    pub fn run(self, line: &str, length: f64) -> Result<(String, Interval)> {
+        let world = &self.wire.world;
+        let mut run = world.millrace(&["run", "--engine", &self.name, "--"]);
+        run.args(line.split(' '));
+        let limit = Duration::from_secs_f64(length * 5.0) + seconds(30);
+        let before = Sample::take()?;
+        let ended = world.start_on_peer(pinned(CLIENT, &run))?.wait(limit)?;
+        let machine = before.until_now()?;
+        let down = world.millrace(&["down", "--name", &self.name]);
+        world.start_on_peer(down)?.wait(seconds(15))?.success()?;
+        Ok((ended.success()?.text(), machine))
+    }
+}
+
 /// The address that the kernel has at the server's end, which is our engine's as well.
-fn address(stack: Stack) -> Ipv4Addr {
+pub fn address(stack: Stack) -> Ipv4Addr {
     match stack {
         Stack::Kernel => SUBJECT,
         Stack::Millrace => NEIGHBOUR,
