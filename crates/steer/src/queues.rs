@@ -22,7 +22,9 @@ pub struct Outbound {
     written: u64,
 }
 
-/// What one thread has of the queues: a thread that owns a port as many as there are groups, a shard as many as there are ports.
+/// What one thread has of the queues: a thread that owns a port as many as there are groups, a shard as many as there are ports. All are made by one thread, so
+/// each is on cache lines of its own.
+#[repr(align(64))]
 #[derive(Debug)]
 pub struct Side {
     /// What the others have written for it.
@@ -49,7 +51,7 @@ pub fn virtual_queues(
     let side = |policy: &Policy, others| Side {
         inbound: Inbound {
             readers: Vec::with_capacity(others),
-            scheduler: Scheduler::new(policy.clone(), others),
+            scheduler: Scheduler::new(policy.clone()),
             ready: 0,
             last: 0,
         },

@@ -38,7 +38,8 @@ unsafe impl Sync for Ring {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Ring {}
 
-/// The writer's end.
+/// The writer's end. Ends are made side by side and used by different threads: each is alone on its cache line.
+#[repr(align(64))]
 #[derive(Debug)]
 pub struct Writer {
     ring: Arc<Ring>,
@@ -48,7 +49,8 @@ pub struct Writer {
     head: usize,
 }
 
-/// The reader's end.
+/// The reader's end, likewise.
+#[repr(align(64))]
 #[derive(Debug)]
 pub struct Reader {
     ring: Arc<Ring>,

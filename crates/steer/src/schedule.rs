@@ -83,18 +83,23 @@ pub struct Scheduler {
     at: u32,
     left: u32,
     /// Bytes that each queue has given, for [`Policy::LeastLoaded`].
-    given: Box<[u64]>,
+    given: Box<Given>,
 }
 
+/// Written for each record, so on cache lines of its own: schedulers of different threads are made side by side.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Given([u64; QUEUES_MAX]);
+
 impl Scheduler {
-    /// For so many queues, 64 at most.
-    pub fn new(policy: Policy, queues: usize) -> Scheduler {
+    /// For 64 queues at most.
+    pub fn new(policy: Policy) -> Scheduler {
         Scheduler {
             policy,
             // The first turn is the first queue's.
             at: QUEUES_MAX as u32 - 1,
             left: 0,
-            given: vec![0; queues].into(),
+            given: Box::new(Given([0; QUEUES_MAX])),
         }
     }
 
@@ -129,12 +134,12 @@ impl Scheduler {
                 ready.trailing_zeros()
             }
             Policy::LeastLoaded => {
-                let given = |at: u32| self.given.get(at as usize).copied().unwrap_or(0);
+                let given = |at: u32| self.given.0.get(at as usize).copied().unwrap_or(0);
                 let ready = (0..u64::BITS).filter(|at| ready >> at & 1 == 1);
                 let at = ready.min_by_key(|at| given(*at)).unwrap_or(0);
                 // What it did not use while it had nothing is gone: it may be a turn behind the last.
                 let behind = given(self.at).saturating_sub(TURN_BYTES);
-                if let Some(given) = self.given.get_mut(at as usize) {
+                if let Some(given) = self.given.0.get_mut(at as usize) {
                     *given = (*given).max(behind);
                 }
                 at
@@ -145,7 +150,7 @@ impl Scheduler {
     /// A record of so many bytes has been taken from a queue.
     #[inline]
     pub fn took(&mut self, queue: usize, bytes: usize) {
-        if let Some(given) = self.given.get_mut(queue) {
+        if let Some(given) = self.given.0.get_mut(queue) {
             *given += bytes as u64;
         }
     }
@@ -171,7 +176,7 @@ mod tests {
 
     /// What queues give in `steps` records when those in `ready` always have more, of so many bytes each.
     fn given(policy: Policy, ready: u64, bytes: [usize; 4], steps: u32) -> [u32; 4] {
-        let mut scheduler = Scheduler::new(policy, 4);
+        let mut scheduler = Scheduler::new(policy);
         let mut counts = [0; 4];
         for _ in 0..steps {
             let queue = scheduler.pick(ready).unwrap();
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn strict_priority_gives_the_first() {
         assert_eq!(given(Policy::Strict, 0b1110, [64; 4], 30), [0, 30, 0, 0]);
-        let mut scheduler = Scheduler::new(Policy::Strict, 4);
+        let mut scheduler = Scheduler::new(Policy::Strict);
         assert_eq!(
             [scheduler.pick(8), scheduler.pick(10), scheduler.pick(8)],
             [Some(3), Some(1), Some(3)]
@@ -225,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_was_idle_does_not_starve_the_others() {
-        let mut scheduler = Scheduler::new(Policy::LeastLoaded, 2);
+        let mut scheduler = Scheduler::new(Policy::LeastLoaded);
         for _ in 0..10_000 {
             let queue = scheduler.pick(1).unwrap();
             scheduler.took(queue, 1500);
@@ -278,7 +283,7 @@ mod tests {
                 Just(Policy::Weighted(vec![5, 1, 1000])),
             ],
         ) {
-            let mut scheduler = Scheduler::new(policy, QUEUES_MAX);
+            let mut scheduler = Scheduler::new(policy);
             for ready in ready {
                 match scheduler.pick(ready) {
                     Some(queue) => {
@@ -296,7 +301,7 @@ mod tests {
             weights in proptest::collection::vec(1..4u16, 0..64),
         ) {
             for policy in [Policy::RoundRobin, Policy::Weighted(weights.clone()), Policy::LeastLoaded] {
-                let mut scheduler = Scheduler::new(policy, QUEUES_MAX);
+                let mut scheduler = Scheduler::new(policy);
                 let mut seen = 0;
                 for _ in 0..64 * 3 * TURN {
                     let queue = scheduler.pick(ready).unwrap();
