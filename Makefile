@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME := libmillrace.so.0
 
-.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick profile paths fairness clean
+.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick bench-scaling profile paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
 	@echo 'make bench   figures beside other stacks in the same run, and a report in bench/results (root); ARGS=--help'
 	@echo 'make bench-quick  the same in two short rounds'
+	@echo 'make bench-scaling  connections divided among cores, beside locks on each; ARGS=--help'
 	@echo 'make profile SCENARIO=memory-short  a flame graph of where the time goes, in bench/results; ARGS=--help'
 
 deps:
@@ -85,6 +86,10 @@ bench: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench: needs root: it creates network namespaces and TAP devices; try: sudo make bench' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/bench $(ARGS)
+
+bench-scaling: deps
+	$(CARGO) build --release --locked --quiet -p millrace-bench --bin scaling
+	$(TARGET)/release/scaling $(ARGS)
 
 paths: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make paths: needs root: it creates network namespaces and TAP devices; try: sudo make paths' >&2; exit 1; }
