@@ -1,6 +1,8 @@
 //! Receive and transmit offload: any frames at any times, sound and otherwise. Every unit that is made is a sound segment.
 
-use millrace_offload::{Config, HEAD_MAX, Instant, Pacer, Receive, Sink, Unit, transmit};
+use millrace_offload::{
+    ActiveAck, Config, HEAD_MAX, Instant, Pacer, Receive, Sink, Unit, transmit,
+};
 use millrace_wire::checksum::{self, Sum};
 use millrace_wire::ethernet;
 use millrace_wire::ipv4;
@@ -18,7 +20,10 @@ pub fn run(data: &[u8]) {
         buffers: 8,
         buffer_len: 512,
         finish_checksums: bytes.u8() & 1 == 0,
-        active_ack: bytes.u8() & 1 == 0,
+        active_ack: match bytes.u8() & 1 {
+            0 => ActiveAck::All,
+            _ => ActiveAck::Off,
+        },
         ..Config::default()
     });
     let mut pacer = Pacer::default();

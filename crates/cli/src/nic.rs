@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use millrace_nic::{Config, Wire};
+use millrace_nic::{ActiveAck, Config, Flows, Wire};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
@@ -20,6 +20,7 @@ Examples:
   millrace nic --flows
 
   millrace nic --wire xdp:eth1,mode=copy --host tap:nic1 --shards 2
+  millrace nic --wire packet:eth0 --active-ack=:445,10.1.0.0/16
 
 By `packet:` the kernel goes on using the device of the wire for itself. Before both are given addresses of one network, keep it from
 answering there for those of the other: sysctl net.ipv4.conf.eth0.arp_ignore=1")]
@@ -38,9 +39,10 @@ pub struct NicArguments {
     /// The largest packet that is handed to the kernel in one piece, in bytes, `K` for 1024; 0 turns aggregation off
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = aggregate)]
     aggregate: u16,
-    /// Acknowledge what the card holds before the kernel has it. If this command is killed then, what was acknowledged and not yet read by the kernel's TCP is lost
-    #[arg(long)]
-    active_ack: bool,
+    /// Acknowledge what the card holds before the kernel has it, of all connections or of those that are named: by who sends, a port of either end, or both
+    /// (10.0.0.0/8,192.168.7.9:445,:2049). If this command is killed then, what was acknowledged and not yet read by the kernel's TCP is lost
+    #[arg(long, value_name = "FLOWS", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
+    active_ack: Option<Vec<Flows>>,
     /// Let the segments of a large unit of the kernel's leave one after the other, over half of the time in which its connection makes such a unit, and not in
     /// one burst. The card cuts units then, and not the device
     #[arg(long)]
@@ -93,7 +95,11 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         host: host.clone(),
         shards: arguments.shards,
         aggregate: arguments.aggregate,
-        active_ack: arguments.active_ack,
+        active_ack: match &arguments.active_ack {
+            None => ActiveAck::Off,
+            Some(flows) if flows.is_empty() => ActiveAck::All,
+            Some(flows) => ActiveAck::Only(flows.clone()),
+        },
         pace: arguments.pace,
     };
     millrace_nic::start(&config, |name, notes| {

@@ -1,5 +1,6 @@
 //! What can be chosen.
 
+use millrace_offload::ActiveAck;
 use millrace_port::xdp::Mode;
 
 /// Where frames come from.
@@ -41,8 +42,8 @@ pub struct Config {
     pub shards: u16,
     /// The largest packet that is handed to the kernel in one piece, in bytes; 0 turns aggregation off.
     pub aggregate: u16,
-    /// Whether what the card holds is acknowledged by the card.
-    pub active_ack: bool,
+    /// Of which flows the card acknowledges what it holds.
+    pub active_ack: ActiveAck,
     /// Whether the segments of the kernel's large units leave one after the other.
     pub pace: bool,
 }

@@ -14,5 +14,6 @@ mod worker;
 
 pub use config::{Config, Wire};
 pub use control::{names, query};
+pub use millrace_offload::{ActiveAck, Flows};
 pub use shard::{Round, Shard};
 pub use start::{StartError, start};

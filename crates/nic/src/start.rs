@@ -160,7 +160,7 @@ fn offload(config: &Config, mtu: u16) -> Offload {
     let random = RandomState::new();
     Offload {
         aggregate: config.aggregate,
-        active_ack: config.active_ack,
+        active_ack: config.active_ack.clone(),
         flows: (FLOWS / shards).max(256),
         buffers: (FRAME_MEMORY / shards / buffer_len).max(256),
         buffer_len,

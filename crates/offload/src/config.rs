@@ -1,5 +1,7 @@
 //! What can be chosen.
 
+use crate::active_ack::ActiveAck;
+
 /// Sizes and times of one [`crate::Receive`].
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -23,8 +25,8 @@ pub struct Config {
     pub age_max: u64,
     /// Whether whoever takes the units wants finished checksums, and not the sum of the pseudo-header alone.
     pub finish_checksums: bool,
-    /// Whether what is held is acknowledged here, ahead of the host: then [`crate::Receive::from_host`] must see all that the host sends.
-    pub active_ack: bool,
+    /// Of which flows what is held is acknowledged here, ahead of the host: if of any, [`crate::Receive::from_host`] must see all that the host sends.
+    pub active_ack: ActiveAck,
     /// Key of the hash of flows: random, so that no peer can choose what collides.
     pub hash_key: [u64; 2],
 }
@@ -42,7 +44,7 @@ impl Default for Config {
             reorder_max: 1_000_000,
             age_max: 60_000_000_000,
             finish_checksums: false,
-            active_ack: false,
+            active_ack: ActiveAck::Off,
             hash_key: [0; 2],
         }
     }

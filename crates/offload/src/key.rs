@@ -37,6 +37,26 @@ impl Key {
         SocketAddr::new(ip, u16::from_be_bytes(port))
     }
 
+    /// From a sender to a host, without a virtual LAN.
+    #[cfg(test)]
+    pub(crate) fn between(sender: SocketAddr, host: SocketAddr) -> Key {
+        let mut key = Key {
+            vlan: 0,
+            is_v6: sender.is_ipv6(),
+            addresses: [0; 32],
+            ports: [0; 4],
+        };
+        for (at, end) in [sender, host].into_iter().enumerate() {
+            let octets = match end.ip() {
+                IpAddr::V4(ip) => ip.octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            };
+            key.addresses[16 * at..][..octets.len()].copy_from_slice(&octets);
+            key.ports[2 * at..][..2].copy_from_slice(&end.port().to_be_bytes());
+        }
+        key
+    }
+
     /// The other direction of the same connection.
     pub(crate) fn reversed(&self) -> Key {
         let mut reversed = *self;

@@ -8,6 +8,7 @@
 //! they are handed on as slices of a scatter list: payload is not copied.
 #![forbid(unsafe_code)]
 
+mod active_ack;
 mod config;
 mod counters;
 mod filter;
@@ -26,6 +27,7 @@ pub mod transmit;
 mod turns;
 mod unit;
 
+pub use active_ack::{ActiveAck, Flows, NotFlows};
 pub use config::Config;
 pub use counters::Counters;
 pub use flow::FlowInfo;

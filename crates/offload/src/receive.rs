@@ -5,6 +5,7 @@ mod ahead;
 use millrace_wire::tcp::Flags;
 use millrace_wire::vnet::{Gso, VnetHeader};
 
+use crate::active_ack::ActiveAck;
 use crate::config::Config;
 use crate::counters::{Cause, Counters};
 use crate::filter::{Class, Segment, classify};
@@ -72,8 +73,8 @@ impl Receive {
             touched: Vec::with_capacity(config.flows),
             turns: Turns::new(config.flows),
             steads: match config.active_ack {
-                true => vec![Stead::NEW; config.flows],
-                false => Vec::new(),
+                ActiveAck::Off => Vec::new(),
+                _ => vec![Stead::NEW; config.flows],
             },
             owing: Vec::new(),
             again_at: Instant(u64::MAX),
@@ -328,7 +329,8 @@ impl Receive {
             self.flush(index, Cause::Order, sink);
             let flow = self.table.flow_mut(index);
             flow.next_seq = Some(segment.seq + 1 + segment.payload_len);
-            if let Some(stead) = self.steads.get_mut(index as usize) {
+            let taken = self.config.active_ack.takes(&segment.key);
+            if let Some(stead) = self.steads.get_mut(index as usize).filter(|_| taken) {
                 let buffer = &self.pool.buffer(self.pool.next())[start..];
                 let header = usize::from(segment.tcp_at)..usize::from(segment.payload_at);
                 stead.on_sender_syn(segment, &buffer[header]);

@@ -593,6 +593,20 @@ fn kill_under_load(means: &str, more: &[&str]) -> Result<()> {
 }
 
 #[test]
+fn only_what_is_named_is_acknowledged_ahead() {
+    check((|| {
+        for (flows, acknowledged) in [(":8000,10.0.0.0/30", true), (":9,10.0.0.0/30", false)] {
+            let lab = Lab::new(Wire::Plain, &[&format!("--active-ack={flows}")])?;
+            lab.fetch(&lab.far, &lab.near, FAR, 3_000_001)?;
+            let acks = lab.counter("active_acks")?;
+            ensure!((acks > 0) == acknowledged, "{flows}: {acks}");
+            lab.finish()?;
+        }
+        Ok(())
+    })());
+}
+
+#[test]
 fn killed_under_load_it_harms_nothing_else() {
     check(kill_under_load(BY_PACKET, &[]));
 }
@@ -621,6 +635,7 @@ fn what_cannot_be_is_said() {
             ("--wire packet:lo --aggregate 99", "576"),
             ("--stats", "no `millrace nic` runs here"),
             ("--flows none", "none"),
+            ("--wire packet:lo --active-ack=host:80", "PREFIX:PORT"),
             ("", "--wire"),
         ] {
             let line = format!("{} nic {more}", millrace.display());

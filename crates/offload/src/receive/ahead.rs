@@ -13,7 +13,7 @@ use crate::time::Instant;
 use crate::unit::{HEAD_MAX, Sink};
 
 impl Receive {
-    /// What the host sends, if [`crate::Config::active_ack`] is set. `false`: it does not go on to the wire. Its acknowledgement may have been changed to what the sender was
+    /// What the host sends, if [`crate::Config::active_ack`] is on. `false`: it does not go on to the wire. Its acknowledgement may have been changed to what the sender was
     /// told already.
     pub fn from_host(
         &mut self,
@@ -31,6 +31,9 @@ impl Receive {
         let key = segment.key.reversed();
         let hash = self.table.hash(&key);
         let syn = segment.flags.contains(Flags::SYN);
+        if syn && !self.config.active_ack.takes(&key) {
+            return true;
+        }
         let index = match self.table.find(&key, hash) {
             Some(index) => index,
             None if syn => match self.take_up(key, hash, now, sink) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millrace_offload::{Config, HEAD_MAX, Instant};
+use millrace_offload::{ActiveAck, Config, HEAD_MAX, Instant};
 use millrace_wire::tcp::{Flags, Segment, Seq, Timestamps};
 use millrace_wire::vnet::VnetHeader;
 
@@ -114,8 +114,13 @@ struct World {
 
 impl World {
     fn new(seed: u64, buffers: usize) -> World {
+        World::of(ActiveAck::All, seed, buffers)
+    }
+
+    /// The two have shaken hands.
+    fn of(active_ack: ActiveAck, seed: u64, buffers: usize) -> World {
         let mut bench = Bench::new(Config {
-            active_ack: true,
+            active_ack,
             flows: 4,
             buffers,
             ..Config::default()
@@ -356,10 +361,25 @@ fn nothing_that_was_acknowledged_is_lost() {
 }
 
 #[test]
+fn only_flows_that_are_named_are_acknowledged() {
+    for (named, acknowledged) in [(":80", true), ("10.0.0.2", true), (":81", false)] {
+        let flows = named.parse().expect("flows");
+        let mut world = World::of(ActiveAck::Only(vec![flows]), 1, 64);
+        for i in 0..20 {
+            world.bench.feed(&Spec::data(i * SIZE, SIZE));
+        }
+        world.bench.end_of_burst();
+        let mut frame = [0; HEAD_MAX];
+        let told = (world.bench.receive).acknowledgement(Instant(world.bench.now), &mut frame);
+        assert_eq!(told.is_some(), acknowledged, "{named}");
+    }
+}
+
+#[test]
 fn a_handshake_that_was_not_seen_or_asks_for_more_is_left_alone() {
     for flags in [Flags::ACK, Flags::ACK | Flags::ECE] {
         let mut bench = Bench::new(Config {
-            active_ack: true,
+            active_ack: ActiveAck::All,
             ..Config::default()
         });
         if flags.contains(Flags::ECE) {
