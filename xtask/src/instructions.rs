@@ -44,18 +44,33 @@ const STEER: (&str, &str) = ("steer", "millrace-steer");
 /// Receive offload by itself.
 const SEGMENTS: (&str, &str) = ("segments", "millrace-offload");
 
-/// What is counted with one group and with many, and how far the counts may be apart, in percent.
-const FLAT: ([&str; 2], f64) = (
-    [
+/// What is counted with little beside it and with much, and how far the counts may be apart, in percent.
+const FLAT: [(&str, &str, f64); 4] = [
+    (
         "a frame through the virtual queues of 1 group, and its answer",
         "a frame through the virtual queues of 14 groups, and its answer",
-    ],
-    2.0,
-);
+        2.0,
+    ),
+    (
+        "64 bytes there and back",
+        "the same beside 10,000 connections",
+        10.0,
+    ),
+    (
+        "64 bytes there and back",
+        "the same with 10,000 connections in TIME-WAIT",
+        10.0,
+    ),
+    (
+        "connect, 64 bytes each way, close",
+        "connect, 64 bytes each way, close, with 10,000 in TIME-WAIT",
+        10.0,
+    ),
+];
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 20] = [
     Kind {
-        name: "connect, 64 bytes each way, close",
+        name: FLAT[3].0,
         example: PAIR,
         mode: "short",
         counts: [1_000, 3_000],
@@ -63,11 +78,35 @@ const KINDS: [Kind; 17] = [
         per: Per::Unit(1),
     },
     Kind {
-        name: "64 bytes there and back",
+        name: FLAT[3].1,
+        example: PAIR,
+        mode: "short",
+        counts: [1_000, 3_000],
+        rest: &["64", "waiting=10000"],
+        per: Per::Unit(1),
+    },
+    Kind {
+        name: FLAT[1].0,
         example: PAIR,
         mode: "ping",
         counts: [2_000, 6_000],
         rest: &["64"],
+        per: Per::Unit(1),
+    },
+    Kind {
+        name: FLAT[1].1,
+        example: PAIR,
+        mode: "ping",
+        counts: [2_000, 6_000],
+        rest: &["64", "beside=10000"],
+        per: Per::Unit(1),
+    },
+    Kind {
+        name: FLAT[2].1,
+        example: PAIR,
+        mode: "ping",
+        counts: [2_000, 6_000],
+        rest: &["64", "waiting=10000"],
         per: Per::Unit(1),
     },
     Kind {
@@ -144,7 +183,7 @@ const KINDS: [Kind; 17] = [
         per: Per::Unit(1),
     },
     Kind {
-        name: FLAT.0[0],
+        name: FLAT[0].0,
         example: STEER,
         mode: "way",
         counts: [17_920, 53_760],
@@ -152,7 +191,7 @@ const KINDS: [Kind; 17] = [
         per: Per::Unit(1),
     },
     Kind {
-        name: FLAT.0[1],
+        name: FLAT[0].1,
         example: STEER,
         mode: "way",
         counts: [17_920, 53_760],
@@ -252,14 +291,12 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
          rustc = \"{rustc}\"\n\n[instructions]\n"
     );
     let mut good = true;
-    let mut flat = Vec::new();
+    let mut counts = Vec::new();
     for kind in &KINDS {
         let [less, more] = kind.counts;
         let (less, more) = (count(&examples, kind, less)?, count(&examples, kind, more)?);
         let each = (more.0 - less.0) as f64 / (more.1 - less.1) as f64;
-        if FLAT.0.contains(&kind.name) {
-            flat.push(each);
-        }
+        counts.push((kind.name, each));
         text += &format!("\"{}\" = {each:.0}\n", kind.name);
         let before = value(&known, &format!("\"{}\"", kind.name));
         let before = before.and_then(|text| text.parse::<f64>().ok());
@@ -268,13 +305,12 @@ fn compare(root: &Path, write: bool) -> Result<bool> {
         println!("{:>8.0}  {said:>8}  {}", each, kind.name);
         good &= change.is_some_and(|change| change <= GROWTH);
     }
-    if let [one, many] = flat[..] {
-        let apart = (many / one - 1.0) * 100.0;
-        ensure!(
-            apart.abs() <= FLAT.1,
-            "{} takes {apart:+.1} % beside one group",
-            FLAT.0[1]
-        );
+    let of = |name| counts.iter().find(|(at, _)| *at == name);
+    for (little, much, bound) in FLAT {
+        if let (Some((_, little)), Some((_, many))) = (of(little), of(much)) {
+            let apart = (many / little - 1.0) * 100.0;
+            ensure!(apart.abs() <= bound, "{much}: {apart:+.1} %");
+        }
     }
     if write {
         std::fs::write(&page, text)?;

@@ -7,6 +7,8 @@
 //! target/release/examples/pair ping 1000000 64           # 64 B there and back
 //! target/release/examples/pair bulk 4000                 # megabytes one way
 //! target/release/examples/pair idle 100000               # connections that do nothing: resident bytes of each
+//! target/release/examples/pair ping 1000000 64 beside=100000     # beside so many connections that do nothing
+//! target/release/examples/pair short 200000 64 waiting=100000    # beside so many that are in TIME-WAIT at the server
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair short 20000 64
 //! ```
 //! For instructions per operation subtract the counts of two runs of different length. For bytes under valgrind set
@@ -33,6 +35,10 @@ const LINK_BYTES_PER_US: u64 = 4096;
 
 /// The most that a connection may have on the way, in bytes.
 const BUFFER_MAX: u32 = 256 << 10;
+
+/// From here on the server listens for connections that are made beforehand, so many at each port.
+const PORTS: u16 = 1000;
+const OF_DESTINATION: u64 = 20_000;
 
 /// Frames that an engine takes at a time.
 const BURST: usize = 64;
@@ -78,6 +84,13 @@ struct Ports {
     join: bool,
 }
 
+/// Connections beside those that are measured.
+#[derive(Clone, Copy)]
+struct Beside {
+    idle: u64,
+    waiting: u64,
+}
+
 struct World {
     client: Shard<HeapMemory>,
     server: Shard<HeapMemory>,
@@ -87,6 +100,8 @@ struct World {
     changed: Vec<SocketId>,
     /// Segments that arrived with payload, and without.
     arrived: [u64; 2],
+    /// Where the server does not listen yet.
+    next_port: u16,
 }
 
 fn shard(last: u8, now: Instant) -> Shard<HeapMemory> {
@@ -126,6 +141,7 @@ impl World {
             now_us: 1_000_000,
             changed: Vec::new(),
             arrived: [0; 2],
+            next_port: PORTS,
         }
     }
 
@@ -140,10 +156,69 @@ impl World {
     }
 
     fn connect(&mut self) -> SocketId {
+        self.connect_to(SERVER.port())
+    }
+
+    fn connect_to(&mut self, port: u16) -> SocketId {
         let now = self.now();
+        let remote = SocketAddr::new(SERVER.ip(), port);
         self.client
-            .connect(Owner(0), None, SERVER, &Options::default(), now)
+            .connect(Owner(0), None, remote, &Options::default(), now)
             .expect("connect")
+    }
+
+    /// So many connections, to ports of their own: the client's ends, and the server's.
+    fn establish(&mut self, count: u64) -> [Vec<SocketId>; 2] {
+        // The client's ports for one destination do not suffice.
+        let first = self.next_port;
+        self.next_port += count.div_ceil(OF_DESTINATION) as u16;
+        let listeners: Vec<SocketId> = (first..self.next_port)
+            .map(|port| {
+                let local = SocketAddr::new(SERVER.ip(), port);
+                let reuse = Reuse::default();
+                let heard = self.server.listen(Owner(1), local, 4096, reuse);
+                heard.expect("listen")
+            })
+            .collect();
+        let (mut clients, mut servers) = (Vec::new(), Vec::new());
+        for at in 0..count {
+            clients.push(self.connect_to(first + (at / OF_DESTINATION) as u16));
+            if at % 64 == 63 || at + 1 == count {
+                for _ in 0..4 {
+                    self.deliver_there();
+                    self.deliver_back();
+                }
+                for &id in &listeners {
+                    while let Ok(accepted) = self.server.accept(id) {
+                        self.server.view(accepted).expect("open");
+                        servers.push(accepted);
+                    }
+                }
+            }
+        }
+        [clients, servers]
+    }
+
+    /// What there is beside what is measured.
+    fn fill(&mut self, beside: Beside) {
+        self.establish(beside.idle);
+        let [clients, servers] = self.establish(beside.waiting);
+        for (clients, servers) in clients.chunks(64).zip(servers.chunks(64)) {
+            // The server closes first, so it waits.
+            for &id in servers {
+                let now = self.now();
+                self.server.close(id, now).expect("open");
+            }
+            self.deliver_there();
+            self.deliver_back();
+            for &id in clients {
+                let now = self.now();
+                self.client.close(id, now).expect("open");
+            }
+            self.settle();
+        }
+        let waiting = self.server.usage().time_wait as u64;
+        assert_eq!(waiting, beside.waiting, "in TIME-WAIT");
     }
 
     fn deliver_there(&mut self) {
@@ -264,8 +339,9 @@ fn answer(
     }
 }
 
-fn short(count: u64, parallel: u64, ports: Ports) -> u64 {
+fn short(count: u64, parallel: u64, ports: Ports, beside: Beside) -> u64 {
     let mut world = World::new(ports);
+    world.fill(beside);
     let listener = world.listen();
     let mut started = 0;
     let mut done = 0;
@@ -304,36 +380,17 @@ fn short(count: u64, parallel: u64, ports: Ports) -> u64 {
     count
 }
 
-fn ping(count: u64, parallel: u64, ports: Ports) -> u64 {
+fn ping(count: u64, parallel: u64, ports: Ports, beside: Beside) -> u64 {
     let mut world = World::new(ports);
+    world.fill(beside);
     let listener = world.listen();
-    for _ in 0..parallel {
-        world.connect();
+    let [clients, _] = world.establish(parallel);
+    for id in clients {
+        world.client.send(id, &MESSAGE, true).expect("room");
     }
-    for _ in 0..20 {
-        world.deliver_there();
-        serve(&mut world, listener, false);
-        world.deliver_back();
-        // Every connection starts with one message.
-        for at in 0..world.changed.len() {
-            let id = world.changed[at];
-            if world
-                .client
-                .view(id)
-                .is_some_and(|view| view.queued == 0 && view.flags.contains(ViewFlags::CONNECTED))
-            {
-                world.client.send(id, &MESSAGE, true).expect("room");
-            }
-        }
-        if !world.changed.is_empty()
-            && world
-                .client
-                .view(world.changed[0])
-                .is_some_and(|view| view.received > 0)
-        {
-            break;
-        }
-    }
+    world.deliver_there();
+    serve(&mut world, listener, false);
+    world.deliver_back();
     let mut done = 0;
     let mut buffer = [0; 256];
     while done < count {
@@ -356,8 +413,9 @@ fn ping(count: u64, parallel: u64, ports: Ports) -> u64 {
     done
 }
 
-fn bulk(megabytes: u64, ports: Ports) -> u64 {
+fn bulk(megabytes: u64, ports: Ports, beside: Beside) -> u64 {
     let mut world = World::new(ports);
+    world.fill(beside);
     let listener = world.listen();
     let client = world.connect();
     world.settle();
@@ -395,7 +453,6 @@ fn idle(count: u64) -> u64 {
         offload: false,
         join: false,
     });
-    let listener = world.listen();
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
         statm
@@ -405,36 +462,8 @@ fn idle(count: u64) -> u64 {
             .expect("pages")
             * 4096
     };
-    // The ports of one destination do not suffice.
-    let listeners: Vec<SocketId> = (1..=count / 20_000)
-        .map(|i| {
-            let local = SocketAddr::new(SERVER.ip(), 80 + i as u16);
-            world
-                .server
-                .listen(Owner(1), local, 4096, Reuse::default())
-                .expect("listen")
-        })
-        .collect();
     let before = resident();
-    for i in 0..count {
-        let remote = SocketAddr::new(SERVER.ip(), 80 + (i / 20_000) as u16);
-        let now = world.now();
-        world
-            .client
-            .connect(Owner(0), None, remote, &Options::default(), now)
-            .expect("connect");
-        if i % 64 == 63 || i + 1 == count {
-            for _ in 0..4 {
-                world.deliver_there();
-                world.deliver_back();
-            }
-            for &id in listeners.iter().chain([&listener]) {
-                while let Ok(accepted) = world.server.accept(id) {
-                    world.server.view(accepted).expect("open");
-                }
-            }
-        }
-    }
+    world.establish(count);
     let used = resident() - before;
     println!(
         "{} bytes resident for each end, {} in the socket alone",
@@ -452,6 +481,15 @@ fn main() {
             .and_then(|text| text.parse().ok())
             .unwrap_or(default)
     };
+    let behind = |word| {
+        let mut words = arguments.iter();
+        let number = words.find_map(|text| text.strip_prefix(word)?.parse().ok());
+        number.unwrap_or(0)
+    };
+    let beside = Beside {
+        idle: behind("beside="),
+        waiting: behind("waiting="),
+    };
     let said = |word| arguments.iter().any(|text| text == word);
     let ports = Ports {
         offload: said("offload"),
@@ -460,14 +498,19 @@ fn main() {
     let start = Clock::now();
     let (operations, unit) = match arguments.first().map(String::as_str) {
         Some("short") => (
-            short(number(1, 100_000), number(2, 1), ports),
+            short(number(1, 100_000), number(2, 1), ports, beside),
             "transaction",
         ),
-        Some("ping") => (ping(number(1, 100_000), number(2, 1), ports), "ping-pong"),
-        Some("bulk") => (bulk(number(1, 1_000), ports), "byte"),
+        Some("ping") => (
+            ping(number(1, 100_000), number(2, 1), ports, beside),
+            "ping-pong",
+        ),
+        Some("bulk") => (bulk(number(1, 1_000), ports, beside), "byte"),
         Some("idle") => (idle(number(1, 100_000)), "connection"),
         _ => {
-            eprintln!("usage: pair short|ping|bulk|idle COUNT [PARALLEL] [offload] [join]");
+            eprintln!(
+                "usage: pair short|ping|bulk|idle COUNT [PARALLEL] [offload] [join] [beside=N] [waiting=N]"
+            );
             std::process::exit(2);
         }
     };

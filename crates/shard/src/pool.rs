@@ -5,8 +5,11 @@ pub const LOG2_MIN: u8 = 12;
 /// Largest block: 2^24 = 16 MB.
 pub const LOG2_MAX: u8 = 24;
 const CLASSES: usize = (LOG2_MAX - LOG2_MIN + 1) as usize;
-/// Bytes of free blocks that are kept for reuse.
-const CACHE_MAX: u64 = 32 << 20;
+/// Bytes of free blocks that are kept for reuse in any case; beyond that as many as were in use at once: what so many connections needed they need again with
+/// their next message, and a fresh block is cleared first.
+const CACHE: u64 = 32 << 20;
+/// After how many blocks that came back a part of that is forgotten.
+const LATELY: u32 = 1 << 22;
 
 /// A pool of blocks with a limit on the bytes handed out.
 pub struct Pool {
@@ -16,6 +19,10 @@ pub struct Pool {
     limit: u64,
     in_use: u64,
     cached: u64,
+    /// Bytes of free blocks that are kept.
+    keep: u64,
+    /// Blocks that came back.
+    returned: u32,
 }
 
 impl Pool {
@@ -27,6 +34,8 @@ impl Pool {
             limit,
             in_use: 0,
             cached: 0,
+            keep: CACHE,
+            returned: 0,
         }
     }
 
@@ -54,7 +63,10 @@ impl Pool {
                 self.cached -= size;
                 Some(block)
             }
-            None => Some(fresh(size as usize)),
+            None => {
+                self.keep = self.keep.max(self.in_use);
+                Some(fresh(size as usize))
+            }
         }
     }
 
@@ -72,7 +84,12 @@ impl Pool {
 
     fn keep(&mut self, block: Box<[u8]>) {
         let size = block.len() as u64;
-        if self.cached + size <= CACHE_MAX {
+        self.returned += 1;
+        if self.returned == LATELY {
+            self.returned = 0;
+            self.keep = CACHE.max(self.keep - self.keep / 8);
+        }
+        if self.cached + size <= self.keep {
             self.cached += size;
             self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
         }
@@ -119,5 +136,27 @@ mod tests {
         assert_eq!(pool.allocate(12).unwrap()[7], 77);
         pool.free(b);
         assert_eq!(pool.in_use(), 1 << 12);
+    }
+
+    /// Takes and gives back so many of the smallest blocks at once.
+    fn wave(pool: &mut Pool, blocks: usize) {
+        let taken: Vec<_> = (0..blocks)
+            .filter_map(|_| pool.allocate(LOG2_MIN))
+            .collect();
+        taken.into_iter().for_each(|block| pool.free(block));
+    }
+
+    #[test]
+    fn what_was_in_use_at_once_is_kept_until_less_is_for_long() {
+        let mut pool = Pool::new(1 << 30);
+        let many = (CACHE as usize >> LOG2_MIN) + 1000;
+        wave(&mut pool, many);
+        // All but the spare one.
+        let kept = (many as u64 - 1) << LOG2_MIN;
+        assert_eq!(pool.cached, kept);
+        for _ in 0..=LATELY / 1000 {
+            wave(&mut pool, 1001);
+        }
+        assert!(pool.cached <= CACHE, "{}", pool.cached);
     }
 }
