@@ -9,6 +9,7 @@ pub mod figures;
 pub mod histogram;
 pub mod load;
 pub mod machine;
+pub mod path;
 pub mod report;
 pub mod source;
 pub mod supervise;

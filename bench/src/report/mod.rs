@@ -29,6 +29,20 @@ pub struct Report {
     pub seconds: f64,
     /// What was measured.
     pub scenarios: Vec<Scenario>,
+    /// What others said of their own designs, and what ours does.
+    #[serde(default)]
+    pub originals: Vec<Original>,
+}
+
+/// A figure of a design that ours comes from.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Original {
+    /// Whose, and of what.
+    pub what: String,
+    /// As published, on their machines.
+    pub theirs: String,
+    /// Here, or why there is none.
+    pub ours: String,
 }
 
 /// One comparison.
@@ -140,6 +154,7 @@ impl Report {
             rounds,
             seconds,
             scenarios: Vec::new(),
+            originals: Vec::new(),
         })
     }
 
@@ -233,6 +248,11 @@ mod tests {
             rounds: 2,
             seconds: 1.0,
             scenarios: vec![failed],
+            originals: vec![Original {
+                what: "somebody's".into(),
+                theirs: "2 times".into(),
+                ours: "3 times".into(),
+            }],
         }
     }
 
@@ -249,9 +269,14 @@ mod tests {
         let page = page::html(&report()).unwrap();
         assert!(page.contains("it &lt;crashed&gt;"), "{page}");
         assert!(page.contains("<svg"));
+        assert!(page.contains("<td>2 times</td><td>3 times</td>"), "{page}");
         let page = page::markdown(&report(), "plots").unwrap();
         assert!(page.contains("failed: it <crashed>"), "{page}");
         assert!(page.contains("missed"), "{page}");
+        assert!(
+            page.contains("| somebody's | 2 times | 3 times |"),
+            "{page}"
+        );
         assert!(page.contains("![](plots/name-bars.svg)"), "{page}");
     }
 

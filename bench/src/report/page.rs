@@ -4,9 +4,12 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::{Report, Scenario, plot};
+use super::{Original, Report, Scenario, plot};
 use crate::figures::{Spread, short};
 use crate::load::Outcome;
+
+/// The title of what others said.
+const ORIGINALS: &str = "What the designs that this comes from said of themselves";
 
 /// Markdown; the plots are in the folder `plots` beside it.
 pub(super) fn markdown(report: &Report, plots: &str) -> Result<String> {
@@ -34,6 +37,13 @@ pub(super) fn markdown(report: &Report, plots: &str) -> Result<String> {
             for (kind, _) in plot::all(scenario)? {
                 writeln!(out, "![]({plots}/{}-{kind}.svg)\n", scenario.name)?;
             }
+        }
+    }
+    if !report.originals.is_empty() {
+        writeln!(out, "## {ORIGINALS}\n\n| | theirs | here |\n|---|---|---|")?;
+        for original in &report.originals {
+            let Original { what, theirs, ours } = original;
+            writeln!(out, "| {what} | {theirs} | {ours} |")?;
         }
     }
     Ok(out.trim_end().to_owned() + "\n")
@@ -88,6 +98,21 @@ pub(super) fn html(report: &Report) -> Result<String> {
                 writeln!(out, "{svg}")?;
             }
         }
+    }
+    if !report.originals.is_empty() {
+        writeln!(
+            out,
+            "<h2>{ORIGINALS}</h2>\n<table>\n<tr><th></th><th>theirs</th><th>here</th></tr>"
+        )?;
+        for original in &report.originals {
+            let [what, theirs, ours] =
+                [&original.what, &original.theirs, &original.ours].map(|text| escaped(text));
+            writeln!(
+                out,
+                "<tr><td>{what}</td><td>{theirs}</td><td>{ours}</td></tr>"
+            )?;
+        }
+        writeln!(out, "</table>")?;
     }
     out.push_str("</body></html>\n");
     Ok(out)

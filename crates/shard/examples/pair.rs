@@ -463,12 +463,26 @@ fn idle(count: u64) -> u64 {
             * 4096
     };
     let before = resident();
-    world.establish(count);
-    let used = resident() - before;
+    let [clients, servers] = world.establish(count);
+    // The lists of them are not to be counted.
+    let listed = size_of_val(&clients[..]) + size_of_val(&servers[..]);
+    let used = resident() - before - listed as u64;
     println!(
         "{} bytes resident for each end, {} in the socket alone",
         used / count / 2,
         Shard::<HeapMemory>::SOCKET_SIZE
+    );
+    let before = resident();
+    for some in clients.chunks(64) {
+        for &client in some {
+            world.client.send(client, &MESSAGE, true).expect("room");
+        }
+        world.deliver_there();
+        world.deliver_back();
+    }
+    println!(
+        "{} bytes more for each connection whose message waits to be read",
+        (resident() - before) / count
     );
     count
 }

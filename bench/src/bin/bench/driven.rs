@@ -17,25 +17,40 @@ struct Work {
     server: &'static str,
     /// Of `millrace load`.
     load: &'static str,
+    connections: u32,
     /// Of the kernel's rate, natural and strict.
     goals: [f64; 2],
+    /// Whether it is measured at offered loads, too.
+    offered: bool,
 }
 
-const CONNECTIONS: u32 = 256;
-const WORKS: [Work; 2] = [
+const WORKS: [Work; 3] = [
     Work {
         name: "wire-short",
         what: "Connect, 64 bytes, 64 bytes back, the server closes",
         server: "short",
         load: "short",
+        connections: 256,
         goals: [2.0, 3.0],
+        offered: true,
+    },
+    Work {
+        name: "wire-short-8k",
+        what: "Connect, 64 bytes, 64 bytes back, the server closes",
+        server: "short",
+        load: "short",
+        connections: 8192,
+        goals: [2.0, 3.0],
+        offered: false,
     },
     Work {
         name: "wire-ping",
         what: "64 bytes there and back",
         server: "echo",
         load: "pingpong",
+        connections: 256,
         goals: [1.5, 1.5],
+        offered: true,
     },
 ];
 /// Ours, at a part of its own rate.
@@ -48,12 +63,13 @@ pub fn driven(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario
     let is_wanted = |name: &str| name.contains(arguments.only.as_str());
     let stacks = arguments.stacks();
     let mut scenarios = Vec::new();
-    for work in &WORKS {
+    // A quick run has time for one load, and not for thousands of connections.
+    let quick = |work: &&Work| !arguments.quick || work.offered;
+    for work in WORKS.iter().filter(quick) {
         let natural = work.in_layout(Layout::Natural);
         let strict = work.in_layout(Layout::Strict);
-        // A quick run has time for one of them.
         let loads = LOADS.into_iter();
-        let loads = loads.filter(|load| *load == 50 || !arguments.quick);
+        let loads = loads.filter(|load| work.offered && (*load == 50 || !arguments.quick));
         let loads: Vec<u32> = loads.filter(|load| is_wanted(&work.at(*load))).collect();
         let (is_natural, is_strict) = (is_wanted(&natural), is_wanted(&strict));
         if !is_natural && !is_strict && loads.is_empty() {
@@ -106,7 +122,12 @@ impl Work {
         )?;
         let rate = rate.map_or_else(String::new, |rate| format!(" --rate {rate:.0}"));
         let target = wire.target(PORT);
-        let words = format!("{} {target} --connections {CONNECTIONS}{rate}", self.load);
+        // Who comes to a server with so many others at once may have to ask again, after a second.
+        let warm_up = if self.connections > 1000 { 3.0 } else { 0.5 };
+        let words = format!(
+            "{} {target} --connections {} --warm-up {warm_up}{rate}",
+            self.load, self.connections
+        );
         let outcome = wire.load(&words, length)?;
         wire.stop()?;
         Ok(outcome)
@@ -145,8 +166,8 @@ fn rates(work: &Work, layout: Layout, stacks: &[Stack], rounds: usize, length: f
         group: "A server under a light user-level client, on a wire by AF_XDP".to_owned(),
         name: title,
         what: format!(
-            "{}; {CONNECTIONS} connections; {layout:?} layout. The epoll server of tests/programs/server.c, unmodified; `millrace load`.",
-            work.what
+            "{}; {} connections; {layout:?} layout. The epoll server of tests/programs/server.c, unmodified; `millrace load`.",
+            work.what, work.connections
         ),
         unit: "per second".to_owned(),
         less_is_better: false,
@@ -208,16 +229,19 @@ fn latency(
     scenario
 }
 
-/// What came of a scenario under load.
+/// What came of a scenario.
 pub fn print(scenario: &Scenario) {
     for subject in &scenario.subjects {
         if let Some(failure) = &subject.failure {
             println!("  {:9} failed: {failure}", subject.stack);
         }
-        let (Some(figure), Some(last)) = (subject.spread(), subject.outcomes.last()) else {
+        let Some(figure) = subject.spread() else {
             continue;
         };
         println!("  {:9} {figure} {}", subject.stack, scenario.unit);
+        let Some(last) = subject.outcomes.last() else {
+            continue;
+        };
         let spread = |of: &dyn Fn(&Outcome) -> f64| {
             Spread::of(subject.outcomes.iter().map(of).collect())
                 .map(|spread| spread.to_string())

@@ -1,10 +1,13 @@
 //! `make bench`: millrace beside other stacks, in turns, in one run, and a report of it. Protocol only, in memory; one epoll server on millrace over TAP and on the
-//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; applications there; and what an engine
-//! costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
+//! kernel over veth under the same client on the kernel's side; both on a wire under a light user-level client, for all they can do and at fixed rates; applications there; bulk over a path with
+//! loss; memory of connections; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
 
 mod applications;
 mod driven;
 mod idle;
+mod lossy;
+mod memory;
+mod originals;
 mod protocol;
 mod served;
 mod wire;
@@ -124,11 +127,18 @@ fn bench(arguments: &Arguments) -> Result<()> {
         report.scenarios.extend(scenarios);
         let scenarios = applications::applications(rounds, length, arguments);
         report.scenarios.extend(scenarios);
+        report
+            .scenarios
+            .extend(lossy::lossy(rounds, length, arguments));
+        if !arguments.kernel_only {
+            report.scenarios.extend(memory::memory(arguments));
+        }
     }
     if is_tap && !arguments.kernel_only && "idle".contains(only) {
         let scenarios = idle::idle(if arguments.quick { 3 } else { 10 })?;
         report.scenarios.extend(scenarios);
     }
+    report.originals = originals::originals(&report.scenarios);
     println!("\nload average {}", machine::load());
     let [json, html, markdown] = report.write(&arguments.out)?;
     println!(

@@ -137,10 +137,7 @@ fn peers() -> Vec<Peer> {
     vec![
         Peer {
             stack: "millrace".to_owned(),
-            program: cargo(
-                &["-p", "millrace-shard", "--example", "pair"],
-                "examples/pair",
-            ),
+            program: pair(),
             countable: true,
         },
         Peer {
@@ -173,7 +170,7 @@ fn peer_folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
+pub fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -181,6 +178,14 @@ fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
         .args(what);
     run(command.current_dir(env!("CARGO_MANIFEST_DIR")))?;
     Ok(target()?.join(file))
+}
+
+/// Ours.
+pub fn pair() -> Result<PathBuf> {
+    cargo(
+        &["-p", "millrace-shard", "--example", "pair"],
+        "examples/pair",
+    )
 }
 
 fn lwip() -> Result<PathBuf> {
@@ -201,7 +206,7 @@ fn gvisor() -> Result<PathBuf> {
 }
 
 /// Runs a command to its end; what it says is in the error.
-fn run(command: &mut Command) -> Result<Vec<u8>> {
+pub fn run(command: &mut Command) -> Result<Vec<u8>> {
     // A report is for others, on whose machines the folders have other names.
     let name = Path::new(command.get_program())
         .file_name()

@@ -8,9 +8,12 @@ use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::{Kind, Outcome};
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::scenario::{seconds, wait_until};
-use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, compile};
+use millrace_e2e::world::DEVICE;
+use millrace_e2e::{Link, PEER, Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::Signal;
 
+use crate::driven::add;
+use crate::protocol::cargo;
 use crate::{Arguments, PORT};
 
 /// One thing to measure.
@@ -144,15 +147,20 @@ pub fn compare(workload: &Workload, rounds: usize, length: f64, arguments: &Argu
         .iter()
         .map(|stack| Subject::named(name(stack)))
         .collect();
+    // The one mode that its server has.
+    let with_smoltcp =
+        workload.server == "short" && arguments.link == Link::Tap && stacks.len() > 1;
+    if with_smoltcp {
+        subjects.push(Subject::named("smoltcp"));
+    }
     for _ in 0..rounds {
+        if with_smoltcp && let Some(subject) = subjects.last_mut() {
+            let outcome = smoltcp(workload, length);
+            add(subject, outcome, |outcome| workload.figure.of(outcome));
+        }
         for (stack, subject) in stacks.iter().zip(&mut subjects) {
-            match measure(workload, *stack, arguments.link, length) {
-                Ok(outcome) => {
-                    subject.values.push(workload.figure.of(&outcome));
-                    subject.outcomes.push(outcome);
-                }
-                Err(error) => subject.failure = Some(format!("{error:#}")),
-            }
+            let outcome = measure(workload, *stack, arguments.link, length);
+            add(subject, outcome, |outcome| workload.figure.of(outcome));
         }
     }
     let scenario = Scenario {
@@ -241,9 +249,36 @@ fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result
         world.run_on_peer(&words, seconds(10))?;
     }
     let server = start(&world, workload.server)?;
+    let outcome = client(workload, &world, length)?;
+    server.stop(Signal::TERM, seconds(15))?;
+    world.finish()?;
+    Ok(outcome)
+}
+
+/// The same with smoltcp's stack inside the server, which then is a program of its own, on a TAP device.
+fn smoltcp(workload: &Workload, length: f64) -> Result<Outcome> {
+    let program = cargo(&["-p", "millrace-peer-smoltcp"], "smoltcp-tap")?;
+    let world = World::create(Stack::Millrace)?;
+    let (own, port) = (SUBJECT.to_string(), PORT.to_string());
+    let mut server = world.peer(&[&*program.to_string_lossy(), DEVICE, &own, &port, "1024"])?;
+    wait_until("smoltcp listens", seconds(20), || {
+        server.ensure_not_failed()?;
+        Ok(server.stdout().contains("ready"))
+    })?;
+    let peer = world.peer_namespace();
+    peer.ip(&format!("address add {PEER}/24 dev {DEVICE}"))?;
+    peer.ip(&format!("link set {DEVICE} up"))?;
+    let outcome = client(workload, &world, length)?;
+    server.stop(Signal::TERM, seconds(15))?;
+    world.finish()?;
+    Ok(outcome)
+}
+
+/// What the client on the kernel's side comes to.
+fn client(workload: &Workload, world: &World, length: f64) -> Result<Outcome> {
     let load = std::env::current_exe()?.with_file_name("load");
     let kind = format!("{:?}", workload.client).to_lowercase();
-    let mut words = match link {
+    let mut words = match world.link {
         Link::Tap => Vec::new(),
         Link::Xdp | Link::Macvtap => ["taskset", "-c", "1"].map(String::from).to_vec(),
     };
@@ -255,8 +290,6 @@ fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result
         length.to_string(),
     ]);
     let ended = world.run_on_peer(&words, Duration::from_secs_f64(length) + seconds(30))?;
-    server.stop(Signal::TERM, seconds(15))?;
-    world.finish()?;
     serde_json::from_slice(&ended.stdout).context("reading what the load says")
 }
 
