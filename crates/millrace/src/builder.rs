@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millrace_shard::{Buffers, Claim, Config, HeapMemory, Ipv6, Limits, Shard, Via};
@@ -251,7 +252,9 @@ impl Builder {
         let config = self.config()?;
         let clock = self.clock();
         let remote = Remote::new().map_err(refused("cannot make a doorbell"))?;
-        stack(config, self.receive_memory, self.link, clock, remote, None)
+        let epoll = waiting(&self.link, &remote)?;
+        let memory = self.receive_memory;
+        Ok(stack(config, memory, self.link, clock, remote, None, epoll))
     }
 
     /// What each shard is told.
@@ -351,11 +354,16 @@ pub(crate) fn stack(
     clock: Clock,
     remote: Arc<Remote>,
     peers: Option<Peers>,
-) -> Result<Stack, BuildError> {
+    epoll: OwnedFd,
+) -> Stack {
     let memory = HeapMemory::new(receive_memory);
     let shard = Shard::new(config, memory, Instant::from_micros(0));
-    Stack::new(shard, link, clock, remote, peers)
-        .map_err(refused("cannot set up the stack's waiting"))
+    Stack::new(shard, link, clock, remote, peers, epoll)
+}
+
+/// What a stack waits with.
+pub(crate) fn waiting(link: &Link, remote: &Remote) -> Result<OwnedFd, BuildError> {
+    crate::stack::waiting(link, remote).map_err(refused("cannot set up the stack's waiting"))
 }
 
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {

@@ -260,6 +260,10 @@ impl Core {
             if !self.callers {
                 self.shard.transmit(&mut Nowhere, self.now);
             }
+            // What stays in this host may be another shard's all the same.
+            if let Some(peers) = &mut self.peers {
+                peers.flush(&mut self.shard);
+            }
             return 0;
         };
         let mut egress = Outlet {

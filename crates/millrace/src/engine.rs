@@ -146,6 +146,8 @@ impl Builder {
                     }
                 };
                 let first = main(stack.clone(), own);
+                // What only it holds goes with the tasks.
+                drop(main);
                 stack.spawn(async move {
                     // Told however it ends.
                     let _tell = Tell(tell);
@@ -199,9 +201,26 @@ impl Shard {
     }
 }
 
+/// Lets go of a shard's sockets and tasks when its thread ends, however it does: tasks hold their stack, so nobody else would.
+struct End<'a>(&'a Shard);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let End(shard) = self;
+        shard.listeners.borrow_mut().clear();
+        shard.streams.borrow_mut().clear();
+        shard.datagrams.borrow_mut().clear();
+        shard.stack.cancel_tasks();
+        if !std::thread::panicking() {
+            shard.stack.poll();
+        }
+    }
+}
+
 /// A shard's thread.
 fn serve(shard: &Shard, jobs: &Receiver<Job>, stop: &AtomicBool) {
     ON_SHARD.set(true);
+    let _end = End(shard);
     while !stop.load(Ordering::Acquire) {
         let mut done = 0;
         while let Ok(job) = jobs.try_recv() {
@@ -212,11 +231,6 @@ fn serve(shard: &Shard, jobs: &Receiver<Job>, stop: &AtomicBool) {
             return;
         }
     }
-    shard.listeners.borrow_mut().clear();
-    shard.streams.borrow_mut().clear();
-    shard.datagrams.borrow_mut().clear();
-    shard.stack.cancel_tasks();
-    shard.stack.poll();
 }
 
 impl Engine {
@@ -255,6 +269,14 @@ impl Engine {
     /// Those of [`crate::TcpStream::connect`].
     pub fn connect(&self, address: SocketAddr) -> io::Result<shared::TcpStream> {
         shared::TcpStream::connect(&self.shards, address)
+    }
+
+    /// A socket for datagrams, bound on all shards, for use by any thread. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// Those of [`crate::UdpSocket::bind`].
+    pub fn bind_datagrams(&self, address: SocketAddr) -> io::Result<shared::UdpSocket> {
+        shared::UdpSocket::bind(&self.shards, address)
     }
 
     /// A socket for datagrams with a peer, for use by any thread.

@@ -1,10 +1,11 @@
 //! The stacks of one engine, each for whichever thread takes it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millrace_shard::{Claim, Config, Groups, Hash, Steer};
 
-use crate::builder::{BuildError, Builder, random, refused, stack};
+use crate::builder::{BuildError, Builder, random, refused, stack, waiting};
 use crate::core::Clock;
 use crate::link::Link;
 use crate::peers::Peers;
@@ -20,6 +21,8 @@ pub struct Part {
     clock: Clock,
     pub(crate) remote: Arc<Remote>,
     peers: Option<Peers>,
+    /// What the stack will wait with, once [`Part::prepare`] has opened it.
+    epoll: Option<OwnedFd>,
 }
 
 impl Builder {
@@ -88,6 +91,7 @@ impl Builder {
                 clock,
                 remote,
                 peers: peers.next().filter(|_| shards > 1),
+                epoll: None,
             }
         };
         Ok(parts.map(part).collect())
@@ -95,18 +99,34 @@ impl Builder {
 }
 
 impl Part {
+    /// Opens the descriptor that the stack will wait with: after that [`Part::stack`] cannot fail. A part that could not be prepared is as it was, and may be later.
+    ///
+    /// # Errors
+    /// [`BuildError::System`]: `EMFILE`, `ENFILE`.
+    pub fn prepare(&mut self) -> Result<(), BuildError> {
+        if self.epoll.is_none() {
+            self.epoll = Some(waiting(&self.link, &self.remote)?);
+        }
+        Ok(())
+    }
+
     /// The stack, on this thread from now on.
     ///
     /// # Errors
-    /// [`BuildError::System`].
-    pub fn stack(self) -> Result<Stack, BuildError> {
-        stack(
+    /// Those of [`Part::prepare`].
+    pub fn stack(mut self) -> Result<Stack, BuildError> {
+        let epoll = match self.epoll.take() {
+            Some(epoll) => epoll,
+            None => waiting(&self.link, &self.remote)?,
+        };
+        Ok(stack(
             self.config,
             self.receive_memory,
             self.link,
             self.clock,
             self.remote,
             self.peers,
-        )
+            epoll,
+        ))
     }
 }

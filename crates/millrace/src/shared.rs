@@ -15,6 +15,10 @@ use std::task::Poll;
 
 use millrace_shard::Opt;
 
+mod udp;
+
+pub use udp::UdpSocket;
+
 use crate::engine::{Shard, Shards, Sockets, ended};
 
 /// Bytes that one call hands over at most.
@@ -281,101 +285,6 @@ impl Drop for TcpStream {
         self.shards.send(self.shard, move |here| {
             let stream = here.streams.borrow_mut().remove(&key);
             drop(stream);
-        });
-    }
-}
-
-/// A socket for datagrams. It hears what comes to its shard: give it a peer, which makes that all there is for it, or use one on each shard.
-pub struct UdpSocket {
-    shards: Arc<Shards>,
-    shard: usize,
-    key: u64,
-    local: SocketAddr,
-    peer: SocketAddr,
-}
-
-impl UdpSocket {
-    pub(crate) fn connect(shards: &Arc<Shards>, peer: SocketAddr) -> io::Result<UdpSocket> {
-        let (shard, key) = (shards.next(), new_key());
-        let local = shards.ask(shard, move |here, reply| {
-            let made = crate::UdpSocket::connected(&here.stack, peer).and_then(|socket| {
-                let local = socket.local_addr()?;
-                here.datagrams.borrow_mut().insert(key, Rc::new(socket));
-                Ok(local)
-            });
-            let _ = reply.send(made);
-        })??;
-        Ok(UdpSocket {
-            shards: shards.clone(),
-            shard,
-            key,
-            local,
-            peer,
-        })
-    }
-
-    fn ask<T: Send + 'static, F>(
-        &self,
-        job: impl FnOnce(Rc<crate::UdpSocket>) -> F + Send + 'static,
-    ) -> io::Result<T>
-    where
-        F: Future<Output = io::Result<T>> + 'static,
-    {
-        ask(
-            &self.shards,
-            self.shard,
-            self.key,
-            |here| &here.datagrams,
-            job,
-        )
-    }
-
-    /// Sends a datagram to the peer; returns its length.
-    ///
-    /// # Errors
-    /// As [`crate::UdpSocket::send_to`].
-    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let bytes = bytes.to_vec();
-        self.ask(move |socket| async move {
-            socket
-                .send_as_async(&bytes, &millrace_shard::SendTo::default())
-                .await
-        })
-    }
-
-    /// The oldest datagram from the peer: its length, cut to the buffer's.
-    ///
-    /// # Errors
-    /// As [`crate::UdpSocket::recv_from`].
-    pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
-        let len = out.len().min(PIECE);
-        let bytes = self.ask(move |socket| async move {
-            let mut bytes = vec![0; len];
-            let received = socket.recv_with_info_async(&mut bytes).await?;
-            bytes.truncate(received.len);
-            Ok(bytes)
-        })?;
-        out[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
-    }
-
-    /// Its own address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The peer's address.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-}
-
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        let key = self.key;
-        self.shards.send(self.shard, move |here| {
-            let socket = here.datagrams.borrow_mut().remove(&key);
-            drop(socket);
         });
     }
 }

@@ -53,40 +53,47 @@ struct Inner {
     closing: RefCell<Vec<SocketId>>,
 }
 
+/// What a stack waits with: for its link and its doorbell.
+pub(crate) fn waiting(link: &Link, remote: &Remote) -> io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        remote.doorbell(),
+        epoll::EventData::new_u64(TOKEN_DOORBELL),
+        epoll::EventFlags::IN | epoll::EventFlags::ET,
+    )?;
+    if let Some(descriptor) = link.port().and_then(|port| port.descriptor()) {
+        epoll::add(
+            &epoll,
+            descriptor,
+            epoll::EventData::new_u64(TOKEN_LINK),
+            epoll::EventFlags::IN,
+        )?;
+    }
+    Ok(epoll)
+}
+
 impl Stack {
+    /// A stack that waits with what [`waiting`] has made of the same link and doorbell.
     pub(crate) fn new(
         shard: Shard<HeapMemory>,
         link: Link,
         clock: Clock,
         remote: Arc<Remote>,
         peers: Option<Peers>,
-    ) -> Result<Stack, io::Error> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll: OwnedFd,
+    ) -> Stack {
         let callers = link.is_callers();
-        let port = link.into_port();
-        epoll::add(
-            &epoll,
-            remote.doorbell(),
-            epoll::EventData::new_u64(TOKEN_DOORBELL),
-            epoll::EventFlags::IN | epoll::EventFlags::ET,
-        )?;
-        if let Some(descriptor) = port.as_ref().and_then(|port| port.descriptor()) {
-            epoll::add(
-                &epoll,
-                descriptor,
-                epoll::EventData::new_u64(TOKEN_LINK),
-                epoll::EventFlags::IN,
-            )?;
-        }
-        Ok(Stack {
+        let core = Core::new(shard, link.into_port(), callers, clock, peers);
+        Stack {
             inner: Rc::new(Inner {
-                core: RefCell::new(Core::new(shard, port, callers, clock, peers)),
+                core: RefCell::new(core),
                 tasks: Tasks::new(remote),
                 epoll,
                 watching: RefCell::default(),
                 closing: RefCell::default(),
             }),
-        })
+        }
     }
 
     /// Does what there is to do now: frames in, timers, tasks, frames out. Returns how much that was; 0 means that it is time for [`Stack::wait`].

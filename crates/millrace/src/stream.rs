@@ -56,11 +56,11 @@ impl TcpStream {
         TcpStream::begin_from(stack, None, address, options)
     }
 
-    /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard. A port
-    /// that is said may have its answers go to another.
+    /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
     ///
     /// # Errors
-    /// Those of [`TcpStream::begin`] and of `bind`.
+    /// Those of [`TcpStream::begin`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
+    /// so for N - 1 in N: take another port, or another shard. Nothing is sent then.
     pub fn begin_from(
         stack: &Stack,
         local: Option<SocketAddr>,
@@ -72,10 +72,22 @@ impl TcpStream {
             let mut options = *options.of(core)?;
             // Which port is a good one depends on the peer.
             options.address_only = true;
-            let id = core
-                .shard
-                .connect(OWNER, local, address, &options, core.now)
-                .map_err(system)?;
+            let (shard, now) = (&mut core.shard, core.now);
+            let id = match local.filter(|local| local.port() != 0) {
+                None => shard.connect(OWNER, local, address, &options, now),
+                Some(local) => shard.bind_with(OWNER, local, &options).and_then(|id| {
+                    let begun = match shard.leads_elsewhere(id, address) {
+                        true => Err(Error::AddressNotAvailable),
+                        false => shard.connect_bound(id, address, now),
+                    };
+                    if begun.is_err() {
+                        // It is there: it has just been bound.
+                        let _ = shard.close(id, now);
+                    }
+                    begun.map(|()| id)
+                }),
+            };
+            let id = id.map_err(system)?;
             Ok(TcpStream {
                 socket: Socket::new(stack, id),
             })

@@ -1,11 +1,15 @@
 //! Stacks on several threads, and the sockets that any thread may use.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::Ipv4Addr;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use millrace::{Builder, TcpListener};
+use millrace::{
+    Builder, Capabilities, Link, Mac, Offload, Port, PortCounters, RxMeta, TcpListener, TcpOptions,
+    TcpStream,
+};
 
 #[test]
 fn every_shard_runs_its_task_once() {
@@ -31,6 +35,21 @@ fn a_task_that_panics_does_not_keep_the_engine() {
             assert!(shard == 1, "on purpose");
         })
         .expect("an engine");
+    engine.join();
+}
+
+#[test]
+fn a_thread_that_panics_does_not_keep_the_engine() {
+    let engine = Builder::new()
+        .start(2, |stack, shard| async move {
+            // One that would never be over.
+            if shard == 0 {
+                let listener = TcpListener::bind(&stack, (Ipv4Addr::LOCALHOST, 80));
+                let _ = listener.expect("a free port").accept_async().await;
+            }
+        })
+        .expect("an engine");
+    engine.with_stack(0, |_| panic!("on purpose"));
     engine.join();
 }
 
@@ -131,4 +150,150 @@ fn a_listener_of_each_shard_accepts_what_is_its_own() {
         })
         .expect("an engine");
     engine.join();
+}
+
+/// Whatever shard a datagram comes to, a socket that is bound on all of them hears it, and those of one sender in their order.
+#[test]
+fn threads_share_sockets_for_datagrams() {
+    const CLIENTS: usize = 8;
+    const EACH: u8 = 40;
+    let engine = Builder::new().start(3, |_, _| async {}).expect("an engine");
+    let server = engine
+        .bind_datagrams((Ipv4Addr::LOCALHOST, 0).into())
+        .expect("a free port");
+    let address = server.local_addr();
+    assert_eq!(
+        server.peer_addr().expect_err("none").kind(),
+        ErrorKind::NotConnected
+    );
+    // EDESTADDRREQ
+    assert_eq!(
+        server.send(b"x").expect_err("to nobody").raw_os_error(),
+        Some(89)
+    );
+    std::thread::scope(|scope| {
+        let server = &server;
+        // Two threads take what comes.
+        let heard = [0; 2].map(|_| {
+            scope.spawn(move || {
+                for _ in 0..CLIENTS * usize::from(EACH) / 2 {
+                    let mut buffer = [0; 8];
+                    let (len, from) = server.recv_from(&mut buffer).expect("open");
+                    server.send_to(&buffer[..len], from).expect("sent");
+                }
+            })
+        });
+        for number in 0..CLIENTS {
+            let engine = &engine;
+            scope.spawn(move || {
+                let client = engine.datagrams(address).expect("a port");
+                assert_eq!(client.peer_addr().expect("one"), address);
+                for turn in 0..EACH {
+                    client.send(&[number as u8, turn]).expect("sent");
+                    let mut buffer = [0; 8];
+                    let (len, from) = client.recv_from(&mut buffer).expect("open");
+                    assert_eq!((&buffer[..len], from), (&[number as u8, turn][..], address));
+                }
+            });
+        }
+        for thread in heard {
+            thread.join().expect("no panic");
+        }
+    });
+}
+
+/// What no thread takes waits in the shards' sockets, up to their limit, and the socket closes all the same.
+#[test]
+fn datagrams_that_nobody_takes_do_not_pile_up() {
+    let engine = Builder::new().start(1, |_, _| async {}).expect("an engine");
+    let server = engine
+        .bind_datagrams((Ipv4Addr::LOCALHOST, 0).into())
+        .expect("a free port");
+    let address = server.local_addr();
+    let client = engine.datagrams(address).expect("a port");
+    for _ in 0..2000 {
+        client.send(&[0; 1000]).expect("sent");
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    engine.with_stack(0, move |stack| {
+        let _ = tell.send(stack.counters().udp_receive_full);
+    });
+    assert!(told.recv().expect("an answer") > 0, "the socket is full");
+    server.recv(&mut [0; 8]).expect("the oldest");
+    drop(server);
+    // Its port is free again, some time soon.
+    for _ in 0..1000 {
+        if engine.bind_datagrams(address).is_ok() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("somebody still hears");
+}
+
+/// A port that nothing comes from.
+struct Void;
+
+impl Port for Void {
+    fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        Ok(None)
+    }
+
+    fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            tx_checksum: false,
+            tx_segmentation_max: 0,
+            rx_aggregated: false,
+            trusted_checksum: false,
+            queues: 2,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+/// A port that the program chose does for a connection only if its answers come back to the shard; what goes no further than this host always does.
+#[test]
+fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent() {
+    let own = Ipv4Addr::new(10, 0, 0, 1);
+    let parts = Builder::new()
+        .link(Link::custom(vec![Box::new(Void), Box::new(Void)]))
+        .address(own, 24)
+        .parts(2)
+        .expect("two shards");
+    let stacks: Vec<millrace::Stack> = parts
+        .into_iter()
+        .map(|part| part.stack().expect("descriptors"))
+        .collect();
+    let remote = SocketAddr::from(([10, 0, 0, 2], 80));
+    let begin = |stack, port, remote| {
+        let local = Some(SocketAddr::from((own, port)));
+        TcpStream::begin_from(stack, local, remote, TcpOptions::new())
+    };
+    for port in 1000..1050 {
+        let outcomes = stacks.iter().map(|stack| begin(stack, port, remote));
+        let [mut begun, mut refused] = [0; 2];
+        for outcome in outcomes {
+            match outcome.map_err(|error| error.kind()) {
+                Ok(_) => begun += 1,
+                Err(ErrorKind::AddrNotAvailable) => refused += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((begun, refused), (1, 1), "port {port}");
+        begin(&stacks[0], port + 1000, (own, 80).into()).expect("to oneself");
+        begin(&stacks[1], 0, remote).expect("a port that leads back");
+    }
 }

@@ -13,6 +13,7 @@ use millrace_wire::offload::Frame;
 
 use crate::error::Error;
 use crate::memory::Memory;
+use crate::route::Route;
 use crate::shard::Shard;
 use crate::socket::SocketId;
 use crate::steer::{Arrival, Steer, Stray};
@@ -97,6 +98,14 @@ impl<M: Memory> Shard<M> {
         let owner = steer.owner(&tuple);
         let elsewhere = owner != steer.own && owner != NOBODY;
         (local.port() != 0 && elsewhere).then_some((owner, tuple))
+    }
+
+    /// Whether answers to the connection that [`Shard::connect_bound`] would begin come to another shard, which knows nothing of it unless the flow is pinned there. What
+    /// this host says to itself stays in the shard.
+    pub fn leads_elsewhere(&self, id: SocketId, remote: SocketAddr) -> bool {
+        let ends = self.check(id).and_then(|index| self.ends(index, remote));
+        let local = ends.is_ok_and(|(_, _, route)| route == Some(Route::Local));
+        !local && self.must_pin(id, remote).is_some()
     }
 
     /// Frames of a flow that belongs to this shard go to `shard` from now on: it opens the connection, with a port that the program chose.
