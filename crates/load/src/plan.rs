@@ -256,6 +256,9 @@ pub enum Error {
     /// The stack.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// A shard has ended before its time. What of is on standard error.
+    #[error("a shard of the generator has ended early; its panic is reported above")]
+    Shard,
     /// Nobody answers.
     #[error("{target} has answered nothing: {why}; {next}")]
     Silence {

@@ -1,7 +1,7 @@
 //! A run: the shards, their clock, and what they tell.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use millrace::{Builder, Stack};
@@ -84,12 +84,7 @@ fn on_device(
         shard_main(stack, work, shared.clone(), tell.clone())
     })?;
     let mut gathered = Gathered::new(plan);
-    // A shard that has panicked tells nothing any more.
-    while !gathered.is_over()
-        && let Ok(news) = told.recv()
-    {
-        gathered.take(news, progress)?;
-    }
+    gathered.take_all(&told, progress)?;
     drop(engine);
     gathered.report()
 }
@@ -181,6 +176,18 @@ impl Gathered<'_> {
         }
     }
 
+    /// Takes all that the shards tell. One that has panicked tells nothing any more.
+    fn take_all(
+        &mut self,
+        told: &Receiver<Told>,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<(), Error> {
+        while !self.is_over() {
+            self.take(told.recv().map_err(|_| Error::Shard)?, progress)?;
+        }
+        Ok(())
+    }
+
     /// Whether all have told the last.
     fn is_over(&self) -> bool {
         self.told[2] == self.plan.shards
@@ -266,4 +273,27 @@ fn silence(plan: &Plan, tally: &Tally) -> Error {
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Workload;
+
+    #[test]
+    fn a_shard_that_ends_early_ends_the_run() {
+        let mut plan = Plan::new(Workload::Pingpong, "10.0.0.1:7".parse().expect("a target"));
+        plan.shards = 2;
+        let (tell, told) = channel();
+        let other = tell.clone();
+        other.send(Told::Warm(Tally::new())).expect("heard");
+        drop(other);
+        for news in [Told::Warm(Tally::new()), Told::Last(Tally::new(), 0)] {
+            tell.send(news).expect("heard");
+        }
+        drop(tell);
+        let mut gathered = Gathered::new(&plan);
+        let outcome = gathered.take_all(&told, &mut |_| {});
+        assert!(matches!(outcome, Err(Error::Shard)), "{outcome:?}");
+    }
 }
