@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use millrace_context::layout::SHARDS_MAX;
 use millrace_port::device;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,9 @@ pub enum Error {
         "--io-threads belong to a pipeline, and --topology rtc has none: leave one of the two out"
     )]
     NoPipeline,
+    /// None, or more than there may be.
+    #[error("{0} I/O threads were asked for; a pipeline has 1 to {SHARDS_MAX}")]
+    IoThreads(u16),
     /// Nothing to own.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
@@ -182,6 +186,11 @@ fn io_threads(
     machine: Machine<'_>,
     notes: &mut Vec<String>,
 ) -> Result<u16, Error> {
+    if let Some(wanted) = asked.io_threads
+        && !(1..=SHARDS_MAX).contains(&wanted.into())
+    {
+        return Err(Error::IoThreads(wanted));
+    }
     let wanted = match (asked.topology, asked.io_threads, machine.queues) {
         (Topology::RunToCompletion, Some(_), _) => return Err(Error::NoPipeline),
         (Topology::RunToCompletion, None, _) => return Ok(0),
@@ -322,6 +331,12 @@ mod tests {
         );
         assert_eq!(threads(asked(Pipeline, 1, None), None), Err(Error::NoLink));
         assert_eq!(threads(asked(Auto, 1, Some(1)), None), Err(Error::NoLink));
+        for wrong in [0, 65, u16::MAX] {
+            for topology in [Auto, Pipeline] {
+                let refused = Err(Error::IoThreads(wrong));
+                assert_eq!(threads(asked(topology, 1, Some(wrong)), MANY), refused);
+            }
+        }
         let few = Error::TooFewQueues {
             io_threads: 3,
             queues: 2,
