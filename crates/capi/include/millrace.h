@@ -5,7 +5,7 @@
 // listener in each.
 //
 // Descriptors are the thread's: numbers from 4194304 on, which the kernel gives to nobody. One that is closed, or another thread's, is EBADF; the number comes
-// again after 250,000 others at the earliest. Calls that are like one of Linux have its name, arguments, constants and errors; where they differ this file says so.
+// again after 250,000 others of any thread at the earliest, as long as no more than 3,500,000 are open. Calls that are like one of Linux have its name, arguments, constants and errors; where they differ this file says so.
 //
 // Errors are -1 and errno. A null pointer is EFAULT, as is one below 4096 and one that is not aligned; what else it points to has to be there. A length of 0 needs no memory, and does
 // what it does on Linux; one above SSIZE_MAX is EINVAL. A call before the thread has a stack, or after it was ended, is ENODEV where a new thing is to be made, EBADF elsewhere.
@@ -18,6 +18,7 @@
 #ifndef MILLRACE_H
 #define MILLRACE_H
 
+#include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/epoll.h>
@@ -68,7 +69,8 @@ int mr_engine_close(int engine);
 
 // Takes shard number `shard` (from 0) of an engine that has started: the number of a stack, which is this thread's alone and does all its work inside calls of this thread. New
 // sockets are made in it. Every shard of an engine has to be taken, by a thread each: what comes for one that was not is lost. EBADF for no engine, ENOTCONN before its
-// start, EINVAL for no such shard, EBUSY for one that was taken, EMFILE without descriptors for it.
+// start, EINVAL for no such shard, EBUSY for one that was taken, EMFILE without descriptors for it, and then it is left to be
+// taken.
 int mr_stack_open(int engine,
                   int shard);
 
@@ -125,8 +127,10 @@ int mr_close(int fd);
 // Closes a connection with a reset. EBADF.
 int mr_abort(int fd);
 
-// As bind.
-int mr_bind(int fd, const struct sockaddr *addr, socklen_t addrlen);
+// As bind. On several shards a port that was left to the stack (0) may be another after mr_connect: one whose answers come to this thread.
+int mr_bind(int fd,
+            const struct sockaddr *addr,
+            socklen_t addrlen);
 
 // As listen. On several shards each thread has a listener at the same address, and each accepts what comes to its shard.
 int mr_listen(int fd,
@@ -138,8 +142,11 @@ int mr_accept(int fd, struct sockaddr *addr, socklen_t *addrlen);
 // As accept4: SOCK_NONBLOCK and SOCK_CLOEXEC; EINVAL for other flags.
 int mr_accept4(int fd, struct sockaddr *addr, socklen_t *addrlen, int flags);
 
-// As connect. AF_UNSPEC takes the peer from a socket for datagrams.
-int mr_connect(int fd, const struct sockaddr *addr, socklen_t addrlen);
+// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards EADDRNOTAVAIL for a port that the program bound, when answers to it would come to another
+// shard: leave the port to the stack.
+int mr_connect(int fd,
+               const struct sockaddr *addr,
+               socklen_t addrlen);
 
 // As shutdown.
 int mr_shutdown(int fd, int how);
@@ -185,6 +192,17 @@ ssize_t mr_sendto(int fd, const void *buf, size_t len, int flags, const struct s
 // As readv: up to 1,024 pieces.
 ssize_t mr_readv(int fd, const struct iovec *iov, int iovcnt);
 
+// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. There are no control messages: msg_controllen becomes 0. EMSGSIZE
+// for more than 1,024 pieces.
+ssize_t mr_recvmsg(int fd,
+                   struct msghdr *msg,
+                   int flags);
+
+// As sendmsg, with the flags of mr_send. EINVAL for control messages, of which there are none; EMSGSIZE for more than 1,024 pieces.
+ssize_t mr_sendmsg(int fd,
+                   const struct msghdr *msg,
+                   int flags);
+
 // As writev: up to 1,024 pieces.
 ssize_t mr_writev(int fd, const struct iovec *iov, int iovcnt);
 
@@ -217,6 +235,12 @@ int mr_epoll_ctl(int epfd,
                  int op,
                  int fd,
                  struct epoll_event *event);
+
+// As poll, of descriptors of one stack of this thread's. A negative one is passed over; POLLNVAL tells of what is none of this thread's, and of a set. The stack works as in
+// mr_epoll_wait, which costs less for many. EINVAL for descriptors of two stacks, and for more than 4,194,304; ENODEV for none at all when the thread has no stack; EINTR.
+int mr_poll(struct pollfd *fds,
+            nfds_t nfds,
+            int timeout_ms);
 
 // As epoll_wait. This is where the stack works: what was written leaves, what has come is seen, before it looks and while it waits. EINTR after a signal. With the
 // caller's clock or packets it never waits.

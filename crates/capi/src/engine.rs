@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use millrace::Part;
+use millrace::{BuildError, Part};
 
 use crate::host::Host;
 use crate::outcome::{Outcome, explain};
@@ -113,13 +113,19 @@ pub fn take(number: c_int, shard: c_int) -> Outcome<Host> {
     let parts = engine.parts.as_mut().ok_or(libc::ENOTCONN)?;
     let shard = usize::try_from(shard).map_err(|_| libc::EINVAL)?;
     let part = parts.get_mut(shard).ok_or(libc::EINVAL)?;
+    let refuse = |error: BuildError| {
+        explain(error.to_string());
+        libc::EMFILE
+    };
+    // What cannot be taken now stays, for who comes later.
+    part.as_mut()
+        .ok_or(libc::EBUSY)?
+        .prepare()
+        .map_err(refuse)?;
     let part = part.take().ok_or(libc::EBUSY)?;
     let settings = engine.settings.clone();
     drop(engines);
-    let stack = part.stack().map_err(|error| {
-        explain(error.to_string());
-        libc::EMFILE
-    })?;
+    let stack = part.stack().map_err(refuse)?;
     let packets = settings.is_packets().then(|| Packets::new(settings.mtu()));
     Ok(Host::new(stack, settings.manual_clock, packets))
 }

@@ -126,7 +126,7 @@ impl Things {
 
 impl Host {
     /// What something is ready for. What it is not ready for is news when it is again.
-    fn ready(&self, things: &mut Things, key: u32) -> Poll {
+    pub fn ready(&self, things: &mut Things, key: u32) -> Poll {
         let ready = match things.get(key) {
             Some(Thing::Socket(socket)) if socket.dead.is_some() => {
                 Poll::IN | Poll::OUT | Poll::ERR | Poll::HUP

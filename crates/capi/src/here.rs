@@ -37,14 +37,17 @@ fn here<T>(body: impl FnOnce(&mut Here) -> Outcome<T>) -> Outcome<T> {
     .unwrap_or(Err(libc::EBADF))
 }
 
-/// Gives this thread a stack, which new sockets are made in from now on.
+/// Gives this thread the stack that is made, which new sockets are made in from now on.
 ///
 /// # Errors
-/// `EMFILE`.
-pub fn adopt(host: Host) -> Outcome<c_int> {
+/// `EMFILE`, and what `make` says.
+pub fn adopt(make: impl FnOnce() -> Outcome<Host>) -> Outcome<c_int> {
+    // Nothing is made for a thread that cannot have it.
+    here(|_| Ok(()))?;
     let next = |number: c_int| number.checked_add(1);
     let number = STACKS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     let number = number.map_err(|_| libc::EMFILE)?;
+    let host = make()?;
     here(|here| {
         here.stacks.push((number, Rc::new(host)));
         here.current = number;

@@ -72,6 +72,8 @@ pub struct Socket {
     pub datagrams: bool,
     pub nonblocking: bool,
     pub bound: bool,
+    /// The port was left to the stack when it was bound.
+    pub port_free: bool,
     /// A connect was begun, and nobody was told how it went.
     pub connecting: bool,
     pub broadcast: bool,
@@ -103,6 +105,7 @@ impl Socket {
             datagrams,
             nonblocking: false,
             bound: false,
+            port_free: false,
             connecting: false,
             broadcast: false,
             patience: [0, 0],

@@ -19,5 +19,6 @@ mod options;
 mod outcome;
 mod packets;
 mod pipe;
+mod poll;
 mod settings;
 mod socket;

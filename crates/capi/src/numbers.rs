@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 const PLACE_BITS: u32 = 10;
 /// Chunks of a process, likewise: 4,194,304 descriptors at once.
 const CHUNK_BITS: u32 = 12;
-/// A place names as many things, likewise, before a number comes again. [`SPARE`] places are used in turn, so that takes 250,000 others at least.
+/// A place names as many things, likewise, before a number comes again. [`SPARE`] places are used in turn, and so are the chunks of threads that come and go, so that takes
+/// 250,000 others at least, of all threads, as long as no more than 3,500,000 are open.
 const GENERATION_BITS: u32 = 31 - CHUNK_BITS - PLACE_BITS;
 
 const PLACES: usize = 1 << PLACE_BITS;
@@ -21,14 +22,14 @@ const SPARE: usize = PLACES / 2;
 const CHUNKS: usize = 1 << CHUNK_BITS;
 const GENERATIONS: u32 = 1 << GENERATION_BITS;
 
-/// Chunks that threads which have ended had, with the generation to go on with, and how many there ever were.
+/// Chunks that threads which have ended had, with the generation to go on with, the one returned longest ago first; and how many there ever were.
 static POOL: Mutex<Pool> = Mutex::new(Pool {
-    returned: Vec::new(),
+    returned: VecDeque::new(),
     made: 0,
 });
 
 struct Pool {
-    returned: Vec<(usize, u32)>,
+    returned: VecDeque<(usize, u32)>,
     made: usize,
 }
 
@@ -79,13 +80,12 @@ impl<T> Numbers<T> {
 
     fn grow(&mut self) -> Option<()> {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        let (number, generation) = match pool.returned.pop() {
-            Some(returned) => returned,
-            None if pool.made < CHUNKS => {
-                pool.made += 1;
-                (pool.made - 1, 1)
-            }
-            None => return None,
+        // Those that nobody had first, so that a number takes long to come again.
+        let (number, generation) = if pool.made < CHUNKS {
+            pool.made += 1;
+            (pool.made - 1, 1)
+        } else {
+            pool.returned.pop_front()?
         };
         drop(pool);
         let places = || Place {
@@ -156,7 +156,7 @@ impl<T> Drop for Numbers<T> {
         for chunk in &self.chunks {
             let latest = chunk.places.iter().map(|place| place.generation).max();
             pool.returned
-                .push((chunk.number, after(latest.unwrap_or(1))));
+                .push_back((chunk.number, after(latest.unwrap_or(1))));
         }
     }
 }
@@ -203,6 +203,16 @@ mod tests {
         for n in 0..3000 {
             let number = more.insert(n).expect("room");
             assert!(!theirs.contains(&number));
+        }
+    }
+
+    #[test]
+    fn numbers_of_threads_that_come_and_go_do_not_come_again_soon() {
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..10_000 {
+            // As a thread has them that makes one socket, and ends.
+            let number = Numbers::default().insert(()).expect("room");
+            assert!(seen.insert(number), "{number} came again");
         }
     }
 

@@ -9,8 +9,10 @@ use millrace::{Algorithm, DatagramOpt, Discovery, Opt, OptName, ViewFlags};
 use crate::host::Host;
 use crate::outcome::Outcome;
 
-/// The longest value there is.
-pub const VALUE_MAX: usize = 16;
+/// The longest value there is: `TCP_INFO`.
+pub const VALUE_MAX: usize = millrace::TCP_INFO_LEN;
+/// A name of a congestion control, with what fills it up.
+const NAME_LEN: usize = 16;
 
 /// Options that the shard keeps.
 const NAMES: [(c_int, c_int, OptName); 27] = [
@@ -210,7 +212,7 @@ fn format(option: Opt, out: &mut [u8; VALUE_MAX]) -> Outcome<usize> {
         Opt::Congestion(algorithm) => {
             let name = algorithm.name().as_bytes();
             out[..name.len()].copy_from_slice(name);
-            return Ok(VALUE_MAX);
+            return Ok(NAME_LEN);
         }
         _ => return Err(libc::ENOPROTOOPT),
     };
@@ -355,6 +357,14 @@ impl Host {
                 Some(error) => std::mem::take(error),
                 None => self.stack.with_shard(|shard, _| shard.take_error(id)),
             },
+            (IPPROTO_TCP, libc::TCP_INFO) => {
+                let now = self.stack.read_clock();
+                let info = self
+                    .stack
+                    .with_shard(|shard, _| shard.linux_tcp_info(id, now));
+                *out = info.map_err(millrace::Error::errno)?;
+                return Ok(VALUE_MAX);
+            }
             (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
                 let view = self.view(id)?;
                 c_int::from(view.flags.contains(ViewFlags::LISTENING))
@@ -434,6 +444,7 @@ mod tests {
             "SO_PROTOCOL",
             "SO_ACCEPTCONN",
             "SO_ERROR",
+            "TCP_INFO",
             "IP_MULTICAST_TTL",
             "IP_MULTICAST_LOOP",
             "IP_ADD_MEMBERSHIP",

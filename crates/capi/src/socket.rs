@@ -3,10 +3,16 @@
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace::{HeapMemory, How, Instant, Options, Poll, SendTo, Shard, SocketId, View, ViewFlags};
+use millrace::{
+    HeapMemory, How, Instant, Opt, Options, Poll, SendTo, Shard, SocketId, View, ViewFlags,
+};
 
 use crate::host::{Host, OWNER, Socket, Thing};
 use crate::outcome::Outcome;
+use crate::packets::PACKET_MAX;
+
+/// Bytes of a stream that one call looks at in pieces.
+const PEEK_MAX: usize = 1 << 20;
 
 /// Which direction a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,17 @@ pub struct Receive {
     pub full_len: bool,
     /// The call has received something already: what the connection died of is for the next one to tell.
     pub goes_on: bool,
+}
+
+/// What a call has received.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// Bytes; of a datagram the length that it has, if that was asked for.
+    pub len: usize,
+    /// Who sent the datagram.
+    pub from: Option<SocketAddr>,
+    /// The datagram did not fit.
+    pub cut: bool,
 }
 
 /// How a call that sends is to behave.
@@ -131,6 +148,7 @@ impl Host {
         let mut things = self.things.borrow_mut();
         let socket = things.socket_mut(key)?;
         (socket.id, socket.bound) = (bound, true);
+        socket.port_free = local.port() == 0;
         things.index(bound, key);
         Ok(())
     }
@@ -216,13 +234,13 @@ impl Host {
         }
         if !connecting {
             self.stack.read_clock();
-            self.shard(|shard, now| {
-                // From a port that the program chose, answers may be another shard's by their tag, and that one would refuse them.
-                if !remote.ip().is_loopback() && shard.must_pin(id, remote).is_some() {
-                    return Err(millrace::Error::AddressNotAvailable);
-                }
-                shard.connect_bound(id, remote, now)
-            })?;
+            // Answers to this port may be another shard's by their tag, and that one would refuse them.
+            let elsewhere = |shard: &mut Shard<HeapMemory>| shard.leads_elsewhere(id, remote);
+            let id = match self.stack.with_shard(|shard, _| elsewhere(shard)) {
+                false => id,
+                true => self.leave_port_open(key)?,
+            };
+            self.shard(|shard, now| shard.connect_bound(id, remote, now))?;
             self.look(key, |socket| socket.connecting = true)?;
         }
         let nonblocking = self.look(key, |socket| socket.nonblocking)?;
@@ -242,6 +260,28 @@ impl Host {
                 done
             }
         }
+    }
+
+    /// Gives up the port of a bound socket, if the program left it to the stack to choose: connect chooses one that leads back here.
+    fn leave_port_open(&self, key: u32) -> Outcome<SocketId> {
+        let (id, free) = self.look(key, |socket| (socket.id, socket.port_free))?;
+        if !free {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        let local = SocketAddr::new(self.view(id)?.local.ip(), 0);
+        let bound = self.shard(|shard, now| {
+            let mut options = shard.options(id).ok_or(millrace::Error::NoSocket)?;
+            let said = std::mem::replace(&mut options.address_only, true);
+            let bound = shard.bind_with(OWNER, local, &options)?;
+            // It is for this bind alone.
+            shard.set_option(bound, Opt::AddressOnly(said), now)?;
+            let _ = shard.close(id, now);
+            Ok(bound)
+        })?;
+        let mut things = self.things.borrow_mut();
+        things.socket_mut(key)?.id = bound;
+        things.index(bound, key);
+        Ok(bound)
     }
 
     /// Whether a connection that was begun is made.
@@ -442,7 +482,7 @@ impl Host {
         }
     }
 
-    /// Receives into pieces, one after the other: what has come of a stream, or a datagram. They have room for `total` bytes.
+    /// Receives into pieces, one after the other: what has come of a stream or a pipe, or a datagram. They have room for `total` bytes.
     ///
     /// # Errors
     /// Those of Linux.
@@ -450,30 +490,53 @@ impl Host {
         &self,
         key: u32,
         total: usize,
-        pieces: impl Iterator<Item = &'a mut [u8]>,
+        mut pieces: impl Iterator<Item = &'a mut [u8]>,
     ) -> Outcome<usize> {
-        let is_pipe = self.is_pipe(key);
-        if !is_pipe && self.look(key, |socket| socket.datagrams)? {
-            let mut whole = vec![0; total.min(crate::packets::PACKET_MAX)];
-            let (len, _) = self.receive(key, &mut whole, Receive::default())?;
-            let mut rest = &whole[..len];
+        if self.is_pipe(key) {
+            // What has come is enough.
+            let first = pieces.find(|piece| !piece.is_empty());
+            return first.map_or(Ok(0), |first| self.read_pipe(key, first));
+        }
+        let message = self.receive_message(key, total, pieces, Receive::default())?;
+        Ok(message.len)
+    }
+
+    /// As [`Host::receive_pieces`], of sockets alone, with all that there is to say of it.
+    ///
+    /// # Errors
+    /// Those of Linux.
+    pub fn receive_message<'a>(
+        &self,
+        key: u32,
+        total: usize,
+        pieces: impl Iterator<Item = &'a mut [u8]>,
+        how: Receive,
+    ) -> Outcome<Message> {
+        let datagrams = self.look(key, |socket| socket.datagrams)?;
+        if datagrams || how.peek {
+            let most = if datagrams { PACKET_MAX } else { PEEK_MAX };
+            let mut whole = vec![0; total.min(most)];
+            let full_len = datagrams;
+            let (full, from) = self.receive(key, &mut whole, Receive { full_len, ..how })?;
+            let copied = full.min(whole.len());
+            let mut rest = &whole[..copied];
             for piece in pieces {
                 let (now, later) = rest.split_at(piece.len().min(rest.len()));
                 piece[..now.len()].copy_from_slice(now);
                 rest = later;
             }
-            return Ok(len);
+            return Ok(Message {
+                len: if how.full_len { full } else { copied },
+                from,
+                cut: full > copied,
+            });
         }
         let mut done = 0;
         for piece in pieces.filter(|piece| !piece.is_empty()) {
-            // What has come is enough.
-            if done > 0 && is_pipe {
-                break;
-            }
             let how = Receive {
-                at_once: done > 0,
+                at_once: how.at_once || (done > 0 && !how.all),
                 goes_on: done > 0,
-                ..Receive::default()
+                ..how
             };
             match self.receive(key, piece, how) {
                 Ok((len, _)) => {
@@ -486,7 +549,11 @@ impl Host {
                 Err(error) => return Err(error),
             }
         }
-        Ok(done)
+        Ok(Message {
+            len: done,
+            from: None,
+            cut: false,
+        })
     }
 
     /// Whether calls of this socket, or end of a pipe, return at once.
@@ -677,111 +744,4 @@ impl Cursor<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::os::fd::BorrowedFd;
-
-    use millrace::{
-        Builder, Capabilities, ChecksumState, Link, Mac, Offload, Port, PortCounters, RxMeta,
-    };
-
-    use super::*;
-    use crate::epoll::{Control, Set};
-
-    /// A port that nothing comes from, or nothing but frames that are nobody's, for ever.
-    struct Void {
-        floods: bool,
-    }
-
-    impl Port for Void {
-        fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<RxMeta>> {
-            into[..60].fill(0);
-            Ok(self.floods.then_some(RxMeta {
-                len: 60,
-                checksum: ChecksumState::Unchecked,
-                segment_size: 0,
-            }))
-        }
-
-        fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
-            Ok(true)
-        }
-
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            None
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            Capabilities {
-                mac: Mac([2, 0, 0, 0, 0, 1]),
-                mtu: 1500,
-                tx_checksum: false,
-                tx_segmentation_max: 0,
-                rx_aggregated: false,
-                trusted_checksum: false,
-                queues: 2,
-            }
-        }
-
-        fn counters(&self) -> PortCounters {
-            PortCounters::default()
-        }
-    }
-
-    /// A port that the program chose does for a connection only if its answers come back to the shard.
-    #[test]
-    fn a_bound_port_whose_answers_go_elsewhere_is_refused() {
-        let parts = Builder::new()
-            .link(Link::custom(vec![
-                Box::new(Void { floods: false }),
-                Box::new(Void { floods: false }),
-            ]))
-            .address(Ipv4Addr::new(10, 0, 0, 1), 24)
-            .parts(2)
-            .expect("two shards");
-        let hosts = parts.into_iter().map(|part| {
-            let stack = part.stack().expect("descriptors");
-            Host::new(stack, false, None)
-        });
-        let hosts: Vec<Host> = hosts.collect();
-        let remote = SocketAddr::from(([10, 0, 0, 2], 80));
-        for port in 1000..1050 {
-            let begun = hosts.iter().filter(|host| {
-                let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
-                let key = host.socket(libc::AF_INET, kind, 0).expect("room");
-                let local = SocketAddr::from(([10, 0, 0, 1], port));
-                host.bind(key, local).expect("free");
-                match host.connect(key, Some(remote)) {
-                    Err(libc::EINPROGRESS) => true,
-                    Err(libc::EADDRNOTAVAIL) => false,
-                    other => panic!("{other:?}"),
-                }
-            });
-            assert_eq!(begun.count(), 1, "port {port}");
-        }
-    }
-
-    /// Under traffic that never pauses a wait ends when it is to end, and what is there by then is told.
-    #[test]
-    fn a_wait_ends_under_a_flood() {
-        let parts = Builder::new()
-            .link(Link::custom(vec![Box::new(Void { floods: true })]))
-            .address(Ipv4Addr::new(10, 0, 0, 1), 24)
-            .parts(1);
-        let part = parts.expect("a shard").pop().expect("a shard");
-        let host = Host::new(part.stack().expect("descriptors"), false, None);
-        let key = host.socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
-        let key = key.expect("room");
-        host.bind(key, ([10, 0, 0, 1], 53).into()).expect("free");
-        let set = host.things.borrow_mut().insert(Thing::Set(Set::default()));
-        let watch = Control::Add(libc::EPOLLIN as u32, 7);
-        host.control(set, key, watch).expect("a socket");
-        assert_eq!(host.wait_for(set, 1, 2, |_| ()), Ok(0));
-        let mut out = [0; 8];
-        host.look(key, |socket| socket.patience = [2000; 2])
-            .expect("a socket");
-        let read = host.receive(key, &mut out, Receive::default());
-        assert_eq!(read, Err(libc::EAGAIN));
-        host.end(2);
-    }
-}
+mod tests;

@@ -11,7 +11,6 @@ use millrace_shard::{AcceptQueue, Block, Device, Memory, Opt, OptName, Options, 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
 use crate::socket::{AcceptRing, Process, Watch};
-use crate::tcp_info;
 use crate::worker::{Place, Worker};
 
 /// Connections that a listener's ring holds at most; more wait in the shard.
@@ -298,31 +297,28 @@ impl Worker {
                 .map_err(|error| error.errno())?;
             return Ok((0, options::encode(opt)));
         }
-        let info = self.shard.tcp_info(id, self.now);
-        match (name, info) {
-            (Name::Info, Some(info)) => {
-                let mtu = self.shard.path_mtu(id, self.now).unwrap_or(0);
-                Ok((0, tcp_info::encode(&info, mtu)))
+        match name {
+            Name::Info => {
+                let info = self.shard.linux_tcp_info(id, self.now);
+                Ok((0, info.map_err(|error| error.errno())?.to_vec()))
             }
-            (Name::Info, None) => Ok((0, tcp_info::unconnected(self.shard.accept_queue(id)))),
-            (Name::Mtu, _) => {
+            Name::Mtu => {
                 let mtu = self.shard.path_mtu(id, self.now);
                 let mtu = i32::from(mtu.map_err(|error| error.errno())?);
                 Ok((0, mtu.to_ne_bytes().to_vec()))
             }
-            (Name::OutQueue, _) => {
+            Name::OutQueue => {
                 let queued = self
                     .shard
                     .view(id)
                     .map_or(0, |view| view.queued - view.acked);
                 Ok((0, (queued as i32).to_ne_bytes().to_vec()))
             }
-            (Name::OutQueueUnsent, info) => Ok((
-                0,
-                (info.map_or(0, |info| info.unsent) as i32)
-                    .to_ne_bytes()
-                    .to_vec(),
-            )),
+            Name::OutQueueUnsent => {
+                let info = self.shard.tcp_info(id, self.now);
+                let unsent = info.map_or(0, |info| info.unsent) as i32;
+                Ok((0, unsent.to_ne_bytes().to_vec()))
+            }
             _ => Err(ENOPROTOOPT),
         }
     }

@@ -39,7 +39,6 @@ mod serving;
 mod snapshot;
 pub mod socket;
 pub mod start;
-mod tcp_info;
 pub mod topology;
 pub mod worker;
 mod workers;

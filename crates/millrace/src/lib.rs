@@ -73,7 +73,7 @@ pub use millrace_port::{Counters as PortCounters, Port, RxMeta, xdp};
 pub use millrace_shard::{
     Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Error, FastOpenKeys, HeapMemory, How,
     Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,
-    SocketState, Usage, View, ViewFlags,
+    SocketState, TCP_INFO_LEN, Usage, View, ViewFlags,
 };
 /// Congestion control: the stack's algorithms, and how to bring one of your own.
 pub use millrace_tcp::congestion;

@@ -57,6 +57,6 @@ pub use millrace_steer::{Groups, Hash, Tuple};
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
     AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,
-    SocketInfo, SocketState, View, ViewFlags,
+    SocketInfo, SocketState, TCP_INFO_LEN, View, ViewFlags,
 };
 pub use steer::{Arrival, Steer, Stray};

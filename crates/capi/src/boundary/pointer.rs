@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 /// Nothing is ever mapped below this.
 const LOWEST: usize = 4096;
 /// Pieces that one call takes, as on Linux.
-const PIECES_MAX: c_int = 1024;
+pub const PIECES_MAX: c_int = 1024;
 /// Length of a `struct sockaddr_storage`.
 const ADDRESS_MAX: socklen_t = 128;
 
@@ -176,6 +176,20 @@ pub unsafe fn pieces_mut<'a>(
         total,
         vector.into_iter().filter_map(move |each| piece(each).ok()),
     ))
+}
+
+/// Values to read and change.
+///
+/// # Safety
+/// There are `count` of them if the pointer passes the check, and nobody looks at them meanwhile.
+pub unsafe fn values_mut<'a, T: Copy>(pointer: *mut T, count: usize) -> Outcome<&'a mut [T]> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    let len = count.checked_mul(size_of::<T>()).ok_or(libc::EINVAL)?;
+    check(pointer, len)?;
+    // SAFETY: not null and aligned, not longer than an object can be; the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
 }
 
 /// Places for values that are to be written.

@@ -75,7 +75,7 @@ pub extern "C" fn mr_abort(fd: c_int) -> c_int {
     })
 }
 
-/// As bind.
+/// As bind. On several shards a port that was left to the stack (0) may be another after mr_connect: one whose answers come to this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_bind(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     call(|| {
@@ -143,7 +143,8 @@ pub unsafe extern "C" fn mr_accept4(
     })
 }
 
-/// As connect. AF_UNSPEC takes the peer from a socket for datagrams.
+/// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards EADDRNOTAVAIL for a port that the program bound, when answers to it would come to another
+/// shard: leave the port to the stack.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_connect(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     call(|| {

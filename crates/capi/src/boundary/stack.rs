@@ -12,10 +12,11 @@ use crate::{engine, here};
 
 /// Takes shard number `shard` (from 0) of an engine that has started: the number of a stack, which is this thread's alone and does all its work inside calls of this thread. New
 /// sockets are made in it. Every shard of an engine has to be taken, by a thread each: what comes for one that was not is lost. EBADF for no engine, ENOTCONN before its
-/// start, EINVAL for no such shard, EBUSY for one that was taken, EMFILE without descriptors for it.
+/// start, EINVAL for no such shard, EBUSY for one that was taken, EMFILE without descriptors for it, and then it is left to be
+/// taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_stack_open(engine: c_int, shard: c_int) -> c_int {
-    call(|| here::adopt(engine::take(engine, shard)?))
+    call(|| here::adopt(|| engine::take(engine, shard)))
 }
 
 /// Makes another stack of this thread's the one that new sockets are made in. EBADF for any other number.

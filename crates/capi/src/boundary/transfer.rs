@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{iovec, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
 use super::pointer;
 use crate::here;
@@ -148,6 +148,74 @@ pub unsafe extern "C" fn mr_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -
         let (total, pieces) = unsafe { pointer::pieces_mut(iov, iovcnt)? };
         Ok(host.receive_pieces(key, total, pieces)? as ssize_t)
     })
+}
+
+/// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. There are no control messages: msg_controllen becomes 0. EMSGSIZE
+/// for more than 1,024 pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        let family = host.family(key)?;
+        // SAFETY: as the header says of pointers.
+        let mut header = unsafe { pointer::get(msg)? };
+        let (name, room) = (header.msg_name.cast::<sockaddr>(), header.msg_namelen);
+        if !name.is_null() {
+            let room = c_int::try_from(room).map_err(|_| libc::EINVAL)?;
+            // SAFETY: as the header says of pointers. Looked at before a datagram is taken that could not be told.
+            unsafe { pointer::bytes_mut(header.msg_name, room as usize)? };
+        }
+        let count = c_int::try_from(header.msg_iovlen).map_err(|_| libc::EMSGSIZE)?;
+        // SAFETY: as the header says of pointers.
+        let (total, pieces) = unsafe { pointer::pieces_mut(header.msg_iov, message(count)?)? };
+        let received = host.receive_message(key, total, pieces, receive_flags(flags)?)?;
+        match received.from {
+            _ if name.is_null() => {}
+            // SAFETY: as the header says of pointers; the length is ours.
+            Some(from) => unsafe {
+                pointer::put_address(from, family, name, &raw mut header.msg_namelen)?;
+            },
+            None => header.msg_namelen = 0,
+        }
+        header.msg_controllen = 0;
+        header.msg_flags = if received.cut { libc::MSG_TRUNC } else { 0 };
+        // SAFETY: as the header says of pointers: it has just been read there.
+        unsafe { pointer::put(msg, header)? };
+        Ok(received.len as ssize_t)
+    })
+}
+
+/// As sendmsg, with the flags of mr_send. EINVAL for control messages, of which there are none; EMSGSIZE for more than 1,024 pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mr_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    call(|| {
+        let (host, key) = here::named(fd)?;
+        let family = host.family(key)?;
+        // SAFETY: as the header says of pointers.
+        let header = unsafe { pointer::get(msg)? };
+        if header.msg_controllen > 0 {
+            return Err(libc::EINVAL);
+        }
+        let to = match header.msg_name.is_null() {
+            true => None,
+            // SAFETY: as the header says of pointers.
+            false => unsafe {
+                pointer::address(header.msg_name.cast(), header.msg_namelen, family)?
+            },
+        };
+        let count = c_int::try_from(header.msg_iovlen).map_err(|_| libc::EMSGSIZE)?;
+        // SAFETY: as the header says of pointers.
+        let pieces = unsafe { pointer::pieces(header.msg_iov, message(count)?)? };
+        let len = host.send_to(key, &pieces, to, send_flags(flags)?)?;
+        Ok(len as ssize_t)
+    })
+}
+
+/// How many pieces a message has: Linux has another error for too many of them than for a vector.
+fn message(count: c_int) -> Outcome<c_int> {
+    (count <= pointer::PIECES_MAX)
+        .then_some(count)
+        .ok_or(libc::EMSGSIZE)
 }
 
 /// As writev: up to 1,024 pieces.

@@ -136,6 +136,8 @@ pub fn create(cpu: c_int) -> Outcome<usize> {
         };
         (engine, config)
     };
+    // Before the shard: one that is taken cannot be given back.
+    let bell = Bell::new()?;
     let mut host = engine::take(engine, cpu)?;
     host.most = config.conf.max_concurrency as u32;
     host.periodic = Some(Periodic::new(
@@ -144,7 +146,7 @@ pub fn create(cpu: c_int) -> Outcome<usize> {
             .map(Duration::from_secs),
         config.stat_print.then_some(cpu),
     ));
-    let bell = Bell::hang(&host)?;
+    bell.hang(&host)?;
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let context = Rc::new(Context {
         number,

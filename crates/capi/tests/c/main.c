@@ -6,9 +6,9 @@ static const struct {
     void (*run)(void);
 } tests[] = {
     {"chance", test_chance},     {"connections", test_connections}, {"datagrams", test_datagrams},
-    {"events", test_events},     {"lending", test_lending},         {"options", test_options},
-    {"packets", test_packets},   {"refusals", test_refusals},       {"threads", test_threads},
-    {"waiting", test_waiting},
+    {"events", test_events},     {"lending", test_lending},         {"messages", test_messages},
+    {"options", test_options},   {"packets", test_packets},         {"refusals", test_refusals},
+    {"threads", test_threads},   {"waiting", test_waiting},
 };
 
 static void open_one(struct pair *pair, int which, const char *address)

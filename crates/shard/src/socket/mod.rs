@@ -7,6 +7,7 @@ mod fast_open;
 mod listen;
 mod options;
 mod settings;
+mod tcp_info;
 mod view;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ pub(crate) use backlog::Backlog;
 pub use fast_open::FastOpenKeys;
 pub(crate) use fast_open::{Cookies, Verdict};
 pub use options::{Device, Opt, OptName, Options, Reuse};
+pub use tcp_info::TCP_INFO_LEN;
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
 use crate::datagram::Datagram;
