@@ -33,6 +33,10 @@ pub trait Memory {
     fn write(&mut self, owner: Owner, block: Block, at: usize, data: &[u8]);
     /// Copies `len` bytes between two different blocks of the same owner.
     fn copy(&mut self, owner: Owner, from: (Block, usize), to: (Block, usize), len: usize);
+    /// Whether so much of the owner's memory is left that a block may be larger than it has to be.
+    fn is_plenty(&self, _owner: Owner) -> bool {
+        false
+    }
     /// How far the owner says that it has read the ring of the socket that it calls `label`: asked when a datagram finds the ring full, or a connection the
     /// backlog. Not to be believed beyond what the ring holds.
     fn read_upto(&self, _owner: Owner, _label: u32) -> u64 {
@@ -107,6 +111,10 @@ impl Memory for HeapMemory {
             .expect("block is allocated");
         self.vacant.push(block.at as u32);
         self.pool.free(bytes);
+    }
+
+    fn is_plenty(&self, _owner: Owner) -> bool {
+        self.pool.is_plenty()
     }
 
     fn write(&mut self, _owner: Owner, block: Block, at: usize, data: &[u8]) {

@@ -110,6 +110,11 @@ impl Pool {
         self.in_use > self.limit - self.limit / 8
     }
 
+    /// Whether much is left: three quarters of the limit.
+    pub fn is_plenty(&self) -> bool {
+        self.in_use < self.limit / 4
+    }
+
     /// Bytes handed out.
     pub fn in_use(&self) -> u64 {
         self.in_use

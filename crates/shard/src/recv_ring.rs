@@ -6,10 +6,16 @@ use crate::memory::{Block, Lend, Memory, Owner};
 use crate::pool::{LOG2_MAX, LOG2_MIN};
 
 /// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place. It has a
-/// block only while it holds bytes, and starts small: the window advertised may be larger than the block.
+/// block only while it holds bytes, and starts small: the window advertised may be larger than the block. Where memory is plenty it starts as large as it had to be the last time, so that what comes
+/// in bulk is not copied from block to block every time that all of it was read.
 #[derive(Default)]
 pub struct RecvRing {
-    block: Option<Block>,
+    /// Where the block is.
+    at: u64,
+    /// It has 2^`log2` bytes; 0: there is none.
+    log2: u8,
+    /// How large it had to be, likewise: since there is one, or the last time.
+    most: u8,
     /// Stream bytes below this have been read.
     consumed: u64,
     /// No byte at or beyond this offset has been stored.
@@ -19,7 +25,10 @@ pub struct RecvRing {
 impl RecvRing {
     /// The block, if there is one.
     pub fn block(&self) -> Option<Block> {
-        self.block
+        (self.log2 != 0).then_some(Block {
+            at: self.at,
+            log2: self.log2,
+        })
     }
 
     /// Stream offset up to which the program has read.
@@ -40,8 +49,11 @@ impl RecvRing {
             return false;
         }
         let needed = end - self.consumed;
-        let block = match self.block {
-            Some(block) if needed <= block.len() as u64 => block,
+        let block = match self.block() {
+            Some(block) if needed <= block.len() as u64 => {
+                self.most = self.most.max(log2_of(needed));
+                block
+            }
             _ => match self.grow(memory, owner, needed) {
                 Some(block) => block,
                 None => return false,
@@ -61,9 +73,16 @@ impl RecvRing {
         if needed > 1 << LOG2_MAX {
             return None;
         }
-        let log2 = (needed.next_power_of_two().trailing_zeros() as u8).max(LOG2_MIN);
-        let block = memory.allocate(owner, log2)?;
-        if let Some(old) = self.block {
+        let log2 = log2_of(needed).max(LOG2_MIN);
+        let old = self.block();
+        let again = (old.is_none() && self.most > log2 && memory.is_plenty(owner))
+            .then(|| memory.allocate(owner, self.most));
+        let block = match again.flatten() {
+            Some(block) => block,
+            None => memory.allocate(owner, log2)?,
+        };
+        self.most = log2;
+        if let Some(old) = old {
             // Everything up to the last byte stored, holes included: bytes out of order keep their place.
             let mut offset = self.consumed;
             while offset < self.end {
@@ -77,7 +96,7 @@ impl RecvRing {
             }
             memory.free(owner, old);
         }
-        self.block = Some(block);
+        (self.at, self.log2) = (block.at, block.log2);
         Some(block)
     }
 
@@ -91,12 +110,12 @@ impl RecvRing {
     ) -> usize {
         let len = out.len().min((received - self.consumed) as usize);
         self.copy_out(memory, owner, self.consumed, &mut out[..len]);
-        if self.block.is_some() { len } else { 0 }
+        if self.log2 != 0 { len } else { 0 }
     }
 
     /// Copies the bytes from stream offset `from` on, all of which were stored and not read, into `out`.
     pub fn copy_out<M: Memory>(&self, memory: &M, owner: Owner, from: u64, out: &mut [u8]) {
-        let Some(block) = self.block else { return };
+        let Some(block) = self.block() else { return };
         let at = from as usize & (block.len() - 1);
         let first = out.len().min(block.len() - at);
         let (start, rest) = out.split_at_mut(first);
@@ -106,7 +125,7 @@ impl RecvRing {
 
     /// The unread bytes, which reach to `received`, in two pieces because the ring may wrap between them.
     pub fn pieces<'m, M: Lend>(&self, memory: &'m M, owner: Owner, received: u64) -> [&'m [u8]; 2] {
-        let Some(block) = self.block else {
+        let Some(block) = self.block() else {
             return [&[], &[]];
         };
         let bytes = memory.lend(owner, block);
@@ -128,7 +147,7 @@ impl RecvRing {
     /// [`RecvRing::consumed`] on.
     pub fn take_bytes<M: Memory>(&mut self, memory: &mut M, owner: Owner) -> Vec<u8> {
         let len = self.end.saturating_sub(self.consumed) as usize;
-        let mut bytes = vec![0; if self.block.is_some() { len } else { 0 }];
+        let mut bytes = vec![0; if self.log2 != 0 { len } else { 0 }];
         self.copy_out(memory, owner, self.consumed, &mut bytes);
         self.free(memory, owner);
         bytes
@@ -136,10 +155,16 @@ impl RecvRing {
 
     /// Gives the block back, whatever it holds.
     pub fn free<M: Memory>(&mut self, memory: &mut M, owner: Owner) {
-        if let Some(block) = self.block.take() {
+        if let Some(block) = self.block() {
+            self.log2 = 0;
             memory.free(owner, block);
         }
     }
+}
+
+/// The power of two that is not below `bytes`, which are 1 at least.
+fn log2_of(bytes: u64) -> u8 {
+    (u64::BITS - (bytes.max(1) - 1).leading_zeros()) as u8
 }
 
 /// A ring with what it needs to take bytes: what a connection writes to.
@@ -199,6 +224,39 @@ mod tests {
         assert_eq!(out[..26_500], bytes(3500, 30_000));
         ring.consume(&mut memory, OWNER, 30_000);
         assert_eq!((ring.block(), memory.in_use()), (None, 0));
+    }
+
+    #[test]
+    fn it_starts_as_large_as_it_was_while_memory_is_plenty() {
+        let mut memory = HeapMemory::new(1 << 20);
+        let mut ring = RecvRing::default();
+        let fill = |memory: &mut HeapMemory, ring: &mut RecvRing, len: u64| {
+            let at = ring.consumed();
+            let mut sizes = Vec::new();
+            for from in (at..at + len).step_by(5000) {
+                let to = (at + len).min(from + 5000);
+                assert!(ring.store(memory, OWNER, from, &bytes(from, to)));
+                sizes.push(ring.block().expect("bytes are there").log2);
+            }
+            let mut out = vec![0; len as usize];
+            assert_eq!(ring.peek(memory, OWNER, at + len, &mut out), out.len());
+            assert!(out == bytes(at, at + len));
+            ring.consume(memory, OWNER, at + len);
+            assert_eq!((ring.block(), memory.in_use()), (None, 0));
+            sizes
+        };
+        assert_eq!(fill(&mut memory, &mut ring, 20_000), [13, 14, 14, 15]);
+        assert_eq!(fill(&mut memory, &mut ring, 20_000), [15; 4]);
+        // What needs less starts as large once more, and then as it needs.
+        assert_eq!(fill(&mut memory, &mut ring, 300), [15]);
+        assert_eq!(fill(&mut memory, &mut ring, 300), [12]);
+        // A quarter of the memory is in use: it starts small.
+        fill(&mut memory, &mut ring, 20_000);
+        let other = memory.allocate(OWNER, 18).expect("room");
+        let at = ring.consumed();
+        assert!(ring.store(&mut memory, OWNER, at, &[1; 10]));
+        assert_eq!(ring.block().expect("a byte is there").log2, 12);
+        memory.free(OWNER, other);
     }
 
     #[test]
