@@ -16,6 +16,19 @@ use crate::stack::Stack;
 use crate::tasks::Remote;
 
 /// What a stack is to be. Every setting has a default that works; without a link and an address it serves loopback.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+///
+/// let stack = millrace::Builder::new()
+///     .link(millrace::Link::packets(1500))
+///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+///     .gateway(Ipv4Addr::new(10, 0, 0, 1))
+///     .receive_memory(64 << 20)
+///     .build()?;
+/// assert!(millrace::TcpListener::bind(&stack, "10.0.0.2:80").is_ok());
+/// # Ok::<(), millrace::BuildError>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
@@ -35,6 +48,13 @@ pub struct Builder {
 }
 
 /// Why there is no stack.
+///
+/// ```
+/// let builder = millrace::Builder::new().address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+/// let error = builder.build().err().expect("there is no link to have it on");
+/// assert!(matches!(error, millrace::BuildError::NoLink(_)));
+/// println!("{error}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// A link and no address.

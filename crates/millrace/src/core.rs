@@ -52,6 +52,12 @@ impl Waiting {
 }
 
 /// Frames that were lost on this side of the link.
+///
+/// ```
+/// let stack = millrace::Builder::new().build()?;
+/// assert_eq!(stack.link_errors(), millrace::LinkErrors::default());
+/// # Ok::<(), millrace::BuildError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkErrors {
     /// Reads and writes of frames that failed. What they carried is lost as on any link.

@@ -9,6 +9,32 @@ use millrace_port::{Capabilities, Port, macvtap, packet, pair, spec, tap, tun, x
 use millrace_wire::ethernet::Mac;
 
 /// A link, opened: a source and sink of frames, or none.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::net::Ipv4Addr;
+///
+/// // Two hosts of one program, on a wire in memory.
+/// let (one, other) = millrace::Link::pair(1500);
+/// let host = |link, last| {
+///     let address = Ipv4Addr::new(10, 0, 0, last);
+///     millrace::Builder::new().link(link).address(address, 24).build()
+/// };
+/// let (client, server) = (host(one, 1)?, host(other, 2)?);
+/// let listener = millrace::TcpListener::bind(&server, "10.0.0.2:7")?;
+/// listener.set_nonblocking(true);
+/// let options = millrace::TcpOptions::new();
+/// let connection = millrace::TcpStream::begin(&client, "10.0.0.2:7".parse()?, options)?;
+/// let accepted = loop {
+///     client.poll();
+///     server.poll();
+///     if let Ok((stream, _)) = listener.accept() {
+///         break stream;
+///     }
+/// };
+/// assert_eq!(accepted.peer_addr()?, connection.local_addr()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Link {
     ports: Vec<Box<dyn Port + Send>>,
     name: Option<String>,
@@ -20,6 +46,12 @@ pub struct Link {
 }
 
 /// Why a link does not open.
+///
+/// ```
+/// let error = "cable:7".parse::<millrace::Link>().expect_err("there is no such kind");
+/// assert!(matches!(error, millrace::LinkError::Spec(_)));
+/// println!("{error}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// A TAP device.
@@ -53,6 +85,19 @@ pub enum LinkError {
 }
 
 /// A TAP device to be made.
+///
+/// ```no_run
+/// let device = millrace::Tap {
+///     name: Some("web0".to_owned()),
+///     hosts: vec![("10.77.0.1".parse()?, 24)],
+///     queues: 2,
+///     ..millrace::Tap::default()
+/// };
+/// // Takes CAP_NET_ADMIN.
+/// let link = millrace::Link::tap(&device)?;
+/// assert_eq!(link.name(), Some("web0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tap {
     /// Its name; a free one (`mr0`, `mr1`, ...) if none.

@@ -16,6 +16,18 @@ use crate::stream::TcpStream;
 const BACKLOG: u32 = 1024;
 
 /// What a socket starts with, before it is connected or bound.
+///
+/// ```
+/// let stack = millrace::Builder::new().build()?;
+/// let options = millrace::TcpOptions::new().backlog(16).nodelay(true);
+/// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+/// let stream = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+/// let (accepted, _) = listener.accept()?;
+/// // Connections have what their listener was given.
+/// assert_eq!(accepted.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(true));
+/// assert_eq!(stream.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct TcpOptions {
@@ -269,6 +281,30 @@ impl TcpListener {
 }
 
 /// A connection that somebody asks for. Dropped without an answer, it is refused.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+///
+/// let stack = millrace::Builder::new()
+///     .link(millrace::Link::packets(1500))
+///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+///     .any_address(true)
+///     .build()?;
+/// let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+/// let here = stack.clone();
+/// stack.spawn(async move {
+///     while let Ok(request) = listener.request_async().await {
+///         // Whom it was meant for decides; without an answer it is refused.
+///         match request.local_addr().port() {
+///             80 => drop(here.spawn(request.accept_async())),
+///             _ => request.refuse(),
+///         }
+///     }
+/// });
+/// stack.poll();
+/// # stack.cancel_tasks();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Incoming {

@@ -13,6 +13,16 @@ use crate::stack::Stack;
 use crate::tasks::Remote;
 
 /// One shard of several, before it runs: give it to its thread, which makes a [`Stack`] of it.
+///
+/// ```
+/// let mut parts = millrace::Builder::new().parts(1)?;
+/// let mut part = parts.pop().expect("there is one");
+/// // Descriptors are opened here; nothing can fail where it is taken.
+/// part.prepare()?;
+/// let thread = std::thread::spawn(|| part.stack().map(drop));
+/// thread.join().expect("it does not panic")?;
+/// # Ok::<(), millrace::BuildError>(())
+/// ```
 #[derive(Debug)]
 pub struct Part {
     config: Config,

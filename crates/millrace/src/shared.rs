@@ -56,6 +56,24 @@ where
 type Accepted = io::Result<(TcpStream, SocketAddr)>;
 
 /// Waits for connections on all shards.
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+/// let listener = engine.listen("127.0.0.1:80".parse()?)?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         let (mut stream, _) = listener.accept().expect("the engine runs");
+///         stream.write_all(b"hello").expect("connected");
+///     });
+///     let mut hello = String::new();
+///     let mut stream = engine.connect(listener.local_addr()).expect("somebody listens");
+///     stream.read_to_string(&mut hello).expect("connected");
+///     assert_eq!(hello, "hello");
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TcpListener {
     shards: Arc<Shards>,
     key: u64,
@@ -161,6 +179,26 @@ impl Drop for TcpListener {
 }
 
 /// A connection.
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+/// let listener = engine.listen("127.0.0.1:80".parse()?)?;
+/// let stream = engine.connect(listener.local_addr())?;
+/// let (mut accepted, _) = listener.accept()?;
+/// // One thread writes while another reads: both have a reference.
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         (&stream).write_all(b"ping").expect("connected");
+///         stream.shutdown(std::net::Shutdown::Write).expect("connected");
+///     });
+///     let mut all = Vec::new();
+///     accepted.read_to_end(&mut all).expect("connected");
+///     assert_eq!(all, b"ping");
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TcpStream {
     shards: Arc<Shards>,
     shard: usize,

@@ -39,6 +39,29 @@ type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 /// - a blocking call of a socket ([`std::io::Read`], [`crate::TcpListener::accept`], ...), until it has its answer;
 /// - [`Stack::block_on`] and [`Stack::run`], which run tasks;
 /// - a loop of your own of [`Stack::poll`] and [`Stack::wait`], or of [`Stack::poll_at`] with a clock of your own.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let stack = millrace::Builder::new().build()?;
+/// let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+/// stack.spawn(async move {
+///     while let Ok((stream, _)) = listener.accept_async().await {
+///         let _ = stream.write_all_async(b"hello").await;
+///     }
+/// });
+/// // A loop of one's own: all there is to do, then a wait for more.
+/// let client = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, millrace::TcpOptions::new())?;
+/// let mut hello = [0; 5];
+/// while client.try_read(&mut hello).is_err() {
+///     if stack.poll() == 0 {
+///         stack.wait(Some(Duration::from_secs(1)))?;
+///     }
+/// }
+/// assert_eq!(&hello, b"hello");
+/// # stack.cancel_tasks();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Stack {
     inner: Rc<Inner>,

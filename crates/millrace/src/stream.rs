@@ -20,6 +20,24 @@ use crate::stack::{Stack, system};
 /// `_async` is for tasks. [`TcpStream::read_with`] and [`TcpStream::write_with`] show the bytes where they are, uncopied.
 ///
 /// Dropped, it is closed: what was written is still sent, unless received bytes were left unread, which resets the connection (RFC 2525 2.17).
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// let stack = millrace::Builder::new().build()?;
+/// let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+/// let mut client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+/// let (server, _) = listener.accept()?;
+/// client.write_all(b"hello")?;
+/// stack.block_on(server.readable_async())?;
+/// // Where they were received, in two pieces since a ring wraps; they have been read as far as is said.
+/// let len = server.read_with(|[one, two]| {
+///     assert_eq!([one, two].concat(), b"hello");
+///     one.len() + two.len()
+/// })?;
+/// assert_eq!(len, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TcpStream {
     pub(crate) socket: Socket,

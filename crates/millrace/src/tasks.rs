@@ -262,6 +262,14 @@ enum Outcome<T> {
 }
 
 /// Waits for a task: a future of what it returns. Dropping it lets the task go on.
+///
+/// ```
+/// let stack = millrace::Builder::new().build()?;
+/// let sum = stack.spawn(async { 1 + 2 });
+/// assert!(!sum.is_finished());
+/// assert_eq!(stack.block_on(sum), 3);
+/// # Ok::<(), millrace::BuildError>(())
+/// ```
 pub struct JoinHandle<T>(Rc<RefCell<Outcome<T>>>);
 
 impl<T> JoinHandle<T> {

@@ -31,6 +31,17 @@ pub struct UdpSocket {
 }
 
 /// What is known of a datagram that has come.
+///
+/// ```
+/// let stack = millrace::Builder::new().build()?;
+/// let server = millrace::UdpSocket::bind(&stack, "0.0.0.0:53")?;
+/// let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+/// client.send_to(b"where?", "127.0.0.2:53")?;
+/// let received = server.recv_with_info(&mut [0; 3])?;
+/// assert_eq!((received.len, received.full_len), (3, 6));
+/// assert_eq!(received.to, "127.0.0.2:53".parse()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes that were copied.
