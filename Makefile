@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME := libmillrace.so.0
 
-.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick bench-scaling profile paths fairness clean
+.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick bench-scaling embedded profile paths fairness clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench   figures beside other stacks in the same run, and a report in bench/results (root); ARGS=--help'
 	@echo 'make bench-quick  the same in two short rounds'
 	@echo 'make bench-scaling  connections divided among cores, beside locks on each; ARGS=--help'
+	@echo 'make embedded  the library inside a program, beside the unmodified path and smoltcp (root); ARGS=--help'
 	@echo 'make profile SCENARIO=memory-short  a flame graph of where the time goes, in bench/results; ARGS=--help'
 
 deps:
@@ -72,6 +73,12 @@ demo: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make demo: needs root: it creates a network namespace and a TAP device; try: sudo make demo' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/demo $(ARGS)
+
+embedded: build
+	@[ "$$(id -u)" = 0 ] || { echo 'make embedded: needs root: it creates network namespaces and TAP devices; try: sudo make embedded' >&2; exit 1; }
+	$(CARGO) build --release --locked --quiet -p millrace-bench -p millrace-peer-smoltcp
+	$(CARGO) build --release --locked --quiet -p millrace --example tun_proxy --example pingpong
+	$(TARGET)/release/embedded $(ARGS)
 
 profile: build
 	@command -v perf >/dev/null || { echo 'make profile: needs perf; try: sudo apt-get install linux-perf' >&2; exit 1; }

@@ -1,9 +1,9 @@
-//! The library inside a program, beside others, in turns: an embedded server beside the unmodified path and beside smoltcp's; `tun_proxy` in bulk; and what `millrace load`
-//! costs beside a client on the kernel's sockets.
+//! The library inside a program, beside others, in turns: an embedded server beside the unmodified path and beside smoltcp's; `tun_proxy` in bulk; what `millrace load`
+//! costs beside a client on the kernel's sockets; and what tasks cost beside direct calls.
 //!
 //! ```text
-//! cargo build --release -p millrace-cli -p millrace-preload -p millrace-bench -p millrace-peer-smoltcp && cargo build --release -p millrace --example tun_proxy
-//! target/release/embedded               # as root
+//! make embedded               # builds what it needs; as root
+//! make embedded ARGS='--only proxy --rounds 3'
 //! ```
 
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ struct Arguments {
     /// How long each measurement takes, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only figures whose name contains this: server, proxy, generator
+    /// Only figures whose name contains this: server, proxy, generator, tasks
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -64,6 +64,9 @@ fn main() -> std::process::ExitCode {
         }
         if wanted("generator") {
             generators(&arguments)?;
+        }
+        if wanted("tasks") {
+            tasks()?;
         }
         println!("\nload average {}", machine::load());
         Ok(())
@@ -115,11 +118,12 @@ fn servers(arguments: &Arguments) -> Result<()> {
     );
     let names = ["embedded", "unmodified", "smoltcp"];
     let mut figures: [Vec<f64>; 3] = Default::default();
-    for _ in 0..arguments.rounds {
+    for round in 1..=arguments.rounds {
         for (at, name) in names.into_iter().enumerate() {
             let outcome = one_server(name, arguments.seconds).context(name)?;
             figures[at].push(outcome.cpu_us());
         }
+        eprintln!("  server: round {round} of {}", arguments.rounds);
     }
     for (name, figures) in names.into_iter().zip(&figures) {
         print(name, figures.clone(), "us");
@@ -155,34 +159,45 @@ fn one_server(name: &str, length: f64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Bulk through the example `tun_proxy`, in both directions, on one connection and on eight.
+/// Bulk through the example `tun_proxy`, in both directions, on one connection, and on eight by one thread and by two.
 fn proxies(arguments: &Arguments) -> Result<()> {
     println!(
         "\nproxy: bulk from a sandbox through tun_proxy to a server of the kernel's, all on this machine; goal: 15 Gbit/s each way on one connection"
     );
-    for (kind, mode, connections) in [
-        ("in", "sink", 1),
-        ("out", "source", 1),
-        ("in", "sink", 8),
-        ("out", "source", 8),
-    ] {
-        let (mut rates, mut costs) = (Vec::new(), Vec::new());
-        for _ in 0..arguments.rounds {
-            let outcome = one_proxy(kind, mode, connections, arguments.seconds)?;
-            rates.push(outcome.gigabits());
-            costs.push(outcome.cpu_us_per_megabyte());
+    for (kind, mode) in [("in", "sink"), ("out", "source")] {
+        let cases = [(1, 1), (8, 1), (8, 2)];
+        let mut rates: [Vec<f64>; 3] = Default::default();
+        let mut costs: [Vec<f64>; 3] = Default::default();
+        for round in 1..=arguments.rounds {
+            for (at, (connections, shards)) in cases.into_iter().enumerate() {
+                let outcome = one_proxy((kind, mode), connections, shards, arguments.seconds)?;
+                rates[at].push(outcome.gigabits());
+                costs[at].push(outcome.cpu_us_per_megabyte());
+            }
+            eprintln!("  {kind}: round {round} of {}", arguments.rounds);
         }
-        print(
-            &format!("{kind}, {connections} connections"),
-            rates,
-            "Gbit/s",
-        );
-        print("", costs, "us of CPU of the whole machine for a MB");
+        for (at, (connections, shards)) in cases.into_iter().enumerate() {
+            let name = format!("{kind}, {connections} on {shards} shards");
+            print(&name, rates[at].clone(), "Gbit/s");
+            print(
+                "",
+                costs[at].clone(),
+                "us of CPU of the whole machine for a MB",
+            );
+        }
+        if let Some(ratios) = Spread::of_ratios(&rates[2], &rates[0]) {
+            println!("  ratio {kind}, 8 on 2 shards/1 on 1 {ratios}; goal: above 1");
+        }
     }
     Ok(())
 }
 
-fn one_proxy(kind: &str, mode: &str, connections: u32, length: f64) -> Result<Outcome> {
+fn one_proxy(
+    (kind, mode): (&str, &str),
+    connections: u32,
+    shards: u32,
+    length: f64,
+) -> Result<Outcome> {
     let (sandbox, outside) = (Namespace::create()?, Namespace::create()?);
     let directory = Directory::create()?;
     outside.ip(&format!("address add {OUTSIDE}/32 dev lo"))?;
@@ -195,7 +210,13 @@ fn one_proxy(kind: &str, mode: &str, connections: u32, length: f64) -> Result<Ou
     let mut proxy = Process::spawn(
         &outside,
         &directory,
-        command(&[&example("tun_proxy")?[..], "--netns", sandbox.name()]),
+        command(&[
+            &example("tun_proxy")?[..],
+            "--netns",
+            sandbox.name(),
+            "--shards",
+            &shards.to_string(),
+        ]),
     )?;
     ready(&mut server)?;
     ready(&mut proxy)?;
@@ -209,6 +230,38 @@ fn one_proxy(kind: &str, mode: &str, connections: u32, length: f64) -> Result<Ou
     Ok(outcome)
 }
 
+/// What tasks cost beside direct calls, both ends in memory: instructions, which are the same every time.
+fn tasks() -> Result<()> {
+    println!(
+        "\ntasks: instructions of two messages of 64 bytes there and back in memory, both ends, by callgrind; goal: at most 1.15 of direct calls"
+    );
+    let [direct, tasks] = ["direct", "tasks"].map(exchange);
+    let (direct, tasks) = (direct?, tasks?);
+    println!("  {:22} {direct:.0}", "direct calls");
+    println!("  {:22} {tasks:.0}", "tasks");
+    println!("  ratio tasks/direct calls {:.3}", tasks / direct);
+    Ok(())
+}
+
+/// Instructions of one exchange: what a longer run takes more, for each that it has more.
+fn exchange(mode: &str) -> Result<f64> {
+    let program = example("pingpong")?;
+    let count = |exchanges: &str| -> Result<f64> {
+        let output = std::process::Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .args([&program, mode, exchanges])
+            .output()
+            .context("running valgrind (apt-get install valgrind)")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let collected = text.split("Collected :").nth(1).unwrap_or_default().trim();
+        let number = collected.split_whitespace().next().unwrap_or_default();
+        number
+            .parse()
+            .with_context(|| format!("callgrind says {text:?}"))
+    };
+    Ok((count("11000")? - count("1000")?) / 10_000.0)
+}
+
 /// What the client itself costs: `millrace load` on a TAP device, and the client on the kernel's sockets, with one server on the kernel.
 fn generators(arguments: &Arguments) -> Result<()> {
     println!(
@@ -216,10 +269,11 @@ fn generators(arguments: &Arguments) -> Result<()> {
     );
     for (kind, mode) in [("short", "short"), ("pingpong", "echo")] {
         let mut figures: [Vec<f64>; 2] = Default::default();
-        for _ in 0..arguments.rounds {
+        for round in 1..=arguments.rounds {
             for (at, ours) in [true, false].into_iter().enumerate() {
                 figures[at].push(one_generator(kind, mode, ours, arguments.seconds)?);
             }
+            eprintln!("  {kind}: round {round} of {}", arguments.rounds);
         }
         let [ours, kernels] = &figures;
         print(&format!("{kind}, millrace load"), ours.clone(), "us");

@@ -6,78 +6,91 @@
 //! ip netns exec sandbox curl http://...
 //! ```
 //!
-//! A connection is answered once whoever was meant has answered; who refuses is refused. Without `--netns` the device is made here.
+//! A connection is answered once whoever was meant has answered; who refuses is refused. Without `--netns` the device is made here; `--shards N` spreads the flows over N threads.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::fs::File;
-use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream as KernelStream};
+use std::io::{ErrorKind, IoSlice, Read, Result, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream as KernelStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
 use millrace::{
-    Builder, Descriptor, Incoming, Link, Received, Stack, Tap, TcpListener, TcpOptions, TcpStream,
-    UdpSocket,
+    Builder, Descriptor, Incoming, Link, Stack, Tap, TcpListener, TcpOptions, TcpStream, UdpSocket,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A flow of datagrams that is silent for so long is over.
 const SILENCE: Duration = Duration::from_secs(60);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let link = match &arguments[..] {
-        [] => open()?,
-        [flag, name] if flag == "--netns" => open_in(name)?,
-        _ => return Err("usage: tun_proxy [--netns NAME]".into()),
-    };
-    let stack = Builder::new()
-        .link(link)
+fn main() -> std::result::Result<(), Box<dyn Error>> {
+    let (mut netns, mut shards) = (None, 1);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(flag) = arguments.next() {
+        match (&flag[..], arguments.next()) {
+            ("--netns", Some(name)) => netns = Some(name),
+            ("--shards", Some(number)) => shards = number.parse()?,
+            _ => return Err("usage: tun_proxy [--netns NAME] [--shards N]".into()),
+        }
+    }
+    let builder = Builder::new()
+        .link(open(netns.as_deref(), shards)?)
         .address(Ipv4Addr::new(10, 255, 255, 2), 24)
         .address(Ipv6Addr::new(0xfd00, 0xff, 0, 0, 0, 0, 0, 2), 64)
-        .any_address(true)
-        .build()?;
-    let listener = TcpListener::anywhere_asking(&stack, TcpOptions::new())?;
-    let datagrams = UdpSocket::anywhere(&stack)?;
-    let here = stack.clone();
-    stack.spawn(async move {
-        let mut buffer = vec![0; 65_536];
-        while let Ok(received) = datagrams.recv_with_info_async(&mut buffer).await {
-            let first = buffer[..received.len].to_vec();
-            // A flow that cannot be set up is silent.
-            if let Ok(flow) = flow(&here, &received) {
-                here.spawn(carry_datagrams(here.clone(), flow, first));
-            }
+        .any_address(true);
+    let engine = builder.start(shards, |stack, _| {
+        let listener = TcpListener::anywhere_asking(&stack, TcpOptions::new());
+        let listener = listener.expect("the only one of its stack");
+        let datagrams = UdpSocket::anywhere(&stack).expect("likewise");
+        async move {
+            let Err(error) = serve(stack, listener, datagrams).await;
+            eprintln!("tun_proxy: {error}");
         }
-    });
+    })?;
     println!("ready");
-    stack.block_on(async {
-        loop {
-            let request = listener.request_async().await?;
-            stack.spawn(carry(stack.clone(), request));
+    engine.join();
+    Ok(())
+}
+
+/// Carries what asks for a connection, and datagrams.
+async fn serve(stack: Stack, listener: TcpListener, datagrams: UdpSocket) -> Result<Infallible> {
+    stack.spawn(serve_datagrams(stack.clone(), datagrams));
+    loop {
+        let request = listener.request_async().await?;
+        stack.spawn(carry(stack.clone(), request));
+    }
+}
+
+/// Carries flows of datagrams, each from its first on.
+async fn serve_datagrams(stack: Stack, datagrams: UdpSocket) -> Result<Infallible> {
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let received = datagrams.recv_with_info_async(&mut buffer).await?;
+        // A flow that cannot be set up is silent.
+        if let Ok(inside) = UdpSocket::answering(&stack, &received) {
+            let first = buffer[..received.len].to_vec();
+            stack.spawn(carry_flow(stack.clone(), inside, received.to, first));
         }
-    })
+    }
 }
 
-/// The device belongs to the namespace in which it is made; its descriptor to nobody's.
-fn open_in(name: &str) -> Result<Link, Box<dyn Error>> {
-    let here = File::open("/proc/self/ns/net")?;
-    let there = File::open(format!("/run/netns/{name}"))?;
-    move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let link = open();
-    move_into_link_name_space(here.as_fd(), Some(LinkNameSpaceType::Network))?;
-    link
-}
-
-/// The device, with default routes that lead to it.
-fn open() -> Result<Link, Box<dyn Error>> {
+/// The device, with default routes that lead to it. It belongs to the namespace in which it is made; its descriptors to nobody's.
+fn open(netns: Option<&str>, queues: u16) -> std::result::Result<Link, Box<dyn Error>> {
+    let enter =
+        |there: &File| move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network));
+    let here = File::open("/proc/thread-self/ns/net")?;
+    if let Some(name) = netns {
+        enter(&File::open(format!("/run/netns/{name}"))?)?;
+    }
     let link = Link::tun(&Tap {
         hosts: vec![
             (Ipv4Addr::new(10, 255, 255, 1).into(), 24),
             (Ipv6Addr::new(0xfd00, 0xff, 0, 0, 0, 0, 0, 1).into(), 64),
         ],
+        queues,
         ..Tap::default()
     })?;
     let name = link.name().unwrap_or_default();
@@ -87,11 +100,14 @@ fn open() -> Result<Link, Box<dyn Error>> {
             return Err(format!("no default route by {name}").into());
         }
     }
+    if netns.is_some() {
+        enter(&here)?;
+    }
     Ok(link)
 }
 
 /// Carries one connection, if who was meant takes it.
-async fn carry(stack: Stack, request: Incoming) -> std::io::Result<()> {
+async fn carry(stack: Stack, request: Incoming) -> Result<()> {
     let outside = Rc::new(Descriptor::connect(&stack, request.local_addr()).await?);
     let inside = Rc::new(request.accept_async().await?);
     let (from, to) = (inside.clone(), outside.clone());
@@ -105,7 +121,7 @@ async fn carry(stack: Stack, request: Incoming) -> std::io::Result<()> {
 }
 
 /// Bytes from inside go out from where they were received.
-async fn carry_out(from: &TcpStream, to: &Descriptor<KernelStream>) -> std::io::Result<()> {
+async fn carry_out(from: &TcpStream, to: &Descriptor<KernelStream>) -> Result<()> {
     loop {
         from.readable_async().await?;
         let mut outcome = Ok(());
@@ -129,7 +145,7 @@ async fn carry_out(from: &TcpStream, to: &Descriptor<KernelStream>) -> std::io::
 }
 
 /// Bytes from outside are read to where they will be sent from.
-async fn carry_back(from: &Descriptor<KernelStream>, to: &TcpStream) -> std::io::Result<()> {
+async fn carry_back(from: &Descriptor<KernelStream>, to: &TcpStream) -> Result<()> {
     const PIECE: usize = 256 << 10;
     loop {
         to.writable_async().await?;
@@ -147,54 +163,37 @@ async fn carry_back(from: &Descriptor<KernelStream>, to: &TcpStream) -> std::io:
     }
 }
 
-/// Both ends of a flow of datagrams: one that speaks as who was meant, and one of the kernel's.
-fn flow(
-    stack: &Stack,
-    received: &Received,
-) -> std::io::Result<(UdpSocket, Descriptor<std::net::UdpSocket>)> {
-    let inside = UdpSocket::answering(stack, received)?;
-    let any = if received.to.is_ipv4() {
-        "0.0.0.0:0"
-    } else {
-        "[::]:0"
-    };
+/// Carries one flow of datagrams: `inside` speaks as who was meant, a socket of the kernel's with them.
+async fn carry_flow(stack: Stack, inside: UdpSocket, to: SocketAddr, first: Vec<u8>) -> Result<()> {
+    let any = ["[::]:0", "0.0.0.0:0"][usize::from(to.is_ipv4())];
     let outside = std::net::UdpSocket::bind(any)?;
     outside.set_nonblocking(true)?;
-    outside.connect(received.to)?;
-    Ok((inside, Descriptor::new(stack, outside)?))
-}
-
-async fn carry_datagrams(
-    stack: Stack,
-    (inside, outside): (UdpSocket, Descriptor<std::net::UdpSocket>),
-    first: Vec<u8>,
-) {
-    // What is lost was a datagram.
+    outside.connect(to)?;
+    let outside = Rc::new(Descriptor::new(&stack, outside)?);
+    // What is lost was a datagram; an error tells of one that was sent before.
     let _ = outside.get_ref().send(&first);
-    let (inside, outside) = (Rc::new(inside), Rc::new(outside));
-    let (asks, answers) = (inside.clone(), outside.clone());
-    let here = stack.clone();
+    let inside = Rc::new(inside);
+    let (here, asks, answers) = (stack.clone(), inside.clone(), outside.clone());
     let out = stack.spawn(async move {
         let mut buffer = vec![0; 65_536];
-        while let Some(received) = here
-            .timeout(SILENCE, asks.recv_with_info_async(&mut buffer))
-            .await
-        {
-            // An error tells of one that was sent before.
+        loop {
+            let next = asks.recv_with_info_async(&mut buffer);
+            let Some(received) = here.timeout(SILENCE, next).await else {
+                return;
+            };
             let Ok(received) = received else { continue };
             let _ = answers.get_ref().send(&buffer[..received.len]);
         }
     });
     let mut buffer = vec![0; 65_536];
-    while let Some(received) = stack
-        .timeout(
-            SILENCE,
-            outside.read_with(|socket| socket.recv(&mut buffer)),
-        )
-        .await
-    {
+    loop {
+        let next = outside.read_with(|socket| socket.recv(&mut buffer));
+        let Some(received) = stack.timeout(SILENCE, next).await else {
+            break;
+        };
         let Ok(len) = received else { continue };
         let _ = inside.send(&buffer[..len]);
     }
     out.await;
+    Ok(())
 }

@@ -25,14 +25,14 @@ struct World {
 }
 
 impl World {
-    fn create() -> Result<World> {
+    fn create(shards: &str) -> Result<World> {
         scenario::prepare()?;
         let (sandbox, outside) = (Namespace::create()?, Namespace::create()?);
         let directory = Directory::create()?;
         outside.ip("address add 203.0.113.7/32 dev lo")?;
         outside.ip("address add 2001:db8:7::7/128 dev lo nodad")?;
         let mut words = command(&[example("tun_proxy")?]);
-        words.args(["--netns", sandbox.name()]);
+        words.args(["--netns", sandbox.name(), "--shards", shards]);
         let mut proxy = Process::spawn(&outside, &directory, words)?;
         wait_until("the proxy is ready", seconds(10), || {
             proxy.ensure_not_failed()?;
@@ -76,8 +76,8 @@ impl World {
 }
 
 /// A file by curl over both families, the same at both ends.
-fn curl_fetches_a_large_file() -> Result<()> {
-    let world = World::create()?;
+fn curl_fetches_a_large_file(shards: &str) -> Result<()> {
+    let world = World::create(shards)?;
     let directory = &world.directory;
     let served = directory.join("served");
     std::fs::create_dir(&served)?;
@@ -99,8 +99,8 @@ fn curl_fetches_a_large_file() -> Result<()> {
 }
 
 /// Names by datagrams, and a closed port by them.
-fn dig_asks_a_name_server() -> Result<()> {
-    let world = World::create()?;
+fn dig_asks_a_name_server(shards: &str) -> Result<()> {
+    let world = World::create(shards)?;
     let mut server = world.serve(
         "dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --pid-file --log-facility=- --no-resolv --no-hosts \
          --port=53 --listen-address=203.0.113.7 --listen-address=2001:db8:7::7 --bind-interfaces --address=/host.test/10.1.2.3",
@@ -122,8 +122,8 @@ fn dig_asks_a_name_server() -> Result<()> {
 }
 
 /// Many at once, each with bytes of its own; and who is refused outside is refused inside.
-fn a_thousand_connections() -> Result<()> {
-    let world = World::create()?;
+fn a_thousand_connections(shards: &str) -> Result<()> {
+    let world = World::create(shards)?;
     let listener = world.outside.enter(|| TcpListener::bind("203.0.113.7:7"))?;
     let server = std::thread::spawn(move || -> std::io::Result<()> {
         let mut streams = Vec::new();
@@ -180,17 +180,32 @@ fn without_a_device_it_says_why() -> Result<()> {
 
 #[test]
 fn curl() {
-    curl_fetches_a_large_file().expect("a file through the proxy");
+    curl_fetches_a_large_file("1").expect("a file through the proxy");
+}
+
+#[test]
+fn curl_on_two_shards() {
+    curl_fetches_a_large_file("2").expect("a file through the proxy");
 }
 
 #[test]
 fn dig() {
-    dig_asks_a_name_server().expect("names through the proxy");
+    dig_asks_a_name_server("1").expect("names through the proxy");
+}
+
+#[test]
+fn dig_on_two_shards() {
+    dig_asks_a_name_server("2").expect("names through the proxy");
 }
 
 #[test]
 fn many() {
-    a_thousand_connections().expect("connections through the proxy");
+    a_thousand_connections("1").expect("connections through the proxy");
+}
+
+#[test]
+fn many_on_two_shards() {
+    a_thousand_connections("2").expect("connections through the proxy");
 }
 
 #[test]
