@@ -146,8 +146,7 @@ const QUICK: [&str; 2] = ["nginx-4k", "redis-get"];
 /// Everything whose name contains `--only`.
 pub fn applications(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
     let is_wanted = |application: &&Application| {
-        application.name.contains(arguments.only.as_str())
-            && (!arguments.quick || QUICK.contains(&application.name))
+        arguments.wants(application.name) && (!arguments.quick || QUICK.contains(&application.name))
     };
     let wanted: Vec<_> = APPLICATIONS.iter().filter(is_wanted).collect();
     if !wanted.is_empty() {

@@ -60,7 +60,7 @@ const LOADS: [u32; 3] = [10, 50, 80];
 
 /// Everything whose name contains `--only`.
 pub fn driven(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
-    let is_wanted = |name: &str| name.contains(arguments.only.as_str());
+    let is_wanted = |name: &str| arguments.wants(name);
     let stacks = arguments.stacks();
     let mut scenarios = Vec::new();
     // A quick run has time for one load, and not for thousands of connections.

@@ -14,8 +14,7 @@ const FLOWS: usize = 4;
 
 /// Everything whose name contains `--only`; a quick run has no time for it.
 pub fn lossy(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
-    let is_wanted =
-        |(name, _): &(&str, u64)| name.contains(arguments.only.as_str()) && !arguments.quick;
+    let is_wanted = |(name, _): &(&str, u64)| arguments.wants(name) && !arguments.quick;
     let wanted = LOSSES.into_iter().filter(is_wanted);
     wanted
         .map(|(name, loss)| compare(name, loss, rounds, length, arguments.stacks()))

@@ -35,7 +35,7 @@ struct Arguments {
     /// How long each measurement takes, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only scenarios whose name contains this
+    /// Only scenarios whose name contains one of these, with commas between
     #[arg(long, default_value = "")]
     only: String,
     /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the kernel, which then has no offloads for either; the server and what serves it
@@ -69,6 +69,11 @@ impl Arguments {
             (_, true) => &[Stack::Millrace],
             _ => &[Stack::Millrace, Stack::Kernel],
         }
+    }
+
+    /// Whether `--only` has a part of this name.
+    fn wants(&self, name: &str) -> bool {
+        self.only.split(',').any(|part| name.contains(part))
     }
 }
 
@@ -106,16 +111,15 @@ fn bench(arguments: &Arguments) -> Result<()> {
     if let Some(warning) = &report.warning {
         println!("{warning}");
     }
-    let only = arguments.only.as_str();
     let everyone = !arguments.kernel_only && !arguments.millrace_only;
     if arguments.link == Link::Tap && everyone {
-        let scenarios = protocol::protocol(rounds, length / 6.0, only, &arguments.peer);
+        let scenarios = protocol::protocol(rounds, length / 6.0, arguments);
         report.scenarios.extend(scenarios);
     }
     explain(arguments, rounds, length);
     for workload in WORKLOADS
         .iter()
-        .filter(|workload| workload.name.contains(only))
+        .filter(|workload| arguments.wants(workload.name))
     {
         report
             .scenarios
@@ -134,7 +138,7 @@ fn bench(arguments: &Arguments) -> Result<()> {
             report.scenarios.extend(memory::memory(arguments));
         }
     }
-    if is_tap && !arguments.kernel_only && "idle".contains(only) {
+    if is_tap && !arguments.kernel_only && arguments.wants("idle") {
         let scenarios = idle::idle(if arguments.quick { 3 } else { 10 })?;
         report.scenarios.extend(scenarios);
     }

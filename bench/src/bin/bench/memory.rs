@@ -20,7 +20,7 @@ const COUNTS: [(u64, &str); 4] = [
 /// The two kinds, if their name contains `--only`.
 pub fn memory(arguments: &Arguments) -> Vec<Scenario> {
     let names = ["memory-of-idle", "memory-of-active"];
-    let is_wanted = |name: &&str| name.contains(arguments.only.as_str());
+    let is_wanted = |name: &&str| arguments.wants(name);
     if !names.iter().any(is_wanted) {
         return Vec::new();
     }

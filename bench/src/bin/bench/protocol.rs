@@ -9,6 +9,8 @@ use millrace_bench::figures::short;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use serde::Deserialize;
 
+use crate::Arguments;
+
 /// What is done, and how much of it is tried before it is known how long it takes.
 struct Work {
     name: &'static str,
@@ -98,23 +100,18 @@ struct Said {
     seconds: f64,
 }
 
-/// Every work by every stack, in turns. `length`: about how long each takes, in seconds; `others`: adapters of more stacks.
-pub fn protocol(
-    rounds: usize,
-    length: f64,
-    only: &str,
-    others: &[(String, PathBuf)],
-) -> Vec<Scenario> {
+/// Every work by every stack, in turns. `length`: about how long each takes, in seconds.
+pub fn protocol(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
     let works: Vec<&Work> = WORKS
         .iter()
-        .filter(|work| work.name.contains(only))
+        .filter(|work| arguments.wants(work.name))
         .collect();
     if works.is_empty() {
         return Vec::new();
     }
     println!("\nprotocol only, in memory: building the adapters of the other stacks");
     let mut peers = peers();
-    peers.extend(others.iter().map(|(stack, program)| Peer {
+    peers.extend(arguments.peer.iter().map(|(stack, program)| Peer {
         stack: stack.clone(),
         program: Ok(program.clone()),
         countable: true,
