@@ -1,13 +1,19 @@
 //! A port as the shard's way out.
 
+use std::io;
+
 use millrace_port::Port;
 use millrace_shard::Egress;
 use millrace_wire::offload::{Capabilities, Offload};
+
+use crate::link::is_gone;
 
 /// The port and what happened to it on the way.
 pub(crate) struct PortEgress<'a> {
     pub(crate) port: &'a mut dyn Port,
     pub(crate) errors: &'a mut u64,
+    /// What said that the device is gone.
+    pub(crate) gone: Option<io::Error>,
     /// Frames sent.
     pub(crate) sent: u64,
     /// There was no room for one.
@@ -26,8 +32,11 @@ impl Egress for PortEgress<'_> {
                 false
             }
             // The frame is lost as on any link, and TCP repairs it; what the device said is counted.
-            Err(_) => {
+            Err(error) => {
                 *self.errors += 1;
+                if is_gone(&error) {
+                    self.gone = Some(error);
+                }
                 true
             }
         }

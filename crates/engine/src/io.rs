@@ -15,6 +15,7 @@ use millrace_port::{FRAME_MAX, Port};
 use millrace_steer::{Groups, Hash, Side, flow_of};
 use rustix::event::{Timespec, epoll};
 
+use crate::link;
 use crate::look::Look;
 use crate::queues::{Sleeper, offload_out, wake, word_in};
 
@@ -30,6 +31,7 @@ pub(crate) struct IoCounters {
     frames_out: AtomicU64,
     dropped: AtomicU64,
     port_errors: AtomicU64,
+    links_lost: AtomicU64,
     frames_foreign: AtomicU64,
     frames_dropped: AtomicU64,
     rounds: AtomicU64,
@@ -47,6 +49,7 @@ impl IoCounters {
             // For want of room in a shard's queue, and in the device's.
             "dropped": get(&self.dropped),
             "port_errors": get(&self.port_errors),
+            "links_lost": get(&self.links_lost),
             "frames_foreign": get(&self.frames_foreign),
             "frames_dropped": get(&self.frames_dropped),
             "rounds": get(&self.rounds),
@@ -90,6 +93,10 @@ pub(crate) struct IoThread {
     epoll: OwnedFd,
     /// The port had no room for the frame that comes next.
     full: bool,
+    /// What said that the port's device is gone.
+    gone: Option<io::Error>,
+    /// It is, and that has been said.
+    lost: bool,
     look: Look,
 }
 
@@ -107,6 +114,8 @@ impl IoThread {
             buffer: vec![0; FRAME_MAX].into(),
             epoll,
             full: false,
+            gone: None,
+            lost: false,
             look: Look::default(),
         })
     }
@@ -117,6 +126,9 @@ impl IoThread {
             let stopping = self.io.stop.load(Ordering::Acquire);
             let moved = self.receive() + self.transmit();
             add(&self.io.counters.rounds, 1);
+            if let Some(error) = self.gone.take() {
+                self.lose_link(&error);
+            }
             if moved > 0 && !stopping {
                 continue;
             }
@@ -127,8 +139,26 @@ impl IoThread {
         }
     }
 
+    /// The device is gone: its descriptor, which would be ready for ever, is waited for no more, and what shards send by it is dropped.
+    fn lose_link(&mut self, error: &io::Error) {
+        if self.lost {
+            return;
+        }
+        self.lost = true;
+        self.full = false;
+        add(&self.io.counters.links_lost, 1);
+        if let Some(descriptor) = self.io.port.descriptor() {
+            // If the kernel has taken it out already, all is well.
+            let _ = epoll::delete(&self.epoll, descriptor);
+        }
+        link::tell_lost("an I/O thread", error);
+    }
+
     /// A burst from the port to the shards. How many frames that were.
     fn receive(&mut self) -> u64 {
+        if self.lost {
+            return 0;
+        }
         let Io {
             port,
             side,
@@ -152,8 +182,9 @@ impl IoThread {
                     count += 1;
                 }
                 Ok(None) => break,
-                Err(_) => {
+                Err(error) => {
                     add(&counters.port_errors, 1);
+                    self.gone = Some(error).filter(link::is_gone);
                     break;
                 }
             }
@@ -189,6 +220,10 @@ impl IoThread {
                 break;
             };
             taken += 1;
+            if self.lost {
+                add(&counters.dropped, 1);
+                continue;
+            }
             match port.send(frame, [&[]; 2], offload_out(word)) {
                 Ok(true) => count += 1,
                 // It stays where it is; when queues are full the shards notice.
@@ -198,12 +233,18 @@ impl IoThread {
                     break;
                 }
                 // Lost as on any link.
-                Err(_) => add(&counters.port_errors, 1),
+                Err(error) => {
+                    add(&counters.port_errors, 1);
+                    self.gone = Some(error).filter(link::is_gone).or(self.gone.take());
+                }
             }
         }
         // Without anything new, too: a device that was busy has kept what it was given before.
-        if port.flush().is_err() {
+        if !self.lost
+            && let Err(error) = port.flush()
+        {
             add(&counters.port_errors, 1);
+            self.gone = Some(error).filter(link::is_gone).or(self.gone.take());
         }
         add(&counters.frames_out, count);
         count

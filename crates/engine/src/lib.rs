@@ -22,6 +22,7 @@ mod follow;
 mod held;
 mod io;
 mod life;
+mod link;
 mod look;
 pub mod memory;
 mod numbers;

@@ -17,13 +17,14 @@ use millrace_port::xdp::Held;
 use millrace_shard::{Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
-use millrace_wire::offload::Frame;
+use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::command::Command;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
+use crate::link;
 use crate::look::Look;
 use crate::memory::Arenas;
 use crate::peers::Peers;
@@ -65,6 +66,8 @@ pub struct WorkerCounters {
     pub frames_dropped: u64,
     /// Reads and writes that the device refused.
     pub port_errors: u64,
+    /// Links that were lost with their device: what is sent by one goes nowhere.
+    pub links_lost: u64,
     /// Submissions served.
     pub submissions: u64,
     /// Rounds run.
@@ -154,6 +157,8 @@ pub struct Worker {
     readable: bool,
     /// The port had no room for all that was to be sent.
     full: bool,
+    /// The port's device is gone.
+    lost: bool,
     /// `counters.wakeups` when it slept last.
     wakeups_before: u64,
     look: Look,
@@ -255,6 +260,7 @@ impl Worker {
             settled: None,
             readable: true,
             full: false,
+            lost: false,
             wakeups_before: 0,
             look: Look::default(),
         })
@@ -308,7 +314,7 @@ impl Worker {
         if let Some(Wire::Queues(queues)) = &mut self.wire {
             self.readable = queues.look();
         }
-        if !self.readable {
+        if !self.readable || self.lost {
             return 0;
         }
         match &self.wire {
@@ -364,9 +370,9 @@ impl Worker {
                     self.readable = false;
                     return count;
                 }
-                Err(_) => {
+                Err(error) => {
                     self.readable = false;
-                    self.counters.port_errors += 1;
+                    self.refused(&error);
                     return count;
                 }
             }
@@ -391,7 +397,7 @@ impl Worker {
             }
         };
         let mut count = 0;
-        let mut failed = false;
+        let mut failed = None;
         while count < RECEIVE_BURST {
             match port.receive(train.buffer()) {
                 Ok(Some(meta)) => {
@@ -402,9 +408,9 @@ impl Worker {
                     self.readable = false;
                     break;
                 }
-                Err(_) => {
+                Err(error) => {
                     self.readable = false;
-                    failed = true;
+                    failed = Some(error);
                     break;
                 }
             }
@@ -413,19 +419,48 @@ impl Worker {
             train.end_of_burst(&mut input);
         }
         self.counters.frames_in += count as u64;
-        self.counters.port_errors += u64::from(failed);
+        if let Some(error) = failed {
+            self.refused(&error);
+        }
         count
+    }
+
+    /// The port has refused to be read.
+    fn refused(&mut self, error: &io::Error) {
+        self.counters.port_errors += 1;
+        if link::is_gone(error) {
+            self.lose_link(error);
+        }
+    }
+
+    /// The device is gone: its descriptor, which would be ready for ever, is waited for no more. Connections find out as if a cable had been pulled.
+    fn lose_link(&mut self, error: &io::Error) {
+        self.lost = true;
+        self.counters.links_lost += 1;
+        if let Some(Wire::Port(port)) = &self.wire
+            && let Some(descriptor) = port.descriptor()
+        {
+            // If the kernel has taken it out already, all is well.
+            let _ = epoll::delete(&self.epoll, descriptor);
+        }
+        link::tell_lost(&format!("shard {}", self.own), error);
     }
 
     fn transmit(&mut self) -> usize {
         let Some(wire) = &mut self.wire else {
-            self.shard.transmit(&mut NoLink, self.now);
+            self.shard.transmit(&mut { NOWHERE }, self.now);
             return 0;
         };
         let port = wire.port_mut();
+        if self.lost {
+            let mut nowhere = Nowhere(port.capabilities());
+            self.shard.transmit(&mut nowhere, self.now);
+            return 0;
+        }
         let mut egress = PortEgress {
             port: &mut *port,
             errors: &mut self.counters.port_errors,
+            gone: None,
             sent: 0,
             full: false,
         };
@@ -433,8 +468,14 @@ impl Worker {
         self.counters.frames_out += egress.sent;
         self.full = egress.full;
         let sent = egress.sent as usize;
-        if port.flush().is_err() {
+        let mut gone = egress.gone;
+        if let Err(error) = port.flush() {
             self.counters.port_errors += 1;
+            gone = Some(error).filter(link::is_gone).or(gone);
+        }
+        if let Some(error) = gone {
+            self.full = false;
+            self.lose_link(&error);
         }
         sent
     }
@@ -633,27 +674,25 @@ impl Worker {
     }
 }
 
-/// The way out of an engine without a link: loopback traffic turns round in the shard, and nothing else is routed.
-struct NoLink;
+/// The way out where there is no link, or none any more: loopback traffic turns round in the shard.
+struct Nowhere(Capabilities);
 
-impl millrace_shard::Egress for NoLink {
-    fn send(
-        &mut self,
-        _head: &[u8],
-        _payload: [&[u8]; 2],
-        _offload: millrace_wire::offload::Offload,
-    ) -> bool {
+/// Of an engine that never had one.
+const NOWHERE: Nowhere = Nowhere(Capabilities {
+    mac: Mac([2, 0, 0, 0, 0, 1]),
+    mtu: 65_535,
+    tx_checksum: true,
+    tx_segmentation_max: 65_536,
+    rx_aggregated: true,
+    trusted_checksum: true,
+    queues: 1,
+});
+
+impl millrace_shard::Egress for Nowhere {
+    fn send(&mut self, _head: &[u8], _payload: [&[u8]; 2], _offload: Offload) -> bool {
         true
     }
-    fn capabilities(&self) -> millrace_wire::offload::Capabilities {
-        millrace_wire::offload::Capabilities {
-            mac: millrace_wire::ethernet::Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 65_535,
-            tx_checksum: true,
-            tx_segmentation_max: 65_536,
-            rx_aggregated: true,
-            trusted_checksum: true,
-            queues: 1,
-        }
+    fn capabilities(&self) -> Capabilities {
+        self.0
     }
 }
