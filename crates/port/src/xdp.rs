@@ -571,3 +571,36 @@ impl Port for Xdp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a socket that the kernel refuses on a device of this MTU.
+    fn said(mtu: u16, number: i32) -> String {
+        let config = Config {
+            device: "eth7".into(),
+            queues: None,
+            mode: Mode::Auto,
+            ports: 1,
+            mac: None,
+            shared: Vec::new(),
+        };
+        let found = Device { index: 7, mtu };
+        refused(&config, &found, 3, io::Error::from_raw_os_error(number)).to_string()
+    }
+
+    #[test]
+    fn what_a_kernel_or_driver_cannot_do_is_told_from_what_is_in_use() {
+        for number in [libc::EINVAL, libc::EOPNOTSUPP] {
+            let large = said(9000, number);
+            assert!(large.contains("`eth7` has an MTU of 9000"), "{large}");
+            assert!(large.contains("ip link set dev eth7 mtu 3498"), "{large}");
+            assert!(!said(WHOLE_MTU_MAX, number).contains("MTU"));
+        }
+        let busy = said(9000, libc::EBUSY);
+        assert!(busy.contains("queue 3 of `eth7` is in use"), "{busy}");
+        let down = said(1500, libc::ENETDOWN);
+        assert!(down.contains("ip link set eth7 up"), "{down}");
+    }
+}

@@ -269,19 +269,115 @@ fn what_cannot_be_had_is_said() {
         )?;
         first.stop(Signal::TERM, seconds(20))?;
         // And without privileges.
-        let line = format!(
-            "setpriv --bounding-set -all --inh-caps -all --no-new-privs --reuid 65534 --regid 65534 --clear-groups {} run --link xdp:veth0 {addr} -- true",
-            millrace_e2e::world::millrace().display()
-        );
-        let words: Vec<&str> = line.split(' ').collect();
-        let ended = world.start_on_subject(command(&words))?.wait(seconds(20))?;
-        let said = ended.error_text();
-        ensure!(
-            said.contains("no privilege") && said.contains("CAP_BPF"),
-            "{said}"
-        );
+        for (link, named) in [
+            ("xdp", "CAP_BPF"),
+            ("packet", "CAP_NET_RAW"),
+            ("macvtap", "CAP_NET_ADMIN"),
+        ] {
+            let line = format!(
+                "setpriv --bounding-set -all --inh-caps -all --no-new-privs --reuid 65534 --regid 65534 --clear-groups {} run --link {link}:veth0 {addr} -- true",
+                millrace_e2e::world::millrace().display()
+            );
+            let words: Vec<&str> = line.split(' ').collect();
+            let ended = world.start_on_subject(command(&words))?.wait(seconds(20))?;
+            let said = ended.error_text();
+            ensure!(
+                said.contains("no privilege") && said.contains(named),
+                "{link}: {said}"
+            );
+        }
         Ok(())
     });
+}
+
+/// A queue that somebody's socket has without a program, which nothing else shows. The kernel gives it back a while after that socket is closed.
+#[test]
+fn a_queue_that_is_held_is_asked_for_again_and_then_said() {
+    scenario::run_over(Link::Xdp, 1, |world| {
+        let program = compile::program("xdp_holder")?;
+        let mut holder = world.start_on_subject(command(&[&program[..], "veth0"]))?;
+        wait_until("the queue is held", seconds(10), || {
+            holder.ensure_not_failed()?;
+            Ok(holder.stdout().contains("holds it"))
+        })?;
+        let addr = format!("--addr {SUBJECT}/24");
+        let message = refused(world, &format!("--link xdp:veth0 {addr}"))?;
+        for part in ["queue 0 of `veth0` is in use", "ss --xdp"] {
+            ensure!(message.contains(part), "{message}");
+        }
+        holder.stop(Signal::KILL, seconds(10))?;
+        world.subject(&["true"])?.wait(seconds(20))?.success()?;
+        Ok(())
+    });
+}
+
+/// The rounds that all threads of an engine have run, and the links that they have lost.
+fn rounds_and_losses(world: &World) -> Result<(u64, u64)> {
+    let counters = engine::counters(world)?;
+    let lists = [("shards", "/worker"), ("io_threads", "")];
+    let threads = lists.iter().flat_map(|(list, within)| {
+        let threads = counters[list].as_array().into_iter().flatten();
+        threads.filter_map(move |thread| thread.pointer(within))
+    });
+    let sum = |name: &str| {
+        threads
+            .clone()
+            .filter_map(|thread| thread[name].as_u64())
+            .sum()
+    };
+    Ok((sum("rounds"), sum("links_lost")))
+}
+
+/// Deletes the device under an engine: it goes on, and its threads sleep, though a descriptor that is ready for ever is what the kernel leaves of some.
+fn a_device_that_is_deleted_keeps_nobody_busy(
+    world: &World,
+    device: &str,
+) -> Result<(Process, u64)> {
+    let mut running = world.subject(&["sleep", "120"])?;
+    wait_until("the engine is there", seconds(20), || {
+        running.ensure_not_failed()?;
+        Ok(rounds_and_losses(world).is_ok())
+    })?;
+    world
+        .subject_namespace()
+        .ip(&format!("link delete {device}"))?;
+    std::thread::sleep(Duration::from_millis(200));
+    let (before, _) = rounds_and_losses(world)?;
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(50));
+        rounds_and_losses(world)?;
+    }
+    let (after, lost) = rounds_and_losses(world)?;
+    // A few for each time they were asked. One that does not sleep does thousands.
+    ensure!(after - before < 1000, "{} rounds", after - before);
+    ensure!(running.is_running()?, "the program goes on");
+    Ok((running, lost))
+}
+
+#[test]
+fn a_tap_device_that_is_deleted_is_said_and_counted() {
+    for io_threads in [0, 1] {
+        let shards = 1 + io_threads;
+        scenario::run_on_pipeline(Link::Tap, io_threads, shards, |world| {
+            let device = millrace_e2e::world::DEVICE;
+            let (running, lost) = a_device_that_is_deleted_keeps_nobody_busy(world, device)?;
+            ensure!(lost == 1, "{lost} links lost");
+            let ended = running.stop(Signal::TERM, seconds(20))?;
+            let said = ended.error_text();
+            ensure!(said.contains("has lost its link"), "{said}");
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn devices_that_are_deleted_keep_nobody_busy() {
+    for link in [Link::Xdp, Link::Macvtap] {
+        scenario::run_over(link, 1, |world| {
+            let (running, _) = a_device_that_is_deleted_keeps_nobody_busy(world, "veth0")?;
+            running.stop(Signal::TERM, seconds(20)).map(drop)
+        });
+    }
 }
 
 #[test]
