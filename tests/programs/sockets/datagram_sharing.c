@@ -18,6 +18,7 @@ static void expect(int fd, const char *bytes, size_t length)
 enum { THREADS = 4, SHARED = 2000 };
 static int shared_socket;
 static unsigned char taken_by[SHARED];
+static int taken;
 
 static void *take_some(void *unused)
 {
@@ -29,7 +30,15 @@ static void *take_some(void *unused)
         if (number == SHARED)
             return NULL;
         __atomic_fetch_add(&taken_by[number], 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
     }
+}
+
+/* Until no more than so many are on the way: more than a device or a socket holds would be lost. */
+static void wait_for_takers(int sent, int on_the_way)
+{
+    while (sent - __atomic_load_n(&taken, __ATOMIC_RELAXED) > on_the_way)
+        pause_ms(1);
 }
 
 STATEMENT(u6_threads_take_each_datagram_once)
@@ -44,9 +53,9 @@ STATEMENT(u6_threads_take_each_datagram_once)
         threads[i] = start_thread(take_some, NULL);
     for (unsigned short number = 0; number < SHARED; number++) {
         EQUAL(send(pair.far, &number, sizeof number, 0), sizeof number);
-        if (number % 50 == 0)
-            pause_ms(1);
+        wait_for_takers(number + 1, 50);
     }
+    wait_for_takers(SHARED, 0);
     unsigned short end = SHARED;
     for (int i = 0; i < THREADS; i++)
         EQUAL(send(pair.far, &end, sizeof end, 0), sizeof end);
