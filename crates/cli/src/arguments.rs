@@ -44,6 +44,8 @@ pub enum Command {
     Up(UpArguments),
     /// End an engine
     Down(DownArguments),
+    /// Change how many shards serve, while connections go on, or show what each of them has
+    Scale(ScaleArguments),
     /// Show connections and listeners
     Ss(SsArguments),
     /// Say what this machine and its network devices can do for millrace, and what to change
@@ -93,6 +95,10 @@ pub struct LinkArguments {
     /// Threads that run the stack, each with a queue of the device and its part of the connections; with a core for each, that core is its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: u16,
+    /// Threads to have ready for `millrace scale`, those of --shards among them; they sleep until it asks for them. For a pipeline, which it makes; programs' limits are shared
+    /// out among all of them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub shards_max: Option<u16>,
     /// Threads that own the device's queues and give the shards their frames, in place of shards that have queues of their own (a pipeline)
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
@@ -138,7 +144,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -168,6 +174,27 @@ pub struct DownArguments {
     /// Name of the engine
     #[arg(long, value_name = "NAME")]
     pub name: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+New connections and sockets go to the shards that serve; those that there are stay where they are,
+and go on. A shard that serves no more is idle once its last socket is closed.
+
+Examples:
+  millrace up --name lab --link tap:lab0 --shards 1 --shards-max 4
+  millrace scale --engine lab --shards 3
+  millrace scale --engine lab")]
+pub struct ScaleArguments {
+    /// Name of the engine [default: the only one that runs]
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+    /// How many are to serve; up to the engine's --shards-max
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub shards: Option<u16>,
+    /// Show it as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -294,6 +321,7 @@ impl LinkArguments {
             loopback: self.loopback,
             ephemeral,
             shards: self.shards,
+            shards_max: self.shards_max,
             topology: self.topology,
             io_threads: self.io_threads,
             cores: self.cores.clone().unwrap_or_default().0,

@@ -56,7 +56,14 @@ pub fn only_engine() -> anyhow::Result<String> {
 
 /// Asks without a token.
 fn call(socket: &OwnedFd, kind: Kind) -> anyhow::Result<(protocol::Answer, protocol::Descriptors)> {
-    Request::new(kind, [0; 16], [0; 4]).call(socket, &[]).map_err(|error| match error.raw_os_error() {
+    ask(socket, &Request::new(kind, [0; 16], [0; 4]))
+}
+
+fn ask(
+    socket: &OwnedFd,
+    request: &Request,
+) -> anyhow::Result<(protocol::Answer, protocol::Descriptors)> {
+    request.call(socket, &[]).map_err(|error| match error.raw_os_error() {
         Some(libc::EPROTONOSUPPORT) => anyhow::anyhow!(
             "the engine is of another version than this millrace ({}); end it with its own `millrace down` and start it anew",
             env!("CARGO_PKG_VERSION")
@@ -82,6 +89,31 @@ pub fn new_program(socket: &OwnedFd) -> anyhow::Result<Token> {
     token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
     token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
     Ok(token)
+}
+
+/// Has so many shards serve; how many buckets of flows that moved.
+pub fn scale(socket: &OwnedFd, shards: u16) -> anyhow::Result<u64> {
+    let request = Request::new(Kind::Scale, [0; 16], [shards.into(), 0, 0, 0]);
+    match ask(socket, &request) {
+        Ok((answer, _)) => Ok(answer.words[0]),
+        Err(error) => Err(
+            match error
+                .downcast_ref::<std::io::Error>()
+                .and_then(std::io::Error::raw_os_error)
+            {
+                Some(libc::ENOTSUP) => anyhow::anyhow!(
+                    "the engine's shards own the queues of its device, so their number is fixed; start it with --shards-max N"
+                ),
+                Some(libc::EINVAL) => anyhow::anyhow!(
+                    "the engine has no {shards} shards; start it with --shards-max {shards}"
+                ),
+                Some(libc::EBUSY | libc::EIO) => anyhow::anyhow!(
+                    "a shard did not answer, and the engine cannot tell who has what; connections go on, but start it anew to change their number"
+                ),
+                _ => error,
+            },
+        ),
+    }
 }
 
 /// Tells the engine to end; its pid.

@@ -9,6 +9,7 @@ mod load;
 mod nic;
 mod program;
 mod run;
+mod scale;
 mod ss;
 mod table;
 mod up;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(arguments) => up::down(&arguments),
+        Command::Scale(arguments) => scale::scale(&arguments),
         Command::Ss(arguments) => ss::ss(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Nic(arguments) => nic::nic(&arguments),

@@ -166,6 +166,8 @@ pub struct Header {
     pub routes: [Route; ROUTES_MAX],
     /// 1 while a router of the link that advertises itself leads to all of IPv6.
     pub default_router: Line,
+    /// New sockets go to the first so many shards.
+    pub serving: Line,
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }

@@ -68,6 +68,8 @@ pub enum Kind {
     Holds = 9,
     /// What the engine is: JSON in a memfd.
     Describe = 10,
+    /// The first `arguments[0]` shards are to serve new flows and sockets. Answer: `[buckets that moved]`.
+    Scale = 11,
 }
 
 impl Kind {
@@ -76,6 +78,7 @@ impl Kind {
         use Kind::*;
         [
             Attach, Fork, Forked, Poller, PollerGone, Program, Sockets, Down, Holds, Describe,
+            Scale,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use libc::{EINVAL, ENFILE, ENOPROTOOPT};
 use millrace_context::submission::{Ask, Name};
 use millrace_context::{Address, Submission};
-use millrace_shard::{AcceptQueue, Block, Device, Memory, Opt, OptName, Options, Reuse};
+use millrace_shard::{
+    AcceptQueue, Block, Device, Error, Memory, Opt, OptName, Options, Owner, Reuse, SocketId,
+};
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
@@ -17,6 +19,8 @@ use crate::worker::{Place, Worker};
 const ACCEPTS_MAX: u32 = 4096;
 /// Connections that a program can have accepted by one socket, as far as it is believed: what comes then can still be counted.
 const TAKEN_MAX: u64 = 1 << 48;
+/// Ports tried for a connection that is to be told to another shard.
+const PORTS_TRIED: usize = 16;
 
 impl Worker {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
@@ -161,8 +165,7 @@ impl Worker {
         let result = match socket {
             Some(id) => self.connect_bound(id, remote),
             None => self
-                .shard
-                .connect(owner, None, remote, &options, self.now)
+                .connect_unbound(owner, remote, &options)
                 .map(|id| self.tie(id, place)),
         };
         self.touch(place);
@@ -180,6 +183,27 @@ impl Worker {
             }
             None => done(),
         }
+    }
+
+    /// Opens a connection from a port of our choice. A shard without buckets may have chosen one that another has a connection with.
+    fn connect_unbound(
+        &mut self,
+        owner: Owner,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let mut outcome = Err(Error::AddressNotAvailable);
+        for _ in 0..PORTS_TRIED {
+            let id = self.shard.connect(owner, None, remote, options, self.now)?;
+            match self.pin_if_elsewhere(id) {
+                Ok(()) => return Ok(id),
+                Err(error) => {
+                    outcome = Err(error);
+                    let _ = self.shard.abort(id, self.now);
+                }
+            }
+        }
+        outcome
     }
 
     pub(crate) fn accepted(&mut self, place: Place, process: Process) -> Outcome {

@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 
 use millrace_context::{Region, SlotRef};
 use millrace_shard::Owner;
+use millrace_steer::Move;
 
 use crate::snapshot::SocketRow;
 use crate::socket::Process;
@@ -84,6 +85,31 @@ pub enum Command {
         owner: Owner,
         /// Its index.
         poller: u32,
+    },
+    /// These buckets are about to become the worker's, in so many parcels.
+    Expect {
+        /// Which.
+        buckets: Vec<usize>,
+        /// From how many others.
+        parcels: usize,
+        /// Told when all of them are here.
+        taken: Sender<()>,
+        /// Told when it knows.
+        done: Sender<()>,
+    },
+    /// It is to give buckets to other shards, for flows to come, as soon as it has had all that was in its queues when the I/O threads took it off them.
+    Give {
+        /// Which, by the shard that gets them.
+        buckets: Vec<(u16, Vec<usize>)>,
+        /// How far each queue had been written.
+        positions: Vec<usize>,
+    },
+    /// These buckets have another shard now.
+    Assign {
+        /// All that moved.
+        moves: Arc<[Move]>,
+        /// Told when it knows.
+        done: Sender<()>,
     },
     /// All sockets.
     Sockets {

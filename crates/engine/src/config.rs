@@ -20,6 +20,8 @@ pub struct Config {
     pub ephemeral: bool,
     /// Threads that run the stack, each with its part of the flows, 1 to 64.
     pub shards: u16,
+    /// Threads that are there for `millrace scale` to give flows to, those among them, up to 64; as many as serve from the start where it is not said.
+    pub shards_max: Option<u16>,
     /// Who owns the queues of the device.
     pub topology: Topology,
     /// Threads that own the queues, where shards do not, 1 to 64; none where it is not said.
@@ -42,6 +44,14 @@ pub struct Config {
     pub mtu_probing: MtuProbing,
     /// Limits of each program.
     pub limits: Limits,
+}
+
+impl Config {
+    /// How many shards there are, whether they serve from the start or not.
+    pub fn room(&self) -> u16 {
+        self.shards_max
+            .map_or(self.shards, |most| most.max(self.shards))
+    }
 }
 
 /// Addresses of each family that a link can have: what programs are told of them has room for no more.

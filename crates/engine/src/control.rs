@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
@@ -19,6 +20,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::numbers::Numbers;
+use crate::scale::Scale;
 use crate::serving::Serving;
 use crate::snapshot;
 use crate::socket::Process;
@@ -84,6 +86,7 @@ pub struct Control {
     programs: Vec<Option<Program>>,
     had_program: bool,
     ending: bool,
+    scale: Scale,
 }
 
 const LISTENER: u64 = 0;
@@ -97,6 +100,7 @@ impl Control {
         serving: Serving,
         listener: OwnedFd,
         workers: Workers,
+        scale: Scale,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -119,6 +123,7 @@ impl Control {
             programs: Vec::new(),
             had_program: false,
             ending: false,
+            scale,
         })
     }
 
@@ -256,7 +261,9 @@ impl Control {
                 return None;
             }
             Kind::Holds => self.holds(number, payload),
-            Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down if !privileged => {
+            Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
+                if !privileged =>
+            {
                 Err(libc::EACCES)
             }
             Kind::Program => self.program(number),
@@ -266,6 +273,7 @@ impl Control {
                 answer
             }
             Kind::Describe => self.describe().and_then(|text| document(&text)),
+            Kind::Scale => self.scale_to(request.arguments[0]),
             Kind::Down => {
                 self.end(PATIENCE_DOWN);
                 Ok((words(&[u64::from(std::process::id())]), Vec::new()))
@@ -290,7 +298,7 @@ impl Control {
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
         // SAFETY: nobody else has the region yet.
-        unsafe { region.write_header(self.serving.header(geometry)) };
+        unsafe { region.write_header(self.serving.header(geometry, self.scale.serving())) };
         let region = Arc::new(region);
         let index = self
             .programs
@@ -325,6 +333,16 @@ impl Control {
         let (high, low) = token.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
         Ok((words(&[word(high), word(low)]), Vec::new()))
+    }
+
+    fn scale_to(&mut self, count: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+        let count = u16::try_from(count).map_err(|_| libc::EINVAL)?;
+        let moved = self.scale.to(count, &self.workers)?;
+        for program in self.programs.iter().flatten() {
+            let line = &program.region.header().serving.0;
+            line.store(count.into(), Ordering::Relaxed);
+        }
+        Ok((words(&[moved as u64]), Vec::new()))
     }
 
     fn attach(
@@ -678,6 +696,7 @@ impl Control {
             "loopback": self.loopback,
             "topology": if self.workers.io.is_empty() { "rtc" } else { "pipeline" },
             "io_threads": self.workers.io_json(),
+            "buckets": (!self.workers.io.is_empty()).then(|| self.scale.json(&self.workers)),
             "shards": shards,
         });
         Ok(description.to_string())

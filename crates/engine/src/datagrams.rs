@@ -144,6 +144,10 @@ impl Worker {
         self.shard
             .connect_datagram(id, remote)
             .map_err(|error| error.errno())?;
+        if let Err(error) = self.pin_if_elsewhere(id) {
+            let _ = self.shard.disconnect_datagram(id);
+            return Err(error.errno());
+        }
         plain(self.tell_of_peer(place, Some(remote)))
     }
 

@@ -8,11 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_port::{FRAME_MAX, Port};
-use millrace_steer::{Groups, Hash, Side, flow_of};
+use millrace_steer::{Groups, Hash, NOBODY, Side, flow_of};
 use rustix::event::{Timespec, epoll};
 
 use crate::link;
@@ -59,6 +60,23 @@ impl IoCounters {
     }
 }
 
+/// What a frame weighs beside its bytes: about what it costs to receive a short one, in bytes that are copied.
+const FRAME_WEIGHT: u64 = 1000;
+
+/// What each bucket had: bytes of received frames, and [`FRAME_WEIGHT`] for each. The I/O thread alone writes it.
+pub(crate) type Load = Arc<[AtomicU64]>;
+
+/// None so far, for so many buckets.
+pub(crate) fn no_load(buckets: usize) -> Load {
+    (0..buckets).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Other groups, from the next frame on. The answer is where the queue of each shard was until then.
+pub(crate) struct Switch {
+    pub(crate) groups: Groups,
+    pub(crate) positions: Sender<Vec<usize>>,
+}
+
 /// Adds without a locked instruction: there is one writer.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
@@ -73,9 +91,18 @@ pub(crate) struct Io {
     pub(crate) own: Sleeper,
     pub(crate) hash: Hash,
     pub(crate) groups: Groups,
+    pub(crate) load: Load,
     pub(crate) counters: Arc<IoCounters>,
+    pub(crate) orders: Arc<Orders>,
+}
+
+/// What an I/O thread is told, beside what comes by its queues.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
     /// Set when the shards have ended.
-    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) stop: AtomicBool,
+    /// Set when there is a [`Switch`].
+    pub(crate) switch: AtomicBool,
 }
 
 /// A thread that runs.
@@ -83,12 +110,15 @@ pub(crate) struct IoHandle {
     pub(crate) thread: JoinHandle<()>,
     pub(crate) doorbell: Arc<OwnedFd>,
     pub(crate) counters: Arc<IoCounters>,
-    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) load: Load,
+    pub(crate) switches: Sender<Switch>,
+    pub(crate) orders: Arc<Orders>,
 }
 
 /// An [`Io`] at work.
 pub(crate) struct IoThread {
     io: Io,
+    switches: Receiver<Switch>,
     buffer: Box<[u8]>,
     epoll: OwnedFd,
     /// The port had no room for the frame that comes next.
@@ -101,7 +131,7 @@ pub(crate) struct IoThread {
 }
 
 impl IoThread {
-    pub(crate) fn new(io: Io) -> io::Result<IoThread> {
+    pub(crate) fn new(io: Io, switches: Receiver<Switch>) -> io::Result<IoThread> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let nothing = epoll::EventData::new_u64(0);
         let doorbell = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -111,6 +141,7 @@ impl IoThread {
         }
         Ok(IoThread {
             io,
+            switches,
             buffer: vec![0; FRAME_MAX].into(),
             epoll,
             full: false,
@@ -123,7 +154,10 @@ impl IoThread {
     /// Runs until told to stop, and all is sent that the port takes.
     pub(crate) fn run(&mut self) {
         loop {
-            let stopping = self.io.stop.load(Ordering::Acquire);
+            let stopping = self.io.orders.stop.load(Ordering::Acquire);
+            if self.io.orders.switch.load(Ordering::Acquire) {
+                self.switch();
+            }
             let moved = self.receive() + self.transmit();
             add(&self.io.counters.rounds, 1);
             if let Some(error) = self.gone.take() {
@@ -154,6 +188,18 @@ impl IoThread {
         link::tell_lost("an I/O thread", error);
     }
 
+    /// Goes by other groups. All that was written has been committed, so what comes after the positions goes by the new ones.
+    #[cold]
+    fn switch(&mut self) {
+        self.io.orders.switch.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while let Ok(Switch { groups, positions }) = self.switches.try_recv() {
+            self.io.groups = groups;
+            // Nobody waits for it any more if that took too long.
+            let _ = positions.send(self.io.side.outbound.positions());
+        }
+    }
+
     /// A burst from the port to the shards. How many frames that were.
     fn receive(&mut self) -> u64 {
         if self.lost {
@@ -165,6 +211,7 @@ impl IoThread {
             shards,
             hash,
             groups,
+            load,
             counters,
             ..
         } = &mut self.io;
@@ -175,8 +222,10 @@ impl IoThread {
                     let frame = &self.buffer[..meta.len];
                     // What is of no flow every shard hears from the one that has it.
                     let tag = flow_of(frame).map_or(0, |flow| hash.tag(&flow));
-                    let group = groups.of(tag).into();
-                    if !side.outbound.write(group, word_in(&meta), [frame]) {
+                    let bucket = groups.bucket(tag);
+                    add(&load[bucket], FRAME_WEIGHT + frame.len() as u64);
+                    let group = groups.of_bucket(bucket).unwrap_or(NOBODY);
+                    if !side.outbound.write(group.into(), word_in(&meta), [frame]) {
                         add(&counters.dropped, 1);
                     }
                     count += 1;
@@ -262,8 +311,9 @@ impl IoThread {
         }
         self.io.own.sleeps(true);
         fence(Ordering::SeqCst);
-        let stopped = self.io.stop.load(Ordering::Acquire);
-        if stopped || (!self.full && self.io.side.inbound.look()) {
+        let orders = &self.io.orders;
+        let told = orders.stop.load(Ordering::Acquire) || orders.switch.load(Ordering::Relaxed);
+        if told || (!self.full && self.io.side.inbound.look()) {
             self.io.own.sleeps(false);
             return;
         }

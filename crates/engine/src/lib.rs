@@ -7,7 +7,7 @@
 //! - [`arena`], [`memory`]: receive rings inside the programs' regions.
 //! - [`program`], [`socket`]: what the engine believes of each program and each of its sockets, in private memory.
 //! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
-//! - `peers`, `replicas`: what several shards of one engine have to do with each other.
+//! - `peers`, `replicas`: what several shards of one engine have to do with each other. `scale`, `moving`: how many of them serve, and buckets on their way.
 //! - [`topology`], `io`, `queues`: which threads there are; those that own queues of the device in place of the shards, and the way between.
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
@@ -25,6 +25,7 @@ mod life;
 mod link;
 mod look;
 pub mod memory;
+mod moving;
 mod numbers;
 mod options;
 mod peers;
@@ -35,6 +36,7 @@ mod publish;
 mod queues;
 mod reach;
 mod replicas;
+mod scale;
 mod serve;
 mod serving;
 mod snapshot;

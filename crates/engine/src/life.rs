@@ -293,6 +293,22 @@ impl Worker {
                     }
                 }
             }
+            Command::Expect {
+                buckets,
+                parcels,
+                taken,
+                done,
+            } => {
+                self.expect_buckets(&buckets, parcels, taken);
+                let _ = done.send(());
+            }
+            Command::Give { buckets, positions } => self.leave_buckets(buckets, positions),
+            Command::Assign { moves, done } => {
+                for step in moves.iter() {
+                    self.shard.assign(&[step.bucket], step.to);
+                }
+                let _ = done.send(());
+            }
             Command::Sockets { reply } => drop(reply.send(self.socket_rows())),
             Command::Describe { reply } => drop(reply.send(self.describe_json())),
             Command::Drain { .. } => {}

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
-use millrace_shard::{AcceptQueue, Arrival, Error, Opt, Options, Owner, SocketId, Stray, Tuple};
+use millrace_shard::{
+    AcceptQueue, Arrival, Error, Flow, Opt, Options, Owner, Parcel, SocketId, Stray,
+};
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
@@ -76,14 +78,16 @@ pub(crate) enum Request {
     },
     /// It is gone.
     Forget { place: Place },
-    /// The asking shard opens a connection that is the other's by its tag.
+    /// The asking shard opens a connection that is the other's by its tag, or yet another's, if the asking one has not heard that its bucket moved.
     Pin {
-        tuple: Tuple,
+        flow: Flow,
         shard: u16,
         reply: Sender<Result<(), Error>>,
     },
-    /// It is over.
-    Unpin { tuple: Tuple, shard: u16 },
+    /// It is over. Likewise.
+    Unpin { flow: Flow, shard: u16 },
+    /// Buckets that the asking shard gives.
+    Take { parcel: Parcel, from: u16 },
 }
 
 /// Another worker, from this one's side.
@@ -126,7 +130,13 @@ pub(crate) struct Peers {
     pub(crate) late: HashMap<Place, VecDeque<SlotRef>>,
     /// Listeners with connections that wait for room.
     pub(crate) stuck: Vec<Place>,
+    /// Frames from others of flows that are on their way here, and flows among those that are over.
+    pub(crate) awaited: VecDeque<(u64, Vec<u8>)>,
+    pub(crate) unpinned: Vec<(Flow, u16)>,
 }
+
+/// Frames from others that wait at most; more are dropped and counted.
+const AWAITED_MAX: usize = 256;
 
 const KIND_FRAME: u64 = 0;
 const KIND_ACCEPTED: u64 = 1;
@@ -172,6 +182,8 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
             places: HashMap::new(),
             late: HashMap::new(),
             stuck: Vec::new(),
+            awaited: VecDeque::new(),
+            unpinned: Vec::new(),
         })
         .collect();
     for from in 0..count {
@@ -222,12 +234,8 @@ impl Peers {
             checksum: ChecksumState::Valid,
             segment_size: 0,
         });
-        pass(
-            &mut self.links,
-            stray,
-            whole.as_ref().unwrap_or(frame),
-            counters,
-        );
+        let frame = whole.as_ref().unwrap_or(frame);
+        pass(&mut self.links, &mut self.awaited, stray, frame, counters);
     }
 
     /// Hands a datagram between two sockets of this host to the other's shard, or to all.
@@ -240,12 +248,12 @@ impl Peers {
         match to {
             Some(shard) => {
                 let stray = Stray::Shard(shard, Arrival::Local);
-                pass(&mut self.links, stray, &frame, counters);
+                pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
             }
             None => {
                 for shard in 0..self.links.len() as u16 {
                     let stray = Stray::Shard(shard, Arrival::Local);
-                    pass(&mut self.links, stray, &frame, counters);
+                    pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
                 }
             }
         }
@@ -283,6 +291,21 @@ impl Peers {
                 ring_doorbell(link.doorbell.as_fd());
             }
         }
+    }
+
+    /// Where the rings to the others have been written up to.
+    pub(crate) fn positions(&self) -> Vec<usize> {
+        let position = |link: &Option<Link>| link.as_ref().map_or(0, |link| link.writer.position());
+        self.links.iter().map(position).collect()
+    }
+
+    /// Whether the others have read, and done with, what was written before these positions.
+    pub(crate) fn are_read_up_to(&self, positions: &[usize]) -> bool {
+        let mut links = self.links.iter().zip(positions);
+        links.all(|(link, position)| {
+            let link = link.as_ref();
+            link.is_none_or(|link| link.writer.is_read_up_to(*position))
+        })
     }
 
     /// Says whether this worker sleeps; a full fence is to follow if so.
@@ -325,6 +348,7 @@ impl Peers {
 
 fn pass(
     links: &mut [Option<Link>],
+    awaited: &mut VecDeque<(u64, Vec<u8>)>,
     stray: Stray,
     frame: &Frame<'_>,
     counters: &mut WorkerCounters,
@@ -342,8 +366,10 @@ fn pass(
                 hand(link, arrival);
             }
         }
-        // Nothing moves between these shards.
-        Stray::Awaited => {}
+        Stray::Awaited if awaited.len() < AWAITED_MAX => {
+            awaited.push_back((frame_word(frame, Arrival::ByTag), frame.bytes.to_vec()));
+        }
+        Stray::Awaited => counters.handed_dropped += 1,
         Stray::Everyone => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);
@@ -374,7 +400,12 @@ impl Worker {
 
     /// Takes one record: a frame goes to the shard, anything else is returned.
     fn take_record(&mut self, from: usize) -> Option<Option<Accepted>> {
-        let Peers { readers, links, .. } = self.peers.as_deref_mut()?;
+        let Peers {
+            readers,
+            links,
+            awaited,
+            ..
+        } = self.peers.as_deref_mut()?;
         let (word, body) = readers.get_mut(from)?.as_mut()?.next()?;
         if word & 0xff == KIND_ACCEPTED {
             let (listener, slot) = body.split_at(8);
@@ -391,9 +422,23 @@ impl Worker {
         self.shard.input_handed(&frame, arrival, self.now);
         // What comes by a ring is whole.
         if let Some((stray, _)) = self.shard.take_stray() {
-            pass(links, stray, &frame, &mut self.counters);
+            pass(links, awaited, stray, &frame, &mut self.counters);
         }
         Some(None)
+    }
+
+    /// Takes frames in again that have waited for what was on its way here.
+    pub(crate) fn take_awaited(&mut self) {
+        let Some(peers) = &mut self.peers else {
+            return;
+        };
+        for (word, bytes) in std::mem::take(&mut peers.awaited) {
+            let (frame, arrival) = frame_of(word, &bytes);
+            self.shard.input_handed(&frame, arrival, self.now);
+            if let Some((stray, whole)) = self.shard.take_stray() {
+                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
+            }
+        }
     }
 
     /// Does what the others have asked for. How much that was.

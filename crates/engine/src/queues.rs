@@ -1,5 +1,6 @@
 //! A shard's end of the virtual queues: frames come from I/O threads and go to them, as if they were a port.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -123,6 +124,87 @@ pub(crate) struct Queues {
     pub(crate) capabilities: Capabilities,
     pub(crate) gives_segments: bool,
     pub(crate) counters: Counters,
+    /// Frames are kept that belong to what is on its way to this shard.
+    pub(crate) awaited: Option<Box<Awaited>>,
+}
+
+/// Bytes of frames that are kept for what is on its way; more are dropped and counted.
+const KEPT_MAX: usize = 1 << 22;
+
+/// What comes for buckets that are on their way to this shard, until they are here.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    /// By bucket, whether it is one of them.
+    buckets: Vec<bool>,
+    kept: VecDeque<Kept>,
+    bytes: usize,
+    /// A frame that is of another bucket.
+    other: Vec<u8>,
+}
+
+/// A frame that waits.
+#[derive(Debug)]
+struct Kept {
+    bucket: usize,
+    word: u64,
+    bytes: Vec<u8>,
+}
+
+impl Awaited {
+    /// For these of so many buckets.
+    pub(crate) fn new(of: usize, buckets: &[usize]) -> Awaited {
+        let mut awaited = Awaited {
+            buckets: vec![false; of],
+            kept: VecDeque::new(),
+            bytes: 0,
+            other: Vec::new(),
+        };
+        for &bucket in buckets {
+            awaited.buckets[bucket] = true;
+        }
+        awaited
+    }
+
+    /// Keeps a frame; whether it was one to keep.
+    fn keep(&mut self, hash: &Hash, word: u64, bytes: &[u8], dropped: &mut u64) -> bool {
+        // As the I/O thread does it.
+        let tag = flow_of(bytes).map_or(0, |flow| hash.tag(&flow));
+        let bucket = tag as usize % self.buckets.len();
+        if !self.buckets[bucket] {
+            return false;
+        }
+        if self.bytes + bytes.len() > KEPT_MAX {
+            *dropped += 1;
+            return true;
+        }
+        self.bytes += bytes.len();
+        let bytes = bytes.to_vec();
+        self.kept.push_back(Kept {
+            bucket,
+            word,
+            bytes,
+        });
+        true
+    }
+
+    /// These have come.
+    pub(crate) fn arrived(&mut self, buckets: &[usize]) {
+        for &bucket in buckets {
+            self.buckets[bucket] = false;
+        }
+    }
+
+    /// The frames that need wait no longer, in their order.
+    pub(crate) fn take(&mut self, mut each: impl FnMut(&Frame<'_>)) {
+        for kept in std::mem::take(&mut self.kept) {
+            if self.buckets[kept.bucket] {
+                self.kept.push_back(kept);
+            } else {
+                self.bytes -= kept.bytes.len();
+                each(&frame_in(kept.word, &kept.bytes));
+            }
+        }
+    }
 }
 
 impl Queues {
@@ -133,10 +215,36 @@ impl Queues {
 
     /// The next frame of the burst, where it lies.
     pub(crate) fn next(&mut self) -> Option<Frame<'_>> {
+        if self.awaited.is_some() {
+            return self.next_of_others();
+        }
         let (_, word, bytes) = self.side.inbound.next()?;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += bytes.len() as u64;
         Some(frame_in(word, bytes))
+    }
+
+    /// The next that is not kept.
+    #[cold]
+    fn next_of_others(&mut self) -> Option<Frame<'_>> {
+        let Queues {
+            side,
+            hash,
+            counters,
+            awaited,
+            ..
+        } = self;
+        let awaited = awaited.as_deref_mut()?;
+        loop {
+            let (_, word, bytes) = side.inbound.next()?;
+            counters.rx_frames += 1;
+            counters.rx_bytes += bytes.len() as u64;
+            if !awaited.keep(hash, word, bytes, &mut counters.rx_dropped) {
+                awaited.other.clear();
+                awaited.other.extend_from_slice(bytes);
+                return Some(frame_in(word, &awaited.other));
+            }
+        }
     }
 
     /// The port that a flow leaves by: always the same, so that its frames keep their order, and the device learns where its answers belong.

@@ -182,29 +182,35 @@ impl Worker {
     pub(crate) fn connect_bound(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let pinned = self.shard.must_pin(id, remote);
         let own = self.peers.as_ref().map_or(0, |peers| peers.own);
-        if let Some((owner, tuple)) = pinned {
+        if let Some((owner, flow)) = pinned {
             self.ask_peer(owner.into(), |reply| Request::Pin {
-                tuple,
+                flow,
                 shard: own,
                 reply,
             })?;
         }
         let outcome = self.shard.connect_bound(id, remote, self.now);
-        if let (Err(_), Some((owner, tuple)), Some(peers)) = (&outcome, pinned, &self.peers) {
-            peers.tell(owner.into(), Request::Unpin { tuple, shard: own });
+        let outcome = outcome.and_then(|()| match pinned {
+            Some(_) => Ok(()),
+            None => self.pin_if_elsewhere(id),
+        });
+        if let (Err(_), Some((owner, flow)), Some(peers)) = (&outcome, pinned, &self.peers) {
+            peers.tell(owner.into(), Request::Unpin { flow, shard: own });
         }
         outcome
     }
 
     /// Lets the others forget the flows that were pinned to this shard and are over.
     pub(crate) fn unpin(&mut self) {
-        let (Some(peers), Some(steer)) = (&self.peers, &self.shard.config().steer) else {
+        let Some(peers) = &self.peers else {
             return;
         };
-        let steer = steer.clone();
         let shard = peers.own;
-        for tuple in self.shard.take_unpinned() {
-            peers.tell(steer.owner(&tuple).into(), Request::Unpin { tuple, shard });
+        for flow in self.shard.take_unpinned() {
+            // If its bucket is on its way here the pin ends here, too.
+            if let Some(owner) = self.shard.owner_elsewhere(&flow) {
+                peers.tell(owner.into(), Request::Unpin { flow, shard });
+            }
         }
     }
 
@@ -297,13 +303,39 @@ impl Worker {
                     self.reset_waiting(place, u64::MAX);
                 }
             }
-            Request::Pin {
-                tuple,
-                shard,
-                reply,
-            } => drop(reply.send(self.shard.pin(tuple, shard))),
-            Request::Unpin { tuple, shard } => self.shard.unpin(&tuple, shard),
+            Request::Pin { flow, shard, reply } => match self.shard.owner_elsewhere(&flow) {
+                // The asking shard may be the one that its bucket has gone to.
+                Some(owner) if owner == shard => drop(reply.send(Ok(()))),
+                Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
+                None => drop(reply.send(self.shard.pin(flow, shard))),
+            },
+            Request::Unpin { flow, shard } => match self.shard.owner_elsewhere(&flow) {
+                Some(owner) if owner == shard => {}
+                Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
+                None if self.shard.is_awaited(&flow) => {
+                    if let Some(peers) = &mut self.peers {
+                        peers.unpinned.push((flow, shard));
+                    }
+                }
+                None => self.shard.unpin(&flow, shard),
+            },
+            Request::Take { parcel, from } => self.take_parcel(parcel, from),
         }
+    }
+
+    fn pass_request(&self, to: u16, request: Request) {
+        if let Some(peers) = &self.peers {
+            peers.tell(to.into(), request);
+        }
+    }
+
+    /// What was just opened at `id` is told where its tag leads, if that is not here because this shard has no buckets: before anything of it is sent.
+    pub(crate) fn pin_if_elsewhere(&mut self, id: SocketId) -> Result<(), Error> {
+        let Some((owner, flow)) = self.shard.opened_elsewhere(id) else {
+            return Ok(());
+        };
+        let shard = self.peers.as_ref().map_or(0, |peers| peers.own);
+        self.ask_peer(owner.into(), |reply| Request::Pin { flow, shard, reply })
     }
 
     fn replica(&self, place: Place) -> Option<Replica> {

@@ -47,7 +47,8 @@ impl Serving {
         }
     }
 
-    pub(crate) fn header(&self, geometry: Geometry) -> Header {
+    /// The header of a region, while so many shards serve.
+    pub(crate) fn header(&self, geometry: Geometry, shards: u16) -> Header {
         let mut routes = [Route::default(); layout::ROUTES_MAX];
         for (to, from) in routes.iter_mut().zip(&self.routes) {
             *to = *from;
@@ -70,6 +71,7 @@ impl Serving {
             geometry,
             routes,
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
+            serving: Line(AtomicU32::new(shards.into())),
             sleeping: std::array::from_fn(|_| Line::default()),
         }
     }

@@ -18,10 +18,11 @@ use millrace_wire::vlan::Tag;
 
 use crate::config::{self, Config, Device, MtuProbing};
 use crate::control::Control;
-use crate::io::{Io, IoHandle, IoThread};
+use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::memory::Arenas;
 use crate::queues::{Queues, Sleeper};
 use crate::reach::Reach;
+use crate::scale::Scale;
 use crate::serving::{Serving, device_index};
 use crate::worker::{self, Wire, Worker};
 use crate::workers::{Handle, Workers};
@@ -94,9 +95,9 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> StartError {
 
 /// Starts the engine and runs it in the calling thread until it ends. `ready` is called once it can be used, with the device's name.
 pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), StartError> {
-    let shards = config.shards;
-    if shards == 0 || usize::from(shards) > SHARDS_MAX {
-        return Err(StartError::Shards(config.shards));
+    let shards = config.room();
+    if config.shards == 0 || usize::from(shards) > SHARDS_MAX {
+        return Err(StartError::Shards(shards));
     }
     if config.link.is_none() && !config.loopback {
         return Err(StartError::NothingToServe);
@@ -121,6 +122,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let mut shard_config = shard_config(config, &link)?;
     shard_config.limits = shard_config.limits.shared_by(shards);
     let hash = hash()?;
+    let groups = Groups::even(config.shards);
 
     let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| worker::doorbell()).collect();
     let doorbells = doorbells.map_err(system("cannot make a doorbell"))?;
@@ -129,7 +131,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let default_router = Arc::<AtomicU32>::default();
     let (mut wires, io) = match io_threads {
         0 => (link.ports.into_iter().map(Wire::Port).collect(), Vec::new()),
-        _ => pipeline(link.ports, &doorbells, &hash, &policies)?,
+        _ => pipeline(link.ports, &doorbells, &hash, &groups, &policies)?,
     };
     wires.reverse();
     let mut workers = Vec::new();
@@ -140,7 +142,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         shard_config.steer = (shards > 1).then(|| Steer {
             own,
             hash: hash.clone(),
-            groups: Groups::even(shards),
+            groups: groups.clone(),
         });
         // One speaks for all.
         if own > 0 && shard_config.claim != Claim::Kernel {
@@ -190,7 +192,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         io,
     };
     let serving = Serving::new(config, link.mtu, index, default_router);
-    let mut control = Control::new(config, serving, listener, workers)
+    let scale = Scale::new(config.shards, groups);
+    let mut control = Control::new(config, serving, listener, workers, scale)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -213,6 +216,7 @@ fn pipeline(
     ports: Vec<Box<dyn Port + Send>>,
     doorbells: &[Arc<OwnedFd>],
     hash: &Hash,
+    groups: &Groups,
     policies: &(Policy, Policy),
 ) -> Result<(Vec<Wire>, Vec<Io>), StartError> {
     let count = doorbells.len();
@@ -235,6 +239,7 @@ fn pipeline(
             capabilities,
             gives_segments,
             counters: Counters::default(),
+            awaited: None,
         }))
     };
     let wires = group_sides.into_iter().zip(&shards).map(wire).collect();
@@ -245,9 +250,10 @@ fn pipeline(
         shards: shards.clone(),
         own: own.clone(),
         hash: hash.clone(),
-        groups: Groups::even(count as u16),
+        groups: groups.clone(),
+        load: no_load(groups.buckets()),
         counters: Arc::default(),
-        stop: Arc::default(),
+        orders: Arc::default(),
     });
     Ok((wires, io.collect()))
 }
@@ -256,8 +262,10 @@ fn pipeline(
 fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, StartError> {
     let start = |(number, (io, core)): (usize, (Io, &Option<usize>))| {
         let (doorbell, counters) = (io.own.doorbell.clone(), io.counters.clone());
-        let stop = io.stop.clone();
-        let mut io = IoThread::new(io).map_err(system("cannot set up an I/O thread's waiting"))?;
+        let (orders, load) = (io.orders.clone(), io.load.clone());
+        let (switches, receiver) = mpsc::channel();
+        let mut io =
+            IoThread::new(io, receiver).map_err(system("cannot set up an I/O thread's waiting"))?;
         let core = *core;
         let thread = std::thread::Builder::new()
             .name(format!("millrace-io{number}"))
@@ -272,7 +280,9 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             thread,
             doorbell,
             counters,
-            stop,
+            load,
+            switches,
+            orders,
         })
     };
     io.into_iter().zip(cores).enumerate().map(start).collect()

@@ -32,6 +32,11 @@ pub enum Error {
     /// None, or more than there may be.
     #[error("{0} I/O threads were asked for; a pipeline has 1 to {SHARDS_MAX}")]
     IoThreads(u16),
+    /// Buckets that I/O threads steer by move, and there are no such threads.
+    #[error(
+        "--shards-max is for a pipeline, where I/O threads say which shard a new flow goes to: it needs a --link, and no --topology rtc"
+    )]
+    NoRoom,
     /// Nothing to own.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
@@ -75,6 +80,8 @@ pub enum Error {
 struct Asked<'a> {
     topology: Topology,
     shards: u16,
+    /// Those among them that are to serve only when it is said.
+    more: u16,
     io_threads: Option<u16>,
     /// In order: for I/O threads, for shards, for programs; empty if it was not said.
     cores: &'a [usize],
@@ -105,6 +112,7 @@ pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
     let asked = Asked {
         topology: config.topology,
         shards: config.shards,
+        more: config.room() - config.shards,
         io_threads: config.io_threads,
         cores: &config.cores,
     };
@@ -141,9 +149,10 @@ fn queues(config: &Config) -> Option<u16> {
 fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
     let mut notes = Vec::new();
     let io = io_threads(asked, machine, &mut notes)?;
-    let shards = usize::from(asked.shards);
+    let room = asked.shards + asked.more;
+    let shards = usize::from(room);
     let threads = usize::from(io) + shards;
-    let what = name(io, asked.shards);
+    let what = name(io, room);
     let cores: Vec<Option<usize>> = if asked.cores.is_empty() {
         if threads > 1 && threads > machine.cores.len() {
             notes.push(format!(
@@ -192,10 +201,14 @@ fn io_threads(
         return Err(Error::IoThreads(wanted));
     }
     let wanted = match (asked.topology, asked.io_threads, machine.queues) {
+        (Topology::RunToCompletion, ..) | (_, _, None) if asked.more > 0 => {
+            return Err(Error::NoRoom);
+        }
         (Topology::RunToCompletion, Some(_), _) => return Err(Error::NoPipeline),
         (Topology::RunToCompletion, None, _) => return Ok(0),
         (Topology::Pipeline, _, None) | (_, Some(_), None) => return Err(Error::NoLink),
         (Topology::Auto, None, None) => return Ok(0),
+        (Topology::Auto, None, Some(_)) if asked.more > 0 => 1,
         (Topology::Auto, None, Some(queues)) if queues >= asked.shards => return Ok(0),
         (Topology::Auto, None, Some(queues)) => {
             let spare = machine.cores.len().saturating_sub(asked.shards.into());
@@ -272,6 +285,7 @@ mod tests {
         Asked {
             topology,
             shards,
+            more: 0,
             io_threads,
             cores: &[],
         }
@@ -320,6 +334,19 @@ mod tests {
             Ok((1, 4, 2)),
             "and that it has too few cores"
         );
+    }
+
+    #[test]
+    fn room_for_more_shards_makes_a_pipeline() {
+        use Topology::{Auto, Pipeline, RunToCompletion};
+        let room = |topology| Asked {
+            more: 2,
+            ..asked(topology, 1, None)
+        };
+        assert_eq!(threads(room(Auto), MANY), Ok((1, 3, 0)));
+        assert_eq!(threads(room(Pipeline), Some(1)), Ok((1, 3, 0)));
+        assert_eq!(threads(room(RunToCompletion), MANY), Err(Error::NoRoom));
+        assert_eq!(threads(room(Auto), None), Err(Error::NoRoom));
     }
 
     #[test]

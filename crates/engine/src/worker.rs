@@ -27,6 +27,7 @@ use crate::follow::Follow;
 use crate::link;
 use crate::look::Look;
 use crate::memory::Arenas;
+use crate::moving::Moving;
 use crate::peers::Peers;
 use crate::program::Program;
 use crate::queues::Queues;
@@ -135,6 +136,8 @@ pub struct Worker {
     /// By the shard's socket index.
     pub(crate) places: Vec<Option<Place>>,
     pub(crate) changed: Vec<SocketId>,
+    /// Buckets on their way to this shard, or from it.
+    pub(crate) moving: Moving,
     /// Slots whose program must be told although the shard did not change them.
     pub(crate) touched: Vec<Place>,
     pub(crate) counters: WorkerCounters,
@@ -142,7 +145,7 @@ pub struct Worker {
     pub(crate) follow: Follow,
     pub(crate) reach: Reach,
     pub(crate) held: Option<Arc<Held>>,
-    wire: Option<Wire>,
+    pub(crate) wire: Option<Wire>,
     buffer: Box<[u8]>,
     /// Joins the segments of a port that gives them one by one.
     train: Option<Box<Train>>,
@@ -244,6 +247,7 @@ impl Worker {
             places: Vec::new(),
             changed: Vec::new(),
             touched: Vec::new(),
+            moving: Moving::default(),
             counters: WorkerCounters::default(),
             now: Instant::from_micros(0),
             follow: Follow::new(follow),
@@ -297,6 +301,9 @@ impl Worker {
             self.publish();
             self.pass_on();
             self.give_ports_back();
+            if self.moving.is_leaving() {
+                self.give_buckets();
+            }
             self.counters.rounds += 1;
             let commanded = self.command();
             if commanded || received + served + sent > 0 {
@@ -640,7 +647,7 @@ impl Worker {
         if self.full {
             at_most(FULL_LOOK);
         }
-        if nap || stuck {
+        if nap || stuck || self.moving.is_leaving() {
             at_most(NAP);
         } else if programs.any(|program| self.shard.memory().usage(program.owner).0 > 0) {
             at_most(SWEEP);

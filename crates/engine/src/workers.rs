@@ -8,12 +8,14 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use millrace_steer::Groups;
+
 use crate::command::Command;
-use crate::io::IoHandle;
+use crate::io::{IoHandle, Switch};
 use crate::worker::ring;
 
 /// How long a worker may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One worker.
 pub(crate) struct Handle {
@@ -65,6 +67,43 @@ impl Workers {
         answers.collect()
     }
 
+    /// Has the I/O threads go by other groups: for each of them, how far the queue of each shard had been written until then.
+    pub(crate) fn switch(&self, groups: &Groups) -> Result<Vec<Vec<usize>>, i32> {
+        let (sender, answers): (Vec<_>, Vec<_>) = self.io.iter().map(|_| mpsc::channel()).unzip();
+        for (handle, positions) in self.io.iter().zip(sender) {
+            let groups = groups.clone();
+            // If the thread is gone it does not answer.
+            let _ = handle.switches.send(Switch { groups, positions });
+            handle.orders.switch.store(true, Ordering::SeqCst);
+            ring(handle.doorbell.as_fd());
+        }
+        let answers = answers
+            .into_iter()
+            .map(|answer| answer.recv_timeout(PATIENCE).map_err(|_| libc::EIO));
+        answers.collect()
+    }
+
+    /// Commands one of them.
+    pub(crate) fn tell(&self, shard: u16, command: Command) {
+        if let Some(handle) = self.shards.get(usize::from(shard)) {
+            // As for all.
+            let _ = handle.commands.send(command);
+            ring(handle.doorbell.as_fd());
+        }
+    }
+
+    /// What each bucket has had, by all I/O threads.
+    pub(crate) fn load(&self) -> Vec<u64> {
+        let mut load = Vec::new();
+        for handle in &self.io {
+            load.resize(handle.load.len(), 0);
+            for (sum, count) in load.iter_mut().zip(handle.load.iter()) {
+                *sum += count.load(Ordering::Relaxed);
+            }
+        }
+        load
+    }
+
     /// Whether they have ended: all of them, as they do when told to; or one, which it should not.
     pub(crate) fn have_ended(&self, told: bool) -> bool {
         let mut handles = self.shards.iter();
@@ -95,7 +134,7 @@ impl Workers {
         }
         // What the shards have said last is still to be sent.
         for handle in self.io.drain(..) {
-            handle.stop.store(true, Ordering::Release);
+            handle.orders.stop.store(true, Ordering::Release);
             ring(handle.doorbell.as_fd());
             if handle.thread.join().is_err() {
                 return Err(io::Error::other("an I/O thread panicked"));

@@ -259,10 +259,11 @@ impl Engine {
             + shard
     }
 
-    /// The shard for a new socket of the thread of this number: the threads and processes of a program spread over all.
+    /// The shard for a new socket of the thread of this number: the threads and processes of a program spread over all that serve.
     pub fn shard_for(&self, thread: u32) -> u32 {
         let process = self.process.load(Ordering::Relaxed);
-        process.wrapping_add(thread) % self.region.geometry().shards
+        let serving = self.region.header().serving.0.load(Ordering::Relaxed);
+        process.wrapping_add(thread) % serving.clamp(1, self.region.geometry().shards)
     }
 
     /// Contexts of this process for each shard.

@@ -6,8 +6,10 @@
 //! frames to the old owner, which hands them on.
 //!
 //! What moves is connections that a program has, or had. What is about to begin or as good as over stays where it is, and so does a connection whose port the
-//! program had bound or for which there is no room: such flows are pinned.
+//! program had bound or for which there is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all that there are are pinned
+//! ([`Shard::give_new`]), which is what engines do.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use millrace_tcp::Instant;
@@ -16,7 +18,7 @@ use crate::memory::Memory;
 use crate::neighbour::Handle;
 use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
-use crate::steer::Steer;
+use crate::steer::{Flow, Steer};
 use crate::table::{Place, Tuple};
 
 #[cfg(doc)]
@@ -27,7 +29,7 @@ pub struct Parcel {
     buckets: Vec<usize>,
     streams: Vec<Moved>,
     /// Flows of these buckets that are elsewhere, and in which shard.
-    pins: Vec<(Tuple, u16)>,
+    pins: Vec<(Flow, u16)>,
     /// Listeners that have answered with SYN cookies, and until when these may come back.
     cookies: Vec<(SocketAddr, Instant)>,
 }
@@ -49,7 +51,23 @@ pub struct Taken {
     pub refused: Vec<Moved>,
 }
 
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = (self.buckets.len(), self.streams.len(), self.pins.len());
+        write!(
+            f,
+            "{} buckets, {} connections, {} pins",
+            count.0, count.1, count.2
+        )
+    }
+}
+
 impl Parcel {
+    /// The buckets that it is of.
+    pub fn buckets(&self) -> &[usize] {
+        &self.buckets
+    }
+
     /// How many connections are in it.
     pub fn len(&self) -> usize {
         self.streams.len()
@@ -77,32 +95,22 @@ impl<M: Memory> Shard<M> {
             for &bucket in buckets {
                 steer.groups.assign(bucket, to);
             }
+            steer.groups.recount();
         }
     }
 
-    /// Sockets for datagrams that only this shard knows of because their flow is in one of these buckets: others are to stand in for them
-    /// ([`Shard::stand_in_datagram`]) before it goes.
-    pub fn datagrams_in(&self, buckets: &[usize]) -> Vec<SocketId> {
-        let Some(steer) = &self.config.steer else {
-            return Vec::new();
-        };
-        let chosen = chosen(steer, buckets);
-        let found = self.udp.table.iter().filter(|(tuple, _)| chosen(tuple));
-        found
-            .filter_map(|(_, place)| {
-                let Place::Stream(index) = place else {
-                    return None;
-                };
-                match &self.sockets.get(index)?.kind {
-                    Kind::Datagram(datagram)
-                        if datagram.home.is_none() && !datagram.bound_by_program =>
-                    {
-                        Some(SocketId::new(index, self.sockets.generation(index)))
-                    }
-                    _ => None,
-                }
-            })
-            .collect()
+    /// Flows of datagram sockets that only this shard knows of.
+    fn datagrams_in(&self, chosen: &impl Fn(&Tuple) -> bool) -> impl Iterator<Item = Flow> {
+        let flows = self.udp.table.iter().filter(|(tuple, _)| chosen(tuple));
+        flows.filter_map(|(tuple, place)| {
+            let Place::Stream(index) = place else {
+                return None;
+            };
+            match &self.sockets.get(index)?.kind {
+                Kind::Datagram(datagram) if datagram.is_only_here() => Some(Flow::datagrams(tuple)),
+                _ => None,
+            }
+        })
     }
 
     /// Gives these buckets, those of them that are this shard's, to another, which expects them. `None` while something is about to leave: to be asked again after a
@@ -111,6 +119,21 @@ impl<M: Memory> Shard<M> {
         if self.stalled.is_some() || !self.replies.is_empty() {
             return None;
         }
+        self.wrap(buckets, to, |shard, index| shard.may_move(index))
+    }
+
+    /// As [`Shard::give`], for flows to come alone: those that there are stay, and are pinned. Nothing that they are about to send is in the way. None without
+    /// other shards.
+    pub fn give_new(&mut self, buckets: &[usize], to: u16) -> Option<Parcel> {
+        self.wrap(buckets, to, |_, _| false)
+    }
+
+    fn wrap(
+        &mut self,
+        buckets: &[usize],
+        to: u16,
+        may_move: impl Fn(&Self, u32) -> bool,
+    ) -> Option<Parcel> {
         let steer = self.config.steer.as_ref()?;
         let own = steer.own;
         let mut buckets = buckets.to_vec();
@@ -125,12 +148,13 @@ impl<M: Memory> Shard<M> {
         let mut streams = Vec::new();
         for (tuple, place) in here {
             match place {
-                Place::Stream(index) if self.may_move(index) => {
+                Place::Stream(index) if may_move(self, index) => {
                     streams.extend(self.take_out(index));
                 }
-                _ => pins.push((tuple, own)),
+                _ => pins.push((Flow::stream(tuple), own)),
             }
         }
+        pins.extend(self.datagrams_in(&chosen).map(|flow| (flow, own)));
         self.counters.connections_given += streams.len() as u64;
         let cookies = self.sockets.iter().filter_map(|(_, socket)| {
             let Kind::Listener(listener) = &socket.kind else {
@@ -158,10 +182,10 @@ impl<M: Memory> Shard<M> {
             };
         };
         self.assign(&parcel.buckets, own);
-        for (tuple, shard) in parcel.pins {
+        for (flow, shard) in parcel.pins {
             if shard != own {
                 // They were counted where they were.
-                self.pins.insert(tuple, shard, usize::MAX);
+                self.pins.insert(flow, shard, usize::MAX);
             }
         }
         for (local, until) in parcel.cookies {
@@ -175,7 +199,7 @@ impl<M: Memory> Shard<M> {
                 Err(moved) => {
                     taken.refused.push(moved);
                     if let Some(tuple) = tuple {
-                        self.pins.insert(tuple, from, usize::MAX);
+                        self.pins.insert(Flow::stream(tuple), from, usize::MAX);
                     }
                 }
             }

@@ -59,4 +59,4 @@ pub use socket::{
     AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,
     SocketInfo, SocketState, TCP_INFO_LEN, View, ViewFlags,
 };
-pub use steer::{Arrival, Steer, Stray};
+pub use steer::{Arrival, Flow, Steer, Stray};

@@ -71,12 +71,12 @@ pub struct Bound {
 pub struct Near {
     /// Which one it is.
     pub own: u16,
-    /// How many there are.
+    /// How many serve: the first ones.
     pub shards: u16,
 }
 
 impl Near {
-    /// Whether each shard has as many of these.
+    /// Whether each shard that serves has as many of these, and no other has any.
     fn is_even<'a>(self, listening: impl Iterator<Item = &'a Bound>) -> bool {
         let mut counts = [0u32; SHARDS_MAX];
         for bound in listening {
@@ -88,10 +88,12 @@ impl Near {
                 None => return false,
             }
         }
-        let counts = counts.get(..self.shards.into()).unwrap_or_default();
-        counts
-            .first()
-            .is_some_and(|first| *first > 0 && counts.iter().all(|count| count == first))
+        let Some((serving, others)) = counts.split_at_checked(self.shards.into()) else {
+            return false;
+        };
+        let first = serving.first().copied().unwrap_or(0);
+        let even = first > 0 && serving.iter().all(|count| *count == first);
+        even && others.iter().all(|count| *count == 0)
     }
 }
 
@@ -433,15 +435,15 @@ mod tests {
         let picks = |ports: &Ports, own| {
             let near = Some(Near { own, shards: 2 });
             let picked = (0..100).filter_map(|hash| ports.listener_near(local, hash, near));
-            let mut counts = [0; 4];
+            let mut counts = [0; 5];
             picked.for_each(|socket| counts[socket as usize] += 1);
             counts
         };
         for (socket, home, expected) in [
-            (0, 0, [[100, 0, 0, 0]; 2]),
-            (1, 0, [[50, 50, 0, 0]; 2]),
-            (2, 1, [[34, 33, 33, 0]; 2]),
-            (3, 1, [[50, 50, 0, 0], [0, 0, 50, 50]]),
+            (0, 0, [[100, 0, 0, 0, 0]; 2]),
+            (1, 0, [[50, 50, 0, 0, 0]; 2]),
+            (2, 1, [[34, 33, 33, 0, 0]; 2]),
+            (3, 1, [[50, 50, 0, 0, 0], [0, 0, 50, 50, 0]]),
         ] {
             let one = Bound {
                 reuse,
@@ -451,6 +453,14 @@ mod tests {
             ports.bind(80, one);
             assert_eq!([picks(&ports, 0), picks(&ports, 1)], expected);
         }
+        // One of a shard that serves no more gets as much as the others.
+        let one = Bound {
+            reuse,
+            home: Some(2),
+            ..bound(4, ANY, false, true)
+        };
+        ports.bind(80, one);
+        assert!(picks(&ports, 0).iter().all(|count| *count > 0));
     }
 
     const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;

@@ -24,7 +24,7 @@ use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Route, Routes};
 use crate::slab::Slab;
 use crate::socket::{Cookies, Marks, Socket, SocketId};
-use crate::steer::{Arrival, Pins, Stray};
+use crate::steer::{Arrival, Flow, Pins, Stray};
 use crate::table::{Table, Tuple};
 use crate::time_wait::TimeWaitTable;
 use crate::tuning::Crowd;
@@ -85,7 +85,7 @@ pub struct Shard<M: Memory> {
     /// Flows that belong here and are pinned to others.
     pub(crate) pins: Pins,
     /// Flows that belong to others, were pinned to us and are over.
-    pub(crate) unpinned: Vec<Tuple>,
+    pub(crate) unpinned: Vec<Flow>,
 }
 
 /// What is in use now: all zero when nothing is open and nothing is left of what was.
@@ -373,7 +373,7 @@ impl<M: Memory> Shard<M> {
         if let Some(steer) = &self.config.steer
             && !steer.is_own(tuple)
         {
-            self.unpinned.push(*tuple);
+            self.unpinned.push(Flow::stream(*tuple));
         }
     }
 

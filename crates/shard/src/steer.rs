@@ -29,6 +29,11 @@ impl Steer {
         self.owner(tuple) == self.own
     }
 
+    /// Whether it has no bucket: it begins nothing for others, and what it opens itself is pinned where its tag leads.
+    pub fn has_none(&self) -> bool {
+        !self.groups.has(self.own)
+    }
+
     /// Whether that is not known yet.
     pub fn is_awaited(&self, tuple: &Tuple) -> bool {
         self.owner(tuple) == NOBODY
@@ -45,6 +50,8 @@ pub enum Arrival {
     ByTag,
     /// From another shard, because the flow is pinned here: it goes no further.
     ByPin,
+    /// Back from the shard that it was pinned to, which has the flow no more: the pin goes.
+    Back,
     /// From another shard, which has taken it in too.
     Copy,
     /// From another shard of this host: no frame, but a datagram between two sockets of it (`crate::datagram`).
@@ -63,6 +70,7 @@ impl Arrival {
             Arrival::Link,
             Arrival::ByTag,
             Arrival::ByPin,
+            Arrival::Back,
             Arrival::Copy,
             Arrival::Local,
         ]
@@ -83,35 +91,67 @@ pub enum Stray {
     Awaited,
 }
 
-/// Flows that belong here by their tag and are another shard's: the program chose their port.
+/// A flow that is pinned, or was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flow {
+    /// Its ends.
+    pub tuple: Tuple,
+    /// Whether it is of UDP.
+    pub datagrams: bool,
+}
+
+impl Flow {
+    /// One of TCP.
+    pub fn stream(tuple: Tuple) -> Flow {
+        Flow {
+            tuple,
+            datagrams: false,
+        }
+    }
+
+    /// One of UDP.
+    pub fn datagrams(tuple: Tuple) -> Flow {
+        Flow {
+            tuple,
+            datagrams: true,
+        }
+    }
+}
+
+/// Flows that belong here by their tag and are another shard's: the program chose their port, or they were there before their bucket moved.
 #[derive(Default)]
 pub struct Pins {
-    shards: BTreeMap<Tuple, u16>,
+    shards: BTreeMap<Flow, u16>,
 }
 
 impl Pins {
     /// Pins a flow; false when it is another shard's already, or there are `limit` of them.
-    pub fn insert(&mut self, tuple: Tuple, shard: u16, limit: usize) -> bool {
-        match self.shards.get(&tuple) {
+    pub fn insert(&mut self, flow: Flow, shard: u16, limit: usize) -> bool {
+        match self.shards.get(&flow) {
             Some(other) => *other == shard,
             None if self.shards.len() >= limit => false,
             None => {
-                self.shards.insert(tuple, shard);
+                self.shards.insert(flow, shard);
                 true
             }
         }
     }
 
     /// Undoes it.
-    pub fn remove(&mut self, tuple: &Tuple, shard: u16) {
-        if self.get(tuple) == Some(shard) {
-            self.shards.remove(tuple);
+    pub fn remove(&mut self, flow: &Flow, shard: u16) {
+        if self.get(flow) == Some(shard) {
+            self.shards.remove(flow);
         }
     }
 
+    /// Undoes it, whoever has the flow.
+    pub fn forget(&mut self, flow: &Flow) {
+        self.shards.remove(flow);
+    }
+
     /// Takes those out that are chosen.
-    pub fn take(&mut self, chosen: impl Fn(&Tuple) -> bool) -> Vec<(Tuple, u16)> {
-        let taken = self.shards.extract_if(.., |tuple, _| chosen(tuple));
+    pub fn take(&mut self, chosen: impl Fn(&Tuple) -> bool) -> Vec<(Flow, u16)> {
+        let taken = self.shards.extract_if(.., |flow, _| chosen(&flow.tuple));
         taken.collect()
     }
 
@@ -121,8 +161,8 @@ impl Pins {
     }
 
     /// Who has the flow.
-    pub fn get(&self, tuple: &Tuple) -> Option<u16> {
-        self.shards.get(tuple).copied()
+    pub fn get(&self, flow: &Flow) -> Option<u16> {
+        self.shards.get(flow).copied()
     }
 }
 
@@ -135,14 +175,15 @@ mod tests {
     #[test]
     fn a_pinned_flow_is_one_shards() {
         let mut pins = Pins::default();
-        let flow = {
+        let tuple = {
             let end = |text: &str| text.parse::<SocketAddr>().unwrap();
             Tuple::new(end("10.0.0.1:5000"), end("10.0.0.2:80")).unwrap()
         };
+        let flow = Flow::stream(tuple);
         assert!(pins.insert(flow, 1, 1));
         assert!(pins.insert(flow, 1, 1), "once more changes nothing");
         assert!(!pins.insert(flow, 2, 1));
-        assert!(!pins.insert(flow.reversed(), 2, 1), "the limit");
+        assert!(!pins.insert(Flow::datagrams(tuple), 2, 1), "the limit");
         pins.remove(&flow, 2);
         assert_eq!(pins.get(&flow), Some(1));
         pins.remove(&flow, 1);

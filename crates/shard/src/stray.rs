@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::route::Route;
 use crate::shard::Shard;
-use crate::socket::SocketId;
-use crate::steer::{Arrival, Steer, Stray};
+use crate::socket::{Kind, SocketId};
+use crate::steer::{Arrival, Flow, Steer, Stray};
 use crate::table::Tuple;
 
 impl<M: Memory> Shard<M> {
@@ -70,7 +70,14 @@ impl<M: Memory> Shard<M> {
             // Who handed it over by its tag may not know yet that the flow has gone on.
             Arrival::Link | Arrival::ByTag if owner != steer.own => Some((owner, Arrival::ByTag)),
             Arrival::Link | Arrival::ByTag => {
-                self.pins.get(tuple).map(|shard| (shard, Arrival::ByPin))
+                let shard = self.pins.get(&Flow::stream(*tuple));
+                shard.map(|shard| (shard, Arrival::ByPin))
+            }
+            // Over here, which the owner will hear of; it may be the first of another with the same ends.
+            Arrival::ByPin if owner != steer.own && owner != NOBODY => Some((owner, Arrival::Back)),
+            Arrival::Back => {
+                self.pins.forget(&Flow::stream(*tuple));
+                None
             }
             Arrival::ByPin | Arrival::Copy | Arrival::Local => None,
         };
@@ -91,13 +98,45 @@ impl<M: Memory> Shard<M> {
 
     /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its tag, if that is another: the flow must be pinned there
     /// before. None too for what it would refuse.
-    pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Tuple)> {
+    pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
         let steer = self.config.steer.as_ref()?;
         let (local, remote, _) = self.ends(self.check(id).ok()?, remote).ok()?;
         let tuple = Tuple::new(local, remote)?;
         let owner = steer.owner(&tuple);
         let elsewhere = owner != steer.own && owner != NOBODY;
-        (local.port() != 0 && elsewhere).then_some((owner, tuple))
+        (local.port() != 0 && elsewhere).then_some((owner, Flow::stream(tuple)))
+    }
+
+    /// The flow of a connection that was just opened, or of a socket for datagrams that was just connected, by a shard without buckets: before it sends anything it is to be pinned
+    /// at this other shard.
+    pub fn opened_elsewhere(&self, id: SocketId) -> Option<(u16, Flow)> {
+        let steer = self.config.steer.as_ref()?;
+        if !steer.has_none() {
+            return None;
+        }
+        let socket = self.sockets.get(self.check(id).ok()?)?;
+        let flow = match &socket.kind {
+            Kind::Stream(stream) => Flow::stream(stream.tuple),
+            Kind::Datagram(datagram) if datagram.is_only_here() => {
+                Flow::datagrams(Tuple::new(datagram.local, datagram.remote?)?)
+            }
+            _ => return None,
+        };
+        let owner = steer.owner(&flow.tuple);
+        (owner != NOBODY && owner != steer.own).then_some((owner, flow))
+    }
+
+    /// Whose a flow is by its tag, as far as is known here: another shard that should know of it. None if that is this one, or nobody yet.
+    pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
+        let steer = self.config.steer.as_ref()?;
+        let owner = steer.owner(&flow.tuple);
+        (owner != NOBODY && owner != steer.own).then_some(owner)
+    }
+
+    /// Whether a flow's bucket is on its way here.
+    pub fn is_awaited(&self, flow: &Flow) -> bool {
+        let steer = self.config.steer.as_ref();
+        steer.is_some_and(|steer| steer.is_awaited(&flow.tuple))
     }
 
     /// Whether answers to the connection that [`Shard::connect_bound`] would begin come to another shard, which knows nothing of it unless the flow is pinned there. What
@@ -112,16 +151,20 @@ impl<M: Memory> Shard<M> {
     ///
     /// # Errors
     /// [`Error::AddressNotAvailable`] when there is such a connection already, or may be for all that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
-    pub fn pin(&mut self, tuple: Tuple, shard: u16) -> Result<(), Error> {
-        let awaited = |steer: &Steer| steer.is_awaited(&tuple);
+    pub fn pin(&mut self, flow: Flow, shard: u16) -> Result<(), Error> {
+        let awaited = |steer: &Steer| steer.is_awaited(&flow.tuple);
         if self.config.steer.as_ref().is_some_and(awaited) {
             return Err(Error::AddressNotAvailable);
         }
-        if self.table.get(&tuple).is_some() || self.pins.get(&tuple).is_some_and(|at| at != shard) {
+        let table = match flow.datagrams {
+            false => &self.table,
+            true => &self.udp.table,
+        };
+        if table.get(&flow.tuple).is_some() || self.pins.get(&flow).is_some_and(|at| at != shard) {
             return Err(Error::AddressNotAvailable);
         }
         let limit = self.config.limits.sockets as usize;
-        if self.pins.insert(tuple, shard, limit) {
+        if self.pins.insert(flow, shard, limit) {
             Ok(())
         } else {
             Err(Error::NoMemory)
@@ -129,12 +172,21 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Undoes [`Shard::pin`].
-    pub fn unpin(&mut self, tuple: &Tuple, shard: u16) {
-        self.pins.remove(tuple, shard);
+    pub fn unpin(&mut self, flow: &Flow, shard: u16) {
+        self.pins.remove(flow, shard);
     }
 
     /// Flows that belong to another shard by their tag and are over here: what was pinned there for them can go.
-    pub fn take_unpinned(&mut self) -> Vec<Tuple> {
-        std::mem::take(&mut self.unpinned)
+    pub fn take_unpinned(&mut self) -> Vec<Flow> {
+        let mut over = std::mem::take(&mut self.unpinned);
+        // One in TIME-WAIT may have begun anew, with the same ends.
+        over.retain(|flow| {
+            let table = match flow.datagrams {
+                false => &self.table,
+                true => &self.udp.table,
+            };
+            table.get(&flow.tuple).is_none()
+        });
+        over
     }
 }

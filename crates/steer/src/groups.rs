@@ -71,6 +71,17 @@ impl Groups {
         }
     }
 
+    /// Whether a group has a bucket.
+    pub fn has(&self, group: u16) -> bool {
+        self.buckets.contains(&group)
+    }
+
+    /// Forgets the last groups if they have no bucket any more: as many groups are left as the buckets name.
+    pub fn recount(&mut self) {
+        let named = self.buckets.iter().filter(|group| **group != NOBODY);
+        self.count = named.max().map_or(1, |last| last + 1);
+    }
+
     /// Takes a bucket out of its group, to be assigned again.
     pub fn release(&mut self, bucket: usize) {
         if let Some(at) = self.buckets.get_mut(bucket) {
@@ -112,5 +123,9 @@ mod tests {
         assert_eq!((groups.of_bucket(2), groups.of_bucket(4)), (Some(2), None));
         groups.release(1);
         assert_eq!((groups.count(), groups.of(1)), (3, NOBODY));
+        assert!(groups.has(2) && !groups.has(3));
+        groups.assign(2, 0);
+        groups.recount();
+        assert_eq!((groups.count(), groups.has(2)), (2, false));
     }
 }

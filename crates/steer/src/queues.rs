@@ -109,6 +109,12 @@ impl Inbound {
         Some((queue, word, body))
     }
 
+    /// Whether all has been returned that was in the queues when their writers were at these positions.
+    pub fn has_passed(&self, positions: &[usize]) -> bool {
+        let mut each = self.readers.iter().zip(positions);
+        each.all(|(reader, position)| reader.has_passed(*position))
+    }
+
     /// Has the record that was returned last returned once more, before any other of its queue.
     pub fn again(&mut self) {
         if let Some(reader) = self.readers.get_mut(self.last) {
@@ -137,6 +143,11 @@ impl Outbound {
         let done = writer.write(word, body);
         self.written |= u64::from(done) << queue;
         done
+    }
+
+    /// Where each queue has been written up to.
+    pub fn positions(&self) -> Vec<usize> {
+        self.writers.iter().map(Writer::position).collect()
     }
 
     /// Gives the readers what was written; returns which queues that were, a bit each.

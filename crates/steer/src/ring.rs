@@ -164,6 +164,16 @@ impl Writer {
         true
     }
 
+    /// Where the ring has been written up to: to be compared with how far it has been read.
+    pub fn position(&self) -> usize {
+        self.tail
+    }
+
+    /// Whether all has been read, and given back, that was written before this position.
+    pub fn is_read_up_to(&self, position: usize) -> bool {
+        self.ring.head.0.load(Ordering::Acquire) >= position
+    }
+
     /// Gives the reader what was written.
     pub fn commit(&mut self) {
         self.ring.tail.0.store(self.tail, Ordering::Release);
@@ -213,6 +223,11 @@ impl Reader {
         self.taken = 0;
     }
 
+    /// Whether all has been returned that was written before this position of the writer's.
+    pub fn has_passed(&self, position: usize) -> bool {
+        self.head + self.taken >= position
+    }
+
     /// Whether there is nothing to read.
     pub fn is_empty(&mut self) -> bool {
         let start = self.head + self.taken;
@@ -236,6 +251,23 @@ mod tests {
         assert_eq!(reader.next(), Some((7, &b"seven"[..])));
         assert_eq!(reader.next(), Some((8, &b""[..])));
         assert!(reader.next().is_none() && reader.is_empty());
+    }
+
+    #[test]
+    fn positions_say_how_far_it_was_read() {
+        let (mut writer, mut reader) = ring(1 << 20);
+        assert!(reader.has_passed(writer.position()) && writer.is_read_up_to(writer.position()));
+        assert!(writer.write(7, [b"seven"]));
+        writer.commit();
+        let position = writer.position();
+        assert!(!reader.has_passed(position));
+        assert!(writer.write(8, [b"eight"]));
+        writer.commit();
+        assert!(reader.next().is_some());
+        assert!(reader.has_passed(position), "it was returned");
+        assert!(!writer.is_read_up_to(position), "and is still in use");
+        assert!(reader.next().is_some());
+        assert!(writer.is_read_up_to(position) && !reader.has_passed(writer.position() + 1));
     }
 
     #[test]

@@ -21,9 +21,14 @@ pub struct Engine {
 impl Engine {
     /// Starts one on the world's link.
     pub fn up(world: &World) -> Result<Engine> {
+        Engine::up_with(world, &[])
+    }
+
+    /// Likewise, with these flags more.
+    pub fn up_with(world: &World, more: &[&str]) -> Result<Engine> {
         let name = format!("e2e-{}", std::process::id());
         let mut up = world.millrace(&["up", "--name", &name]);
-        up.args(world.link_arguments());
+        up.args(world.link_arguments()).args(more);
         world.start_on_subject(up)?.wait(seconds(20))?.success()?;
         Ok(Engine { name })
     }

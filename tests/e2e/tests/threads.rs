@@ -2,7 +2,8 @@
 
 use millrace_e2e::engine::{self, Engine};
 use millrace_e2e::{
-    Link, Result, SUBJECT, World, bail, ensure, on_millrace, scenario, seconds, wait_until,
+    Link, PEER, Process, Result, SUBJECT, World, bail, compile, ensure, on_millrace, scenario,
+    seconds, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -30,6 +31,10 @@ fn what_makes_no_sense_is_refused_with_a_way_out(world: &World) -> Result<()> {
         (
             "--loopback --topology pipeline",
             "there is none without --link",
+        ),
+        (
+            "--shards-max 2 --topology rtc",
+            "--shards-max is for a pipeline",
         ),
         ("--cores 0,0 --shards 2", "core 0 twice"),
         ("--cores 4095", "core 4095; this process may use"),
@@ -88,6 +93,116 @@ fn auto_makes_a_pipeline_for_want_of_queues() {
         let words: Vec<&str> = line.split(' ').collect();
         world.run_on_peer(&words, seconds(60))?.success()?;
         server.stop(Signal::TERM, seconds(15)).map(drop)
+    });
+}
+
+/// What `millrace scale` shows of each shard, after it was asked for so many.
+fn scale(world: &World, shards: Option<u16>) -> Result<Vec<Value>> {
+    let mut scale = world.millrace(&["scale", "--json"]);
+    if let Some(shards) = shards {
+        scale.args(["--shards", &shards.to_string()]);
+    }
+    let ended = world.start_on_subject(scale)?.wait(seconds(20))?;
+    Ok(serde_json::from_slice(&ended.success()?.stdout)?)
+}
+
+/// What came by the queues of each shard.
+fn frames_of_shards(world: &World) -> Result<Vec<u64>> {
+    let counters = engine::counters(world)?;
+    let shards = counters["shards"].as_array().into_iter().flatten();
+    let frames = shards.filter_map(|shard| shard["worker"]["frames_in"].as_u64());
+    Ok(frames.collect())
+}
+
+/// Programs on both sides go on talking while shards come and go: nothing is lost, and in the end those that serve no more are empty.
+#[test]
+fn shards_come_and_go_while_connections_go_on() {
+    scenario::run_on_pipeline(Link::Tap, 1, 2, |world| {
+        let up = Engine::up_with(world, &["--shards-max", "3"])?;
+        let script = compile::script("scaled.py");
+        let (peer, subject) = (PEER.to_string(), SUBJECT.to_string());
+        let words = |what, address| [PYTHON, "-u", &script, what, address];
+        let servers = [
+            world.start_on_subject(up.run(&words("serve", &subject)))?,
+            world.peer(&words("serve", &peer))?,
+        ];
+        wait_until("the servers listen", seconds(20), || {
+            Ok(servers
+                .iter()
+                .all(|server| server.stdout().contains("ready")))
+        })?;
+        let talkers = [
+            world.peer(&words("talk", &subject))?,
+            world.start_on_subject(up.run(&words("talk", &peer)))?,
+        ];
+        let said = |talker: &Process| talker.stdout().lines().count();
+        let go_on = || {
+            let before = talkers.each_ref().map(said);
+            wait_until("they talk on", seconds(60), || {
+                let now = talkers.each_ref().map(said);
+                Ok(now
+                    .iter()
+                    .zip(before)
+                    .all(|(now, before)| *now >= before + 2))
+            })
+        };
+        go_on()?;
+        for count in [3, 1, 2, 3, 1, 2, 1] {
+            let shards = scale(world, Some(count))?;
+            let has_some = |shard: &Value| shard["buckets"].as_u64() > Some(100);
+            let have: Vec<bool> = shards.iter().map(has_some).collect();
+            let expected: Vec<bool> = (0..3).map(|shard| shard < count).collect();
+            ensure!(have == expected, "with {count}: {shards:?}");
+            let before = frames_of_shards(world)?;
+            go_on()?;
+            let after = frames_of_shards(world)?;
+            let busy: Vec<bool> = after
+                .iter()
+                .zip(before)
+                .map(|(now, before)| *now > before)
+                .collect();
+            ensure!(busy == expected, "with {count}: {after:?}");
+        }
+        for talker in talkers {
+            let text = talker.stop(Signal::TERM, seconds(60))?.success()?.text();
+            ensure!(text.ends_with("all as sent\n"), "{text}");
+        }
+        for server in servers {
+            server.stop(Signal::KILL, seconds(15))?;
+        }
+        wait_until("two shards are empty", seconds(90), || {
+            let shards = scale(world, None)?;
+            Ok(shards[1..].iter().all(|shard| shard["state"] == "idle"))
+        })?;
+        let counters = engine::counters(world)?;
+        let shards = counters["shards"].as_array().into_iter().flatten();
+        for shard in shards {
+            ensure!(shard["worker"]["handed_dropped"] == 0, "{shard}");
+        }
+        up.down(world)
+    });
+}
+
+/// Where the shards own the queues there is nobody to send new flows elsewhere; and no more shards serve than there are.
+#[test]
+fn what_cannot_be_scaled_is_said() {
+    let refused = |world: &World, shards: &str| -> Result<String> {
+        let scale = world.millrace(&["scale", "--shards", shards]);
+        let ended = world.start_on_subject(scale)?.wait(seconds(20))?;
+        ensure!(ended.status.code() == Some(125), "{ended:?}");
+        Ok(ended.error_text())
+    };
+    scenario::run_over(Link::Tap, 2, |world| {
+        let up = Engine::up(world)?;
+        let said = refused(world, "1")?;
+        ensure!(said.contains("start it with --shards-max N"), "{said}");
+        up.down(world)
+    });
+    scenario::run_on_pipeline(Link::Tap, 1, 1, |world| {
+        let up = Engine::up_with(world, &["--shards-max", "2"])?;
+        let said = refused(world, "3")?;
+        ensure!(said.contains("start it with --shards-max 3"), "{said}");
+        up.down(world)
     });
 }
 

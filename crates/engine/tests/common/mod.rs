@@ -35,6 +35,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         link,
         ephemeral: false,
         shards,
+        shards_max: None,
         topology: Topology::Auto,
         io_threads: None,
         cores: Vec::new(),

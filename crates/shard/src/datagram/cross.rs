@@ -13,6 +13,7 @@ use crate::memory::Memory;
 use crate::reply::Reply;
 use crate::shard::Shard;
 use crate::socket::Kind;
+use crate::steer::Flow;
 use crate::table::Tuple;
 
 /// Datagrams that wait to be handed over; more are dropped.
@@ -41,8 +42,11 @@ impl<M: Memory> Shard<M> {
     /// The other shard that may have a socket for a datagram between two sockets of this host that is no socket's here.
     pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
         let steer = self.config.steer.as_ref()?;
-        let owner = steer.owner(receiver);
-        (owner != steer.own && owner != NOBODY).then_some(owner)
+        match steer.owner(receiver) {
+            NOBODY => None,
+            owner if owner != steer.own => Some(owner),
+            _ => self.pins.get(&Flow::datagrams(*receiver)),
+        }
     }
 
     /// Queues a datagram for another shard, or for all others.
@@ -123,6 +127,9 @@ impl<M: Memory> Shard<M> {
         }
         match self.find_datagram(&tuple) {
             Some(index) => self.store_datagram(index, &arrived, payload),
+            None if let Some(shard) = self.pins.get(&Flow::datagrams(tuple)) => {
+                self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
+            }
             None => {
                 self.counters.udp_no_port += 1;
                 let quoted = &payload[..payload.len().min(QUOTE_MAX)];

@@ -11,7 +11,7 @@ use crate::ip::Family;
 use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::socket::{Device, Kind, Socket};
-use crate::steer::{Arrival, Stray};
+use crate::steer::{Arrival, Flow, Stray};
 use crate::table::{Pair, Place, Tuple};
 
 /// An IP packet with a datagram in it.
@@ -130,7 +130,14 @@ impl<M: Memory> Shard<M> {
                 self.stray = Some(Stray::Awaited);
                 return true;
             }
-            (Arrival::Link, None) if owner != steer.own => Some((owner, Arrival::ByTag)),
+            // Who handed it over by its tag may not know yet that the flow has gone on.
+            (Arrival::Link | Arrival::ByTag, None) if owner != steer.own => {
+                Some((owner, Arrival::ByTag))
+            }
+            (Arrival::Link | Arrival::ByTag, None) => {
+                let shard = self.pins.get(&Flow::datagrams(*tuple));
+                shard.map(|shard| (shard, Arrival::ByPin))
+            }
             _ => None,
         };
         let Some((shard, arrival)) = to else {

@@ -133,6 +133,11 @@ impl Datagram {
 }
 
 impl Datagram {
+    /// Whether no other shard has anything that stands in for it: its port was chosen for it.
+    pub fn is_only_here(&self) -> bool {
+        self.home.is_none() && !self.bound_by_program
+    }
+
     pub fn view(&self, marks: Marks) -> View {
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let (read_shut, write_shut) = (

@@ -12,6 +12,7 @@ use crate::ports::{Bound, Ports};
 use crate::route::Route;
 use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Options, Socket, SocketId};
+use crate::steer::{Flow, Steer};
 use crate::table::{Place, Tuple};
 
 /// Where a socket is that is not bound.
@@ -253,11 +254,12 @@ impl<M: Memory> Shard<M> {
         self.leave_peer(index);
         if local.port() == 0 {
             let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
-            // A port that we choose brings the answers to this shard.
+            // A port that we choose brings the answers to this shard, if any does.
             let steer = self.config.steer.clone();
+            let anywhere = steer.as_ref().is_none_or(Steer::has_none);
             let own = |port| {
-                let tuple = ends.with_local_port(port);
-                steer.as_ref().is_none_or(|steer| steer.is_own(&tuple))
+                let is_own = |steer: &Steer| steer.is_own(&ends.with_local_port(port));
+                anywhere || steer.as_ref().is_some_and(is_own)
             };
             let any = match self.datagram_of(index)?.1.local.ip() {
                 address if address.is_unspecified() => local.ip(),
@@ -298,7 +300,7 @@ impl<M: Memory> Shard<M> {
     fn must_change_port(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
         let chosen = self
             .datagram_of(index)
-            .is_ok_and(|(_, datagram)| !datagram.bound_by_program && datagram.home.is_none());
+            .is_ok_and(|(_, datagram)| datagram.is_only_here());
         let steer = self.config.steer.as_ref();
         let tuple = Tuple::new(local, remote).filter(|_| chosen && local.port() != 0);
         steer
@@ -336,6 +338,7 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let (local, bound) = (datagram.local, datagram.bound);
+        let only_here = datagram.is_only_here();
         let Some(remote) = datagram.remote else {
             return;
         };
@@ -360,6 +363,14 @@ impl<M: Memory> Shard<M> {
         });
         if let Some(other) = other {
             self.udp.table.insert(tuple, Place::Stream(other.socket));
+        } else if only_here
+            && self
+                .config
+                .steer
+                .as_ref()
+                .is_some_and(|steer| !steer.is_own(&tuple))
+        {
+            self.unpinned.push(Flow::datagrams(tuple));
         }
     }
 

@@ -16,6 +16,7 @@ use crate::segment::Fields;
 use crate::segment_in::largest_segment;
 use crate::send_ring::SendRing;
 use crate::shard::Shard;
+use crate::steer::{Flow, Steer};
 use crate::table::{Place, Tuple};
 use crate::tuning;
 use crate::wheel::Wheel;
@@ -233,12 +234,13 @@ impl<M: Memory> Shard<M> {
             let tuple = with_port(port);
             // What is on its way here may have it.
             let awaited = steer.as_ref().is_some_and(|steer| steer.is_awaited(&tuple));
-            !awaited && table.get(&tuple).is_none() && pins.get(&tuple).is_none()
+            !awaited && table.get(&tuple).is_none() && pins.get(&Flow::stream(tuple)).is_none()
         };
-        // A port that we choose brings the answers to this shard.
+        // A port that we choose brings the answers to this shard, if any does.
+        let anywhere = steer.as_ref().is_none_or(Steer::has_none);
         let own = |port| {
-            let steer = steer.as_ref();
-            steer.is_none_or(|steer| steer.is_own(&with_port(port)))
+            let is_own = |steer: &Steer| steer.is_own(&with_port(port));
+            anywhere || steer.as_ref().is_some_and(is_own)
         };
         let reusable = |port| match table.get(&with_port(port)) {
             Some(Place::TimeWait(at)) => time_wait

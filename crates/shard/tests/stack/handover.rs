@@ -7,7 +7,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use millrace_shard::{Error, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Usage};
 
 use crate::net::{A, ADDRESSES, B, OWNER};
-use crate::steering::{End, World, address_of, seeds, shards_of};
+use crate::steering::{End, Moves, World, address_of, seeds, shards_of};
 
 /// Connections to the second host, as many as are asked for, and those that its shards open, with the ends there second.
 fn connections(world: &mut World, seed: u64, count: u16) -> (Vec<[End; 2]>, Vec<End>) {
@@ -135,6 +135,44 @@ fn a_hand_over_loses_and_reorders_nothing() {
                 assert_eq!(again, 0, "seed {seed}: {}", socket.local);
             });
         }
+        finish(&mut world, &pairs, &listening, seed);
+    }
+}
+
+/// Buckets move for flows to come, and every connection stays where it is: pinned, wherever its bucket goes, until it is over.
+#[test]
+fn connections_stay_where_they_are_while_buckets_move_for_new_ones() {
+    for seed in seeds() {
+        let mut world = World::new(shards_of(seed), seed);
+        world.moves_of = Moves::NewFlows;
+        world.restless = 300;
+        let (pairs, listening) = connections(&mut world, seed, 24);
+        world.restless = 200;
+        world.transfer(&pairs, 60_000);
+        world.transfer(&back(&pairs), 60_000);
+        settle(&mut world);
+        assert!(world.moves > 20, "seed {seed}: {} moves", world.moves);
+        assert_eq!(count(&world, "connections_given"), 0, "seed {seed}");
+        let pinned = world.hosts[B]
+            .shards
+            .iter()
+            .map(|shard| shard.usage().pinned);
+        assert!(pinned.sum::<usize>() > 0, "seed {seed}");
+        finish(&mut world, &pairs, &listening, seed);
+    }
+}
+
+/// Both kinds of moves, in any order.
+#[test]
+fn buckets_move_with_their_connections_or_without() {
+    for seed in seeds() {
+        let mut world = World::new(shards_of(seed), seed);
+        world.moves_of = Moves::Either;
+        world.restless = 300;
+        let (pairs, listening) = connections(&mut world, seed, 24);
+        world.restless = 200;
+        world.transfer(&pairs, 60_000);
+        world.transfer(&back(&pairs), 60_000);
         finish(&mut world, &pairs, &listening, seed);
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_shard::{
-    AcceptQueue, Arrival, Error, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard, SocketId,
-    Steer, Stray, Tuple, ViewFlags,
+    AcceptQueue, Arrival, Error, Flow, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard,
+    SocketId, Steer, Stray, Tuple, ViewFlags,
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -26,6 +26,8 @@ struct Moving {
     /// What was given, and in how many rounds it arrives.
     parcel: Option<Parcel>,
     rounds: u32,
+    /// Connections that there are stay, and are pinned.
+    new_flows_only: bool,
 }
 
 /// A host of several shards, each with a queue of its port.
@@ -43,7 +45,7 @@ pub struct Host {
     /// What sockets that have moved are called now; none while they are on their way.
     names: BTreeMap<(usize, SocketId), Option<(usize, SocketId)>>,
     /// Flows that are over, by the shard that had them: told when nothing is on its way.
-    unpinned: Vec<(usize, Tuple)>,
+    unpinned: Vec<(usize, Flow)>,
 }
 
 impl Host {
@@ -77,7 +79,14 @@ impl Host {
     }
 
     /// Has a shard give buckets of its own to another; what it gives arrives after so many rounds. One after the other.
-    pub fn hand_over(&mut self, buckets: Vec<usize>, from: usize, to: usize, rounds: u32) {
+    pub fn hand_over(
+        &mut self,
+        buckets: Vec<usize>,
+        from: usize,
+        to: usize,
+        rounds: u32,
+        new_flows_only: bool,
+    ) {
         assert!(!self.is_moving() && from != to);
         self.shards[to].expect(&buckets);
         self.moving = Some(Moving {
@@ -86,6 +95,7 @@ impl Host {
             to,
             parcel: None,
             rounds,
+            new_flows_only,
         });
     }
 
@@ -103,7 +113,10 @@ impl Host {
             moving.rounds = moving.rounds.saturating_sub(1);
             if moving.parcel.is_none() {
                 let before: Vec<SocketId> = sockets(&mut self.shards[from], now);
-                moving.parcel = self.shards[from].give(&moving.buckets, to as u16);
+                moving.parcel = match moving.new_flows_only {
+                    true => self.shards[from].give_new(&moving.buckets, to as u16),
+                    false => self.shards[from].give(&moving.buckets, to as u16),
+                };
                 let after = sockets(&mut self.shards[from], now);
                 for gone in before.into_iter().filter(|id| !after.contains(id)) {
                     self.names.insert((from, gone), None);
@@ -218,6 +231,13 @@ fn ports(frame: &Flying) -> Option<(u16, u16)> {
     Some((segment.src_port, segment.dst_port))
 }
 
+/// What moves with buckets.
+pub enum Moves {
+    Everything,
+    NewFlows,
+    Either,
+}
+
 /// Two hosts, and a link that loses and reorders.
 pub struct World {
     pub hosts: [Host; 2],
@@ -232,6 +252,7 @@ pub struct World {
     /// How often buckets of the second host's begin to move when they may, in a thousand; and how often they have.
     pub restless: u64,
     pub moves: u32,
+    pub moves_of: Moves,
     flying: BTreeMap<(u64, u64), (usize, Flying)>,
     count: u64,
     /// The shard of the second host that has sent a segment of a flow, by the ports.
@@ -255,6 +276,7 @@ impl World {
             any_queue: true,
             restless: 0,
             moves: 0,
+            moves_of: Moves::Everything,
             flying: BTreeMap::new(),
             count: 0,
             senders: BTreeMap::new(),
@@ -285,7 +307,12 @@ impl World {
             .filter(|_| self.random.below(part) == 0)
             .collect();
         let rounds = self.random.below(20) as u32;
-        self.hosts[B].hand_over(buckets, from as usize, to as usize, rounds);
+        let new = match self.moves_of {
+            Moves::Everything => false,
+            Moves::NewFlows => true,
+            Moves::Either => self.random.below(2) == 0,
+        };
+        self.hosts[B].hand_over(buckets, from as usize, to as usize, rounds, new);
     }
 
     fn work(&mut self) {
@@ -604,7 +631,7 @@ fn opened_flows_stay_with_their_shard() {
                     SocketAddr::from((ADDRESSES[A], 80)),
                 )
                 .unwrap();
-                shard.pin(tuple, 99).is_err()
+                shard.pin(Flow::stream(tuple), 99).is_err()
             };
             host.shards.iter_mut().any(any)
         };

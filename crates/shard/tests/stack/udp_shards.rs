@@ -204,3 +204,43 @@ fn sockets_of_two_shards_of_one_host_speak_with_each_other() {
         first.input_handed(&flying.as_frame(), Arrival::Local, NOW);
     }
 }
+
+/// The port was chosen for its flow, so no other shard stands in for the socket: its flow is pinned when its bucket moves, until the socket has no such peer any more.
+#[test]
+fn a_connected_socket_hears_its_peer_when_its_bucket_has_moved() {
+    let mut shards = shards();
+    let remote = SocketAddr::new(ADDRESSES[0].into(), 53);
+    let id = shards[0].datagram(OWNER, &Options::default(), 0).unwrap();
+    shards[0].connect_datagram(id, remote).unwrap();
+    let port = shards[0].view(id).unwrap().local.port();
+    let all: Vec<usize> = (0..1024).collect();
+    shards[1].expect(&all);
+    let parcel = shards[0].give_new(&all, 1).expect("several shards");
+    shards[1].take(parcel, 0, NOW);
+    let flying = Flying::plain(frame(53, port, b"answer", |_| {}));
+    for queue in [1, 0] {
+        let handed = shards[queue].take_stray();
+        assert_eq!(handed, None);
+        shards[queue].input(&flying.as_frame(), NOW);
+        if queue == 1 {
+            let stray = Stray::Shard(0, Arrival::ByPin);
+            assert_eq!(shards[1].take_stray(), Some((stray, None)));
+            shards[0].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
+        }
+        assert_eq!(heard(&mut shards[0], id).unwrap(), b"answer");
+    }
+    // A shard without buckets opens flows all the same, and says whom to tell.
+    let other = shards[0].datagram(OWNER, &Options::default(), 0).unwrap();
+    shards[0].connect_datagram(other, remote).unwrap();
+    let (owner, flow) = shards[0].opened_elsewhere(other).expect("it has none");
+    assert_eq!((owner, flow.datagrams), (1, true));
+    shards[1].pin(flow, 0).unwrap();
+    assert_eq!(shards[1].usage().pinned, 2);
+    for id in [id, other] {
+        shards[0].close(id, NOW).unwrap();
+    }
+    for flow in shards[0].take_unpinned() {
+        shards[1].unpin(&flow, 0);
+    }
+    assert_eq!(shards[1].usage().pinned, 0);
+}
