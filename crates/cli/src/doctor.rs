@@ -1,7 +1,6 @@
 //! `millrace doctor`: what this machine and its network devices can do for millrace, and what to change.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +9,8 @@ use clap::Args;
 use millrace_port::spec::Spec;
 use millrace_port::{device, netdev};
 use serde::Serialize;
+
+use crate::output::print;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -102,12 +103,7 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
         true => serde_json::to_string_pretty(&findings.0)? + "\n",
         false => text(&findings.0),
     };
-    match std::io::stdout().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            return Err(error).context("cannot write");
-        }
-        _ => {}
-    }
+    print(&shown)?;
     let failed = findings.0.iter().any(|found| found.grade == Grade::Fail);
     Ok(ExitCode::from(u8::from(failed)))
 }

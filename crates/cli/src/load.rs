@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Args;
 use millrace_load::{Closes, Link, Plan, Progress, Target, Workload};
 use millrace_port::spec::Spec;
 
 use crate::arguments::{DEFAULT_MTU, address};
 use crate::link::{DEFAULT_ADDRESS, free_beside};
+use crate::output::print;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -126,10 +127,8 @@ pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
         true => format!("{:#}\n", report.json()),
         false => report.text(),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        other => other.map(|()| ExitCode::SUCCESS).context("cannot write"),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn plan(arguments: &LoadArguments) -> anyhow::Result<Plan> {

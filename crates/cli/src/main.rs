@@ -7,6 +7,7 @@ mod engine_process;
 mod link;
 mod load;
 mod nic;
+mod output;
 mod program;
 mod run;
 mod scale;

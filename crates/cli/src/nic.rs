@@ -9,6 +9,7 @@ use millrace_nic::{ActiveAck, Config, Flows, Wire};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
+use crate::output::print;
 use crate::table;
 
 #[derive(Debug, Args)]
@@ -168,10 +169,8 @@ fn show(name: Option<&str>, json: bool, form: fn(&Value) -> String) -> anyhow::R
     } else {
         form(&serde_json::from_str(&text).context("the card's answer")?)
     };
-    match std::io::stdout().write_all(shown.as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        other => other.map(|()| ExitCode::SUCCESS).context("cannot write"),
-    }
+    print(&shown)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A line for each counter, and how many segments a unit had on average.

@@ -1,6 +1,5 @@
 //! `millrace scale`: how many shards serve, and what each of them has.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::ScaleArguments;
 use crate::client;
+use crate::output::print;
 
 pub fn scale(arguments: &ScaleArguments) -> anyhow::Result<ExitCode> {
     let name = arguments
@@ -26,8 +26,7 @@ pub fn scale(arguments: &ScaleArguments) -> anyhow::Result<ExitCode> {
         true => serde_json::to_string(&shards)? + "\n",
         false => table(&shards),
     };
-    let written = std::io::stdout().write_all(shown.as_bytes());
-    written.context("cannot write")?;
+    print(&shown)?;
     Ok(ExitCode::SUCCESS)
 }
 

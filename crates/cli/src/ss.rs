@@ -1,6 +1,5 @@
 //! `millrace ss`: connections, listeners and datagram sockets.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,6 +8,7 @@ use serde_json::Value;
 
 use crate::arguments::SsArguments;
 use crate::client;
+use crate::output::print;
 
 pub fn ss(arguments: &SsArguments) -> anyhow::Result<ExitCode> {
     let name = arguments
@@ -29,11 +29,8 @@ pub fn ss(arguments: &SsArguments) -> anyhow::Result<ExitCode> {
     } else {
         table(&text)?
     };
-    match std::io::stdout().write_all(shown.as_bytes()) {
-        // `millrace ss | head` is no failure.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        other => other.map(|()| ExitCode::SUCCESS).context("cannot write"),
-    }
+    print(&shown)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn table(json: &str) -> anyhow::Result<String> {
