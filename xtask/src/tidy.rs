@@ -4,6 +4,7 @@
 //! few lines of text. What a rule says is in its doc comment; why is in `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
 
 mod docs;
+mod examples;
 mod layers;
 mod manifest;
 mod source;
@@ -73,6 +74,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     let mut problems = Vec::new();
     for file in &files {
         source::check(file, &mut problems);
+        examples::check(file, &mut problems);
         words::check(file, &mut problems);
         manifest::check(file, &mut problems);
         docs::check_links(file, &files, |path| root.join(path).exists(), &mut problems);

@@ -138,23 +138,61 @@ impl Default for Builder {
 
 impl Builder {
     /// Nothing but loopback.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().build()?;
+    /// assert!(millrace::TcpListener::bind(&stack, "127.0.0.1:80").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new() -> Builder {
         Builder::default()
     }
 
     /// The link.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = millrace::Builder::new()
+    ///     .link(millrace::Link::packets(1500))
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn link(mut self, link: Link) -> Builder {
         self.link = link;
         self
     }
 
     /// An address of the host, one at least on a link. What is in its prefix of so many bits is on the link. May be said again.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .address("fd00::2".parse::<std::net::Ipv6Addr>()?, 64)
+    ///     .build()?;
+    /// assert!(millrace::TcpListener::bind(&stack, "[fd00::2]:80").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn address(mut self, address: impl Into<IpAddr>, prefix_len: u8) -> Builder {
         self.addresses.push((address.into(), prefix_len));
         self
     }
 
     /// What begins with these bits is behind that neighbour. May be said again; the longest prefix counts.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .route(Ipv4Addr::new(10, 1, 0, 0), 16, Ipv4Addr::new(10, 0, 0, 1))
+    ///     .build()?;
+    /// assert!(millrace::UdpSocket::connected(&stack, "10.1.2.3:53".parse()?).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn route(
         mut self,
         prefix: impl Into<IpAddr>,
@@ -167,6 +205,17 @@ impl Builder {
     }
 
     /// Everything that is not on the link and has no route is behind that neighbour.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .gateway(Ipv4Addr::new(10, 0, 0, 1))
+    ///     .build()?;
+    /// assert!(millrace::UdpSocket::connected(&stack, "192.0.2.1:53".parse()?).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn gateway(self, gateway: impl Into<IpAddr>) -> Builder {
         match gateway.into() {
             IpAddr::V4(gateway) => self.route(Ipv4Addr::UNSPECIFIED, 0, gateway),
@@ -175,12 +224,31 @@ impl Builder {
     }
 
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served inside; they are by default.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .loopback(false)
+    ///     .build()?;
+    /// assert!(millrace::TcpListener::bind(&stack, "127.0.0.1:80").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn loopback(mut self, served: bool) -> Builder {
         self.loopback = served;
         self
     }
 
     /// The largest IP packet in bytes, if it is to be smaller than the link's.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let builder = builder.address(Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// assert!(matches!(builder.mtu(9000).build(), Err(millrace::BuildError::Mtu { most: 1500, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mtu(mut self, bytes: u16) -> Builder {
         self.mtu = Some(bytes);
         self
@@ -188,18 +256,44 @@ impl Builder {
 
     /// Whether packets to any address are for this host: on a link where everything that leaves somebody else arrives here, such as a TUN device that a namespace has
     /// as its default route. [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .any_address(true)
+    ///     .build()?;
+    /// assert!(millrace::UdpSocket::anywhere(&stack).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn any_address(mut self, on: bool) -> Builder {
         self.any_address = on;
         self
     }
 
     /// How the host comes by its addresses; by default it announces them.
+    ///
+    /// ```
+    /// # use std::net::Ipv4Addr;
+    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
+    /// let stack = builder
+    ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .claim(millrace::Claim::Nothing)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn claim(mut self, how: Claim) -> Builder {
         self.claim = how;
         self
     }
 
     /// Whether explicit congestion notification is asked for (RFC 3168); by default it is accepted.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().ecn(millrace::Ecn::Ask).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ecn(mut self, how: Ecn) -> Builder {
         self.tcp.ecn = how;
         self
@@ -207,6 +301,28 @@ impl Builder {
 
     /// Adds a congestion control of your own: what is returned stands for it on this builder's stacks ([`Builder::congestion`], [`crate::TcpOptions::congestion`],
     /// [`crate::TcpStream::set_congestion`]). See [`crate::congestion`] for how to write one.
+    ///
+    /// ```
+    /// use millrace::congestion::{Acked, Controller, Custom, Window};
+    ///
+    /// /// A window that never grows.
+    /// #[derive(Debug)]
+    /// struct Constant;
+    ///
+    /// impl Controller for Constant {
+    ///     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
+    ///     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
+    ///         window.cwnd
+    ///     }
+    ///     fn on_timeout(&mut self) {}
+    /// }
+    ///
+    /// let mut builder = millrace::Builder::new();
+    /// let constant = builder.add_congestion(Custom::new("constant", || Box::new(Constant)));
+    /// let stack = builder.congestion(constant).build()?;
+    /// assert_eq!(stack.congestion("constant"), Some(constant));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// When there are 256 already.
@@ -217,54 +333,110 @@ impl Builder {
     }
 
     /// Congestion control of connections for which none is chosen; CUBIC by default.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().congestion(millrace::Algorithm::Bbr).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn congestion(mut self, algorithm: Algorithm) -> Builder {
         self.tcp.congestion = algorithm;
         self
     }
 
     /// Whether the largest segment that a path carries is looked for without the help of routers (RFC 4821).
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().mtu_probing(millrace::MtuProbing::Always).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mtu_probing(mut self, when: MtuProbing) -> Builder {
         self.tcp.mtu_probing = when;
         self
     }
 
     /// The limits of every table and pool; those of an engine are shared out among its shards.
+    ///
+    /// ```
+    /// let limits = millrace::Limits { sockets: 16, ..millrace::Limits::default() };
+    /// let stack = millrace::Builder::new().limits(limits).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limits(mut self, limits: Limits) -> Builder {
         self.limits = limits;
         self
     }
 
     /// Sizes of a connection's buffers.
+    ///
+    /// ```
+    /// let mut buffers = millrace::Buffers::default();
+    /// buffers.receive_max = 1 << 20;
+    /// let stack = millrace::Builder::new().buffers(buffers).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn buffers(mut self, buffers: Buffers) -> Builder {
         self.buffers = buffers;
         self
     }
 
     /// Timers, retries and all else that holds for every connection; [`Builder::congestion`] and the like change single things of it.
+    ///
+    /// ```
+    /// let mut config = millrace::TcpConfig::default();
+    /// config.time_wait = millrace::Duration::from_secs(10);
+    /// let stack = millrace::Builder::new().tcp(config).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tcp(mut self, config: millrace_tcp::Config) -> Builder {
         self.tcp = config;
         self
     }
 
     /// Bytes that received data may take; 1 GiB by default. Those of an engine are shared out among its shards. What does not fit is not acknowledged.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().receive_memory(64 << 20).build()?;
+    /// assert_eq!(stack.usage().send_memory, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn receive_memory(mut self, bytes: u64) -> Builder {
         self.receive_memory = bytes;
         self
     }
 
     /// Keys for hashes, initial sequence numbers and ports. By default they are drawn anew; say them only for runs that must repeat.
+    ///
+    /// ```
+    /// // Twice the same run.
+    /// let stack = millrace::Builder::new().secret([7; 32]).manual_clock().build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn secret(mut self, secret: [u8; 32]) -> Builder {
         self.secret = Some(secret);
         self
     }
 
     /// The time is the caller's: see [`Stack::poll_at`]. Calls that block make no sense then.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().manual_clock().build()?;
+    /// stack.poll_at(millrace::Instant::from_micros(500));
+    /// assert_eq!(stack.now(), millrace::Instant::from_micros(500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn manual_clock(mut self) -> Builder {
         self.manual_clock = true;
         self
     }
 
     /// A stack on this thread.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().build()?;
+    /// let port = millrace::TcpListener::bind(&stack, "127.0.0.1:0")?.local_addr()?.port();
+    /// assert_ne!(port, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Each says what does not fit.

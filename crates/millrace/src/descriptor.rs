@@ -64,6 +64,17 @@ pub struct Descriptor<T: AsFd> {
 impl<T: AsFd> Descriptor<T> {
     /// Waits for `inner` with the stack.
     ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// other.write_all(b"ready")?;
+    /// stack.block_on(one.readable());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `epoll_ctl`: `EPERM` for a file, which is always ready.
     pub fn new(stack: &Stack, inner: T) -> io::Result<Descriptor<T>> {
@@ -78,11 +89,33 @@ impl<T: AsFd> Descriptor<T> {
     }
 
     /// What it waits for.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// assert!(one.get_ref().peer_addr().is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_ref(&self) -> &T {
         &self.inner
     }
 
     /// Reads when there is something to read: `read` is called until it does not return `EAGAIN`.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// other.write_all(b"ready")?;
+    /// let mut buffer = [0; 8];
+    /// assert_eq!(stack.block_on(one.read_with(|mut one| one.read(&mut buffer)))?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `read`.
@@ -92,6 +125,16 @@ impl<T: AsFd> Descriptor<T> {
 
     /// Writes when there is room, likewise.
     ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// assert_eq!(stack.block_on(one.write_with(|mut one| one.write(b"ready")))?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `write`.
     pub async fn write_with<R>(&self, write: impl FnMut(&T) -> io::Result<R>) -> io::Result<R> {
@@ -99,23 +142,74 @@ impl<T: AsFd> Descriptor<T> {
     }
 
     /// Waits until there may be something to read.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// other.write_all(b"ready")?;
+    /// stack.block_on(one.readable());
+    /// assert_eq!(one.get_ref().read(&mut [0; 8])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn readable(&self) {
         poll_fn(|cx| self.poll_ready(Side::Read, cx)).await;
     }
 
     /// A read has returned `EAGAIN`: waits until there is more.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// assert!(one.get_ref().read(&mut [0; 8]).is_err());
+    /// other.write_all(b"ready")?;
+    /// stack.block_on(one.readable_again());
+    /// assert_eq!(one.get_ref().read(&mut [0; 8])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn readable_again(&self) {
         self.watched.borrow_mut().ready[Side::Read as usize] = false;
         self.readable().await;
     }
 
     /// A write has returned `EAGAIN`: waits until there is room.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// while one.get_ref().write(&[0; 4096]).is_ok() {}
+    /// let reader = std::thread::spawn(move || while other.read(&mut [0; 65_536]).is_ok_and(|len| len > 0) {});
+    /// stack.block_on(one.writable_again());
+    /// assert!(one.get_ref().write(&[0; 4096]).is_ok());
+    /// # drop(one);
+    /// # reader.join().expect("it does not panic");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn writable_again(&self) {
         self.watched.borrow_mut().ready[Side::Write as usize] = false;
         self.writable().await;
     }
 
     /// Waits until there may be room to write; of a socket that connects, until that is over.
+    ///
+    /// ```
+    /// # use std::io::{Read, Write};
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let (one, mut other) = std::os::unix::net::UnixStream::pair()?;
+    /// # one.set_nonblocking(true)?;
+    /// let one = millrace::Descriptor::new(&stack, one)?;
+    /// stack.block_on(one.writable());
+    /// assert_eq!(one.get_ref().write(b"ready")?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn writable(&self) {
         poll_fn(|cx| self.poll_ready(Side::Write, cx)).await;
     }
@@ -152,6 +246,14 @@ impl<T: AsFd> Descriptor<T> {
 
 impl Descriptor<TcpStream> {
     /// Connects by the kernel's own stack.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let stream = stack.block_on(millrace::Descriptor::connect(&stack, listener.local_addr()?))?;
+    /// assert_eq!(stream.get_ref().peer_addr()?, listener.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `connect`.

@@ -115,6 +115,15 @@ impl Builder {
     /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes of its stack and its number. The link needs a queue
     /// for each; limits are shared out.
     ///
+    /// ```
+    /// let engine = millrace::Builder::new().start(2, |stack, shard| async move {
+    ///     // A task on each thread; it may start others.
+    ///     stack.spawn(async move { assert!(shard < 2) }).await;
+    /// })?;
+    /// engine.join();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::build`], and [`BuildError::Queues`].
     pub fn start<F, Fut>(self, shards: u16, main: F) -> Result<Engine, BuildError>
@@ -235,6 +244,14 @@ fn serve(shard: &Shard, jobs: &Receiver<Job>, stop: &AtomicBool) {
 
 impl Engine {
     /// Waits until the first task of every shard is over, and ends the engine. Tasks that are left are dropped.
+    ///
+    /// ```
+    /// let engine = millrace::Builder::new().start(1, |stack, _| async move {
+    ///     stack.sleep(std::time::Duration::from_millis(1)).await;
+    /// })?;
+    /// engine.join();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn join(self) {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         // One message from each; less when a thread has ended otherwise.
@@ -246,16 +263,41 @@ impl Engine {
     }
 
     /// Has `job` done with a shard's stack, on its thread.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// engine.with_stack(1, move |stack| {
+    ///     let _ = tell.send(stack.counters());
+    /// });
+    /// assert_eq!(told.recv()?.frames_in, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_stack(&self, shard: usize, job: impl FnOnce(&Stack) + Send + 'static) {
         self.shards.send(shard, move |shard| job(&shard.stack));
     }
 
     /// How many shards it has.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// assert_eq!(engine.shards(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shards(&self) -> usize {
         self.shards.count()
     }
 
     /// Listens on all shards, for accepting by any thread.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// let client = engine.connect(listener.local_addr())?;
+    /// let (server, from) = listener.accept()?;
+    /// assert_eq!(from, client.local_addr());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`crate::TcpListener::bind`].
@@ -265,6 +307,13 @@ impl Engine {
 
     /// Connects, on one shard after the other, for use by any thread.
     ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let refused = engine.connect("127.0.0.1:80".parse()?).err().expect("nobody listens");
+    /// assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`crate::TcpStream::connect`].
     pub fn connect(&self, address: SocketAddr) -> io::Result<shared::TcpStream> {
@@ -273,6 +322,15 @@ impl Engine {
 
     /// A socket for datagrams, bound on all shards, for use by any thread. Port 0 takes a free one.
     ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:0".parse()?)?;
+    /// socket.send_to(b"to myself", socket.local_addr())?;
+    /// let mut buffer = [0; 16];
+    /// assert_eq!(socket.recv(&mut buffer)?, 9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`crate::UdpSocket::bind`].
     pub fn bind_datagrams(&self, address: SocketAddr) -> io::Result<shared::UdpSocket> {
@@ -280,6 +338,14 @@ impl Engine {
     }
 
     /// A socket for datagrams with a peer, for use by any thread.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// let client = engine.datagrams(server.local_addr())?;
+    /// assert_eq!(client.send(b"where?")?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`crate::UdpSocket::connect`].

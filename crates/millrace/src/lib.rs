@@ -39,6 +39,7 @@
 //! sent from. A connection that is idle holds no buffer.
 #![forbid(unsafe_code)]
 
+mod below;
 mod builder;
 mod core;
 mod descriptor;
@@ -56,7 +57,7 @@ mod tasks;
 #[cfg(any(feature = "futures", feature = "tokio"))]
 mod traits;
 mod udp;
-
+pub use below::*;
 pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;
 pub use descriptor::Descriptor;
@@ -68,17 +69,3 @@ pub use stack::Stack;
 pub use stream::TcpStream;
 pub use tasks::JoinHandle;
 pub use udp::{Received, UdpSocket};
-
-pub use millrace_port::{Counters as PortCounters, Port, RxMeta, xdp};
-pub use millrace_shard::{
-    Buffers, Claim, Counters, DatagramOpt, Discovery, Egress, Error, FastOpenKeys, HeapMemory, How,
-    Limits, Opt, OptName, Options, Owner, Poll, Reuse, SendTo, Shard, SocketId, SocketInfo,
-    SocketState, TCP_INFO_LEN, Usage, View, ViewFlags,
-};
-/// Congestion control: the stack's algorithms, and how to bring one of your own.
-pub use millrace_tcp::congestion;
-pub use millrace_tcp::{
-    Algorithm, Config as TcpConfig, Duration, Ecn, Info, Instant, Keepalive, MtuProbing, State,
-};
-pub use millrace_wire::ethernet::Mac;
-pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};

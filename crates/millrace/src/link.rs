@@ -123,6 +123,12 @@ impl Default for Tap {
 
 impl Link {
     /// No link: a host of its own, with loopback at most.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new().link(millrace::Link::none()).build()?;
+    /// assert!(millrace::TcpListener::bind(&stack, "[::1]:80").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn none() -> Link {
         Link {
             ports: Vec::new(),
@@ -134,6 +140,25 @@ impl Link {
     }
 
     /// The caller's own: frames come by [`crate::Stack::input`] and leave by [`crate::Stack::transmit`], whose [`crate::Egress`] can do this.
+    ///
+    /// ```
+    /// use millrace::{Capabilities, Mac};
+    /// let link = millrace::Link::callers(Capabilities {
+    ///     mac: Mac([2, 0, 0, 0, 0, 7]),
+    ///     mtu: 1500,
+    ///     tx_checksum: false,
+    ///     tx_segmentation_max: 0,
+    ///     rx_aggregated: false,
+    ///     trusted_checksum: false,
+    ///     queues: 1,
+    /// });
+    /// let stack = millrace::Builder::new()
+    ///     .link(link)
+    ///     .address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .manual_clock()
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn callers(capabilities: Capabilities) -> Link {
         Link {
             callers: Some(capabilities),
@@ -143,6 +168,15 @@ impl Link {
 
     /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as with [`Link::callers`], behind an Ethernet header whose addresses
     /// mean nothing and whose type (the last two of its 14 bytes) is that of the packet. Nobody is asked where anybody is.
+    ///
+    /// ```
+    /// let stack = millrace::Builder::new()
+    ///     .link(millrace::Link::packets(1500))
+    ///     .address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .manual_clock()
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn packets(mtu: u16) -> Link {
         Link {
             only_station: Some(tun::PEER),
@@ -160,6 +194,15 @@ impl Link {
 
     /// A TAP device, at whose other end is the kernel. Needs CAP_NET_ADMIN.
     ///
+    /// ```no_run
+    /// let link = millrace::Link::tap(&millrace::Tap {
+    ///     hosts: vec![("10.77.0.1".parse()?, 24)],
+    ///     ..millrace::Tap::default()
+    /// })?;
+    /// println!("on {}", link.name().expect("it has one"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`LinkError::Tap`].
     pub fn tap(device: &Tap) -> Result<Link, LinkError> {
@@ -176,6 +219,15 @@ impl Link {
     }
 
     /// A TUN device, which carries IP packets and no frames: for [`crate::Builder::any_address`]. Needs CAP_NET_ADMIN, in the user namespace of the network namespace.
+    ///
+    /// ```no_run
+    /// let link = millrace::Link::tun(&millrace::Tap {
+    ///     name: Some("out0".to_owned()),
+    ///     mtu: 9000,
+    ///     ..millrace::Tap::default()
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`LinkError::Tap`].
@@ -197,6 +249,11 @@ impl Link {
 
     /// A TUN device that somebody has made for this user, and set up with this MTU (`ip tuntap add dev NAME mode tun user USER`). Takes no privilege.
     ///
+    /// ```no_run
+    /// let link = millrace::Link::attach_tun("out0", 1500)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`LinkError::Tap`].
     pub fn attach_tun(name: &str, mtu: u16) -> Result<Link, LinkError> {
@@ -208,6 +265,11 @@ impl Link {
     }
 
     /// A network device that is there already, beside the kernel, under a link-layer address of our own. Needs CAP_NET_RAW.
+    ///
+    /// ```no_run
+    /// let link = millrace::Link::packet("eth0", 1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`LinkError::Packet`].
@@ -223,6 +285,11 @@ impl Link {
 
     /// A network device by a macvtap device on top of it, under a link-layer address of our own. Needs CAP_NET_ADMIN and CAP_SYS_ADMIN.
     ///
+    /// ```no_run
+    /// let link = millrace::Link::macvtap("eth0", 1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`LinkError::Macvtap`].
     pub fn macvtap(device: &str, queues: u16) -> Result<Link, LinkError> {
@@ -236,6 +303,22 @@ impl Link {
 
     /// A network device by AF_XDP: past the kernel's stack, under a link-layer address of our own. Needs CAP_NET_RAW and CAP_BPF. What a person should know of it
     /// is in [`Link::notes`].
+    ///
+    /// ```no_run
+    /// use millrace::xdp;
+    /// let link = millrace::Link::xdp(&xdp::Config {
+    ///     device: "eth0".to_owned(),
+    ///     queues: None,
+    ///     mode: xdp::Mode::Auto,
+    ///     ports: 1,
+    ///     mac: None,
+    ///     shared: Vec::new(),
+    /// })?;
+    /// for note in link.notes() {
+    ///     eprintln!("{note}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`LinkError::Xdp`], [`LinkError::Shared`].
@@ -251,6 +334,15 @@ impl Link {
     }
 
     /// Two links that lead to each other in memory, for packets of up to `mtu` bytes. They cannot be waited for: poll both ends in turn.
+    ///
+    /// ```
+    /// let (one, other) = millrace::Link::pair(1500);
+    /// let stack = millrace::Builder::new()
+    ///     .link(one)
+    ///     .address(std::net::Ipv4Addr::new(10, 0, 0, 1), 24)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pair(mtu: u16) -> (Link, Link) {
         let (one, two) = pair::pair(pair::Config {
             mtu,
@@ -262,6 +354,43 @@ impl Link {
     }
 
     /// A port of your own making; one for each shard.
+    ///
+    /// ```
+    /// use std::{io, os::fd::BorrowedFd};
+    /// use millrace::{Capabilities, Mac, Offload, Port, PortCounters, RxMeta};
+    ///
+    /// /// A cable that nobody has plugged in.
+    /// struct Unplugged;
+    ///
+    /// impl Port for Unplugged {
+    ///     fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
+    ///         Ok(None)
+    ///     }
+    ///     fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
+    ///         Ok(false)
+    ///     }
+    ///     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    ///         None
+    ///     }
+    ///     fn capabilities(&self) -> Capabilities {
+    ///         Capabilities {
+    ///             mac: Mac([2, 0, 0, 0, 0, 7]),
+    ///             mtu: 1500,
+    ///             tx_checksum: false,
+    ///             tx_segmentation_max: 0,
+    ///             rx_aggregated: false,
+    ///             trusted_checksum: false,
+    ///             queues: 1,
+    ///         }
+    ///     }
+    ///     fn counters(&self) -> PortCounters {
+    ///         PortCounters::default()
+    ///     }
+    /// }
+    ///
+    /// let link = millrace::Link::custom(vec![Box::new(Unplugged)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn custom(ports: Vec<Box<dyn Port + Send>>) -> Link {
         Link {
             ports,
@@ -282,11 +411,21 @@ impl Link {
     }
 
     /// The name of its device, if it has one.
+    ///
+    /// ```
+    /// assert_eq!(millrace::Link::none().name(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// Why it is not the fastest that there is, if it is not.
+    ///
+    /// ```
+    /// assert!(millrace::Link::none().notes().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

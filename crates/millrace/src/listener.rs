@@ -37,35 +37,78 @@ pub struct TcpOptions {
 
 impl TcpOptions {
     /// Linux's defaults.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", millrace::TcpOptions::new())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new() -> TcpOptions {
         TcpOptions::default()
     }
 
     /// All that can be set, in full.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3), ..millrace::Options::default() };
+    /// let options = millrace::TcpOptions::new().options(options);
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn options(mut self, options: Options) -> TcpOptions {
         self.options = options;
         self
     }
 
     /// Of a listener, how many connections wait to be accepted, 0 to 4096; one more does, as on Linux.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::TcpOptions::new().backlog(16);
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backlog(mut self, connections: u32) -> TcpOptions {
         self.backlog = Some(connections);
         self
     }
 
     /// `SO_REUSEPORT`: several listeners share the address, and connections are spread over them.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::TcpOptions::new().reuse_port(true);
+    /// let one = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// let two = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reuse_port(mut self, on: bool) -> TcpOptions {
         self.options.reuse.port = on;
         self
     }
 
     /// `TCP_CONGESTION`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::TcpOptions::new().congestion(millrace::Algorithm::Bbr);
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn congestion(mut self, algorithm: millrace_tcp::Algorithm) -> TcpOptions {
         self.options.tcp.congestion = Some(algorithm);
         self
     }
 
     /// `TCP_NODELAY`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::TcpOptions::new().nodelay(true);
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn nodelay(mut self, on: bool) -> TcpOptions {
         self.options.tcp.nodelay = on;
         self
@@ -105,6 +148,14 @@ pub struct TcpListener {
 impl TcpListener {
     /// Listens at an address of the stack's. Port 0 takes a free one. `SO_REUSEADDR` is on, as [`std::net::TcpListener`] has it.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let taken = millrace::TcpListener::bind(&stack, "127.0.0.1:80").expect_err("there is one");
+    /// assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `bind` and `listen`, as Linux has them: `EADDRINUSE`, `EADDRNOTAVAIL`, ...
     pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
@@ -119,6 +170,13 @@ impl TcpListener {
     }
 
     /// As [`TcpListener::bind`], with options, which connections inherit.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::TcpOptions::new().backlog(4096).nodelay(true);
+    /// let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpListener::bind`].
@@ -149,6 +207,20 @@ impl TcpListener {
     /// Listens at every address and port of [`crate::Builder::any_address`] that no other listener is at. Who was meant is
     /// [`TcpStream::local_addr`].
     ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let listener = millrace::TcpListener::anywhere(&stack, millrace::TcpOptions::new())?;
+    /// stack.spawn(async move {
+    ///     while let Ok((stream, from)) = listener.accept_async().await {
+    ///         println!("{from} means {:?}", stream.local_addr());
+    ///     }
+    /// });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EADDRINUSE` when there is such a listener.
     pub fn anywhere(stack: &Stack, options: TcpOptions) -> io::Result<TcpListener> {
@@ -157,6 +229,20 @@ impl TcpListener {
 
     /// As [`TcpListener::anywhere`], and the program says of each connection whether it is wanted: until then its SYN has no answer.
     /// [`TcpListener::request_async`] in place of [`TcpListener::accept`].
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// stack.spawn(async move {
+    ///     while let Ok(request) = listener.request_async().await {
+    ///         request.refuse();
+    ///     }
+    /// });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpListener::anywhere`].
@@ -179,6 +265,15 @@ impl TcpListener {
 
     /// Has connections wait for the program's word before their SYN is answered, or no longer.
     ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let listener = millrace::TcpListener::anywhere(&stack, millrace::TcpOptions::new())?;
+    /// listener.set_asking(true)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EINVAL` when it was shut.
     pub fn set_asking(&self, on: bool) -> io::Result<()> {
@@ -189,6 +284,19 @@ impl TcpListener {
     }
 
     /// The next connection that somebody asks for and that is not answered yet, in a task.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// let handle = stack.spawn(async move {
+    ///     let request = listener.request_async().await?;
+    ///     request.accept_async().await
+    /// });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -207,6 +315,15 @@ impl TcpListener {
 
     /// The next connection, and who is at its other end.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// let (server, from) = listener.accept()?;
+    /// assert_eq!(from, client.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EAGAIN` when it does not wait, `EINVAL` when it was shut.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
@@ -218,6 +335,14 @@ impl TcpListener {
 
     /// [`TcpListener::accept`] in a task.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// let (server, from) = stack.block_on(listener.accept_async())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`TcpListener::accept`].
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
@@ -225,6 +350,17 @@ impl TcpListener {
     }
 
     /// What [`TcpListener::accept_async`] is made of.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// use std::task::{Context, Poll, Waker};
+    /// let mut cx = Context::from_waker(Waker::noop());
+    /// assert!(listener.poll_accept(&mut cx).is_pending());
+    /// let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// assert!(matches!(listener.poll_accept(&mut cx), Poll::Ready(Ok(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_accept(&self, cx: &Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let polled = self
             .socket
@@ -241,11 +377,28 @@ impl TcpListener {
     }
 
     /// Connections as they come, for ever.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// for stream in listener.incoming().take(1) {
+    ///     assert_eq!(stream?.peer_addr()?, client.local_addr()?);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
         std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
     }
 
     /// Its address.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// assert_eq!(listener.local_addr()?, "127.0.0.1:80".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None while it is open.
@@ -254,11 +407,27 @@ impl TcpListener {
     }
 
     /// Whether [`TcpListener::accept`] returns `EAGAIN` instead of waiting.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// listener.set_nonblocking(true);
+    /// let error = listener.accept().expect_err("nobody has come");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_nonblocking(&self, on: bool) {
         self.socket.set_nonblocking(on);
     }
 
     /// Sets an option: any of those that Linux has and [`Opt`] names.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// listener.set_option(millrace::Opt::NoDelay(true))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `EINVAL` for a value out of range.
@@ -268,6 +437,13 @@ impl TcpListener {
 
     /// Reads an option.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// assert_eq!(listener.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None while it is open.
     pub fn option(&self, name: OptName) -> io::Result<Opt> {
@@ -275,6 +451,13 @@ impl TcpListener {
     }
 
     /// The pending error (`SO_ERROR`), which is pending no longer.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// assert!(listener.take_error().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_error(&self) -> Option<io::Error> {
         self.socket.take_error()
     }
@@ -317,16 +500,60 @@ pub struct Incoming {
 
 impl Incoming {
     /// Who was meant.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # stack.spawn(async move {
+    /// while let Ok(request) = listener.request_async().await {
+    ///     println!("somebody wants {}", request.local_addr());
+    /// }
+    /// # });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.request.local
     }
 
     /// Who asks.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # stack.spawn(async move {
+    /// while let Ok(request) = listener.request_async().await {
+    ///     println!("{} wants something", request.peer_addr());
+    /// }
+    /// # });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer_addr(&self) -> SocketAddr {
         self.request.remote
     }
 
     /// Answers, and waits until the handshake is complete.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # stack.spawn(async move {
+    /// while let Ok(request) = listener.request_async().await {
+    ///     if let Ok(stream) = request.accept_async().await {
+    ///         let _ = stream.write_all_async(b"hello").await;
+    ///     }
+    /// }
+    /// # });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `ENOTCONN` when it was taken back, or is not completed.
@@ -346,6 +573,20 @@ impl Incoming {
     }
 
     /// Refuses it with a reset, as if nobody listened.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// # let listener = millrace::TcpListener::anywhere_asking(&stack, millrace::TcpOptions::new())?;
+    /// # stack.spawn(async move {
+    /// while let Ok(request) = listener.request_async().await {
+    ///     request.refuse();
+    /// }
+    /// # });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refuse(self) {}
 }
 

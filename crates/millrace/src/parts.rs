@@ -111,6 +111,14 @@ impl Builder {
 impl Part {
     /// Opens the descriptor that the stack will wait with: after that [`Part::stack`] cannot fail. A part that could not be prepared is as it was, and may be later.
     ///
+    /// ```
+    /// let mut parts = millrace::Builder::new().parts(2)?;
+    /// for part in &mut parts {
+    ///     part.prepare()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`BuildError::System`]: `EMFILE`, `ENFILE`.
     pub fn prepare(&mut self) -> Result<(), BuildError> {
@@ -121,6 +129,14 @@ impl Part {
     }
 
     /// The stack, on this thread from now on.
+    ///
+    /// ```
+    /// for part in millrace::Builder::new().parts(1)? {
+    ///     let stack = part.stack()?;
+    ///     assert!(millrace::TcpListener::bind(&stack, "127.0.0.1:80").is_ok());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Part::prepare`].

@@ -22,6 +22,13 @@ impl Stack {
     }
 
     /// Reads the clock, unless it is the caller's: for requests that may come long after the last poll.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let before = stack.now();
+    /// assert!(stack.read_clock() >= before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_clock(&self) -> Instant {
         self.with(|core| {
             core.read_clock();
@@ -30,16 +37,56 @@ impl Stack {
     }
 
     /// Sends what may leave now. A poll does this and more.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.try_write(b"hello")?;
+    /// stack.flush();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush(&self) {
         self.with(|core| core.transmit());
     }
 
     /// Whether [`Stack::poll`] keeps which sockets have changed, for [`Stack::take_changed`]; by default it tells its tasks, and forgets.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// stack.keep_changed(true);
+    /// server.try_write(b"hello")?;
+    /// while client.try_read(&mut [0; 8]).is_err() {
+    ///     stack.poll();
+    /// }
+    /// let mut changed = 0;
+    /// stack.take_changed(|_| changed += 1);
+    /// assert!(changed > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep_changed(&self, on: bool) {
         self.with(|core| core.keep_changed(on));
     }
 
     /// Gives the sockets that have changed since the last time to `take`, each once for every poll that changed it.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// stack.keep_changed(true);
+    /// stack.poll();
+    /// stack.take_changed(|id| {
+    ///     let readiness = stack.with_shard(|shard, _| shard.view(id).map(|view| view.flags));
+    ///     println!("{id:?}: {readiness:?}");
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_changed(&self, mut take: impl FnMut(SocketId)) {
         let mut kept = self.with(|core| core.take_kept());
         kept.drain(..).for_each(&mut take);

@@ -109,6 +109,14 @@ impl TcpListener {
 
     /// The next connection of any shard, and who is at its other end.
     ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// let client = engine.connect(listener.local_addr())?;
+    /// assert_eq!(listener.accept()?.1, client.local_addr());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`crate::TcpListener::accept`]; [`io::ErrorKind::NotConnected`] when the engine has ended.
     pub fn accept(&self) -> Accepted {
@@ -117,6 +125,13 @@ impl TcpListener {
     }
 
     /// Its address.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// assert_ne!(listener.local_addr().port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -250,16 +265,43 @@ impl TcpStream {
     }
 
     /// Its own address.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// # let client = engine.connect(listener.local_addr())?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.local_addr(), server.peer_addr());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// The peer's address.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// # let client = engine.connect(listener.local_addr())?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.peer_addr(), listener.local_addr());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
     /// Sets an option.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// # let client = engine.connect(listener.local_addr())?;
+    /// # let (server, _) = listener.accept()?;
+    /// client.set_option(millrace::Opt::NoDelay(true))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::TcpStream::set_option`].
@@ -268,6 +310,17 @@ impl TcpStream {
     }
 
     /// Shuts a direction.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:0".parse()?)?;
+    /// # let client = engine.connect(listener.local_addr())?;
+    /// # let (server, _) = listener.accept()?;
+    /// use std::io::Read;
+    /// client.shutdown(std::net::Shutdown::Write)?;
+    /// assert_eq!((&server).read(&mut [0; 8])?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::TcpStream::shutdown`].

@@ -121,6 +121,13 @@ impl Stack {
 
     /// Does what there is to do now: frames in, timers, tasks, frames out. Returns how much that was; 0 means that it is time for [`Stack::wait`].
     /// Never waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// // All that there is to do now.
+    /// while stack.poll() > 0 {}
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll(&self) -> usize {
         self.inner.tasks.enter(|| {
             if !self.inner.watching.borrow().is_empty() {
@@ -140,18 +147,55 @@ impl Stack {
 
     /// As [`Stack::poll`] at a time of the caller's, for a stack that was made with [`crate::Builder::manual_clock`]. Time does not go back: an earlier one is
     /// taken for the last.
+    ///
+    /// ```
+    /// # use millrace::Instant;
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.manual_clock().build()?;
+    /// stack.poll_at(Instant::from_micros(1_000));
+    /// // Time does not go back.
+    /// stack.poll_at(Instant::from_micros(500));
+    /// assert_eq!(stack.now(), Instant::from_micros(1_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_at(&self, now: Instant) -> usize {
         self.set_now(now);
         self.poll()
     }
 
     /// Says what time it is, for [`Stack::input`] and [`Stack::transmit`].
+    ///
+    /// ```
+    /// # use millrace::Instant;
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.manual_clock().build()?;
+    /// stack.set_now(Instant::from_micros(1_000));
+    /// assert_eq!(stack.now(), Instant::from_micros(1_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_now(&self, now: Instant) {
         let mut core = self.inner.core.borrow_mut();
         core.now = core.now.max(now);
     }
 
     /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it gives rise to leaves with [`Stack::transmit`].
+    ///
+    /// ```
+    /// # use millrace::Instant;
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.manual_clock().build()?;
+    /// // Nothing that it knows: counted, and no more.
+    /// stack.input(&millrace::Frame {
+    ///     bytes: &[0; 60],
+    ///     checksum: millrace::ChecksumState::Unchecked,
+    ///     segment_size: 0,
+    /// });
+    /// assert_eq!(stack.counters().frames_in, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn input(&self, frame: &Frame<'_>) {
         self.inner.tasks.enter(|| {
             let mut core = self.inner.core.borrow_mut();
@@ -161,6 +205,29 @@ impl Stack {
     }
 
     /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is one, gets none of it.
+    ///
+    /// ```
+    /// # use millrace::Instant;
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.manual_clock().build()?;
+    /// # struct Out(Vec<Vec<u8>>);
+    /// # impl millrace::Egress for Out {
+    /// #     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], _: millrace::Offload) -> bool {
+    /// #         self.0.push([head, payload[0], payload[1]].concat());
+    /// #         true
+    /// #     }
+    /// #     fn capabilities(&self) -> millrace::Capabilities {
+    /// #         millrace::Capabilities { mac: millrace::Mac([2, 0, 0, 0, 0, 1]), mtu: 1500, tx_checksum: false, tx_segmentation_max: 0, rx_aggregated: false, trusted_checksum: false, queues: 1 }
+    /// #     }
+    /// # }
+    /// let socket = millrace::UdpSocket::bind(&stack, "10.0.0.2:7")?;
+    /// socket.send_to(b"hello", "10.0.0.1:7")?;
+    /// let mut out = Out(Vec::new());
+    /// stack.transmit(&mut out);
+    /// assert!(out.0[0].ends_with(b"hello"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn transmit(&self, egress: &mut impl Egress) {
         self.inner.tasks.enter(|| {
             {
@@ -187,6 +254,16 @@ impl Stack {
     }
 
     /// When [`Stack::poll`] has something to do even if no frame comes; none if never.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let sleep = stack.spawn(stack.sleep(Duration::from_secs(1)));
+    /// while stack.poll() > 0 {}
+    /// assert!(stack.deadline().is_some_and(|deadline| deadline > stack.now()));
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn deadline(&self) -> Option<Instant> {
         let core = self.inner.core.borrow();
         if self.inner.tasks.has_ready() {
@@ -196,12 +273,31 @@ impl Stack {
     }
 
     /// The time of the last [`Stack::poll`], from an origin that is the stack's.
+    ///
+    /// ```
+    /// # use millrace::Instant;
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.manual_clock().build()?;
+    /// assert_eq!(stack.now(), Instant::from_micros(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(&self) -> Instant {
         self.inner.core.borrow().now
     }
 
     /// Waits until there is something to do: a frame, a timer, a wake-up from another thread; for `at_most` so long. Returns at once if the link cannot be waited
     /// for.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let stack = millrace::Builder::new().build()?;
+    /// // What a loop of one's own does between two polls.
+    /// if stack.poll() == 0 {
+    ///     stack.wait(Some(Duration::from_millis(1)))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `epoll_wait`; an interruption by a signal is none.
@@ -283,11 +379,26 @@ impl Stack {
     }
 
     /// A descriptor that is readable when [`Stack::poll`] has something to do, for a loop of your own around `epoll`; look at [`Stack::deadline`] as well.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// use std::os::fd::AsRawFd;
+    /// // For `epoll_ctl`, `poll`, or another runtime.
+    /// assert!(stack.descriptor().as_raw_fd() >= 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.inner.epoll.as_fd()
     }
 
     /// Adds a task. It runs when the stack does, on this thread.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let sum = stack.spawn(async { 1 + 2 });
+    /// assert_eq!(stack.block_on(sum), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (task, handle) = joined(future);
         self.inner.tasks.spawn(task);
@@ -295,6 +406,12 @@ impl Stack {
     }
 
     /// Runs the stack and its tasks until `future` is ready.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// assert_eq!(stack.block_on(async { 7 }), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// When the stack cannot wait, which takes a broken descriptor.
@@ -326,6 +443,18 @@ impl Stack {
 
     /// Runs the stack and its tasks until no task is left.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let here = stack.clone();
+    /// stack.spawn(async move {
+    ///     // Tasks may start others; all of them are waited for.
+    ///     here.spawn(here.sleep(Duration::from_millis(1)));
+    /// });
+    /// stack.run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Stack::wait`].
     pub fn run(&self) -> io::Result<()> {
@@ -338,6 +467,13 @@ impl Stack {
     }
 
     /// Ready after `span`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let stack = millrace::Builder::new().build()?;
+    /// stack.block_on(stack.sleep(Duration::from_millis(1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + 'static + use<> {
         Sleep {
             stack: self.clone(),
@@ -350,6 +486,15 @@ impl Stack {
     }
 
     /// What `future` returns, or none if that takes longer than `span`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let never = std::future::pending::<()>();
+    /// assert!(stack.block_on(stack.timeout(Duration::from_millis(1), never)).is_none());
+    /// assert_eq!(stack.block_on(stack.timeout(Duration::from_secs(9), async { 7 })), Some(7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn timeout<F: Future>(&self, span: Duration, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
         let mut sleep = std::pin::pin!(self.sleep(span));
@@ -363,31 +508,86 @@ impl Stack {
     }
 
     /// Drops all tasks. Sockets that only they held are closed.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let task = stack.spawn(std::future::pending::<()>());
+    /// stack.cancel_tasks();
+    /// // None is left to wait for.
+    /// stack.run()?;
+    /// assert!(!task.is_finished());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_tasks(&self) {
         self.inner.tasks.clear();
     }
 
     /// The congestion control of this name: the stack's own as Linux names them, or one that was added ([`crate::Builder::add_congestion`]).
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// assert_eq!(stack.congestion("bbr"), Some(millrace::Algorithm::Bbr));
+    /// assert_eq!(stack.congestion("none such"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn congestion(&self, name: &str) -> Option<Algorithm> {
         self.inner.core.borrow().shard.config().tcp.named(name)
     }
 
     /// Counts since the start.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(stack.counters().passive_opens, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn counters(&self) -> Counters {
         *self.inner.core.borrow().shard.counters()
     }
 
     /// What is in use now.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// // A listener, and both ends.
+    /// assert_eq!(stack.usage().sockets, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn usage(&self) -> Usage {
         self.inner.core.borrow().shard.usage()
     }
 
     /// Frames that were lost on this side of the link.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// assert_eq!(stack.link_errors().refused, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn link_errors(&self) -> LinkErrors {
         self.inner.core.borrow().link_errors()
     }
 
     /// Shows every socket, half-open connection and connection in TIME-WAIT to `visit`, as `ss` would. `visit` must leave the stack alone.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// let mut established = 0;
+    /// stack.for_each_socket(|socket| {
+    ///     established += usize::from(socket.state == millrace::SocketState::Tcp(millrace::State::Established));
+    /// });
+    /// assert_eq!(established, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn for_each_socket(&self, visit: impl FnMut(&SocketInfo)) {
         let core = self.inner.core.borrow();
         core.shard.for_each_socket(core.now, visit);

@@ -1,13 +1,13 @@
 //! Connections.
 
+mod settings;
+mod tasks;
+
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use millrace_shard::{Error, How, Opt, OptName, SocketId, ViewFlags};
-use millrace_tcp::{Algorithm, Info};
+use millrace_shard::{Error, How, SocketId, ViewFlags};
 
 use crate::core::{Core, Side};
 use crate::listener::TcpOptions;
@@ -46,6 +46,15 @@ pub struct TcpStream {
 impl TcpStream {
     /// Connects, and waits until it is.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let stream = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// let refused = millrace::TcpStream::connect(&stack, "127.0.0.1:81").expect_err("nobody listens");
+    /// assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `connect`, as Linux has them: `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, ...
     pub fn connect(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
@@ -58,6 +67,13 @@ impl TcpStream {
 
     /// [`TcpStream::connect`] in a task.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let stream = stack.block_on(millrace::TcpStream::connect_async(&stack, "127.0.0.1:80".parse()?))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`TcpStream::connect`].
     pub async fn connect_async(stack: &Stack, address: SocketAddr) -> io::Result<TcpStream> {
@@ -68,6 +84,15 @@ impl TcpStream {
 
     /// Begins to connect: [`TcpStream::connected_async`] or the first read or write says how it went.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let options = millrace::TcpOptions::new().nodelay(true);
+    /// let stream = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, options)?;
+    /// stack.block_on(stream.connected_async())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// What can be told at once: `ENETUNREACH`, `EADDRNOTAVAIL`, `ENFILE`.
     pub fn begin(stack: &Stack, address: SocketAddr, options: TcpOptions) -> io::Result<TcpStream> {
@@ -75,6 +100,15 @@ impl TcpStream {
     }
 
     /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let from = Some("127.0.0.9:1234".parse()?);
+    /// let stream = millrace::TcpStream::begin_from(&stack, from, "127.0.0.1:80".parse()?, Default::default())?;
+    /// assert_eq!(stream.local_addr()?, "127.0.0.9:1234".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`TcpStream::begin`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
@@ -114,6 +148,14 @@ impl TcpStream {
 
     /// Waits until the connection that was begun is made.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let stream = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, Default::default())?;
+    /// stack.block_on(stream.connected_async())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`TcpStream::connect`].
     pub async fn connected_async(&self) -> io::Result<()> {
@@ -121,6 +163,15 @@ impl TcpStream {
     }
 
     /// The peer's address.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.peer_addr()?, "127.0.0.1:80".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None while it is open.
@@ -130,6 +181,15 @@ impl TcpStream {
 
     /// Its own address. Of an accepted connection, the one that the peer asked for.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(server.local_addr()?, "127.0.0.1:80".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None while it is open.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -137,6 +197,16 @@ impl TcpStream {
     }
 
     /// Reads what has come, up to a buffer full; 0 is the end of the stream. Never waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// let error = client.try_read(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `EAGAIN` when nothing has come; what the connection died of, once.
@@ -149,6 +219,17 @@ impl TcpStream {
 
     /// Queues bytes to send, as many as there is room for. Never waits. They leave when the stack runs.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(server.try_write(b"hello")?, 5);
+    /// stack.poll();
+    /// assert_eq!(client.try_read(&mut [0; 8])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EAGAIN` when there is no room or no connection yet; `EPIPE`; what the connection died of, once.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -158,64 +239,24 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Reads in a task: up to a buffer full, 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// What the connection died of.
-    pub async fn read_async(&self, out: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_read(cx, out)).await
-    }
-
-    /// Fills the whole buffer in a task.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`], or what the connection died of.
-    pub async fn read_exact_async(&self, out: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < out.len() {
-            match self.read_async(&mut out[done..]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => done += len,
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes in a task: as many of the bytes as there is room for, one at least.
-    ///
-    /// # Errors
-    /// As [`TcpStream::try_write`].
-    pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_write(cx, bytes)).await
-    }
-
-    /// Writes all bytes in a task.
-    ///
-    /// # Errors
-    /// As [`TcpStream::try_write`].
-    pub async fn write_all_async(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let done = self.write_async(bytes).await?;
-            bytes = &bytes[done..];
-        }
-        Ok(())
-    }
-
-    /// What [`TcpStream::read_async`] is made of.
-    pub fn poll_read(&self, cx: &Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.socket.poll(cx, Side::Read, |core, id| {
-            core.shard.recv(id, out, core.now)
-        })
-    }
-
-    /// What [`TcpStream::write_async`] is made of.
-    pub fn poll_write(&self, cx: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.socket
-            .poll(cx, Side::Write, |core, id| core.shard.send(id, bytes, true))
-    }
-
     /// Shows what has come to `take`, where it is, in the two pieces that a ring has; what `take` returns is how many bytes of it were read. No bytes mean the
     /// end of the stream. `take` must leave the stack and its sockets alone. Never waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.try_write(b"hello")?;
+    /// stack.block_on(client.readable_async())?;
+    /// // Shown, and left there.
+    /// client.read_with(|[one, _]| {
+    ///     assert!(b"hello".starts_with(one));
+    ///     0
+    /// })?;
+    /// assert_eq!(client.try_read(&mut [0; 8])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpStream::try_read`].
@@ -226,21 +267,24 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Waits until [`TcpStream::read_with`] has something to show, in a task.
-    ///
-    /// # Errors
-    /// What the connection died of.
-    pub async fn readable_async(&self) -> io::Result<()> {
-        poll_fn(|cx| {
-            self.socket.poll(cx, Side::Read, |core, id| {
-                core.shard.recv_with(id, |_| 0, core.now).map(drop)
-            })
-        })
-        .await
-    }
-
     /// Has `fill` write up to `len` bytes where they will be sent from, in the two pieces that a ring has; what `fill` returns is how many it wrote. `fill` must leave
     /// the stack and its sockets alone. Never waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// let len = server.write_with(5, |[one, two]| {
+    ///     for (place, byte) in one.iter_mut().chain(two).zip(b"hello") {
+    ///         *place = *byte;
+    ///     }
+    ///     5
+    /// })?;
+    /// stack.poll();
+    /// assert_eq!(client.try_read(&mut [0; 8])?, len);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`TcpStream::try_write`].
@@ -255,20 +299,18 @@ impl TcpStream {
             .map_err(system)
     }
 
-    /// Waits until there is room to write, in a task.
-    ///
-    /// # Errors
-    /// As [`TcpStream::try_write`].
-    pub async fn writable_async(&self) -> io::Result<()> {
-        poll_fn(|cx| {
-            self.socket.poll(cx, Side::Write, |core, id| {
-                core.shard.room_to_send(id).map(drop)
-            })
-        })
-        .await
-    }
-
     /// Reads without taking, up to a buffer full.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.try_write(b"hello")?;
+    /// assert_eq!(client.peek(&mut [0; 8])?, 5);
+    /// assert_eq!(client.try_read(&mut [0; 8])?, 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Read::read`].
@@ -278,6 +320,17 @@ impl TcpStream {
     }
 
     /// Shuts a direction: for writing, the peer reads the end of the stream after what was written.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.shutdown(std::net::Shutdown::Write)?;
+    /// // The end of the stream.
+    /// assert_eq!(stack.block_on(client.read_async(&mut [0; 8]))?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `ENOTCONN`.
@@ -294,102 +347,22 @@ impl TcpStream {
     }
 
     /// Resets the connection.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.abort();
+    /// let error = stack.block_on(client.read_async(&mut [0; 8])).expect_err("it was reset");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn abort(self) {
         self.socket.stack.with(|core| {
             // Closed by the drop that follows if it cannot be.
             let _ = core.shard.abort(self.socket.id, core.now);
         });
-    }
-
-    /// Whether reads and writes return `EAGAIN` instead of waiting.
-    pub fn set_nonblocking(&self, on: bool) {
-        self.socket.set_nonblocking(on);
-    }
-
-    /// How long a read waits; none is for ever. Then it returns `EAGAIN`.
-    ///
-    /// # Errors
-    /// `EINVAL` for no time at all.
-    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(Side::Read, span)
-    }
-
-    /// How long a write waits, likewise.
-    ///
-    /// # Errors
-    /// `EINVAL` for no time at all.
-    pub fn set_write_timeout(&self, span: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(Side::Write, span)
-    }
-
-    /// How long a read waits.
-    pub fn read_timeout(&self) -> Option<Duration> {
-        self.socket.patience(Side::Read)
-    }
-
-    /// How long a write waits.
-    pub fn write_timeout(&self) -> Option<Duration> {
-        self.socket.patience(Side::Write)
-    }
-
-    /// Sets an option: any of those that Linux has and [`Opt`] names.
-    ///
-    /// # Errors
-    /// `EINVAL` for a value out of range.
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.socket.set_option(option)
-    }
-
-    /// Reads an option.
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.socket.option(name)
-    }
-
-    /// The pending error (`SO_ERROR`), which is pending no longer.
-    pub fn take_error(&self) -> Option<io::Error> {
-        self.socket.take_error()
-    }
-
-    /// `TCP_NODELAY`: short segments leave at once instead of one a round trip.
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.set_option(Opt::NoDelay(on))
-    }
-
-    /// `TCP_NODELAY`.
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.option(OptName::NoDelay)? == Opt::NoDelay(true))
-    }
-
-    /// `TCP_CONGESTION`.
-    ///
-    /// # Errors
-    /// `EINVAL` for one that was added to another stack ([`crate::Builder::add_congestion`]).
-    pub fn set_congestion(&self, algorithm: Algorithm) -> io::Result<()> {
-        self.set_option(Opt::Congestion(algorithm))
-    }
-
-    /// Everything that the connection knows of itself (`TCP_INFO`); none once it is over.
-    pub fn info(&self) -> Option<Info> {
-        self.socket
-            .stack
-            .with(|core| core.shard.tcp_info(self.socket.id, core.now))
-    }
-
-    /// Bytes written that the peer has not acknowledged (`SIOCOUTQ`).
-    pub fn unacknowledged(&self) -> u64 {
-        self.socket
-            .stack
-            .with(|core| core.shard.view(self.socket.id))
-            .map_or(0, |view| view.queued - view.acked)
     }
 }
 

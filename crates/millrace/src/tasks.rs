@@ -274,6 +274,14 @@ pub struct JoinHandle<T>(Rc<RefCell<Outcome<T>>>);
 
 impl<T> JoinHandle<T> {
     /// Whether the task is over.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let task = stack.spawn(async {});
+    /// stack.poll();
+    /// assert!(task.is_finished());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_finished(&self) -> bool {
         !matches!(*self.0.borrow(), Outcome::Running(_))
     }

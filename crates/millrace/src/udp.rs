@@ -72,6 +72,13 @@ impl Received {
 impl UdpSocket {
     /// A socket at an address of the stack's. Port 0 takes a free one.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let socket = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// assert_ne!(socket.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `bind`, as Linux has them.
     pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
@@ -81,6 +88,13 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::bind`], with options.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let options = millrace::Options { ttl: std::num::NonZeroU8::new(3), ..millrace::Options::default() };
+    /// let socket = millrace::UdpSocket::bind_with(&stack, "127.0.0.1:53".parse()?, &options)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
@@ -107,6 +121,15 @@ impl UdpSocket {
 
     /// A socket with a peer, at a port that brings the answers back here.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// let socket = millrace::UdpSocket::connected(&stack, server.local_addr()?)?;
+    /// assert_eq!(socket.peer_addr()?, server.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`UdpSocket::connect`].
     pub fn connected(stack: &Stack, peer: SocketAddr) -> io::Result<UdpSocket> {
@@ -128,6 +151,20 @@ impl UdpSocket {
     /// A socket that hears every datagram which no other one does, to whatever address and port it was sent: see [`crate::Builder::any_address`]. It cannot send:
     /// [`UdpSocket::answering`] makes one that can.
     ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let socket = millrace::UdpSocket::anywhere(&stack)?;
+    /// stack.spawn(async move {
+    ///     while let Ok(received) = socket.recv_with_info_async(&mut [0; 512]).await {
+    ///         println!("{} means {}", received.from, received.to);
+    ///     }
+    /// });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EADDRINUSE` when there is such a socket.
     pub fn anywhere(stack: &Stack) -> io::Result<UdpSocket> {
@@ -148,6 +185,23 @@ impl UdpSocket {
 
     /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, and hears what that one sends from now on.
     ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.any_address(true).build()?;
+    /// let socket = millrace::UdpSocket::anywhere(&stack)?;
+    /// let here = stack.clone();
+    /// stack.spawn(async move {
+    ///     while let Ok(received) = socket.recv_with_info_async(&mut [0; 512]).await {
+    ///         if let Ok(answering) = millrace::UdpSocket::answering(&here, &received) {
+    ///             let _ = answering.send(b"nobody is here");
+    ///         }
+    ///     }
+    /// });
+    /// # stack.cancel_tasks();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`UdpSocket::bind`] and [`UdpSocket::connect`].
     pub fn answering(stack: &Stack, received: &Received) -> io::Result<UdpSocket> {
@@ -166,6 +220,15 @@ impl UdpSocket {
 
     /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.connect("127.0.0.1:53")?;
+    /// assert_eq!(client.send(b"where?")?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `ENETUNREACH`, `EINVAL`, ...
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
@@ -179,6 +242,14 @@ impl UdpSocket {
 
     /// Sends a datagram; returns its length. It waits while the send buffer is full.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// assert_eq!(client.send_to(b"where?", "127.0.0.1:53")?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EMSGSIZE`, `ENETUNREACH`, ...; what ICMP said of one before, once.
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
@@ -187,6 +258,15 @@ impl UdpSocket {
 
     /// Sends a datagram to the peer.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// let error = client.send(b"where?").expect_err("it has no peer");
+    /// assert_eq!(error.raw_os_error(), Some(89), "EDESTADDRREQ");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EDESTADDRREQ` without one, and those of [`UdpSocket::send_to`].
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -194,6 +274,15 @@ impl UdpSocket {
     }
 
     /// Sends a datagram with all that can be said of it: source address, hops, and cutting into several.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// let to = Some("127.0.0.1:53".parse()?);
+    /// client.send_as(b"where?", &millrace::SendTo { to, hops: Some(1), ..Default::default() })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`].
@@ -204,6 +293,14 @@ impl UdpSocket {
 
     /// [`UdpSocket::send_to`] in a task.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// stack.block_on(client.send_to_async(b"where?", "127.0.0.1:53".parse()?))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::send_to`].
     pub async fn send_to_async(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
@@ -211,6 +308,15 @@ impl UdpSocket {
     }
 
     /// [`UdpSocket::send_as`] in a task.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// let to = Some("127.0.0.1:53".parse()?);
+    /// stack.block_on(client.send_as_async(b"where?", &millrace::SendTo { to, ..Default::default() }))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`].
@@ -224,6 +330,15 @@ impl UdpSocket {
 
     /// The oldest datagram that has come: its length, cut to the buffer's, and who sent it.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(server.recv_from(&mut [0; 512])?, (6, client.local_addr()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// What ICMP said of one that was sent, once.
     pub fn recv_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
@@ -233,6 +348,15 @@ impl UdpSocket {
 
     /// The oldest datagram from the peer.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(server.recv(&mut [0; 512])?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
@@ -240,6 +364,15 @@ impl UdpSocket {
     }
 
     /// As [`UdpSocket::recv_from`], with all that is known of it.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(server.recv_with_info(&mut [0; 512])?.to, server.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -252,6 +385,16 @@ impl UdpSocket {
 
     /// [`UdpSocket::recv_with_info`] in a task.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// let received = stack.block_on(server.recv_with_info_async(&mut [0; 4]))?;
+    /// assert_eq!((received.len, received.full_len), (4, 6));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub async fn recv_with_info_async(&self, out: &mut [u8]) -> io::Result<Received> {
@@ -259,6 +402,15 @@ impl UdpSocket {
     }
 
     /// [`UdpSocket::recv_from`] in a task.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(stack.block_on(server.recv_from_async(&mut [0; 512]))?.0, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
@@ -268,6 +420,15 @@ impl UdpSocket {
     }
 
     /// What [`UdpSocket::recv_with_info_async`] is made of.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// assert!(server.poll_recv(&mut cx, &mut [0; 512]).is_pending());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_recv(&self, cx: &Context<'_>, out: &mut [u8]) -> Poll<io::Result<Received>> {
         let room = out.len();
         let polled = self.socket.poll(cx, Side::Read, |core, id| {
@@ -277,6 +438,15 @@ impl UdpSocket {
     }
 
     /// Hears what is sent to a group, too.
+    ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.build()?;
+    /// # let socket = millrace::UdpSocket::bind(&stack, "0.0.0.0:53")?;
+    /// socket.join_multicast("239.1.2.3".parse()?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `EINVAL` for what is no group, `EADDRINUSE` for one that it hears already.
@@ -289,6 +459,16 @@ impl UdpSocket {
 
     /// Undoes [`UdpSocket::join_multicast`].
     ///
+    /// ```
+    /// # let link = millrace::Link::packets(1500);
+    /// # let builder = millrace::Builder::new().link(link).address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24);
+    /// # let stack = builder.build()?;
+    /// # let socket = millrace::UdpSocket::bind(&stack, "0.0.0.0:53")?;
+    /// socket.join_multicast("239.1.2.3".parse()?)?;
+    /// socket.leave_multicast("239.1.2.3".parse()?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EADDRNOTAVAIL` for a group that it does not hear.
     pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
@@ -300,6 +480,14 @@ impl UdpSocket {
 
     /// Its address.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// assert_eq!(server.local_addr()?, "127.0.0.1:53".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// None while it is open.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -307,6 +495,16 @@ impl UdpSocket {
     }
 
     /// Its peer's.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// assert!(client.peer_addr().is_err());
+    /// client.connect("127.0.0.1:53")?;
+    /// assert_eq!(client.peer_addr()?, server.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `ENOTCONN` without one.
@@ -320,6 +518,14 @@ impl UdpSocket {
 
     /// Sets an option: any that [`Opt`] names for datagrams.
     ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.set_option(millrace::Opt::SendBuffer(1 << 20))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EINVAL` for a value out of range.
     pub fn set_option(&self, option: Opt) -> io::Result<()> {
@@ -327,16 +533,43 @@ impl UdpSocket {
     }
 
     /// The pending error (`SO_ERROR`), which is pending no longer.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// assert!(client.take_error().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_error(&self) -> Option<io::Error> {
         self.socket.take_error()
     }
 
     /// Whether calls return `EAGAIN` instead of waiting.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// server.set_nonblocking(true);
+    /// let error = server.recv(&mut [0; 512]).expect_err("nothing has come");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_nonblocking(&self, on: bool) {
         self.socket.set_nonblocking(on);
     }
 
     /// How long a call that receives waits; none is for ever. Then it returns `EAGAIN`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// server.set_read_timeout(Some(std::time::Duration::from_millis(1)))?;
+    /// assert!(server.recv(&mut [0; 512]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `EINVAL` for no time at all.

@@ -147,6 +147,14 @@ impl UdpSocket {
 
     /// Sends a datagram to the peer; returns its length.
     ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// assert_eq!(client.send(b"where?")?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `EDESTADDRREQ` without a peer, and those of [`crate::UdpSocket::send_to`].
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -158,6 +166,14 @@ impl UdpSocket {
     }
 
     /// Sends a datagram to an address; returns its length. Those to one address leave in their order.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// assert_eq!(server.send_to(b"here", client.local_addr())?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::UdpSocket::send_to`].
@@ -179,6 +195,15 @@ impl UdpSocket {
 
     /// The oldest datagram: its length, cut to the buffer's.
     ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// server.send_to(b"here", client.local_addr())?;
+    /// assert_eq!(client.recv(&mut [0; 512])?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`crate::UdpSocket::recv_from`].
     pub fn recv(&self, out: &mut [u8]) -> io::Result<usize> {
@@ -186,6 +211,15 @@ impl UdpSocket {
     }
 
     /// The oldest datagram: its length, cut to the buffer's, and who sent it. Those of one sender come in their order.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// client.send(b"where?")?;
+    /// assert_eq!(server.recv_from(&mut [0; 512])?, (6, client.local_addr()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`crate::UdpSocket::recv_from`].
@@ -212,11 +246,28 @@ impl UdpSocket {
     }
 
     /// Its own address.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// assert_eq!(server.local_addr(), "127.0.0.1:53".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// The peer's address.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// # let server = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// # let client = engine.datagrams(server.local_addr())?;
+    /// assert_eq!(client.peer_addr()?, server.local_addr());
+    /// assert!(server.peer_addr().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] without one.

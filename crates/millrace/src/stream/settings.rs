@@ -1,0 +1,229 @@
+//! What may be said to a connection, and what it says of itself.
+
+use std::io;
+use std::time::Duration;
+
+use millrace_shard::{Opt, OptName};
+use millrace_tcp::{Algorithm, Info};
+
+use super::TcpStream;
+use crate::core::Side;
+
+impl TcpStream {
+    /// Whether reads and writes return `EAGAIN` instead of waiting.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// use std::io::Read;
+    /// client.set_nonblocking(true);
+    /// let error = (&client).read(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_nonblocking(&self, on: bool) {
+        self.socket.set_nonblocking(on);
+    }
+
+    /// How long a read waits; none is for ever. Then it returns `EAGAIN`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// use std::io::Read;
+    /// client.set_read_timeout(Some(std::time::Duration::from_millis(1)))?;
+    /// let error = (&client).read(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` for no time at all.
+    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.socket.set_patience(Side::Read, span)
+    }
+
+    /// How long a write waits, likewise.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// client.set_write_timeout(Some(std::time::Duration::from_secs(5)))?;
+    /// assert!(client.set_write_timeout(Some(std::time::Duration::ZERO)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` for no time at all.
+    pub fn set_write_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.socket.set_patience(Side::Write, span)
+    }
+
+    /// How long a read waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.read_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.socket.patience(Side::Read)
+    }
+
+    /// How long a write waits.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.write_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.socket.patience(Side::Write)
+    }
+
+    /// Sets an option: any of those that Linux has and [`Opt`] names.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// client.set_option(millrace::Opt::UserTimeout(20_000))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` for a value out of range.
+    pub fn set_option(&self, option: Opt) -> io::Result<()> {
+        self.socket.set_option(option)
+    }
+
+    /// Reads an option.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn option(&self, name: OptName) -> io::Result<Opt> {
+        self.socket.option(name)
+    }
+
+    /// The pending error (`SO_ERROR`), which is pending no longer.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert!(client.take_error().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.socket.take_error()
+    }
+
+    /// `TCP_NODELAY`: short segments leave at once instead of one a round trip.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// client.set_nodelay(true)?;
+    /// assert!(client.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.set_option(Opt::NoDelay(on))
+    }
+
+    /// `TCP_NODELAY`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert!(!client.nodelay()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.option(OptName::NoDelay)? == Opt::NoDelay(true))
+    }
+
+    /// `TCP_CONGESTION`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// client.set_congestion(millrace::Algorithm::Bbr)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` for one that was added to another stack ([`crate::Builder::add_congestion`]).
+    pub fn set_congestion(&self, algorithm: Algorithm) -> io::Result<()> {
+        self.set_option(Opt::Congestion(algorithm))
+    }
+
+    /// Everything that the connection knows of itself (`TCP_INFO`); none once it is over.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// assert_eq!(client.info().expect("it is connected").state, millrace::State::Established);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn info(&self) -> Option<Info> {
+        self.socket
+            .stack
+            .with(|core| core.shard.tcp_info(self.socket.id, core.now))
+    }
+
+    /// Bytes written that the peer has not acknowledged (`SIOCOUTQ`).
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// # let (server, _) = listener.accept()?;
+    /// server.try_write(b"hello")?;
+    /// assert_eq!(server.unacknowledged(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unacknowledged(&self) -> u64 {
+        self.socket
+            .stack
+            .with(|core| core.shard.view(self.socket.id))
+            .map_or(0, |view| view.queued - view.acked)
+    }
+}
