@@ -1,12 +1,13 @@
 """Connections that last, others that do not, and datagrams, each answered with what was sent: scaled.py serve ADDRESS; scaled.py talk ADDRESS goes on until it is told to end,
-then connects a socket that it has had from the start, and says whether all was as sent."""
+then connects a socket that it has had from the start, and says whether all was as sent; scaled.py some ADDRESS makes many connections, of which those are busy whose ports it is told,
+until it is told to end."""
 import random
 import signal
 import socket
 import sys
 import threading
 
-PORT, LASTING = 7200, 4
+PORT, LASTING, MANY = 7200, 4, 40
 
 
 def echo(stream):
@@ -81,4 +82,24 @@ def talk(address):
     print("all as sent")
 
 
-{"serve": serve, "talk": talk}[sys.argv[1]](sys.argv[2])
+def some(address):
+    chance = random.Random(2)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    streams = [socket.create_connection((address, PORT)) for _ in range(MANY)]
+    for stream in streams:
+        exchange(stream, chance)
+    print("connected")
+    ports = {int(port) for port in sys.stdin.readline().split()}
+    busy = [stream for stream in streams if stream.getsockname()[1] in ports]
+    while not ended.is_set():
+        for stream in busy:
+            exchange(stream, chance)
+    for stream in streams:
+        exchange(stream, chance)
+        stream.shutdown(socket.SHUT_WR)
+        assert stream.recv(1) == b""
+    print("all as sent")
+
+
+{"serve": serve, "talk": talk, "some": some}[sys.argv[1]](sys.argv[2])

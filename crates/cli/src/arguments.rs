@@ -99,6 +99,9 @@ pub struct LinkArguments {
     /// out among all of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards_max: Option<u16>,
+    /// Move flows from shards that have had too much to do for some seconds to those that have less. For a pipeline, which it makes
+    #[arg(long)]
+    pub balance: bool,
     /// Threads that own the device's queues and give the shards their frames, in place of shards that have queues of their own (a pipeline)
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
@@ -144,7 +147,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -322,6 +325,7 @@ impl LinkArguments {
             ephemeral,
             shards: self.shards,
             shards_max: self.shards_max,
+            balance: self.balance,
             topology: self.topology,
             io_threads: self.io_threads,
             cores: self.cores.clone().unwrap_or_default().0,

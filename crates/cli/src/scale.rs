@@ -41,6 +41,7 @@ fn shards(description: &Value) -> Vec<Value> {
     let serving = buckets["serving"].as_u64().unwrap_or(all.len() as u64);
     let owners = buckets["shards"].as_array().cloned().unwrap_or_default();
     let load = buckets["load"].as_array().cloned().unwrap_or_default();
+    let moved = |what: &str, number: usize| buckets[what][number].as_u64().unwrap_or(0);
     let row = |(number, shard): (usize, &Value)| {
         let sockets = shard["sockets"].as_u64().unwrap_or(0);
         let has = |owner: &Value| owner.as_u64() == Some(number as u64);
@@ -56,18 +57,26 @@ fn shards(description: &Value) -> Vec<Value> {
             "sockets": sockets,
             "buckets": own.clone().count(),
             "load": own.filter_map(|(_, load)| load.as_u64()).sum::<u64>(),
+            "given": moved("given", number),
+            "taken": moved("taken", number),
         })
     };
     all.iter().enumerate().map(row).collect()
 }
 
 fn table(shards: &[Value]) -> String {
-    let mut rows = vec![["Shard", "State", "Sockets", "Buckets", "Load"].map(str::to_owned)];
+    let mut rows = vec![
+        [
+            "Shard", "State", "Sockets", "Buckets", "Load", "Given", "Taken",
+        ]
+        .map(str::to_owned),
+    ];
     for shard in shards {
         let state = shard["state"].as_str().unwrap_or_default().to_owned();
         let number = |key: &str| shard[key].to_string();
-        let [shard, sockets] = [number("shard"), number("sockets")];
-        rows.push([shard, state, sockets, number("buckets"), number("load")]);
+        let [shard, sockets, buckets] = ["shard", "sockets", "buckets"].map(number);
+        let [load, given, taken] = ["load", "given", "taken"].map(number);
+        rows.push([shard, state, sockets, buckets, load, given, taken]);
     }
     crate::table::format(&rows)
 }
@@ -80,7 +89,7 @@ mod tests {
     fn a_shard_that_serves_no_more_drains_until_it_has_no_socket() {
         let description = json!({
             "shards": [{"sockets": 2}, {"sockets": 1}, {"sockets": 0}],
-            "buckets": {"serving": 1, "shards": [0, 0, 0], "load": [5, 0, 7]},
+            "buckets": {"serving": 1, "shards": [0, 0, 0], "load": [5, 0, 7], "given": [], "taken": [2, 0, 0]},
         });
         let shards = shards(&description);
         let states: Vec<_> = shards.iter().map(|shard| shard["state"].clone()).collect();
@@ -88,6 +97,10 @@ mod tests {
         assert_eq!(
             (&shards[0]["buckets"], &shards[0]["load"]),
             (&json!(3), &json!(12))
+        );
+        assert_eq!(
+            (&shards[0]["given"], &shards[0]["taken"]),
+            (&json!(0), &json!(2))
         );
         let table = table(&shards);
         assert_eq!(table.lines().count(), 4);

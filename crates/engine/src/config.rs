@@ -22,6 +22,8 @@ pub struct Config {
     pub shards: u16,
     /// Threads that are there for `millrace scale` to give flows to, those among them, up to 64; as many as serve from the start where it is not said.
     pub shards_max: Option<u16>,
+    /// Flows go from shards that have much to do to those that have less, while the engine runs.
+    pub balance: bool,
     /// Who owns the queues of the device.
     pub topology: Topology,
     /// Threads that own the queues, where shards do not, 1 to 64; none where it is not said.

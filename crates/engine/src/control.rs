@@ -140,9 +140,11 @@ impl Control {
                     tv_nsec: 5_000_000,
                 })
             } else {
-                self.announced_alone().then_some(Timespec {
-                    tv_sec: 1,
-                    tv_nsec: 0,
+                let announced = self.announced_alone().then_some(Duration::from_secs(1));
+                let patience = announced.into_iter().chain(self.scale.patience()).min();
+                patience.map(|patience| Timespec {
+                    tv_sec: patience.as_secs() as i64,
+                    tv_nsec: patience.subsec_nanos().into(),
                 })
             };
             let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
@@ -162,6 +164,9 @@ impl Control {
             }
             self.forget_announced();
             self.forget_programs();
+            if !self.ending {
+                self.scale.balance(&self.workers);
+            }
         }
     }
 

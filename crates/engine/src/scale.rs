@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
-use millrace_steer::{Groups, Move, plan};
+use millrace_steer::{Balancer, Groups, Move, plan};
 use serde_json::json;
 
 use crate::command::Command;
@@ -13,6 +14,20 @@ use crate::workers::{PATIENCE, Workers};
 /// The bucket of what is of no flow stays where it is: one shard speaks for all to the link.
 const OF_NO_FLOW: usize = 0;
 
+/// How often it is looked whether some shards have too much to do.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a shard has at least of which some is worth moving: in a second, 2,000 short frames or 2 MB.
+const IDLE: u64 = 2_000_000;
+
+/// Moves for load, and what has come of it.
+struct Balance {
+    balancer: Balancer,
+    next: Instant,
+    /// Buckets that each shard has given, and has got.
+    given: Vec<u64>,
+    taken: Vec<u64>,
+}
+
 /// The shards that serve, of those that there are.
 pub(crate) struct Scale {
     /// New flows and new sockets go to the first so many.
@@ -20,14 +35,22 @@ pub(crate) struct Scale {
     groups: Groups,
     /// A move did not come to an end: who has what is not known.
     failed: bool,
+    balance: Option<Balance>,
 }
 
 impl Scale {
-    pub(crate) fn new(serving: u16, groups: Groups) -> Scale {
+    pub(crate) fn new(serving: u16, groups: Groups, balance: bool) -> Scale {
+        let balance = balance.then(|| Balance {
+            balancer: Balancer::new(OF_NO_FLOW, IDLE),
+            next: Instant::now(),
+            given: Vec::new(),
+            taken: Vec::new(),
+        });
         Scale {
             serving,
             groups,
             failed: false,
+            balance,
         }
     }
 
@@ -55,10 +78,46 @@ impl Scale {
         if moves.is_empty() {
             return Ok(0);
         }
-        self.failed = true;
-        self.carry_out(&moves, workers)?;
-        self.failed = false;
+        self.have_moved(&moves, workers)?;
         Ok(moves.len())
+    }
+
+    /// How long until it is to be looked whether some shards have too much to do; none if that is not wanted.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let balance = self.balance.as_ref().filter(|_| !self.failed)?;
+        Some(balance.next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks, if it is time, whether some shards have too much to do, and has some of it moved to those that have less.
+    pub(crate) fn balance(&mut self, workers: &Workers) {
+        if self.patience() != Some(Duration::ZERO) {
+            return;
+        }
+        let Some(balance) = &mut self.balance else {
+            return;
+        };
+        balance.next = Instant::now() + LOOK;
+        let load = workers.load();
+        let moves = balance.balancer.look(&self.groups, &load, self.serving);
+        if moves.is_empty() {
+            return;
+        }
+        balance.given.resize(workers.len() as usize, 0);
+        balance.taken.resize(workers.len() as usize, 0);
+        for step in &moves {
+            balance.given[usize::from(step.from)] += 1;
+            balance.taken[usize::from(step.to)] += 1;
+        }
+        if self.have_moved(&moves, workers).is_err() {
+            eprintln!("millrace: a shard did not answer: flows are not moved any more");
+        }
+    }
+
+    fn have_moved(&mut self, moves: &[Move], workers: &Workers) -> Result<(), i32> {
+        self.failed = true;
+        self.carry_out(moves, workers)?;
+        self.failed = false;
+        Ok(())
     }
 
     fn carry_out(&mut self, moves: &[Move], workers: &Workers) -> Result<(), i32> {
@@ -106,7 +165,15 @@ impl Scale {
         let shards: Vec<_> = buckets
             .map(|bucket| self.groups.of_bucket(bucket))
             .collect();
-        json!({ "serving": self.serving, "shards": shards, "load": workers.load() })
+        let balance = self.balance.as_ref();
+        json!({
+            "serving": self.serving,
+            "shards": shards,
+            "load": workers.load(),
+            // By shard, buckets that have moved for their load; none if they are not to.
+            "given": balance.map(|balance| &balance.given),
+            "taken": balance.map(|balance| &balance.taken),
+        })
     }
 }
 

@@ -192,7 +192,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         io,
     };
     let serving = Serving::new(config, link.mtu, index, default_router);
-    let scale = Scale::new(config.shards, groups);
+    let scale = Scale::new(config.shards, groups, config.balance);
     let mut control = Control::new(config, serving, listener, workers, scale)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.

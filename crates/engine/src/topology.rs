@@ -37,6 +37,11 @@ pub enum Error {
         "--shards-max is for a pipeline, where I/O threads say which shard a new flow goes to: it needs a --link, and no --topology rtc"
     )]
     NoRoom,
+    /// Likewise.
+    #[error(
+        "--balance is for a pipeline, where I/O threads say which shard a flow goes to: it needs a --link, and no --topology rtc"
+    )]
+    NoBalance,
     /// Nothing to own.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
@@ -82,6 +87,8 @@ struct Asked<'a> {
     shards: u16,
     /// Those among them that are to serve only when it is said.
     more: u16,
+    /// Flows are to move by themselves.
+    balance: bool,
     io_threads: Option<u16>,
     /// In order: for I/O threads, for shards, for programs; empty if it was not said.
     cores: &'a [usize],
@@ -113,6 +120,7 @@ pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
         topology: config.topology,
         shards: config.shards,
         more: config.room() - config.shards,
+        balance: config.balance,
         io_threads: config.io_threads,
         cores: &config.cores,
     };
@@ -204,11 +212,14 @@ fn io_threads(
         (Topology::RunToCompletion, ..) | (_, _, None) if asked.more > 0 => {
             return Err(Error::NoRoom);
         }
+        (Topology::RunToCompletion, ..) | (_, _, None) if asked.balance => {
+            return Err(Error::NoBalance);
+        }
         (Topology::RunToCompletion, Some(_), _) => return Err(Error::NoPipeline),
         (Topology::RunToCompletion, None, _) => return Ok(0),
         (Topology::Pipeline, _, None) | (_, Some(_), None) => return Err(Error::NoLink),
         (Topology::Auto, None, None) => return Ok(0),
-        (Topology::Auto, None, Some(_)) if asked.more > 0 => 1,
+        (Topology::Auto, None, Some(_)) if asked.more > 0 || asked.balance => 1,
         (Topology::Auto, None, Some(queues)) if queues >= asked.shards => return Ok(0),
         (Topology::Auto, None, Some(queues)) => {
             let spare = machine.cores.len().saturating_sub(asked.shards.into());
@@ -286,6 +297,7 @@ mod tests {
             topology,
             shards,
             more: 0,
+            balance: false,
             io_threads,
             cores: &[],
         }
@@ -347,6 +359,20 @@ mod tests {
         assert_eq!(threads(room(Pipeline), Some(1)), Ok((1, 3, 0)));
         assert_eq!(threads(room(RunToCompletion), MANY), Err(Error::NoRoom));
         assert_eq!(threads(room(Auto), None), Err(Error::NoRoom));
+    }
+
+    #[test]
+    fn flows_that_move_by_themselves_make_a_pipeline() {
+        use Topology::{Auto, Pipeline, RunToCompletion};
+        let balanced = |topology| Asked {
+            balance: true,
+            ..asked(topology, 2, None)
+        };
+        assert_eq!(threads(balanced(Auto), MANY), Ok((1, 2, 0)));
+        assert_eq!(threads(balanced(Pipeline), Some(1)), Ok((1, 2, 0)));
+        let refused = Err(Error::NoBalance);
+        assert_eq!(threads(balanced(RunToCompletion), MANY), refused);
+        assert_eq!(threads(balanced(Auto), None), refused);
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Which threads an engine has, on which cores, and what is said when they cannot be had.
 
+use std::io::Write as _;
+use std::process::Stdio;
+
 use millrace_e2e::engine::{self, Engine};
+use millrace_e2e::process::command;
 use millrace_e2e::{
     Link, PEER, Process, Result, SUBJECT, World, bail, compile, ensure, on_millrace, scenario,
     seconds, wait_until,
@@ -35,6 +39,10 @@ fn what_makes_no_sense_is_refused_with_a_way_out(world: &World) -> Result<()> {
         (
             "--shards-max 2 --topology rtc",
             "--shards-max is for a pipeline",
+        ),
+        (
+            "--balance --topology rtc --shards 2",
+            "--balance is for a pipeline",
         ),
         ("--cores 0,0 --shards 2", "core 0 twice"),
         ("--cores 4095", "core 4095; this process may use"),
@@ -179,6 +187,43 @@ fn shards_come_and_go_while_connections_go_on() {
         for shard in shards {
             ensure!(shard["worker"]["handed_dropped"] == 0, "{shard}");
         }
+        up.down(world)
+    });
+}
+
+/// The connections of one shard are busy, those of the other are not: after a while the other has some of the flows, and nothing was lost.
+#[test]
+fn flows_leave_a_shard_that_has_too_much_to_do() {
+    scenario::run_on_pipeline(Link::Tap, 1, 2, |world| {
+        let up = Engine::up_with(world, &["--balance"])?;
+        let script = compile::script("scaled.py");
+        let subject = SUBJECT.to_string();
+        let words = |what| [PYTHON, "-u", &script, what, &subject];
+        let server = world.start_on_subject(up.run(&words("serve")))?;
+        wait_until("the server listens", seconds(20), || {
+            Ok(server.stdout().contains("ready"))
+        })?;
+        let mut some = command(&words("some"));
+        some.stdin(Stdio::piped());
+        let mut talker = world.start_on_peer(some)?;
+        wait_until("it has connected", seconds(30), || {
+            Ok(talker.stdout().contains("connected"))
+        })?;
+        let is_first = |socket: &&Value| socket["shard"] == 0 && socket["state"] == "ESTAB";
+        let port = |socket: &Value| Some(socket["remote"].as_str()?.rsplit_once(':')?.1.to_owned());
+        let sockets = engine::sockets(world)?;
+        let ports: Vec<String> = sockets.iter().filter(is_first).filter_map(port).collect();
+        ensure!(ports.len() > 3, "{sockets:?}");
+        if let Some(mut stdin) = talker.stdin() {
+            writeln!(stdin, "{}", ports.join(" "))?;
+        }
+        wait_until("flows have moved", seconds(60), || {
+            let shards = scale(world, None)?;
+            Ok(shards[1]["taken"].as_u64() > Some(0) && shards[0]["given"] == shards[1]["taken"])
+        })?;
+        let text = talker.stop(Signal::TERM, seconds(60))?.success()?.text();
+        ensure!(text.ends_with("all as sent\n"), "{text}");
+        server.stop(Signal::KILL, seconds(15))?;
         up.down(world)
     });
 }

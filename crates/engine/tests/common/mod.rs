@@ -36,6 +36,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         ephemeral: false,
         shards,
         shards_max: None,
+        balance: false,
         topology: Topology::Auto,
         io_threads: None,
         cores: Vec::new(),
