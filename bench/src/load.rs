@@ -23,6 +23,10 @@ pub use idle::hold;
 
 /// Bytes of a small message.
 pub const MESSAGE: usize = 64;
+/// Parts of all operations of which is said what they took at most.
+const PARTS: [f64; 13] = [
+    0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999,
+];
 /// How long a load runs before measuring begins.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -48,6 +52,9 @@ pub struct Outcome {
     pub bytes: u64,
     /// Latency of an operation in microseconds: median, 90, 99, 99.9 percent, largest; all 0 where it is not known.
     pub latency_us: [f64; 5],
+    /// Parts of all operations (0 to 1) and what those took at most, in microseconds, as finely as it is known; empty where it is not.
+    #[serde(default)]
+    pub distribution_us: Vec<(f64, f64)>,
     /// What the machine did meanwhile.
     pub machine: Interval,
     /// CPU seconds of the client's process, what the kernel did for it included.
@@ -84,11 +91,14 @@ impl Outcome {
         {
             *value = number(latency, name)?;
         }
+        let distribution_us = serde_json::from_value(report["latency_us"]["distribution"].clone())
+            .context("distribution")?;
         let bytes = number(report, "bytes_in")?.max(number(report, "bytes_out")?);
         Ok(Outcome {
             operations: operations as u64,
             bytes: bytes as u64,
             latency_us,
+            distribution_us,
             machine: serde_json::from_value(report["machine"].clone()).context("machine")?,
             own_seconds: number(report, "cpu_seconds")?,
         })
@@ -196,10 +206,15 @@ impl Meter {
                     quantile(0.999),
                     self.latency.largest() as f64 / 1000.0,
                 ];
+                let distribution_us = match self.operations {
+                    0 => Vec::new(),
+                    _ => PARTS.map(|part| (part, quantile(part))).to_vec(),
+                };
                 return Ok(Some(Outcome {
                     operations: self.operations,
                     bytes: self.bytes,
                     latency_us,
+                    distribution_us,
                     machine,
                     own_seconds,
                 }));

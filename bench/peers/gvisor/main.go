@@ -1,4 +1,5 @@
-// Two of gVisor's network stacks joined in memory, both ends together; what it is asked and what it prints is in bench/peers/README.md.
+// Two of gVisor's network stacks joined in memory, both ends together, or one as a server (server.go); what it is asked and what it prints is in
+// bench/peers/README.md.
 //
 // Configured as its users would for speed: Nagle off and acknowledgements delayed (as they come), selective acknowledgements, CUBIC, buffers of 1 MiB that grow to
 // 8 MiB with window scaling, and the interface of package net (gonet) with a goroutine for each end of a connection. IP packets of 1,500 bytes pass by gVisor's
@@ -24,13 +25,14 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 const (
-	usage       = "usage: millrace-peer-gvisor short|ping|bulk COUNT PARALLEL"
+	usage       = "usage: millrace-peer-gvisor short|ping|bulk COUNT PARALLEL, or millrace-peer-gvisor tap|wire short|echo|sink|source DEVICE ADDRESS PORT"
 	mtu         = 1500
 	port        = 80
 	parallelMax = 40000 // it chooses ports from 16,000
@@ -56,7 +58,7 @@ func fail(err error) {
 
 func newStack(link stack.LinkEndpoint, address tcpip.Address) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
 	})
 	sack := tcpip.TCPSACKEnabled(true)
@@ -321,6 +323,9 @@ func run(arguments []string) (time.Duration, error) {
 }
 
 func main() {
+	if len(os.Args) > 1 && (os.Args[1] == "tap" || os.Args[1] == "wire") {
+		fail(serveOn(os.Args[1], os.Args[2:]))
+	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}

@@ -141,7 +141,10 @@ fn one_server(name: &str, length: f64) -> Result<Outcome> {
     let (own, host, port) = (SUBJECT.to_string(), PEER.to_string(), PORT.to_string());
     let words = match name {
         "embedded" => command(&[&beside("embedded_server")?[..], "mr0", &own, &host, &port]),
-        "smoltcp" => command(&[&beside("smoltcp-tap")?[..], "mr0", &own, &port, "1024"]),
+        "smoltcp" => {
+            let program = beside("smoltcp-server")?;
+            command(&[&program[..], "tap", "short", "mr0", &own, &port, "1024"])
+        }
         _ => world.on_subject(&[&compile::program("server")?[..], "short", &own, &port]),
     };
     let mut server = world.start_on_peer(words)?;

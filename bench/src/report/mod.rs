@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::figures::Spread;
 use crate::load::Outcome;
 
+/// How our own stack is called.
+const OURS: &str = "millrace";
+
 /// Everything that one run has measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -29,9 +32,37 @@ pub struct Report {
     pub seconds: f64,
     /// What was measured.
     pub scenarios: Vec<Scenario>,
+    /// What was asked for and not measured, with the reason.
+    #[serde(default)]
+    pub left_out: Vec<String>,
+    /// How it scales with cores.
+    #[serde(default)]
+    pub curves: Vec<Curves>,
     /// What others said of their own designs, and what ours does.
     #[serde(default)]
     pub originals: Vec<Original>,
+}
+
+/// A figure over the number of cores, for several schemes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Curves {
+    /// A short name, fit for a file's.
+    pub name: String,
+    /// What is done, in a sentence.
+    pub what: String,
+    /// Of the values.
+    pub unit: String,
+    /// The schemes.
+    pub lines: Vec<Curve>,
+}
+
+/// One scheme.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Curve {
+    /// Its name.
+    pub name: String,
+    /// Cores, and the values of all rounds.
+    pub points: Vec<(usize, Vec<f64>)>,
 }
 
 /// A figure of a design that ours comes from.
@@ -59,9 +90,12 @@ pub struct Scenario {
     /// Whether less is better.
     pub less_is_better: bool,
     /// What ours should reach.
-    pub goal: Option<Goal>,
+    pub goals: Vec<Goal>,
     /// Who was measured; ours first.
     pub subjects: Vec<Subject>,
+    /// Why a goal is missed, or another is ahead, as far as it is known.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// A bound on our median.
@@ -112,13 +146,17 @@ impl Scenario {
         Spread::of_ratios(&self.subjects.first()?.values, &other.values)
     }
 
-    /// Whether the goal is met; `None` without one, or when there is nothing to compare.
-    pub fn is_met(&self) -> Option<bool> {
-        let goal = self.goal.as_ref()?;
-        let value = match &goal.against {
-            Some(stack) => self.ratio_to(stack)?.median,
-            None => self.subjects.first()?.spread()?.median,
-        };
+    /// What a goal is about, as it was measured; `None` when there is nothing to compare.
+    pub fn reached(&self, goal: &Goal) -> Option<f64> {
+        match &goal.against {
+            Some(stack) => Some(self.ratio_to(stack)?.median),
+            None => Some(self.subjects.first()?.spread()?.median),
+        }
+    }
+
+    /// Whether a goal is met; `None` when there is nothing to compare.
+    pub fn meets(&self, goal: &Goal) -> Option<bool> {
+        let value = self.reached(goal)?;
         Some(if self.less_is_better {
             value <= goal.bound
         } else {
@@ -126,11 +164,14 @@ impl Scenario {
         })
     }
 
-    /// The goal in words.
-    pub fn goal_text(&self) -> String {
-        let Some(goal) = &self.goal else {
-            return "none".to_owned();
-        };
+    /// Whether all goals are met that can be judged; `None` when there are none.
+    pub fn is_met(&self) -> Option<bool> {
+        let judged = self.goals.iter().filter_map(|goal| self.meets(goal));
+        judged.reduce(|all, one| all && one)
+    }
+
+    /// A goal in words.
+    pub fn goal_text(&self, goal: &Goal) -> String {
         let most = if self.less_is_better {
             "at most"
         } else {
@@ -140,6 +181,50 @@ impl Scenario {
             Some(stack) => format!("{most} {} of {stack}'s", goal.bound),
             None => format!("{most} {} {}", goal.bound, self.unit),
         }
+    }
+
+    /// Every goal in words, and whether it is met.
+    pub fn goals_text(&self) -> String {
+        if self.goals.is_empty() {
+            return "none".to_owned();
+        }
+        let each = self.goals.iter().map(|goal| {
+            let met = match self.meets(goal) {
+                Some(true) => "met",
+                Some(false) => "missed",
+                None => "cannot be judged",
+            };
+            format!("{}: {met}", self.goal_text(goal))
+        });
+        each.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether its subjects are stacks, ours first, and not ours alone in several sizes.
+    pub fn compares(&self) -> bool {
+        let mut subjects = self.subjects.iter();
+        subjects.next().is_some_and(|subject| subject.stack == OURS) && subjects.next().is_some()
+    }
+
+    /// Those that are ahead of ours by more than 3 %.
+    pub fn ahead_of_ours(&self) -> Vec<&str> {
+        if !self.compares() {
+            return Vec::new();
+        }
+        let others = self.subjects.iter().skip(1);
+        let others = others.filter(|subject| !subject.stack.starts_with(OURS));
+        let is_ahead = |subject: &&Subject| {
+            let Some(ratio) = self.ratio_to(&subject.stack) else {
+                return false;
+            };
+            match self.less_is_better {
+                true => ratio.median > 1.03,
+                false => ratio.median < 0.97,
+            }
+        };
+        others
+            .filter(is_ahead)
+            .map(|subject| subject.stack.as_str())
+            .collect()
     }
 }
 
@@ -154,8 +239,22 @@ impl Report {
             rounds,
             seconds,
             scenarios: Vec::new(),
+            left_out: Vec::new(),
+            curves: Vec::new(),
             originals: Vec::new(),
         })
+    }
+
+    /// Writes what there is so far as `DATE.json`, for whoever may have to stop.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn save(&self, directory: &Path) -> Result<PathBuf> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("creating {}", directory.display()))?;
+        let json = directory.join(format!("{}.json", self.date));
+        fs::write(&json, serde_json::to_string_pretty(self)?)?;
+        Ok(json)
     }
 
     /// Writes `DATE.json`, `DATE.html`, and `DATE.md` with its plots in `DATE/`; returns the paths of the first three.
@@ -164,10 +263,8 @@ impl Report {
     /// Of the file system.
     pub fn write(&self, directory: &Path) -> Result<[PathBuf; 3]> {
         let place = |ending: &str| directory.join(format!("{}.{ending}", self.date));
-        fs::create_dir_all(directory)
-            .with_context(|| format!("creating {}", directory.display()))?;
-        let [json, html, markdown] = ["json", "html", "md"].map(place);
-        fs::write(&json, serde_json::to_string_pretty(self)?)?;
+        let json = self.save(directory)?;
+        let [html, markdown] = ["html", "md"].map(place);
         fs::write(&html, page::html(self)?)?;
         self.write_markdown(&markdown, &self.date)?;
         Ok([json, html, markdown])
@@ -179,11 +276,21 @@ impl Report {
     /// Of the file system.
     pub fn write_markdown(&self, path: &Path, plots: &str) -> Result<()> {
         let folder = path.with_file_name(plots);
+        // Those of an earlier report would stay.
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
         fs::create_dir_all(&folder)?;
         for scenario in &self.scenarios {
-            for (kind, svg) in plot::all(scenario)? {
-                fs::write(folder.join(format!("{}-{kind}.svg", scenario.name)), svg)?;
+            if let Some(svg) = plot::of(scenario)? {
+                fs::write(folder.join(format!("{}.svg", scenario.name)), svg)?;
             }
+        }
+        for curves in &self.curves {
+            fs::write(
+                folder.join(format!("{}.svg", curves.name)),
+                plot::curves(curves)?,
+            )?;
         }
         Ok(fs::write(path, page::markdown(self, plots)?)?)
     }
@@ -223,14 +330,15 @@ mod tests {
             what: "what".into(),
             unit: "us".into(),
             less_is_better,
-            goal: Some(Goal {
+            goals: vec![Goal {
                 against: Some("kernel".into()),
                 bound,
-            }),
+            }],
             subjects: vec![
                 subject("millrace", &[1.0, 2.0]),
                 subject("kernel", &[2.0, 2.0]),
             ],
+            reason: None,
         }
     }
 
@@ -248,6 +356,8 @@ mod tests {
             rounds: 2,
             seconds: 1.0,
             scenarios: vec![failed],
+            left_out: vec!["bulk: no time".into()],
+            curves: Vec::new(),
             originals: vec![Original {
                 what: "somebody's".into(),
                 theirs: "2 times".into(),
@@ -272,12 +382,31 @@ mod tests {
         assert!(page.contains("<td>2 times</td><td>3 times</td>"), "{page}");
         let page = page::markdown(&report(), "plots").unwrap();
         assert!(page.contains("failed: it <crashed>"), "{page}");
-        assert!(page.contains("missed"), "{page}");
+        assert!(page.contains("- bulk: no time"), "{page}");
+        assert!(
+            page.contains(
+                "| [name](#name) | us | 1.50 | at most 0.7 of kernel's | 0.75 | missed |"
+            ),
+            "{page}"
+        );
         assert!(
             page.contains("| somebody's | 2 times | 3 times |"),
             "{page}"
         );
-        assert!(page.contains("![](plots/name-bars.svg)"), "{page}");
+        assert!(page.contains("![](plots/name.svg)"), "{page}");
+    }
+
+    #[test]
+    fn who_is_ahead_is_named() {
+        let mut behind = scenario(true, 0.7);
+        behind.subjects[1].values = vec![0.5, 1.0];
+        assert_eq!(behind.ahead_of_ours(), ["kernel"]);
+        behind.less_is_better = false;
+        assert!(behind.ahead_of_ours().is_empty());
+        // Ours alone, in several sizes.
+        behind.subjects[0].stack = "1,000 connections".into();
+        behind.less_is_better = true;
+        assert!(behind.ahead_of_ours().is_empty());
     }
 
     #[test]

@@ -1,75 +1,93 @@
-//! Plots of a scenario, as SVG.
+//! Plots of a scenario, as SVG: bars, CPU beside them, latencies below; and curves over the number of cores.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::{Scenario, Subject};
-use crate::figures::short;
+use super::{Curves, Scenario, Subject};
+use crate::figures::{Spread, short};
 use crate::load::Outcome;
 
-const WIDTH: u32 = 720;
-/// Height of a bar with what is around it.
-const ROW: u32 = 36;
-const COLOURS: [RGBColor; 6] = [
+/// Pixels from left to right, and of one of two panels side by side.
+const WIDTH: u32 = 960;
+const HALF: u32 = WIDTH / 2;
+/// Height of a bar with what is around it, and of what is above and below all bars.
+const ROW: u32 = 30;
+const AROUND: u32 = 44;
+/// Height of a plot with axes.
+const CHART: u32 = 270;
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x6f, 0xb4),
     RGBColor(0xd0, 0x6a, 0x1e),
     RGBColor(0x3a, 0x8f, 0x4d),
     RGBColor(0x8a, 0x5a, 0xa8),
     RGBColor(0x9c, 0x3d, 0x3d),
     RGBColor(0x6b, 0x6b, 0x6b),
+    RGBColor(0x2b, 0x9a, 0xa0),
+    RGBColor(0xb0, 0x8a, 0x1e),
 ];
-/// What [`Outcome::latency_us`] has.
-const PERCENTILES: [&str; 5] = ["50 %", "90 %", "99 %", "99.9 %", "max"];
+/// Of CPU: user, system, interrupts.
+const PARTS: [(&str, RGBColor); 3] = [
+    ("programs", RGBColor(0x7f, 0xb2, 0xdd)),
+    ("kernel", RGBColor(0x33, 0x5c, 0x81)),
+    ("interrupts", RGBColor(0xe0, 0xa4, 0x58)),
+];
 
-/// All plots that there is something to show in, with a name for each kind.
-pub(super) fn all(scenario: &Scenario) -> Result<Vec<(&'static str, String)>> {
-    let mut plots = Vec::new();
-    if scenario
+/// All that there is to show of a scenario; `None` if nothing was measured.
+pub(super) fn of(scenario: &Scenario) -> Result<Option<String>> {
+    let measured = scenario.subjects.iter();
+    let rows = measured
+        .filter(|subject| !subject.values.is_empty())
+        .count() as u32;
+    if rows == 0 {
+        return Ok(None);
+    }
+    let is_timed = |subject: &Subject| subject.outcomes.iter().any(Outcome::has_latency);
+    let has_cpu = scenario
         .subjects
         .iter()
-        .any(|subject| !subject.values.is_empty())
-    {
-        plots.push(("bars", bars(scenario)?));
-    }
-    let is_timed = |subject: &Subject| {
-        let mut outcomes = subject.outcomes.iter();
-        outcomes.any(Outcome::has_latency)
-    };
-    if scenario.subjects.iter().any(is_timed) {
-        plots.push(("latency", latency(scenario)?));
-    }
-    let is_counted = |subject: &Subject| !subject.outcomes.is_empty();
-    if scenario.subjects.iter().any(is_counted) {
-        plots.push(("cpu", cpu(scenario)?));
-    }
-    Ok(plots)
+        .any(|subject| !subject.outcomes.is_empty());
+    let has_latency = scenario.subjects.iter().any(is_timed);
+    let bars_height = AROUND + ROW * rows;
+    let height = bars_height + if has_latency { CHART } else { 0 };
+    let svg = draw(height, |area| {
+        let (upper, lower) = area.split_vertically(bars_height as i32);
+        if has_cpu {
+            let (left, right) = upper.split_horizontally(HALF as i32);
+            bars(&left, scenario)?;
+            cpu(&right, scenario)?;
+        } else {
+            bars(&upper, scenario)?;
+        }
+        if has_latency {
+            latency(&lower, scenario)?;
+        }
+        Ok(())
+    })?;
+    Ok(Some(svg))
 }
 
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Drawn<'a> = Result<(), Box<dyn std::error::Error + 'a>>;
+
 /// Medians as bars, with the least and the greatest value.
-fn bars(scenario: &Scenario) -> Result<String> {
-    let measured: Vec<_> = scenario
-        .subjects
-        .iter()
-        .filter_map(|subject| Some((subject.stack.as_str(), subject.spread()?)))
+fn bars<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
+    let measured = scenario.subjects.iter().enumerate();
+    let bars: Vec<Bar<'_>> = measured
+        .filter_map(|(at, subject)| {
+            let spread = subject.spread()?;
+            Some(Bar {
+                name: &subject.stack,
+                parts: vec![(spread.median, COLOURS[at % COLOURS.len()])],
+                whisker: Some((spread.least, spread.greatest)),
+                label: short(spread.median),
+            })
+        })
         .collect();
-    let most = measured
-        .iter()
-        .map(|(_, spread)| spread.greatest)
-        .fold(0.0, f64::max);
-    let parts = measured
-        .iter()
-        .enumerate()
-        .map(|(at, (stack, spread))| Bar {
-            name: stack,
-            parts: vec![(spread.median, COLOURS[at % COLOURS.len()])],
-            whisker: Some((spread.least, spread.greatest)),
-            label: short(spread.median),
-        });
-    draw_bars(&scenario.unit, &parts.collect::<Vec<_>>(), most)
+    draw_bars(area, &scenario.unit, &[], &bars)
 }
 
 /// CPU of the whole machine for one operation, or one MB, by what it was spent in.
-fn cpu(scenario: &Scenario) -> Result<String> {
+fn cpu<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
     let per = |outcome: &Outcome| match outcome.operations {
         0 => 1e12 / outcome.bytes as f64,
         operations => 1e6 / operations as f64,
@@ -81,41 +99,33 @@ fn cpu(scenario: &Scenario) -> Result<String> {
         });
         each.sum::<f64>() / subject.outcomes.len() as f64
     };
-    let counted: Vec<_> = scenario
-        .subjects
-        .iter()
-        .filter(|subject| !subject.outcomes.is_empty())
-        .map(|subject| {
-            let parts = [
-                mean(subject, |core| core.user),
-                mean(subject, |core| core.system),
-                mean(subject, |core| core.interrupt),
-            ];
-            (subject.stack.as_str(), parts)
-        })
-        .collect();
-    let most = counted
-        .iter()
-        .map(|(_, parts)| parts.iter().sum())
-        .fold(0.0, f64::max);
-    let parts = counted.iter().map(|(stack, parts)| Bar {
-        name: stack,
-        parts: parts.iter().copied().zip(COLOURS).collect(),
-        whisker: None,
-        label: parts.map(short).join(" + "),
-    });
-    let bulk = counted_in_bytes(scenario);
-    let unit = if bulk { "MB" } else { "operation" };
-    let title = format!("us of CPU of the whole machine per {unit}: user + system + interrupts");
-    draw_bars(&title, &parts.collect::<Vec<_>>(), most)
-}
-
-fn counted_in_bytes(scenario: &Scenario) -> bool {
+    let mut bars = Vec::new();
+    for subject in &scenario.subjects {
+        if subject.outcomes.is_empty() {
+            continue;
+        }
+        let parts = [
+            mean(subject, |core| core.user),
+            mean(subject, |core| core.system),
+            mean(subject, |core| core.interrupt),
+        ];
+        let colours = PARTS.map(|(_, colour)| colour);
+        bars.push(Bar {
+            name: &subject.stack,
+            parts: parts.into_iter().zip(colours).collect(),
+            whisker: None,
+            label: short(parts.iter().sum()),
+        });
+    }
     let mut outcomes = scenario
         .subjects
         .iter()
         .flat_map(|subject| &subject.outcomes);
-    outcomes.all(|outcome| outcome.operations == 0)
+    let title = match outcomes.all(|outcome| outcome.operations == 0) {
+        true => "us of CPU per MB:",
+        false => "us of CPU each:",
+    };
+    draw_bars(area, title, &PARTS, &bars)
 }
 
 struct Bar<'a> {
@@ -127,154 +137,209 @@ struct Bar<'a> {
     label: String,
 }
 
-fn draw_bars(title: &str, bars: &[Bar<'_>], most: f64) -> Result<String> {
-    let mut svg = String::new();
-    let height = 64 + ROW * bars.len() as u32;
-    draw(&mut svg, height, |area| {
-        area.fill(&WHITE)?;
-        let names = 130;
-        let (left, top, bottom) = (names, 30, height as i32 - 28);
-        // Room for the label behind the longest.
-        let scale = f64::from(WIDTH as i32 - left - 150) / most.max(f64::MIN_POSITIVE);
-        let x = |value: f64| left + (value * scale) as i32;
-        let font = ("sans-serif", 14).into_font();
-        area.draw(&Text::new(
-            title.to_owned(),
-            (8, 8),
-            font.clone().style(FontStyle::Bold),
-        ))?;
-        for (at, bar) in bars.iter().enumerate() {
-            let (upper, lower) = (
-                top + (ROW * at as u32) as i32 + 6,
-                top + (ROW * (at as u32 + 1)) as i32 - 6,
-            );
-            let middle = i32::midpoint(upper, lower);
-            area.draw(&Text::new(
-                bar.name.to_owned(),
-                (8, middle - 7),
-                font.clone(),
-            ))?;
-            let mut from = 0.0;
-            for &(length, colour) in &bar.parts {
-                let corners = [(x(from), upper), (x(from + length), lower)];
-                area.draw(&Rectangle::new(corners, colour.filled()))?;
-                from += length;
-            }
-            let mut end = x(from);
-            if let Some((least, greatest)) = bar.whisker {
-                area.draw(&PathElement::new(
-                    vec![(x(least), middle), (x(greatest), middle)],
-                    BLACK.stroke_width(2),
-                ))?;
-                for edge in [least, greatest] {
-                    area.draw(&PathElement::new(
-                        vec![(x(edge), middle - 5), (x(edge), middle + 5)],
-                        BLACK.stroke_width(2),
-                    ))?;
-                }
-                end = end.max(x(greatest));
-            }
-            area.draw(&Text::new(
-                bar.label.clone(),
-                (end + 8, middle - 7),
-                font.clone(),
-            ))?;
+fn draw_bars<'a>(
+    area: &Area<'a>,
+    title: &str,
+    legend: &[(&str, RGBColor)],
+    bars: &[Bar<'_>],
+) -> Drawn<'a> {
+    let (width, height) = area.dim_in_pixel();
+    let (left, top, bottom) = (140, 30, height as i32 - 10);
+    let ends = bars.iter().map(|bar| {
+        let all: f64 = bar.parts.iter().map(|(length, _)| length).sum();
+        bar.whisker.map_or(all, |(_, greatest)| greatest)
+    });
+    let most = ends.fold(0.0, f64::max);
+    // Room for the label behind the longest.
+    let scale = f64::from(width as i32 - left - 80) / most.max(f64::MIN_POSITIVE);
+    let x = |value: f64| left + (value * scale) as i32;
+    let font = ("sans-serif", 14).into_font();
+    let bold = font.clone().style(FontStyle::Bold);
+    area.draw(&Text::new(title.to_owned(), (8, 8), bold))?;
+    for (at, (name, colour)) in legend.iter().enumerate() {
+        let from = 140 + 110 * at as i32;
+        let square = [(from, 9), (from + 12, 21)];
+        area.draw(&Rectangle::new(square, colour.filled()))?;
+        area.draw(&Text::new((*name).to_owned(), (from + 18, 8), font.clone()))?;
+    }
+    for (at, bar) in bars.iter().enumerate() {
+        let upper = top + (ROW * at as u32) as i32 + 5;
+        let lower = upper + ROW as i32 - 10;
+        let middle = i32::midpoint(upper, lower);
+        let name = Text::new(bar.name.to_owned(), (8, middle - 7), font.clone());
+        area.draw(&name)?;
+        let mut from = 0.0;
+        for &(length, colour) in &bar.parts {
+            let corners = [(x(from), upper), (x(from + length), lower)];
+            area.draw(&Rectangle::new(corners, colour.filled()))?;
+            from += length;
         }
-        area.draw(&PathElement::new(
-            vec![(left, top), (left, bottom)],
-            BLACK.stroke_width(1),
-        ))?;
-        Ok(())
-    })?;
-    Ok(svg)
+        let mut end = x(from);
+        if let Some((least, greatest)) = bar.whisker {
+            let ends = vec![(x(least), middle), (x(greatest), middle)];
+            area.draw(&PathElement::new(ends, BLACK.stroke_width(2)))?;
+            for edge in [least, greatest] {
+                let ends = vec![(x(edge), middle - 5), (x(edge), middle + 5)];
+                area.draw(&PathElement::new(ends, BLACK.stroke_width(2)))?;
+            }
+            end = end.max(x(greatest));
+        }
+        let label = Text::new(bar.label.clone(), (end + 8, middle - 7), font.clone());
+        area.draw(&label)?;
+    }
+    let axis = vec![(left, top), (left, bottom)];
+    area.draw(&PathElement::new(axis, BLACK.stroke_width(1)))?;
+    Ok(())
 }
 
-/// Medians of the percentiles of latency, on a logarithmic axis.
-fn latency(scenario: &Scenario) -> Result<String> {
-    let lines: Vec<_> = scenario
-        .subjects
-        .iter()
-        .filter(|subject| subject.outcomes.iter().any(Outcome::has_latency))
-        .map(|subject| {
-            let point = |at: usize| {
-                let values = subject
-                    .outcomes
-                    .iter()
-                    .map(|outcome| outcome.latency_us[at]);
-                crate::figures::Spread::of(values.collect()).map_or(0.0, |spread| spread.median)
-            };
-            (subject.stack.as_str(), [0, 1, 2, 3, 4].map(point))
-        })
+/// Where a part of all operations stands on the axis: each nine takes as much room as the one before it.
+fn nines(fraction: f64) -> f64 {
+    -(1.0 - fraction).max(1e-5).log10()
+}
+
+/// The distribution of latencies: what so many operations took at most, in the middle of all rounds; both axes by powers of ten.
+fn latency<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
+    let timed = scenario.subjects.iter().enumerate();
+    let lines: Vec<_> = timed
+        .filter(|(_, subject)| subject.outcomes.iter().any(Outcome::has_latency))
+        .map(|(at, subject)| (at, subject.stack.as_str(), distribution(subject)))
         .collect();
     let values = || {
-        lines
-            .iter()
-            .flat_map(|(_, points)| points)
-            .copied()
-            .filter(|value| *value > 0.0)
+        let points = lines.iter().flat_map(|(_, _, points)| points);
+        points.map(|(_, value)| *value).filter(|value| *value > 0.0)
     };
-    let (least, most) = (
-        values().fold(f64::INFINITY, f64::min),
-        values().fold(1.0, f64::max),
-    );
-    let mut svg = String::new();
-    draw(&mut svg, 300, |area| {
-        area.fill(&WHITE)?;
+    let least = values().fold(f64::INFINITY, f64::min);
+    let most = values().fold(1.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            "what so many took at most, us",
+            ("sans-serif", 14).into_font().style(FontStyle::Bold),
+        )
+        .margin(8)
+        .margin_right(150)
+        .x_label_area_size(24)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..4.05f64, (least * 0.8..most * 1.3).log_scale())?;
+    let name = |at: &f64| match (at * 10.0).round() as i64 {
+        10 => "90 %".to_owned(),
+        20 => "99 %".to_owned(),
+        30 => "99.9 %".to_owned(),
+        40 => "99.99 %".to_owned(),
+        _ => String::new(),
+    };
+    chart
+        .configure_mesh()
+        .x_labels(5)
+        .x_label_formatter(&name)
+        .y_label_formatter(&|value| short(*value))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (at, stack, points) in lines {
+        let colour = COLOURS[at % COLOURS.len()];
+        let points = points.into_iter().map(|(part, value)| (nines(part), value));
+        let line = LineSeries::new(points, colour.stroke_width(2)).point_size(2);
+        chart.draw_series(line)?.label(stack).legend(move |(x, y)| {
+            PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
+        });
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE)
+        .border_style(RGBColor(0xcc, 0xcc, 0xcc))
+        .draw()?;
+    Ok(())
+}
+
+/// For each part of the operations the median of what all rounds say, up to the last that they all have.
+fn distribution(subject: &Subject) -> Vec<(f64, f64)> {
+    let timed = || {
+        subject
+            .outcomes
+            .iter()
+            .filter(|outcome| outcome.has_latency())
+    };
+    let Some(first) = timed().next() else {
+        return Vec::new();
+    };
+    let points = first.distribution_us.iter().enumerate();
+    points
+        .filter_map(|(at, &(part, _))| {
+            let values = timed().map(|outcome| Some(outcome.distribution_us.get(at)?.1));
+            let spread = Spread::of(values.collect::<Option<Vec<f64>>>()?)?;
+            Some((part, spread.median))
+        })
+        .collect()
+}
+
+/// A figure over the number of cores, with the least and the greatest of all rounds.
+pub(super) fn curves(curves: &Curves) -> Result<String> {
+    let points = || curves.lines.iter().flat_map(|line| &line.points);
+    let cores = points().map(|(cores, _)| *cores).max().unwrap_or(1);
+    let values = points().flat_map(|(_, values)| values);
+    let most = values.copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    draw(CHART + 40, |area| {
         let mut chart = ChartBuilder::on(area)
-            .caption("latency, us", ("sans-serif", 15))
-            .margin(10)
-            .x_label_area_size(30)
-            .y_label_area_size(70)
-            .build_cartesian_2d(0.0..4.4f64, (least * 0.8..most * 1.3).log_scale())?;
-        let name = |at: &f64| match at.fract() {
-            0.0 => PERCENTILES
-                .get(*at as usize)
-                .copied()
-                .unwrap_or_default()
-                .to_owned(),
+            .caption(
+                format!("{}, by cores", curves.unit),
+                ("sans-serif", 14).into_font().style(FontStyle::Bold),
+            )
+            .margin(8)
+            .margin_right(150)
+            .x_label_area_size(24)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.5..cores as f64 + 0.5, 0.0..most * 1.15)?;
+        let whole = |at: &f64| match at.fract() {
+            0.0 => format!("{at:.0}"),
             _ => String::new(),
         };
         chart
             .configure_mesh()
-            .x_labels(5)
-            .x_label_formatter(&name)
+            .x_labels(cores + 1)
+            .x_label_formatter(&whole)
             .y_label_formatter(&|value| short(*value))
             .light_line_style(WHITE)
             .draw()?;
-        for (at, (stack, points)) in lines.iter().enumerate() {
+        for (at, line) in curves.lines.iter().enumerate() {
             let colour = COLOURS[at % COLOURS.len()];
-            let points: Vec<(f64, f64)> = points
+            let spreads: Vec<(f64, Spread)> = line
+                .points
                 .iter()
-                .enumerate()
-                .map(|(x, y)| (x as f64, *y))
+                .filter_map(|(cores, values)| Some((*cores as f64, Spread::of(values.clone())?)))
                 .collect();
+            let medians = spreads
+                .iter()
+                .map(|(cores, spread)| (*cores, spread.median));
             chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?
-                .label(*stack)
+                .draw_series(LineSeries::new(medians, colour.stroke_width(2)).point_size(3))?
+                .label(&line.name)
                 .legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(2))
+                    PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
                 });
+            chart.draw_series(spreads.iter().map(|(cores, spread)| {
+                let ends = vec![(*cores, spread.least), (*cores, spread.greatest)];
+                PathElement::new(ends, colour.stroke_width(1))
+            }))?;
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(SeriesLabelPosition::LowerRight)
             .background_style(WHITE)
-            .border_style(BLACK)
+            .border_style(RGBColor(0xcc, 0xcc, 0xcc))
             .draw()?;
         Ok(())
-    })?;
-    Ok(svg)
+    })
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-
-fn draw<'a>(
-    svg: &'a mut String,
-    height: u32,
-    make: impl FnOnce(&Area<'a>) -> Result<(), Box<dyn std::error::Error + 'a>>,
-) -> Result<()> {
-    let area = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-    make(&area).map_err(|error| anyhow!("drawing a plot: {error}"))?;
-    area.present()
-        .map_err(|error| anyhow!("writing a plot: {error}"))
+fn draw(height: u32, make: impl for<'a> FnOnce(&Area<'a>) -> Drawn<'a>) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        area.fill(&WHITE)
+            .map_err(|error| anyhow!("drawing a plot: {error}"))?;
+        make(&area).map_err(|error| anyhow!("drawing a plot: {error}"))?;
+        area.present()
+            .map_err(|error| anyhow!("writing a plot: {error}"))?;
+    }
+    Ok(svg)
 }

@@ -11,7 +11,8 @@ use millrace_e2e::programs::{Nginx, Tgtd, redis};
 use millrace_e2e::{Process, Stack, World, command, seconds};
 
 use crate::Arguments;
-use crate::driven::{add, name, print};
+use crate::driven::{attempt, name, print};
+use crate::jobs::Job;
 use crate::wire::{Client, Layout, Wire};
 
 /// A program, and what is asked of it.
@@ -143,30 +144,28 @@ const APPLICATIONS: [Application; 18] = [
 /// What a quick run has time for.
 const QUICK: [&str; 2] = ["nginx-4k", "redis-get"];
 
-/// Everything whose name contains `--only`.
-pub fn applications(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
+/// A job for each that is wanted.
+pub fn jobs<'a>(rounds: usize, length: f64, arguments: &'a Arguments) -> Vec<Job<'a>> {
     let is_wanted = |application: &&Application| {
         arguments.wants(application.name) && (!arguments.quick || QUICK.contains(&application.name))
     };
-    let wanted: Vec<_> = APPLICATIONS.iter().filter(is_wanted).collect();
-    if !wanted.is_empty() {
-        println!(
-            "\napplications on the wire, strict; {CONNECTIONS} connections; clients other than `millrace load` as `millrace run -- CLIENT`, by AF_XDP as well"
-        );
-    }
-    let all = wanted.into_iter();
-    all.map(|application| compare(application, rounds, length, arguments.stacks()))
-        .collect()
+    let stacks = arguments.stacks();
+    let job = |application: &'static Application| {
+        let times = stacks.len() * rounds;
+        Job::new(application.name, times, length, 3.0, move || {
+            Ok(vec![compare(application, rounds, length, stacks)])
+        })
+    };
+    APPLICATIONS.iter().filter(is_wanted).map(job).collect()
 }
 
 fn compare(application: &Application, rounds: usize, length: f64, stacks: &[Stack]) -> Scenario {
-    println!("\n{}: {}", application.name, application.what);
+    println!("{}: {}", application.name, application.what);
     let named = |stack: &Stack| Subject::named(name(*stack));
     let mut subjects: Vec<Subject> = stacks.iter().map(named).collect();
     for _ in 0..rounds {
         for (stack, subject) in stacks.iter().zip(&mut subjects) {
-            let outcome = application.run(*stack, length);
-            add(subject, outcome, Outcome::rate);
+            attempt(subject, Outcome::rate, || application.run(*stack, length));
         }
     }
     let scenario = Scenario {
@@ -175,11 +174,16 @@ fn compare(application: &Application, rounds: usize, length: f64, stacks: &[Stac
         what: format!("{}.", application.what),
         unit: "per second".to_owned(),
         less_is_better: false,
-        goal: application.goal.map(|bound| Goal {
-            against: Some("kernel".to_owned()),
-            bound,
-        }),
+        goals: application
+            .goal
+            .map(|bound| Goal {
+                against: Some("kernel".to_owned()),
+                bound,
+            })
+            .into_iter()
+            .collect(),
         subjects,
+        reason: None,
     };
     print(&scenario);
     scenario
@@ -332,6 +336,7 @@ fn counted(operations: f64, machine: Interval) -> Outcome {
         operations: operations as u64,
         bytes: 0,
         latency_us: [0.0; 5],
+        distribution_us: Vec::new(),
         machine,
         own_seconds: 0.0,
     }

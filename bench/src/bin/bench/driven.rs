@@ -1,12 +1,14 @@
 //! The epoll server under the light client, on a wire: how many operations a second, then how long they take at fixed rates.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result};
 use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::{Stack, compile};
 
-use crate::wire::{EXPLAINED, Layout, Wire};
+use crate::jobs::Job;
+use crate::servers::Server;
+use crate::wire::{Layout, Wire};
 use crate::{Arguments, PORT};
 
 /// What is done.
@@ -22,6 +24,10 @@ struct Work {
     goals: [f64; 2],
     /// Whether it is measured at offered loads, too.
     offered: bool,
+    /// Whether a quick run has time for one of those.
+    is_quick: bool,
+    /// Whether other stacks with an adapter are measured.
+    has_peers: bool,
 }
 
 const WORKS: [Work; 3] = [
@@ -33,6 +39,8 @@ const WORKS: [Work; 3] = [
         connections: 256,
         goals: [2.0, 3.0],
         offered: true,
+        is_quick: false,
+        has_peers: true,
     },
     Work {
         name: "wire-short-8k",
@@ -42,6 +50,8 @@ const WORKS: [Work; 3] = [
         connections: 8192,
         goals: [2.0, 3.0],
         offered: false,
+        is_quick: false,
+        has_peers: false,
     },
     Work {
         name: "wire-ping",
@@ -51,6 +61,8 @@ const WORKS: [Work; 3] = [
         connections: 256,
         goals: [1.5, 1.5],
         offered: true,
+        is_quick: true,
+        has_peers: false,
     },
 ];
 /// Ours, at a part of its own rate.
@@ -58,44 +70,65 @@ const OWN: &str = "millrace, of its own";
 /// Of the kernel's strict rate, and of ours, in percent.
 const LOADS: [u32; 3] = [10, 50, 80];
 
-/// Everything whose name contains `--only`.
-pub fn driven(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
-    let is_wanted = |name: &str| arguments.wants(name);
+/// A job for each rate that is wanted; with the strict ones go the fixed rates that are parts of them.
+pub fn jobs<'a>(
+    rounds: usize,
+    length: f64,
+    arguments: &'a Arguments,
+    servers: &'a [Server],
+) -> Vec<Job<'a>> {
     let stacks = arguments.stacks();
-    let mut scenarios = Vec::new();
-    // A quick run has time for one load, and not for thousands of connections.
-    let quick = |work: &&Work| !arguments.quick || work.offered;
-    for work in WORKS.iter().filter(quick) {
+    let mut jobs = Vec::new();
+    // A quick run has time for one layout and one load, and not for thousands of connections.
+    for work in WORKS.iter().filter(|work| !arguments.quick || work.offered) {
+        let others: Vec<&Server> = servers.iter().filter(|server| server.has_wire).collect();
+        let others: Vec<&Server> = others
+            .into_iter()
+            .filter(|server| server.is_given || (work.has_peers && !arguments.quick))
+            .collect();
+        let each = (stacks.len() + others.len()) * rounds;
+        let overhead = 2.2 + work.warm_up();
         let natural = work.in_layout(Layout::Natural);
+        if arguments.wants(&natural) && !arguments.quick {
+            let others = others.clone();
+            jobs.push(Job::new(natural, each, length, overhead, move || {
+                Ok(vec![rates(
+                    work,
+                    Layout::Natural,
+                    stacks,
+                    &others,
+                    rounds,
+                    length,
+                )])
+            }));
+        }
         let strict = work.in_layout(Layout::Strict);
-        let loads = LOADS.into_iter();
-        let loads = loads.filter(|load| work.offered && (*load == 50 || !arguments.quick));
-        let loads: Vec<u32> = loads.filter(|load| is_wanted(&work.at(*load))).collect();
-        let (is_natural, is_strict) = (is_wanted(&natural), is_wanted(&strict));
-        if !is_natural && !is_strict && loads.is_empty() {
+        let is_strict = arguments.wants(&strict);
+        let loads = LOADS.into_iter().filter(|load| {
+            let has_time = !arguments.quick || (*load == 50 && work.is_quick);
+            work.offered && has_time && arguments.wants(&work.at(*load))
+        });
+        let loads: Vec<u32> = loads.collect();
+        if !is_strict && loads.is_empty() {
             continue;
         }
-        if scenarios.is_empty() {
-            println!("\non a wire, under `millrace load`\n{EXPLAINED}");
-        }
-        if is_natural {
-            scenarios.push(rates(work, Layout::Natural, stacks, rounds, length));
-        }
-        if is_strict || !loads.is_empty() {
-            let scenario = rates(work, Layout::Strict, stacks, rounds, length);
+        let times = each + loads.len() * (stacks.len() + 1) * rounds;
+        jobs.push(Job::new(strict, times, length, overhead, move || {
+            let scenario = rates(work, Layout::Strict, stacks, &others, rounds, length);
             let rate_of = |stack: Stack| {
                 let mut subjects = scenario.subjects.iter();
                 let subject = subjects.find(|subject| subject.stack == name(stack))?;
                 Some(subject.spread()?.median)
             };
             let capacities = [Stack::Millrace, Stack::Kernel].map(rate_of);
-            scenarios.push(scenario);
+            let mut scenarios = vec![scenario];
             for percent in loads {
                 scenarios.push(latency(work, percent, capacities, stacks, rounds, length));
             }
-        }
+            Ok(scenarios)
+        }));
     }
-    scenarios
+    jobs
 }
 
 impl Work {
@@ -106,6 +139,11 @@ impl Work {
     /// At this part of the kernel's rate, in percent.
     fn at(&self, percent: u32) -> String {
         format!("{}-at-{percent}", self.name)
+    }
+
+    /// Seconds before it counts: who comes to a server with so many others at once may have to ask again, after a second.
+    fn warm_up(&self) -> f64 {
+        if self.connections > 1000 { 3.0 } else { 0.5 }
     }
 
     /// One run, of a server of its own.
@@ -120,13 +158,25 @@ impl Work {
             },
             |_, server| Ok(server.stdout().contains("ready")),
         )?;
+        self.load(wire, rate, length)
+    }
+
+    /// The same of another stack's server.
+    fn run_other(&self, server: &Server, layout: Layout, length: f64) -> Result<Outcome> {
+        let connections = usize::try_from(self.connections)?;
+        let wire = Wire::start_other(server, layout, self.server, connections)?;
+        self.load(wire, None, length)
+    }
+
+    /// What the generator comes to on a wire.
+    fn load(&self, wire: Wire, rate: Option<f64>, length: f64) -> Result<Outcome> {
         let rate = rate.map_or_else(String::new, |rate| format!(" --rate {rate:.0}"));
         let target = wire.target(PORT);
-        // Who comes to a server with so many others at once may have to ask again, after a second.
-        let warm_up = if self.connections > 1000 { 3.0 } else { 0.5 };
         let words = format!(
-            "{} {target} --connections {} --warm-up {warm_up}{rate}",
-            self.load, self.connections
+            "{} {target} --connections {} --warm-up {}{rate}",
+            self.load,
+            self.connections,
+            self.warm_up()
         );
         let outcome = wire.load(&words, length)?;
         wire.stop()?;
@@ -139,9 +189,16 @@ pub fn name(stack: Stack) -> String {
     format!("{stack:?}").to_lowercase()
 }
 
-/// One more value of a subject, or why not.
-pub fn add(subject: &mut Subject, outcome: Result<Outcome>, value: impl Fn(&Outcome) -> f64) {
-    match outcome {
+/// One more value of a subject, or why not. One that has failed in its first round is not tried again.
+pub fn attempt(
+    subject: &mut Subject,
+    value: impl Fn(&Outcome) -> f64,
+    measure: impl FnOnce() -> Result<Outcome>,
+) {
+    if subject.failure.is_some() && subject.values.is_empty() {
+        return;
+    }
+    match measure() {
         Ok(outcome) => {
             subject.values.push(value(&outcome));
             subject.outcomes.push(outcome);
@@ -151,16 +208,42 @@ pub fn add(subject: &mut Subject, outcome: Result<Outcome>, value: impl Fn(&Outc
 }
 
 /// As many as go, in turns.
-fn rates(work: &Work, layout: Layout, stacks: &[Stack], rounds: usize, length: f64) -> Scenario {
+fn rates(
+    work: &Work,
+    layout: Layout,
+    stacks: &[Stack],
+    others: &[&Server],
+    rounds: usize,
+    length: f64,
+) -> Scenario {
     let title = work.in_layout(layout);
-    println!("\n{title}: {}", work.what);
+    println!("{title}: {}", work.what);
     let named = |stack: &Stack| Subject::named(name(*stack));
     let mut subjects: Vec<Subject> = stacks.iter().map(named).collect();
+    subjects.extend(others.iter().map(|server| Subject::named(&server.stack)));
     for _ in 0..rounds {
-        for (stack, subject) in stacks.iter().zip(&mut subjects) {
-            let outcome = work.run(*stack, layout, None, length);
-            add(subject, outcome, Outcome::rate);
+        let (ours, theirs) = subjects.split_at_mut(stacks.len());
+        for (stack, subject) in stacks.iter().zip(ours) {
+            attempt(subject, Outcome::rate, || {
+                work.run(*stack, layout, None, length)
+            });
         }
+        for (server, subject) in others.iter().zip(theirs) {
+            attempt(subject, Outcome::rate, || {
+                work.run_other(server, layout, length)
+            });
+        }
+    }
+    let beside = |stack: &str, bound: f64| Goal {
+        against: Some(stack.to_owned()),
+        bound,
+    };
+    let mut goals = vec![beside(
+        "kernel",
+        work.goals[usize::from(layout == Layout::Strict)],
+    )];
+    if work.has_peers {
+        goals.extend(others.iter().map(|server| beside(&server.stack, 2.0)));
     }
     let scenario = Scenario {
         group: "A server under a light user-level client, on a wire by AF_XDP".to_owned(),
@@ -171,11 +254,9 @@ fn rates(work: &Work, layout: Layout, stacks: &[Stack], rounds: usize, length: f
         ),
         unit: "per second".to_owned(),
         less_is_better: false,
-        goal: Some(Goal {
-            against: Some("kernel".to_owned()),
-            bound: work.goals[usize::from(layout == Layout::Strict)],
-        }),
+        goals,
         subjects,
+        reason: None,
     };
     print(&scenario);
     scenario
@@ -190,7 +271,7 @@ fn latency(
     rounds: usize,
     length: f64,
 ) -> Scenario {
-    println!("\n{}: {}, open loop", work.at(percent), work.what);
+    println!("{}: {}, open loop", work.at(percent), work.what);
     let part = f64::from(percent) / 100.0;
     let mut offered: Vec<(Subject, Stack, Option<f64>)> = stacks
         .iter()
@@ -199,11 +280,15 @@ fn latency(
     offered.push((Subject::named(OWN), Stack::Millrace, ours));
     for _ in 0..rounds {
         for (subject, stack, capacity) in &mut offered {
-            let outcome = match capacity {
-                Some(capacity) => work.run(*stack, Layout::Strict, Some(*capacity * part), length),
-                None => Err(anyhow!("the rate that this is a part of is not known")),
-            };
-            add(subject, outcome, |outcome| outcome.latency_us[2]);
+            attempt(
+                subject,
+                |outcome| outcome.latency_us[2],
+                || {
+                    let capacity =
+                        capacity.context("the rate that this is a part of is not known")?;
+                    work.run(*stack, Layout::Strict, Some(capacity * part), length)
+                },
+            );
         }
     }
     let offer = |rate: Option<f64>| rate.map_or_else(|| "?".to_owned(), |rate| short(rate * part));
@@ -219,11 +304,15 @@ fn latency(
         ),
         unit: "us, 99 % of the operations".to_owned(),
         less_is_better: true,
-        goal: (percent == 50).then(|| Goal {
-            against: Some("kernel".to_owned()),
-            bound: 1.0,
-        }),
+        goals: match percent {
+            50 => vec![Goal {
+                against: Some("kernel".to_owned()),
+                bound: 1.0,
+            }],
+            _ => Vec::new(),
+        },
         subjects: offered.into_iter().map(|(subject, ..)| subject).collect(),
+        reason: None,
     };
     print(&scenario);
     scenario
@@ -247,24 +336,32 @@ pub fn print(scenario: &Scenario) {
                 .map(|spread| spread.to_string())
                 .unwrap_or_default()
         };
+        let cost = match last.operations {
+            0 => format!("{} us of CPU per MB", spread(&Outcome::cpu_us_per_megabyte)),
+            _ => format!(
+                "{} per second; {} us of CPU each",
+                spread(&Outcome::rate),
+                spread(&Outcome::cpu_us)
+            ),
+        };
+        let latency = match last.has_latency() {
+            true => format!(
+                "; latency us 50/90/99/99.9/max %: {}",
+                last.latency_us.map(short).join("/")
+            ),
+            false => String::new(),
+        };
         println!(
-            "            {} per second; {} us of CPU each;{} cores {}",
-            spread(&Outcome::rate),
-            spread(&Outcome::cpu_us),
-            match last.has_latency() {
-                true => format!(
-                    " latency us 50/90/99/99.9/max %: {};",
-                    last.latency_us.map(short).join("/")
-                ),
-                false => String::new(),
-            },
+            "            {cost}{latency}; cores {}",
             last.machine.describe()
         );
     }
-    if let Some(ratios) = scenario.ratio_to("kernel") {
-        println!(
-            "  ratio millrace/kernel {ratios}; goal: {}",
-            scenario.goal_text()
-        );
+    if scenario.compares() {
+        for subject in scenario.subjects.iter().skip(1) {
+            if let Some(ratios) = scenario.ratio_to(&subject.stack) {
+                println!("  ratio millrace/{} {ratios}", subject.stack);
+            }
+        }
     }
+    println!("  goal: {}", scenario.goals_text());
 }

@@ -1,24 +1,38 @@
 //! Bulk from the stack under test over a path that loses frames.
 
+use millrace_bench::cpu::Sample;
+use millrace_bench::load::Outcome;
 use millrace_bench::path::LossyPath;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::Stack;
 
 use crate::Arguments;
-use crate::driven::{name, print};
+use crate::driven::{attempt, name, print};
+use crate::jobs::Job;
 
 /// Names, and frames lost of ten thousand.
 const LOSSES: [(&str, u64); 3] = [("loss-0", 0), ("loss-0.1", 10), ("loss-1", 100)];
+/// Seconds that do not count.
+const WARM_UP: u64 = 1;
 /// Connections side by side, so that what chance does to one is no more than a part.
 const FLOWS: usize = 4;
 
-/// Everything whose name contains `--only`; a quick run has no time for it.
-pub fn lossy(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
+/// A job for each loss that is wanted; a quick run has no time for it.
+pub fn jobs<'a>(rounds: usize, length: f64, arguments: &'a Arguments) -> Vec<Job<'a>> {
     let is_wanted = |(name, _): &(&str, u64)| arguments.wants(name) && !arguments.quick;
-    let wanted = LOSSES.into_iter().filter(is_wanted);
-    wanted
-        .map(|(name, loss)| compare(name, loss, rounds, length, arguments.stacks()))
-        .collect()
+    let stacks = arguments.stacks();
+    let job = |(name, loss): (&'static str, u64)| {
+        let seconds = seconds(length) as f64 + WARM_UP as f64;
+        Job::new(name, stacks.len() * rounds, seconds, 1.5, move || {
+            Ok(vec![compare(name, loss, rounds, length, stacks)])
+        })
+    };
+    LOSSES.into_iter().filter(is_wanted).map(job).collect()
+}
+
+/// iperf3 counts in whole ones, and a loss in a hundred needs some until it says anything.
+fn seconds(length: f64) -> u64 {
+    length.max(2.0).ceil() as u64
 }
 
 fn compare(title: &str, loss: u64, rounds: usize, length: f64, stacks: &[Stack]) -> Scenario {
@@ -27,8 +41,8 @@ fn compare(title: &str, loss: u64, rounds: usize, length: f64, stacks: &[Stack])
         round_trip: 10,
         loss,
         queue: 4,
-        seconds: length.max(3.0).ceil() as u64,
-        warm_up: 1,
+        seconds: seconds(length),
+        warm_up: WARM_UP,
     };
     let what = format!(
         "iperf3 sends on {FLOWS} connections, CUBIC, by TAP over a relay: {} Mbit/s, {} ms there and back, a queue of what that holds, {} % of the frames lost on the way there; the \
@@ -37,17 +51,28 @@ fn compare(title: &str, loss: u64, rounds: usize, length: f64, stacks: &[Stack])
         path.round_trip,
         loss as f64 / 100.0
     );
-    println!("\n{title}: {what}");
+    println!("{title}: {what}");
     let mut subjects: Vec<Subject> = stacks
         .iter()
         .map(|stack| Subject::named(name(*stack)))
         .collect();
     for round in 0..rounds {
         for (stack, subject) in stacks.iter().zip(&mut subjects) {
-            match path.goodput(*stack, "cubic", FLOWS, round as u64, None) {
-                Ok(megabits) => subject.values.push(megabits),
-                Err(error) => subject.failure = Some(format!("{error:#}")),
-            }
+            let megabits = |outcome: &Outcome| outcome.gigabits() * 1000.0;
+            attempt(subject, megabits, || {
+                let before = Sample::take()?;
+                let megabits = path.goodput(*stack, "cubic", FLOWS, round as u64, None)?;
+                let machine = before.until_now()?;
+                Ok(Outcome {
+                    // As if all of the time had been like that which counts.
+                    bytes: (megabits * 1e6 / 8.0 * machine.seconds) as u64,
+                    operations: 0,
+                    latency_us: [0.0; 5],
+                    distribution_us: Vec::new(),
+                    machine,
+                    own_seconds: 0.0,
+                })
+            });
         }
     }
     let scenario = Scenario {
@@ -56,11 +81,12 @@ fn compare(title: &str, loss: u64, rounds: usize, length: f64, stacks: &[Stack])
         what,
         unit: "Mbit/s".to_owned(),
         less_is_better: false,
-        goal: Some(Goal {
+        goals: vec![Goal {
             against: Some("kernel".to_owned()),
             bound: 0.9,
-        }),
+        }],
         subjects,
+        reason: None,
     };
     print(&scenario);
     scenario

@@ -5,14 +5,19 @@
 mod applications;
 mod driven;
 mod idle;
+mod jobs;
 mod lossy;
 mod memory;
 mod originals;
 mod protocol;
+mod reasons;
+mod scaling;
 mod served;
+mod servers;
 mod wire;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -21,7 +26,7 @@ use millrace_bench::{machine, supervise};
 use millrace_e2e::scenario::prepare;
 use millrace_e2e::{Link, Stack};
 
-use crate::served::WORKLOADS;
+use crate::servers::Server;
 
 /// Measures millrace beside other stacks: A B A B, at least five times; prints ratios and writes a report.
 #[derive(Debug, Parser)]
@@ -51,6 +56,13 @@ struct Arguments {
     /// One more stack for what is done in memory: a program that keeps the contract of bench/peers/README.md; as often as wanted
     #[arg(long, value_name = "NAME=PROGRAM", value_parser = peer)]
     peer: Vec<(String, PathBuf)>,
+    /// One more stack as a server, over TAP and on a wire: a command that starts it at an address; as often as wanted. bench/peers/README.md says what it is told by
+    /// {mode}, {link}, {device}, {address}, {host}, {port} and {sockets}
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = servers::parse)]
+    server: Vec<(String, String)>,
+    /// Leaves out what would not end in so many minutes, building not counted
+    #[arg(long)]
+    minutes: Option<f64>,
     /// Where the report is written: DATE.json, DATE.html, and DATE.md with its plots
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
     out: PathBuf,
@@ -101,10 +113,9 @@ fn main() -> std::process::ExitCode {
 
 fn bench(arguments: &Arguments) -> Result<()> {
     prepare()?;
-    let (rounds, length) = if arguments.quick {
-        (2, 1.0)
-    } else {
-        (arguments.rounds, arguments.seconds)
+    let (rounds, length) = match arguments.quick {
+        true => (2, 0.5),
+        false => (arguments.rounds, arguments.seconds),
     };
     let mut report = Report::begin(rounds, length)?;
     println!("{}", report.machine);
@@ -112,35 +123,38 @@ fn bench(arguments: &Arguments) -> Result<()> {
         println!("{warning}");
     }
     let everyone = !arguments.kernel_only && !arguments.millrace_only;
-    if arguments.link == Link::Tap && everyone {
-        let scenarios = protocol::protocol(rounds, length / 6.0, arguments);
-        report.scenarios.extend(scenarios);
+    let is_tap = arguments.link == Link::Tap;
+    println!("building the adapters of the other stacks");
+    let peers = match everyone && is_tap && protocol::is_wanted(arguments) {
+        true => protocol::all_peers(arguments),
+        false => Vec::new(),
+    };
+    let servers = match everyone && is_tap {
+        true => servers(arguments),
+        false => Vec::new(),
+    };
+    let mut all = Vec::new();
+    if !peers.is_empty() {
+        all.extend(protocol::jobs(rounds, length / 6.0, arguments, &peers));
     }
     explain(arguments, rounds, length);
-    for workload in WORKLOADS
-        .iter()
-        .filter(|workload| arguments.wants(workload.name))
-    {
-        report
-            .scenarios
-            .push(served::compare(workload, rounds, length, arguments));
-    }
-    let is_tap = arguments.link == Link::Tap;
+    all.extend(served::jobs(rounds, length, arguments, &servers));
     if is_tap {
-        let scenarios = driven::driven(rounds, length, arguments);
-        report.scenarios.extend(scenarios);
-        let scenarios = applications::applications(rounds, length, arguments);
-        report.scenarios.extend(scenarios);
-        report
-            .scenarios
-            .extend(lossy::lossy(rounds, length, arguments));
+        all.extend(driven::jobs(rounds, length, arguments, &servers));
+        all.extend(applications::jobs(rounds, length, arguments));
+        all.extend(lossy::jobs(rounds, length, arguments));
         if !arguments.kernel_only {
-            report.scenarios.extend(memory::memory(arguments));
+            all.extend(memory::jobs(arguments));
         }
+        all.extend(idle::jobs(arguments, &servers));
     }
-    if is_tap && !arguments.kernel_only && arguments.wants("idle") {
-        let scenarios = idle::idle(if arguments.quick { 3 } else { 10 })?;
-        report.scenarios.extend(scenarios);
+    let limit = arguments
+        .minutes
+        .map(|minutes| Duration::from_secs_f64(minutes * 60.0));
+    jobs::run_all(all, limit, &mut report, &arguments.out)?;
+    match scaling::curves() {
+        Ok(curves) => report.curves = curves,
+        Err(error) => report.left_out.push(format!("scaling: {error:#}")),
     }
     report.originals = originals::originals(&report.scenarios);
     println!("\nload average {}", machine::load());
@@ -168,6 +182,14 @@ fn bench(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Other stacks as servers: those with an adapter, built, and what `--server` names.
+fn servers(arguments: &Arguments) -> Vec<Server> {
+    let mut servers = Server::adapters();
+    let given = arguments.server.iter();
+    servers.extend(given.map(|(stack, command)| Server::given(stack, command)));
+    servers
+}
+
 /// How the servers below are started, so that anyone can do it by hand.
 fn explain(arguments: &Arguments, rounds: usize, length: f64) {
     println!(
@@ -190,6 +212,13 @@ fn explain(arguments: &Arguments, rounds: usize, length: f64) {
         );
     }
     println!(
-        "{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
+        "\non a wire, under `millrace load`, applications too\n{}",
+        wire::EXPLAINED
+    );
+    println!(
+        "others: what `bench/peers/README.md` says; over TAP their own device, on the wire by packet sockets"
+    );
+    println!(
+        "\n{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
     );
 }

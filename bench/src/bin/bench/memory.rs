@@ -7,6 +7,7 @@ use millrace_bench::report::{Goal, Scenario, Subject};
 
 use crate::Arguments;
 use crate::driven::print;
+use crate::jobs::Job;
 use crate::protocol::{pair, run};
 
 /// Connections, the most first: what is said of them is the goal's.
@@ -17,18 +18,27 @@ const COUNTS: [(u64, &str); 4] = [
     (1_000, "1,000 connections"),
 ];
 
-/// The two kinds, if their name contains `--only`.
-pub fn memory(arguments: &Arguments) -> Vec<Scenario> {
-    let names = ["memory-of-idle", "memory-of-active"];
+/// Names of the two kinds.
+const NAMES: [&str; 2] = ["memory-of-idle", "memory-of-active"];
+
+/// A job for both kinds, if one of them is wanted; a quick run has no time for a million.
+pub fn jobs<'a>(arguments: &'a Arguments) -> Vec<Job<'a>> {
     let is_wanted = |name: &&str| arguments.wants(name);
-    if !names.iter().any(is_wanted) {
+    if !NAMES.iter().any(is_wanted) {
         return Vec::new();
     }
-    println!("\nmemory of connections: `pair idle COUNT`, two shards joined in memory");
+    let counts = &COUNTS[usize::from(arguments.quick)..];
+    let seconds = if arguments.quick { 3.0 } else { 14.0 };
+    vec![Job::new(NAMES[0], 1, seconds, 0.0, move || {
+        Ok(memory(counts))
+    })]
+}
+
+fn memory(counts: &[(u64, &str)]) -> Vec<Scenario> {
+    println!("memory of connections: `pair idle COUNT`, two shards joined in memory");
     let pair = pair();
     let mut kinds: [Vec<Subject>; 2] = Default::default();
-    // A quick run has no time for a million.
-    for (count, title) in COUNTS.into_iter().skip(usize::from(arguments.quick)) {
+    for &(count, title) in counts {
         let taken = match &pair {
             Ok(pair) => each(pair, count),
             Err(error) => Err(anyhow::anyhow!("{error:#}")),
@@ -50,25 +60,25 @@ pub fn memory(arguments: &Arguments) -> Vec<Scenario> {
     let goals = [Some(600.0), None];
     let mut scenarios = Vec::new();
     for (((name, what), goal), subjects) in
-        names.into_iter().zip(whats).zip(goals).zip([idle, active])
+        NAMES.into_iter().zip(whats).zip(goals).zip([idle, active])
     {
+        let goal = goal.map(|bound| Goal {
+            against: None,
+            bound,
+        });
         let scenario = Scenario {
             group: "Memory of connections: two shards joined in memory".to_owned(),
             name: name.to_owned(),
             what: what.to_owned(),
             unit: "bytes".to_owned(),
             less_is_better: true,
-            goal: goal.map(|bound| Goal {
-                against: None,
-                bound,
-            }),
+            goals: goal.into_iter().collect(),
             subjects,
+            reason: None,
         };
         println!("{name}: {what}");
         print(&scenario);
-        if is_wanted(&name) {
-            scenarios.push(scenario);
-        }
+        scenarios.push(scenario);
     }
     scenarios
 }

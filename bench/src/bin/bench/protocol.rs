@@ -10,6 +10,7 @@ use millrace_bench::report::{Goal, Scenario, Subject};
 use serde::Deserialize;
 
 use crate::Arguments;
+use crate::jobs::Job;
 
 /// What is done, and how much of it is tried before it is known how long it takes.
 struct Work {
@@ -85,7 +86,7 @@ const WORKS: [Work; 5] = [
 ];
 
 /// One stack's adapter.
-struct Peer {
+pub struct Peer {
     stack: String,
     /// Built, or why not.
     program: Result<PathBuf>,
@@ -100,16 +101,38 @@ struct Said {
     seconds: f64,
 }
 
-/// Every work by every stack, in turns. `length`: about how long each takes, in seconds.
-pub fn protocol(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenario> {
-    let works: Vec<&Work> = WORKS
-        .iter()
-        .filter(|work| arguments.wants(work.name))
-        .collect();
-    if works.is_empty() {
-        return Vec::new();
-    }
-    println!("\nprotocol only, in memory: building the adapters of the other stacks");
+/// A job for each work that is wanted, timed and counted. `length`: about how long each takes, in seconds.
+pub fn jobs<'a>(
+    rounds: usize,
+    length: f64,
+    arguments: &Arguments,
+    peers: &'a [Peer],
+) -> Vec<Job<'a>> {
+    let wanted = WORKS.iter().filter(|work| arguments.wants(work.name));
+    let quick = arguments.quick;
+    let job = |work: &'static Work| {
+        let times = peers.len() * rounds;
+        let mut job = Job::new(work.name, times, length, 0.1, move || {
+            println!("{}: {}", work.name, work.what);
+            Ok(vec![
+                timed(work, peers, rounds, length),
+                counted(work, peers),
+            ])
+        });
+        // Under callgrind everything takes fifty times as long.
+        job.seconds += if quick { 6.0 } else { 8.0 };
+        job
+    };
+    wanted.map(job).collect()
+}
+
+/// Whether anything is wanted for which [`peers`] are needed.
+pub fn is_wanted(arguments: &Arguments) -> bool {
+    WORKS.iter().any(|work| arguments.wants(work.name))
+}
+
+/// The adapters, built, and what `--peer` names; ours first.
+pub fn all_peers(arguments: &Arguments) -> Vec<Peer> {
     let mut peers = peers();
     peers.extend(arguments.peer.iter().map(|(stack, program)| Peer {
         stack: stack.clone(),
@@ -121,13 +144,7 @@ pub fn protocol(rounds: usize, length: f64, arguments: &Arguments) -> Vec<Scenar
             println!("  {} cannot be built: {error:#}", peer.stack);
         }
     }
-    let mut scenarios = Vec::new();
-    for work in works {
-        println!("\n{}: {}", work.name, work.what);
-        scenarios.push(timed(work, &peers, rounds, length));
-        scenarios.push(counted(work, &peers));
-    }
-    scenarios
+    peers
 }
 
 fn peers() -> Vec<Peer> {
@@ -156,25 +173,31 @@ fn peers() -> Vec<Peer> {
 }
 
 /// Where this program was built to, and other release builds are.
-fn target() -> Result<PathBuf> {
+pub fn target() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(own.parent().context("a folder")?.to_owned())
 }
 
-fn peer_folder(name: &str) -> PathBuf {
+/// Where the sources of an adapter are.
+pub fn peer_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("peers")
         .join(name)
 }
 
+/// Builds something of this workspace; where it then is.
 pub fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
         .args(["build", "--release", "--locked", "--quiet"])
         .args(what);
+    let release = target()?;
+    // Beside this program, whatever the environment says by now.
+    let target = release.parent().context("a folder above")?;
+    command.arg("--target-dir").arg(target);
     run(command.current_dir(env!("CARGO_MANIFEST_DIR")))?;
-    Ok(target()?.join(file))
+    Ok(release.join(file))
 }
 
 /// Ours.
@@ -194,7 +217,8 @@ fn lwip() -> Result<PathBuf> {
     Ok(program)
 }
 
-fn gvisor() -> Result<PathBuf> {
+/// gVisor's.
+pub fn gvisor() -> Result<PathBuf> {
     let program = target()?.join("millrace-peer-gvisor");
     let mut command = Command::new("go");
     command.args(["build", "-o"]).arg(&program).arg(".");
@@ -376,11 +400,12 @@ fn scenario(
         what: work.what.to_owned(),
         unit: unit.to_owned(),
         less_is_better,
-        goal: Some(Goal {
+        goals: vec![Goal {
             against: None,
             bound,
-        }),
+        }],
         subjects,
+        reason: None,
     };
     for subject in &scenario.subjects {
         match (subject.spread(), &subject.failure) {
@@ -401,5 +426,6 @@ fn scenario(
             ),
         }
     }
+    println!("  goal: {}", scenario.goals_text());
     scenario
 }

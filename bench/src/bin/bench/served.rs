@@ -1,40 +1,81 @@
-//! One server on millrace and on the kernel, in turns, under the same client on the kernel's side.
+//! One server on millrace and on the kernel, and others' that do the same, in turns, under the same client on the kernel's side.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::{Kind, Outcome};
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::scenario::{seconds, wait_until};
-use millrace_e2e::world::DEVICE;
-use millrace_e2e::{Link, PEER, Process, SUBJECT, Stack, World, command, compile};
+use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::Signal;
 
-use crate::driven::add;
-use crate::protocol::cargo;
+use crate::driven::{attempt, name, print};
+use crate::jobs::Job;
+use crate::servers::Server;
 use crate::{Arguments, PORT};
 
 /// One thing to measure.
-pub struct Workload {
-    pub name: &'static str,
+struct Workload {
+    name: &'static str,
     /// Mode of `tests/programs/server.c`.
     server: &'static str,
     client: Kind,
     connections: usize,
     /// What is compared, and how it reads.
     figure: Figure,
-    goal: Option<Bound>,
+    goals: &'static [Bound],
+    /// Whether stacks with an adapter here are measured, too.
+    has_peers: bool,
+    /// Whether a quick run has time for it.
+    is_quick: bool,
 }
 
-#[derive(Clone, Copy)]
+impl Workload {
+    /// What is done, in a sentence.
+    fn what(&self) -> String {
+        let connections = match self.connections {
+            1 => "one connection".to_owned(),
+            many => format!("{many} connections"),
+        };
+        match self.client {
+            Kind::Short => format!(
+                "Connect, 64 bytes, 64 bytes back, the server closes; {connections} at a time."
+            ),
+            Kind::Pingpong => format!("64 bytes there and back on {connections}."),
+            Kind::In => format!("As many bytes as go to the server, on {connections}."),
+            Kind::Out => format!("As many bytes as come from the server, on {connections}."),
+        }
+    }
+}
+
+/// The bound of the figure, as a ratio to a stack's or by itself.
 enum Bound {
-    /// Of the kernel's figure.
-    OfKernel(f64),
-    /// Of the figure itself.
+    Of(&'static str, f64),
     Value(f64),
 }
+
+impl Bound {
+    fn goal(&self) -> Goal {
+        match *self {
+            Bound::Of(stack, bound) => Goal {
+                against: Some(stack.to_owned()),
+                bound,
+            },
+            Bound::Value(bound) => Goal {
+                against: None,
+                bound,
+            },
+        }
+    }
+}
+
+/// Of bulk on one connection: what it reaches by itself, and beside others.
+const BULK: &[Bound] = &[
+    Bound::Value(20.0),
+    Bound::Of("gVisor", 1.8),
+    Bound::Of("smoltcp", 2.5),
+];
 
 #[derive(Clone, Copy)]
 enum Figure {
@@ -46,14 +87,16 @@ enum Figure {
     Throughput,
 }
 
-pub const WORKLOADS: [Workload; 8] = [
+const WORKLOADS: [Workload; 8] = [
     Workload {
         name: "short-256",
         server: "short",
         client: Kind::Short,
         connections: 256,
         figure: Figure::CpuPerOperation,
-        goal: Some(Bound::OfKernel(0.65)),
+        goals: &[Bound::Of("kernel", 0.65)],
+        has_peers: true,
+        is_quick: true,
     },
     Workload {
         name: "pingpong-1",
@@ -61,7 +104,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::Pingpong,
         connections: 1,
         figure: Figure::MedianLatency,
-        goal: Some(Bound::OfKernel(1.3)),
+        goals: &[Bound::Of("kernel", 1.3)],
+        has_peers: true,
+        is_quick: true,
     },
     Workload {
         name: "pingpong-64",
@@ -69,7 +114,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::Pingpong,
         connections: 64,
         figure: Figure::CpuPerOperation,
-        goal: Some(Bound::OfKernel(1.0)),
+        goals: &[Bound::Of("kernel", 1.0)],
+        has_peers: true,
+        is_quick: false,
     },
     Workload {
         name: "pingpong-256",
@@ -77,7 +124,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::Pingpong,
         connections: 256,
         figure: Figure::CpuPerOperation,
-        goal: Some(Bound::OfKernel(1.0)),
+        goals: &[Bound::Of("kernel", 1.0)],
+        has_peers: false,
+        is_quick: false,
     },
     Workload {
         name: "bulk-in",
@@ -85,7 +134,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::In,
         connections: 1,
         figure: Figure::Throughput,
-        goal: Some(Bound::Value(12.0)),
+        goals: BULK,
+        has_peers: true,
+        is_quick: true,
     },
     Workload {
         name: "bulk-out",
@@ -93,7 +144,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::Out,
         connections: 1,
         figure: Figure::Throughput,
-        goal: Some(Bound::Value(12.0)),
+        goals: BULK,
+        has_peers: true,
+        is_quick: true,
     },
     Workload {
         name: "bulk-in-4",
@@ -101,7 +154,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::In,
         connections: 4,
         figure: Figure::Throughput,
-        goal: None,
+        goals: &[],
+        has_peers: false,
+        is_quick: false,
     },
     Workload {
         name: "bulk-out-4",
@@ -109,7 +164,9 @@ pub const WORKLOADS: [Workload; 8] = [
         client: Kind::Out,
         connections: 4,
         figure: Figure::Throughput,
-        goal: None,
+        goals: &[],
+        has_peers: false,
+        is_quick: false,
     },
 ];
 
@@ -126,6 +183,16 @@ impl Figure {
         !matches!(self, Figure::Throughput)
     }
 
+    fn explained(self) -> &'static str {
+        match self {
+            Figure::CpuPerOperation => {
+                "What counts is what all cores do for one, client and kernel included."
+            }
+            Figure::MedianLatency => "What counts is how long one takes.",
+            Figure::Throughput => "What counts is payload.",
+        }
+    }
+
     fn unit(self) -> &'static str {
         match self {
             Figure::CpuPerOperation => "us of CPU of the whole machine per operation",
@@ -135,32 +202,57 @@ impl Figure {
     }
 }
 
-/// Measures one workload on both stacks in turns, and prints what came of it.
-pub fn compare(workload: &Workload, rounds: usize, length: f64, arguments: &Arguments) -> Scenario {
+/// A job for each workload that is wanted.
+pub fn jobs<'a>(
+    rounds: usize,
+    length: f64,
+    arguments: &'a Arguments,
+    servers: &'a [Server],
+) -> Vec<Job<'a>> {
+    let wanted = WORKLOADS.iter().filter(|workload| {
+        arguments.wants(workload.name) && (!arguments.quick || workload.is_quick)
+    });
+    let job = |workload: &'static Workload| {
+        let servers: Vec<&Server> = servers
+            .iter()
+            .filter(|server| workload.has_peers || server.is_given)
+            .collect();
+        let times = (arguments.stacks().len() + servers.len()) * rounds;
+        Job::new(workload.name, times, length, 1.2, move || {
+            Ok(vec![compare(workload, rounds, length, arguments, &servers)])
+        })
+    };
+    wanted.map(job).collect()
+}
+
+/// Measures one workload on all stacks in turns, and prints what came of it.
+fn compare(
+    workload: &Workload,
+    rounds: usize,
+    length: f64,
+    arguments: &Arguments,
+    servers: &[&Server],
+) -> Scenario {
     println!(
-        "\n{} ({} -> {:?} on {} connections)",
+        "{} ({} -> {:?} on {} connections)",
         workload.name, workload.server, workload.client, workload.connections
     );
     let stacks = arguments.stacks();
-    let name = |stack: &Stack| format!("{stack:?}").to_lowercase();
     let mut subjects: Vec<Subject> = stacks
         .iter()
-        .map(|stack| Subject::named(name(stack)))
+        .map(|stack| Subject::named(name(*stack)))
+        .chain(servers.iter().map(|server| Subject::named(&server.stack)))
         .collect();
-    // The one mode that its server has.
-    let with_smoltcp =
-        workload.server == "short" && arguments.link == Link::Tap && stacks.len() > 1;
-    if with_smoltcp {
-        subjects.push(Subject::named("smoltcp"));
-    }
+    let value = |outcome: &Outcome| workload.figure.of(outcome);
     for _ in 0..rounds {
-        if with_smoltcp && let Some(subject) = subjects.last_mut() {
-            let outcome = smoltcp(workload, length);
-            add(subject, outcome, |outcome| workload.figure.of(outcome));
+        let (ours, others) = subjects.split_at_mut(stacks.len());
+        for (stack, subject) in stacks.iter().zip(ours) {
+            attempt(subject, value, || {
+                measure(workload, *stack, arguments.link, length)
+            });
         }
-        for (stack, subject) in stacks.iter().zip(&mut subjects) {
-            let outcome = measure(workload, *stack, arguments.link, length);
-            add(subject, outcome, |outcome| workload.figure.of(outcome));
+        for (server, subject) in servers.iter().zip(others) {
+            attempt(subject, value, || other(workload, server, length));
         }
     }
     let scenario = Scenario {
@@ -170,69 +262,26 @@ pub fn compare(workload: &Workload, rounds: usize, length: f64, arguments: &Argu
         ),
         name: workload.name.to_owned(),
         what: format!(
-            "The epoll server of tests/programs/server.c, unmodified, mode {}; {} connections do {:?}.",
-            workload.server, workload.connections, workload.client
+            "{} The epoll server of tests/programs/server.c, unmodified, mode {}; of other stacks a server of their own that does the same. {}",
+            workload.what(),
+            workload.server,
+            workload.figure.explained()
         ),
         unit: workload.figure.unit().to_owned(),
         less_is_better: workload.figure.is_less_better(),
-        goal: workload.goal.map(|bound| match bound {
-            Bound::OfKernel(bound) => Goal {
-                against: Some("kernel".to_owned()),
-                bound,
-            },
-            Bound::Value(bound) => Goal {
-                against: None,
-                bound,
-            },
-        }),
+        goals: workload.goals.iter().map(Bound::goal).collect(),
         subjects,
+        reason: None,
     };
-    print(workload, &scenario);
+    print(&scenario);
     scenario
 }
 
 fn link_name(link: Link) -> &'static str {
     match link {
-        Link::Tap => "TAP (millrace) and veth (kernel)",
+        Link::Tap => "TAP (the kernel's own over veth)",
         Link::Xdp => "AF_XDP on veth",
         Link::Macvtap => "macvtap on veth",
-    }
-}
-
-fn print(workload: &Workload, scenario: &Scenario) {
-    for subject in &scenario.subjects {
-        if let Some(failure) = &subject.failure {
-            println!("  {:9} failed: {failure}", subject.stack);
-        }
-        let (Some(figure), Some(last)) = (subject.spread(), subject.outcomes.last()) else {
-            continue;
-        };
-        println!("  {:9} {figure} {}", subject.stack, scenario.unit);
-        let spread = |of: &dyn Fn(&Outcome) -> f64| {
-            Spread::of(subject.outcomes.iter().map(of).collect())
-                .map(|spread| spread.to_string())
-                .unwrap_or_default()
-        };
-        match workload.figure {
-            Figure::Throughput => println!(
-                "            {} us of CPU per MB; cores {}",
-                spread(&Outcome::cpu_us_per_megabyte),
-                last.machine.describe()
-            ),
-            _ => println!(
-                "            {} per second; {} us of CPU each; latency us 50/90/99/99.9/max %: {}; cores {}",
-                spread(&Outcome::rate),
-                spread(&Outcome::cpu_us),
-                last.latency_us.map(short).join("/"),
-                last.machine.describe()
-            ),
-        }
-    }
-    if let Some(ratios) = scenario.ratio_to("kernel") {
-        println!(
-            "  ratio millrace/kernel {ratios}; goal: {}",
-            scenario.goal_text()
-        );
     }
 }
 
@@ -255,21 +304,11 @@ fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result
     Ok(outcome)
 }
 
-/// The same with smoltcp's stack inside the server, which then is a program of its own, on a TAP device.
-fn smoltcp(workload: &Workload, length: f64) -> Result<Outcome> {
-    let program = cargo(&["-p", "millrace-peer-smoltcp"], "smoltcp-tap")?;
-    let world = World::create(Stack::Millrace)?;
-    let (own, port) = (SUBJECT.to_string(), PORT.to_string());
-    let mut server = world.peer(&[&*program.to_string_lossy(), DEVICE, &own, &port, "1024"])?;
-    wait_until("smoltcp listens", seconds(20), || {
-        server.ensure_not_failed()?;
-        Ok(server.stdout().contains("ready"))
-    })?;
-    let peer = world.peer_namespace();
-    peer.ip(&format!("address add {PEER}/24 dev {DEVICE}"))?;
-    peer.ip(&format!("link set {DEVICE} up"))?;
+/// The same with a server of another stack, on a TAP device.
+fn other(workload: &Workload, server: &Server, length: f64) -> Result<Outcome> {
+    let (world, process) = server.on_tap(workload.server, workload.connections)?;
     let outcome = client(workload, &world, length)?;
-    server.stop(Signal::TERM, seconds(15))?;
+    process.stop(Signal::TERM, seconds(15))?;
     world.finish()?;
     Ok(outcome)
 }

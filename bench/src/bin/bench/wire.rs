@@ -15,6 +15,8 @@ use millrace_e2e::world::NEIGHBOUR;
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command};
 use rustix::process::Signal;
 
+use crate::servers::{Place, Server, wait_for};
+
 /// What the client's stack is on, where its addresses begin, and how many it has.
 const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24 --sources 50";
 /// The server's core.
@@ -53,14 +55,7 @@ impl Wire {
         words: impl FnOnce(&World, &str) -> Result<Vec<String>>,
         is_ready: impl Fn(&World, &Process) -> Result<bool>,
     ) -> Result<Wire> {
-        let world = World::create_on(stack, Link::Xdp, 1)?;
-        let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
-        let off: Vec<&str> = line.split(' ').collect();
-        world
-            .start_on_subject(command(&off))?
-            .wait(seconds(10))?
-            .success()?;
-        world.run_on_peer(&off, seconds(10))?;
+        let world = bare(stack)?;
         let words = words(&world, &address(stack).to_string())?;
         let plain = match stack {
             Stack::Kernel => command(&words),
@@ -77,6 +72,37 @@ impl Wire {
             wire.server.ensure_not_failed()?;
             is_ready(&wire.world, &wire.server)
         })?;
+        if layout == Layout::Strict {
+            wire.make_strict().context("the strict layout")?;
+        }
+        Ok(wire)
+    }
+
+    /// Starts a server of another stack, on a device where the kernel has the server's address, unless that stack has it alone.
+    pub fn start_other(
+        server: &Server,
+        layout: Layout,
+        mode: &str,
+        connections: usize,
+    ) -> Result<Wire> {
+        let device = "veth0";
+        let words = server.words(&Place {
+            mode,
+            link: "wire",
+            device,
+            connections,
+        })?;
+        let world = bare(Stack::Kernel)?;
+        if server.is_alone {
+            let subject = world.subject_namespace();
+            subject.ip(&format!("address flush dev {device}"))?;
+        }
+        let process = world.start_on_subject(pinned(SERVER, &command(&words)))?;
+        let mut wire = Wire {
+            world,
+            server: process,
+        };
+        wait_for(&wire.world, &mut wire.server)?;
         if layout == Layout::Strict {
             wire.make_strict().context("the strict layout")?;
         }
@@ -184,6 +210,19 @@ pub fn address(stack: Stack) -> Ipv4Addr {
         Stack::Kernel => SUBJECT,
         Stack::Millrace => NEIGHBOUR,
     }
+}
+
+/// The two ends and the pair between them, without offloads.
+fn bare(stack: Stack) -> Result<World> {
+    let world = World::create_on(stack, Link::Xdp, 1)?;
+    let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
+    let off: Vec<&str> = line.split(' ').collect();
+    world
+        .start_on_subject(command(&off))?
+        .wait(seconds(10))?
+        .success()?;
+    world.run_on_peer(&off, seconds(10))?;
+    Ok(world)
 }
 
 /// The same command on one core.

@@ -1,0 +1,106 @@
+//! Why a goal is missed, or another stack is ahead, as far as profiles and counts have shown it. It is said in the report when it is so.
+
+use millrace_bench::report::Scenario;
+
+/// The beginning of a scenario's name, and the reason. The first that fits counts.
+const KNOWN: &[(&str, &str)] = &[
+    (
+        "memory-short-1-instructions",
+        "One connection alone pays for what a round costs by itself, which a burst shares.",
+    ),
+    (
+        "memory-short-1",
+        "smoltcp's adapter has one socket and lets go what waits in TIME-WAIT; here 28,000 connections wait there, so that each new one touches memory that has left the caches; and one connection alone pays for \
+         what a round costs by itself, which a burst shares.",
+    ),
+    (
+        "memory-short",
+        "docs/performance.md says where each instruction of a short connection goes: no single place stands out, a sixth of them are of one segment in and out. In time also by what waits in TIME-WAIT, which \
+         leaves the caches; smoltcp's and lwIP's adapters let it go at once.",
+    ),
+    (
+        "memory-ping",
+        "docs/performance.md says where each instruction of a message goes: no single place stands out. One connection alone pays for what a round costs by itself, which a burst shares.",
+    ),
+    (
+        "memory-bulk",
+        "Three copies and two checksums of each byte are 0.94 instructions; the goal leaves little for all else, segment by segment.",
+    ),
+    (
+        "bulk-in",
+        "Two copies of each byte on the shard's core, from the device into the engine and into the program's ring, where the kernel's own path over veth hands over pages. gVisor copies once and uses both cores.",
+    ),
+    (
+        "bulk-out",
+        "One copy of each byte by the program into the staging ring, one by the shard into the send ring, one by the kernel's device; the shard's core is the limit.",
+    ),
+    (
+        "pingpong-1",
+        "Four threads are woken one after the other for a message there and back, where the kernel wakes two, and a stack inside the server's own thread as well.",
+    ),
+    (
+        "pingpong",
+        "Messages that come alone are handed from the shard's thread to the program's; where both are one thread there is nothing to hand over.",
+    ),
+    (
+        "short",
+        "Less than a tenth of the CPU of a short transaction over TAP is ours; the rest is the kernel's client and its device, which are the same whoever has the other end.",
+    ),
+    (
+        "wire-short-8k",
+        "With 8,192 connections at once, what a connection needs leaves the caches between its segments; the client, which has as many, is the other half.",
+    ),
+    (
+        "wire-ping-at",
+        "At low rates the thread of the device, the engine's and the program's are woken one after the other on one core, where the kernel has an interrupt and the program.",
+    ),
+    (
+        "wire",
+        "Seven tenths of the server's core are the kernel's: its copy in and out of an AF_XDP socket on a virtual device, and that device's own work (docs/performance.md).",
+    ),
+    ("nginx-keep-64k", LARGE),
+    ("nginx-keep-1m", LARGE),
+    ("nginx-1m", LARGE),
+    ("nginx-64k", LARGE),
+    (
+        "nginx-tls",
+        "Most of it is the cryptography of nginx and of the client, which is the same on both stacks.",
+    ),
+    (
+        "nginx",
+        "nginx's own work for a request is a large part of it, and the same on both stacks.",
+    ),
+    (
+        "redis",
+        "redis-server's own work is most of it when requests come in pipelines, and the same on both stacks.",
+    ),
+    ("iscsi", LARGE),
+    (
+        "loss",
+        "What congestion control makes of the path, and chance: docs/goodput.md has both in simulation.",
+    ),
+    ("idle-connection", CONNECTION),
+    ("memory-of-idle", CONNECTION),
+    (
+        "idle-cpu",
+        "A stack inside its program has no engine whose threads could wake.",
+    ),
+];
+
+/// Of large answers by AF_XDP.
+const LARGE: &str = "An AF_XDP socket takes frames of 1,514 bytes one by one, copied by the kernel in the sender's own time; the kernel's own path carries runs of up to 44 segments as one until the device, and \
+     the client joins what comes in runs: it acknowledges 37 of the kernel's segments at once and 2.7 of ours (docs/performance.md).";
+/// Of memory.
+const CONNECTION: &str = "Half of an idle connection is TCP's state, with what loss recovery, congestion control and timers need while there is something to send; the rest is the socket's options, its rings, and its \
+     places in the tables.";
+
+/// The reason, if there is something to give one for.
+pub fn of(scenario: &Scenario) -> Option<String> {
+    let is_behind = scenario.is_met() == Some(false) || !scenario.ahead_of_ours().is_empty();
+    let known = KNOWN
+        .iter()
+        .find(|(name, _)| scenario.name.starts_with(name));
+    known
+        .filter(|_| is_behind)
+        .map(|(_, reason)| (*reason).to_owned())
+}
