@@ -1,6 +1,6 @@
 //! Where receive rings live: memory that the shard writes and the socket's owner reads.
 
-use crate::pool::Pool;
+use crate::pool::{LOG2_MIN, Pool};
 
 /// The program that a socket belongs to. Accepted sockets inherit their listener's owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,7 +58,12 @@ pub struct HeapMemory {
     /// By `Block::at`; `None` where free.
     blocks: Vec<Option<Box<[u8]>>>,
     vacant: Vec<u32>,
+    /// Smallest blocks that came back and stay in their places: what was used last goes first, while it is in the caches.
+    resting: Vec<u32>,
 }
+
+/// So many of the smallest blocks rest at most: 16 MB.
+const RESTING_MAX: usize = 4096;
 
 impl HeapMemory {
     /// Memory that hands out at most `limit` bytes at a time, to all owners together.
@@ -67,6 +72,7 @@ impl HeapMemory {
             pool: Pool::new(limit),
             blocks: Vec::new(),
             vacant: Vec::new(),
+            resting: Vec::with_capacity(RESTING_MAX),
         }
     }
 
@@ -75,21 +81,8 @@ impl HeapMemory {
         self.pool.in_use()
     }
 
-    fn block(&self, block: Block) -> &[u8] {
-        self.blocks[block.at as usize]
-            .as_deref()
-            .expect("block is allocated")
-    }
-
-    fn block_mut(&mut self, block: Block) -> &mut [u8] {
-        self.blocks[block.at as usize]
-            .as_deref_mut()
-            .expect("block is allocated")
-    }
-}
-
-impl Memory for HeapMemory {
-    fn allocate(&mut self, _owner: Owner, log2: u8) -> Option<Block> {
+    /// Finds a place for a block of the pool's.
+    fn place(&mut self, log2: u8) -> Option<Block> {
         let bytes = self.pool.allocate(log2)?;
         let at = match self.vacant.pop() {
             Some(at) => at,
@@ -105,12 +98,54 @@ impl Memory for HeapMemory {
         })
     }
 
-    fn free(&mut self, _owner: Owner, block: Block) {
+    /// Gives a block back to the pool.
+    fn vacate(&mut self, block: Block) {
         let bytes = self.blocks[block.at as usize]
             .take()
             .expect("block is allocated");
         self.vacant.push(block.at as u32);
         self.pool.free(bytes);
+    }
+
+    #[inline]
+    fn block(&self, block: Block) -> &[u8] {
+        self.blocks[block.at as usize]
+            .as_deref()
+            .expect("block is allocated")
+    }
+
+    #[inline]
+    fn block_mut(&mut self, block: Block) -> &mut [u8] {
+        self.blocks[block.at as usize]
+            .as_deref_mut()
+            .expect("block is allocated")
+    }
+}
+
+impl Memory for HeapMemory {
+    #[inline]
+    fn allocate(&mut self, _owner: Owner, log2: u8) -> Option<Block> {
+        if log2 == LOG2_MIN
+            && let Some(at) = self.resting.pop()
+        {
+            let at = u64::from(at);
+            if self.pool.reclaim(log2) {
+                return Some(Block { at, log2 });
+            }
+            self.resting.push(at as u32);
+            return None;
+        }
+        self.place(log2)
+    }
+
+    #[inline]
+    fn free(&mut self, _owner: Owner, block: Block) {
+        if block.log2 == LOG2_MIN && self.resting.len() < RESTING_MAX {
+            self.pool.let_go(block.len());
+            self.resting.push(block.at as u32);
+        } else {
+            self.vacate(block);
+        }
     }
 
     fn is_plenty(&self, _owner: Owner) -> bool {

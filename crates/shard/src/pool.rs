@@ -13,8 +13,6 @@ const LATELY: u32 = 1 << 22;
 
 /// A pool of blocks with a limit on the bytes handed out.
 pub struct Pool {
-    /// The smallest block that came back last: most blocks are of that size, and go again at once.
-    spare: Option<Box<[u8]>>,
     free: [Vec<Box<[u8]>>; CLASSES],
     limit: u64,
     in_use: u64,
@@ -29,7 +27,6 @@ impl Pool {
     /// A pool that hands out at most `limit` bytes at a time.
     pub fn new(limit: u64) -> Pool {
         Pool {
-            spare: None,
             free: Default::default(),
             limit,
             in_use: 0,
@@ -48,26 +45,19 @@ impl Pool {
             return None;
         }
         self.in_use += size;
-        if log2 == LOG2_MIN
-            && let Some(block) = self.spare.take()
-        {
-            return Some(block);
-        }
-        self.reuse(log2)
-    }
-
-    fn reuse(&mut self, log2: u8) -> Option<Box<[u8]>> {
-        let size = 1u64 << log2;
         match self.free[(log2 - LOG2_MIN) as usize].pop() {
             Some(block) => {
                 self.cached -= size;
                 Some(block)
             }
-            None => {
-                self.keep = self.keep.max(self.in_use);
-                Some(fresh(size as usize))
-            }
+            None => Some(self.fresh(size as usize)),
         }
+    }
+
+    #[cold]
+    fn fresh(&mut self, size: usize) -> Box<[u8]> {
+        self.keep = self.keep.max(self.in_use);
+        vec![0; size].into_boxed_slice()
     }
 
     /// Takes a block back.
@@ -75,24 +65,32 @@ impl Pool {
     pub fn free(&mut self, block: Box<[u8]>) {
         let size = block.len() as u64;
         self.in_use -= size;
-        if size == 1 << LOG2_MIN && self.spare.is_none() {
-            self.spare = Some(block);
-        } else {
-            self.keep(block);
-        }
-    }
-
-    fn keep(&mut self, block: Box<[u8]>) {
-        let size = block.len() as u64;
         self.returned += 1;
         if self.returned == LATELY {
-            self.returned = 0;
-            self.keep = CACHE.max(self.keep - self.keep / 8);
+            self.forget();
         }
         if self.cached + size <= self.keep {
             self.cached += size;
             self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
         }
+    }
+
+    /// Less is kept, if less was in use of late.
+    #[cold]
+    fn forget(&mut self) {
+        self.returned = 0;
+        self.keep = CACHE.max(self.keep - self.keep / 8);
+    }
+
+    /// As many bytes as a block of 2^`log2` has are in use again, if the limit allows: what holds the block has kept it.
+    #[inline]
+    pub fn reclaim(&mut self, log2: u8) -> bool {
+        let size = 1u64 << log2;
+        let fits = self.in_use + size <= self.limit;
+        if fits {
+            self.in_use += size;
+        }
+        fits
     }
 
     /// So many bytes that were handed out are another pool's from now on.
@@ -119,11 +117,6 @@ impl Pool {
     pub fn in_use(&self) -> u64 {
         self.in_use
     }
-}
-
-#[cold]
-fn fresh(size: usize) -> Box<[u8]> {
-    vec![0; size].into_boxed_slice()
 }
 
 #[cfg(test)]
@@ -156,8 +149,7 @@ mod tests {
         let mut pool = Pool::new(1 << 30);
         let many = (CACHE as usize >> LOG2_MIN) + 1000;
         wave(&mut pool, many);
-        // All but the spare one.
-        let kept = (many as u64 - 1) << LOG2_MIN;
+        let kept = (many as u64) << LOG2_MIN;
         assert_eq!(pool.cached, kept);
         for _ in 0..=LATELY / 1000 {
             wave(&mut pool, 1001);

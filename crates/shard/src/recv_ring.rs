@@ -54,21 +54,32 @@ impl RecvRing {
                 self.most = self.most.max(log2_of(needed));
                 block
             }
+            None if needed <= 1 << LOG2_MIN && self.most <= LOG2_MIN => {
+                // The most frequent case: a message that fits into the smallest block.
+                let Some(block) = memory.allocate(owner, LOG2_MIN) else {
+                    return false;
+                };
+                (self.at, self.log2, self.most) = (block.at, block.log2, LOG2_MIN);
+                block
+            }
             _ => match self.grow(memory, owner, needed) {
                 Some(block) => block,
                 None => return false,
             },
         };
         let at = offset as usize & (block.len() - 1);
-        let first = data.len().min(block.len() - at);
-        memory.write(owner, block, at, &data[..first]);
-        if first < data.len() {
-            memory.write(owner, block, 0, &data[first..]);
+        if data.len() <= block.len() - at {
+            memory.write(owner, block, at, data);
+        } else {
+            let (first, rest) = data.split_at(block.len() - at);
+            memory.write(owner, block, at, first);
+            memory.write(owner, block, 0, rest);
         }
         self.end = self.end.max(end);
         true
     }
 
+    #[inline(never)]
     fn grow<M: Memory>(&mut self, memory: &mut M, owner: Owner, needed: u64) -> Option<Block> {
         if needed > 1 << LOG2_MAX {
             return None;
@@ -117,8 +128,10 @@ impl RecvRing {
     pub fn copy_out<M: Memory>(&self, memory: &M, owner: Owner, from: u64, out: &mut [u8]) {
         let Some(block) = self.block() else { return };
         let at = from as usize & (block.len() - 1);
-        let first = out.len().min(block.len() - at);
-        let (start, rest) = out.split_at_mut(first);
+        if out.len() <= block.len() - at {
+            return memory.read(owner, block, at, out);
+        }
+        let (start, rest) = out.split_at_mut(block.len() - at);
         memory.read(owner, block, at, start);
         memory.read(owner, block, 0, rest);
     }

@@ -31,6 +31,7 @@ impl SendRing {
     }
 
     /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there is.
+    #[inline]
     pub fn reserve(&mut self, len: usize, pool: &mut Pool) -> usize {
         // The most frequent case: a message that fits into the smallest block.
         if self.block.is_none() && len <= 1 << LOG2_MIN {
@@ -40,6 +41,7 @@ impl SendRing {
         self.grow(len, pool)
     }
 
+    #[inline(never)]
     fn grow(&mut self, len: usize, pool: &mut Pool) -> usize {
         let needed = self.len() as usize + len;
         let size = self.block.as_ref().map_or(0, |block| block.len());
@@ -70,6 +72,7 @@ impl SendRing {
     }
 
     /// Lets `fill` write the next `len` bytes, in at most two pieces; there must be room.
+    #[inline]
     pub fn fill(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) {
         if len == 0 {
             return;
@@ -125,6 +128,7 @@ impl SendRing {
     }
 
     /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
+    #[inline]
     pub fn release(&mut self, upto: u64, pool: &mut Pool) -> bool {
         if upto <= self.start {
             return false;
@@ -137,6 +141,7 @@ impl SendRing {
     }
 
     /// Gives the block back and forgets what it held.
+    #[inline]
     pub fn free(&mut self, pool: &mut Pool) {
         self.start = self.end;
         if let Some(block) = self.block.take() {

@@ -148,6 +148,16 @@ impl<T> Slab<T> {
 
     /// The value at `index`, if its place has this generation.
     #[inline]
+    pub fn get_of_generation(&self, index: u32, generation: u32) -> Option<&T> {
+        let entry = &self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK];
+        match &entry.content {
+            Content::Occupied(value) if entry.generation == generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The same, to change.
+    #[inline]
     pub fn get_of_generation_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         self.get_mut_with_generation(index)
             .filter(|&(_, found)| found == generation)

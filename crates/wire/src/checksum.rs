@@ -25,25 +25,33 @@ impl Sum {
     /// The sum of `bytes`, as if a zero byte followed an odd last one.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
-        let (blocks, rest) = bytes.as_chunks::<128>();
+        let (blocks, rest) = bytes.as_chunks::<256>();
         let mut sum = if blocks.is_empty() {
             Sum::ZERO
         } else {
             sum_of_blocks(blocks)
         };
+        let (quarters, rest) = rest.as_chunks::<32>();
+        for quarter in quarters {
+            let (words, _) = quarter.as_chunks::<8>();
+            sum = Sum(add_words(sum.0, words));
+        }
         let (words, rest) = rest.as_chunks::<8>();
         for word in words {
             sum += Sum(u64::from_ne_bytes(*word));
         }
-        // Since 2^16 is 1 modulo 2^16 - 1, a piece counts the same at any even place of a word.
-        let (words, rest) = rest.as_chunks::<2>();
-        for word in words {
-            sum += Sum(u64::from(u16::from_ne_bytes(*word)));
+        if rest.is_empty() {
+            return sum;
         }
-        if let &[last] = rest {
-            sum += Sum(u64::from(u16::from_ne_bytes([last, 0])));
+        // Since 2^16 is 1 modulo 2^16 - 1, a piece counts the same at any even place of a word: the last bytes with as many zeros behind them as make a word.
+        sum + match bytes.last_chunk::<8>() {
+            Some(last) => Sum((u64::from_be_bytes(*last) << (64 - 8 * rest.len())).to_be()),
+            None => {
+                let mut last = [0; 8];
+                last[..rest.len()].copy_from_slice(rest);
+                Sum(u64::from_ne_bytes(last))
+            }
         }
-        sum
     }
 
     /// The sum of one word that is `value` in network byte order.
@@ -85,26 +93,27 @@ impl Sum {
     }
 }
 
-/// Two chains of add-with-carry that do not wait for each other: about 0.16 instructions a byte on x86-64, fewer than vectors of
-/// the baseline instruction set need.
-fn sum_of_blocks(blocks: &[[u8; 128]]) -> Sum {
-    fn add_words(mut total: u64, words: &[[u8; 8]]) -> (u64, bool) {
-        let mut carry = false;
-        for word in words {
-            (total, carry) = total.carrying_add(u64::from_ne_bytes(*word), carry);
-        }
-        (total, carry)
-    }
-    let (mut left, mut right, mut carries) = (0, 0, [0; 2]);
+/// A chain of add-with-carry: about 0.15 instructions a byte on x86-64, fewer than vectors of the baseline instruction set need, or of AVX2, which have no carry.
+/// Out of order, a processor runs that of the next block beside it.
+fn sum_of_blocks(blocks: &[[u8; 256]]) -> Sum {
+    let mut sum = Sum::ZERO;
     for block in blocks {
         let (words, _) = block.as_chunks::<8>();
-        let mut carry;
-        (left, carry) = add_words(left, &words[..8]);
-        carries[0] += u64::from(carry);
-        (right, carry) = add_words(right, &words[8..]);
-        carries[1] += u64::from(carry);
+        sum += Sum(add_words(0, words));
     }
-    Sum(left) + Sum(right) + Sum(carries[0] + carries[1])
+    sum
+}
+
+/// The sum of `total` and `words`.
+#[inline(always)]
+fn add_words(mut total: u64, words: &[[u8; 8]]) -> u64 {
+    let mut carry = false;
+    for word in words {
+        (total, carry) = total.carrying_add(u64::from_ne_bytes(*word), carry);
+    }
+    let (sum, carry) = total.overflowing_add(u64::from(carry));
+    // Cannot overflow again.
+    sum + u64::from(carry)
 }
 
 /// The sum of both; the right one stands for bytes that start at an even offset from those of the left.

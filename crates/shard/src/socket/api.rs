@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::memory::{Lend, Memory};
 use crate::send_ring::SendRing;
 use crate::shard::Shard;
+use crate::slab::Slab;
 use crate::table::Tuple;
 
 /// Which direction to shut.
@@ -33,15 +34,13 @@ impl<M: Memory> Shard<M> {
     /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
     /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
-        let notsent_low = self
-            .sockets
-            .get(self.check(id)?)
-            .and_then(|socket| Some((socket.options.notsent_low, socket.stream()?)));
-        if let Some((low, stream)) = notsent_low
-            && low != 0
+        let socket = held(&mut self.sockets, id)?;
+        let low = u64::from(socket.options.notsent_low);
+        if low != 0
+            && let Some(stream) = socket.stream()
             && !bytes.is_empty()
             && stream.error == 0
-            && stream.connection.unsent() >= u64::from(low)
+            && stream.connection.unsent() >= low
         {
             return Err(Error::WouldBlock);
         }
@@ -140,8 +139,7 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = held(&mut self.sockets, id)?;
         let (stream, space) = socket.sending(crowd)?;
         let wanted = len.min(space);
         if wanted == 0 {
@@ -163,7 +161,7 @@ impl<M: Memory> Shard<M> {
         stream
             .connection
             .enqueue(stream.send.end(), push || room < len);
-        self.ready.add(index, socket);
+        self.ready.add(id.index(), socket);
         Ok(written)
     }
 
@@ -185,15 +183,14 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error once all bytes are read.
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
-        let index = self.check(id)?;
-        let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let socket = held(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
         if len > 0 {
             let upto = socket
                 .stream()
                 .map_or(0, |stream| stream.recv.consumed() + len as u64);
             if socket.consume(&mut self.memory, upto, &self.config.buffers, now) {
-                self.ready.add(index, socket);
+                self.ready.add(id.index(), socket);
             }
         }
         Ok(len)
@@ -425,15 +422,10 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The index of a socket that a program holds.
+    #[inline]
     pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
-        let index = id.index();
-        match self.sockets.get(index) {
-            Some(socket)
-                if self.sockets.generation(index) == id.generation()
-                    && !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED) =>
-            {
-                Ok(index)
-            }
+        match self.sockets.get_of_generation(id.index(), id.generation()) {
+            Some(socket) if socket.is_held() => Ok(id.index()),
             _ => Err(Error::NoSocket),
         }
     }
@@ -551,6 +543,12 @@ impl Stream {
 }
 
 impl Socket {
+    /// Whether a program holds it.
+    #[inline]
+    fn is_held(&self) -> bool {
+        !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
+    }
+
     /// The connection, if it can be written to, and for how many bytes its send buffer has room, or its share of what those who send have.
     #[inline(always)]
     fn sending(&mut self, crowd: Option<u32>) -> Result<(&mut Stream, usize), Error> {
@@ -576,6 +574,7 @@ impl Socket {
     }
 
     /// Copies unread bytes into `out`; 0 is the end of the stream.
+    #[inline]
     fn peek<M: Memory>(&mut self, memory: &M, out: &mut [u8]) -> Result<usize, Error> {
         let Kind::Stream(stream) = &mut self.kind else {
             return Err(Error::NotConnected);
@@ -601,6 +600,7 @@ impl Socket {
     }
 
     /// Unread bytes up to `upto` have been read. Returns whether the connection may have something to send now.
+    #[inline]
     fn consume<M: Memory>(
         &mut self,
         memory: &mut M,
@@ -672,6 +672,15 @@ impl Socket {
             },
             tcp,
         }
+    }
+}
+
+/// The socket of a program that holds it, to change.
+#[inline(always)]
+fn held(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
+    match sockets.get_of_generation_mut(id.index(), id.generation()) {
+        Some(socket) if socket.is_held() => Ok(socket),
+        _ => Err(Error::NoSocket),
     }
 }
 
