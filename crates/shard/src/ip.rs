@@ -3,16 +3,16 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use millrace_tcp::Instant;
+use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{EtherType, Mac};
 use millrace_wire::offload::{ChecksumState, Frame};
-use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, Segment};
+use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, PlainSegment, Segment};
 use millrace_wire::{checksum, ethernet, icmpv4, igmp, ipv4, udp};
 
 use crate::datagram::Packet;
 use crate::memory::Memory;
-use crate::segment::fold;
 use crate::shard::Shard;
-use crate::table::{Pair, Tuple};
+use crate::table::{Pair, Place, Tuple};
 
 /// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168 5).
 pub(crate) fn is_marked(class: u8) -> bool {
@@ -52,25 +52,42 @@ impl<M: Memory> Shard<M> {
             && third >> 16 & 0xff == u32::from(PROTOCOL_TCP)
             && third >> 24 != 0
             && total_len >= ipv4::HEADER_LEN
-            && total_len - ipv4::HEADER_LEN <= rest.len()
-            && self.routes.takes(dst.into());
-        let sum = u64::from(first)
-            + u64::from(second)
-            + u64::from(third)
-            + u64::from(src)
-            + u64::from(dst);
-        if !expected || fold(sum) != 0xffff || !self.routes.is_valid_source(src.into()) {
+            && total_len - ipv4::HEADER_LEN <= rest.len();
+        if !expected || !Sum::of(&heads[ethernet::HEADER_LEN..]).is_valid() {
             return false;
         }
+        let (local, remote) = (Ipv4Addr::from(dst), Ipv4Addr::from(src));
         let from = Mac([s0, s1, s2, s3, s4, s5]);
-        self.tcp_input::<Ipv4Addr>(
-            (dst.into(), src.into()),
-            &rest[..total_len - ipv4::HEADER_LEN],
-            frame.checksum,
-            is_marked((first >> 16) as u8),
-            from,
-            now,
-        );
+        let marked = is_marked((first >> 16) as u8);
+        let bytes = &rest[..total_len - ipv4::HEADER_LEN];
+        let addresses = Sum::of(&heads[HEADS_LEN - 8..]);
+        let pseudo = Sum::word(u16::from(PROTOCOL_TCP)) + Sum::word(bytes.len() as u16);
+        let checksum = match frame.checksum {
+            ChecksumState::Unchecked if (addresses + pseudo + Sum::of(bytes)).is_valid() => {
+                ChecksumState::Valid
+            }
+            known => known,
+        };
+        if checksum != ChecksumState::Unchecked
+            && let Some(mut segment) = PlainSegment::parse(bytes)
+            // What a connection speaks with was looked at when it was made.
+            && let Some(Place::Stream(index)) = self.table.get_v4(&Pair {
+                local,
+                remote,
+                local_port: segment.dst_port,
+                remote_port: segment.src_port,
+            })
+        {
+            segment.marked = marked;
+            if self.plain_input(index, &segment, from, now) {
+                self.counters.segments_in += 1;
+                return true;
+            }
+        }
+        if !self.routes.takes(local) || !self.routes.is_valid_source(remote) {
+            return false;
+        }
+        self.tcp_input((local, remote), bytes, checksum, marked, from, now);
         true
     }
 

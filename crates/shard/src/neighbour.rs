@@ -293,7 +293,7 @@ impl Neighbours {
     }
 
     /// TCP made progress with this neighbour: a segment came from `mac` that acknowledged something new (RFC 4861 7.3.1).
-    #[inline]
+    #[inline(always)]
     pub fn confirm(&mut self, handle: Handle, mac: Mac, now: Instant) {
         if let Some(entry) = self
             .entries

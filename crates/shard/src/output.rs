@@ -8,10 +8,10 @@ use millrace_wire::offload::{Capabilities, Offload};
 
 use crate::error::errno;
 use crate::memory::Memory;
-use crate::neighbour::{Lookup, Settled};
+use crate::neighbour::{Handle, Lookup, Settled};
 use crate::reply::Reply;
 use crate::route::Route;
-use crate::segment::{self, Job, PAYLOAD_MAX};
+use crate::segment::{self, Job, PAYLOAD_MAX, Stations};
 use crate::send_ring::SendRing;
 use crate::shard::{Egress, Shard, note_changed};
 use crate::socket::{Marks, Socket, SocketId};
@@ -91,13 +91,14 @@ impl<M: Memory> Shard<M> {
                 return true;
             }
             let mut idle = self.udp.outbox.is_empty() && self.replies.is_empty();
+            let mut known = None;
             // Connections one after the other, as long as nothing comes up that goes first.
             while self.replies.is_empty()
                 && *local_budget > 0
                 && let Some(index) = self.ready.pop()
             {
                 idle = false;
-                match self.serve(index, egress, capabilities, local_budget, now) {
+                match self.serve(index, &mut known, egress, capabilities, local_budget, now) {
                     Served::Idle => {}
                     Served::More => self.mark_ready(index),
                     Served::Full => {
@@ -112,43 +113,108 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Gives a connection its turn.
+    /// Gives a connection its turn. `known` is the last neighbour that was looked up in this burst.
+    #[inline(always)]
     fn serve(
         &mut self,
         index: u32,
+        known: &mut Option<(Handle, Mac)>,
         egress: &mut impl Egress,
         capabilities: &Capabilities,
         local_budget: &mut u32,
         now: Instant,
     ) -> Served {
-        let Some(socket) = self.sockets.get_mut(index) else {
+        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
             return Served::Idle;
         };
+        let marks = socket.marks;
         // An index can be in the list for a socket that is gone.
-        if !socket.marks.contains(Marks::READY) || socket.marks.contains(Marks::DEAD) {
+        if !marks.contains(Marks::READY) || marks.contains(Marks::DEAD) {
             return Served::Idle;
         }
         socket.marks.remove(Marks::READY);
-        if socket.marks.contains(Marks::LOCAL) {
+        if marks.contains(Marks::LOCAL) {
             return self.serve_local(index, local_budget, now);
         }
-        let Some(stream) = socket.stream() else {
+        let Some(stream) = socket.stream_mut() else {
             return Served::Idle;
         };
-        let to = match self.neighbours.resolve(stream.hop, now) {
-            Lookup::Known(mac) => mac,
-            lookup => match self.resolve_further(index, lookup, now) {
-                Lookup::Known(mac) => mac,
-                Lookup::Wait => return Served::Idle,
-                Lookup::Gone => {
-                    self.lose(index, now);
-                    return Served::Idle;
-                }
-            },
+        let plain = !marks.contains(Marks::NOTSENT_LOW);
+        // Who has not sent yet says that its neighbour is wanted all the same.
+        if plain && !stream.connection.has_output() && stream.hop != Handle::NONE {
+            if stream.send.len() > 0 {
+                self.crowd.note(&mut stream.counted, now);
+            }
+            if marks.contains(Marks::ENDING) {
+                self.bury(index, now);
+            } else {
+                stream.arm(&mut self.wheel, index);
+            }
+            return Served::Idle;
+        }
+        let lookup = match *known {
+            Some((hop, mac)) if hop == stream.hop => Lookup::Known(mac),
+            _ => self.neighbours.resolve(stream.hop, now),
         };
+        let Lookup::Known(to) = lookup else {
+            return self.serve_unresolved(index, lookup, egress, capabilities, now);
+        };
+        *known = Some((stream.hop, to));
+        if plain && let Some(plain) = stream.connection.poll_plain(&self.config.tcp, now) {
+            if stream.send.len() > 0 {
+                self.crowd.note(&mut stream.counted, now);
+            }
+            let stations = Stations {
+                to,
+                from: self.config.mac,
+            };
+            let payload = stream.send.slices(plain.payload.clone());
+            let counters = &mut self.counters;
+            let (tuple, fields) = (&stream.tuple, &stream.fields);
+            if segment::send_plain(
+                &stations,
+                tuple,
+                fields,
+                &plain,
+                payload,
+                capabilities,
+                |head, payload, offload| send(counters, egress, head, payload, offload),
+            ) {
+                stream.arm(&mut self.wheel, index);
+                return Served::Idle;
+            }
+            self.stalled = Some(Stalled {
+                socket: index,
+                generation,
+                outgoing: plain.into(),
+                sent: 0,
+            });
+            return Served::Full;
+        }
         self.send_turn(index, to, egress, capabilities, now)
     }
 
+    /// As [`Shard::serve`], where it is not known yet, or no longer, what leads to the peer.
+    #[inline(never)]
+    fn serve_unresolved(
+        &mut self,
+        index: u32,
+        lookup: Lookup,
+        egress: &mut impl Egress,
+        capabilities: &Capabilities,
+        now: Instant,
+    ) -> Served {
+        match self.resolve_further(index, lookup, now) {
+            Lookup::Known(to) => self.send_turn(index, to, egress, capabilities, now),
+            Lookup::Wait => Served::Idle,
+            Lookup::Gone => {
+                self.lose(index, now);
+                Served::Idle
+            }
+        }
+    }
+
+    #[inline(never)]
     fn send_turn(
         &mut self,
         index: u32,
@@ -541,6 +607,7 @@ impl<M: Memory> Shard<M> {
 }
 
 /// Hands a TCP segment to the port and counts it.
+#[inline(always)]
 fn send(
     counters: &mut crate::Counters,
     egress: &mut impl Egress,

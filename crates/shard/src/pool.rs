@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// Takes a block back.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, block: Box<[u8]>) {
         let size = block.len() as u64;
         self.in_use -= size;

@@ -37,6 +37,7 @@ impl RecvRing {
     }
 
     /// Stores `data` at stream offset `offset`, growing the ring when needed; false when there is no memory.
+    #[inline(always)]
     pub fn store<M: Memory>(
         &mut self,
         memory: &mut M,
@@ -112,6 +113,7 @@ impl RecvRing {
     }
 
     /// Copies bytes from the start of the unread ones, which reach to `received`, into `out`; returns how many. They stay unread.
+    #[inline(always)]
     pub fn peek<M: Memory>(
         &self,
         memory: &M,
@@ -125,6 +127,7 @@ impl RecvRing {
     }
 
     /// Copies the bytes from stream offset `from` on, all of which were stored and not read, into `out`.
+    #[inline(always)]
     pub fn copy_out<M: Memory>(&self, memory: &M, owner: Owner, from: u64, out: &mut [u8]) {
         let Some(block) = self.block() else { return };
         let at = from as usize & (block.len() - 1);
@@ -195,6 +198,7 @@ pub struct Sink<'a, M> {
 }
 
 impl<M: Memory> ReceiveBuffer for Sink<'_, M> {
+    #[inline(always)]
     fn store(&mut self, offset: u64, data: &[u8]) -> bool {
         if !self.open {
             return false;

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 
-use millrace_tcp::Outgoing;
+use millrace_tcp::{Outgoing, PlainOutgoing};
 use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
-use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL};
+use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL, Timestamps};
 use millrace_wire::{ipv4, ipv6, tcp};
 
 use crate::socket::Options;
@@ -205,69 +205,170 @@ impl Job<'_> {
         if !last {
             flags.remove(Flags::FIN | Flags::PSH);
         }
-        let Pair {
-            local_port,
-            remote_port,
-            ..
-        } = *pair;
-
-        // TCP first: its length depends on the options, which nearly always are timestamps alone.
+        // TCP's options first: its length depends on them, which nearly always are timestamps alone.
         let options = &outgoing.options;
         let plain = options.mss.is_none()
             && options.window_scale.is_none()
             && !options.sack_permitted
             && options.sack.is_empty();
-        let (header_len, option_sum) = match options.timestamps {
-            Some(stamps) if plain => {
-                put(head, I::TCP_START + 20, ALIGNED_TIMESTAMPS);
-                put(head, I::TCP_START + 24, stamps.value);
-                put(head, I::TCP_START + 28, stamps.echo);
-                (
-                    32,
-                    u64::from(ALIGNED_TIMESTAMPS)
-                        + u64::from(stamps.value)
-                        + u64::from(stamps.echo),
-                )
-            }
-            None if plain => (20, 0),
-            _ => {
-                let len = options.encoded_len();
-                let bytes = &mut head[I::TCP_START + 20..I::TCP_START + 20 + len];
-                options.emit(bytes);
-                (20 + len, u64::from(Sum::of(bytes).fold()))
-            }
+        let (header_len, option_sum) = if plain {
+            write_timestamps::<I>(head, options.timestamps)
+        } else {
+            let len = options.encoded_len();
+            let bytes = &mut head[I::TCP_START + 20..I::TCP_START + 20 + len];
+            options.emit(bytes);
+            (20 + len, u64::from(Sum::of(bytes).fold()))
         };
-        let ports = u32::from(local_port) << 16 | u32::from(remote_port);
-        let seq = (outgoing.seq + at as u32).0;
-        let control = (header_len as u32 / 4) << 28
-            | u32::from(flags.bits()) << 16
-            | u32::from(outgoing.window);
-        put(head, I::TCP_START, ports);
-        put(head, I::TCP_START + 4, seq);
-        put(head, I::TCP_START + 8, outgoing.ack.0);
-        put(head, I::TCP_START + 12, control);
-        put(head, I::TCP_START + 16, u32::from(outgoing.urgent));
-
-        let segment_len = (header_len + payload_len) as u32;
+        let tcp = Tcp {
+            seq: (outgoing.seq + at as u32).0,
+            ack: outgoing.ack.0,
+            flags,
+            window: outgoing.window,
+            urgent: outgoing.urgent,
+            header_len,
+            option_sum,
+        };
         // ECT(0), RFC 3168 5.
         let fields = Fields {
             class: self.fields.class | u8::from(outgoing.may_mark) << 1,
             ..self.fields
         };
-        head[..6].copy_from_slice(&self.to.0);
-        head[6..12].copy_from_slice(&self.from.0);
+        let stations = Stations {
+            to: self.to,
+            from: self.from,
+        };
+        tcp.write(&stations, pair, &fields, payload_len, head)
+    }
+}
+
+/// The two ends of a hop.
+pub struct Stations {
+    /// The station to send to.
+    pub to: Mac,
+    /// Our station.
+    pub from: Mac,
+}
+
+/// Sends a segment that is whole and has no options but timestamps; false when `send` returned that.
+#[inline(always)]
+pub fn send_plain(
+    stations: &Stations,
+    tuple: &Tuple,
+    fields: &Fields,
+    plain: &PlainOutgoing,
+    payload: [&[u8]; 2],
+    capabilities: &Capabilities,
+    send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+) -> bool {
+    match tuple {
+        Tuple::V4(pair) => {
+            send_plain_over(stations, pair, fields, plain, payload, capabilities, send)
+        }
+        Tuple::V6(pair) => {
+            send_plain_over(stations, pair, fields, plain, payload, capabilities, send)
+        }
+    }
+}
+
+#[inline(always)]
+fn send_plain_over<I: Ip>(
+    stations: &Stations,
+    pair: &Pair<I>,
+    fields: &Fields,
+    plain: &PlainOutgoing,
+    payload: [&[u8]; 2],
+    capabilities: &Capabilities,
+    mut send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
+) -> bool {
+    let mut head = [0; HEAD_MAX];
+    let (header_len, option_sum) = write_timestamps::<I>(&mut head, plain.timestamps);
+    let tcp = Tcp {
+        seq: plain.seq.0,
+        ack: plain.ack.0,
+        flags: plain.flags,
+        window: plain.window,
+        urgent: 0,
+        header_len,
+        option_sum,
+    };
+    let payload_len = (plain.payload.end - plain.payload.start) as usize;
+    let (head_len, sums) = tcp.write(stations, pair, fields, payload_len, &mut head);
+    let offload = if capabilities.tx_checksum {
+        put_checksum::<I>(&mut head, fold(sums.pseudo));
+        Offload::Checksum {
+            start: I::TCP_START as u16,
+            offset: CHECKSUM_OFFSET as u16,
+        }
+    } else {
+        finish_checksum::<I>(&mut head, sums.header, payload);
+        Offload::None
+    };
+    send(&head[..head_len], payload, offload)
+}
+
+/// Writes a timestamps option, if there is one; returns the length of the TCP header with it, and its sum.
+#[inline(always)]
+fn write_timestamps<I: Ip>(
+    head: &mut [u8; HEAD_MAX],
+    timestamps: Option<Timestamps>,
+) -> (usize, u64) {
+    let Some(stamps) = timestamps else {
+        return (20, 0);
+    };
+    put(head, I::TCP_START + 20, ALIGNED_TIMESTAMPS);
+    put(head, I::TCP_START + 24, stamps.value);
+    put(head, I::TCP_START + 28, stamps.echo);
+    let sum = u64::from(ALIGNED_TIMESTAMPS) + u64::from(stamps.value) + u64::from(stamps.echo);
+    (32, sum)
+}
+
+/// A TCP header whose options have been written.
+struct Tcp {
+    seq: u32,
+    ack: u32,
+    flags: Flags,
+    window: u16,
+    urgent: u16,
+    /// With its options, in bytes.
+    header_len: usize,
+    option_sum: u64,
+}
+
+impl Tcp {
+    /// Writes all headers but the options, with a TCP checksum of 0; returns their length and what the checksum is made of.
+    #[inline(always)]
+    fn write<I: Ip>(
+        &self,
+        stations: &Stations,
+        pair: &Pair<I>,
+        fields: &Fields,
+        payload_len: usize,
+        head: &mut [u8; HEAD_MAX],
+    ) -> (usize, Sums) {
+        let ports = u32::from(pair.local_port) << 16 | u32::from(pair.remote_port);
+        let control = (self.header_len as u32 / 4) << 28
+            | u32::from(self.flags.bits()) << 16
+            | u32::from(self.window);
+        put(head, I::TCP_START, ports);
+        put(head, I::TCP_START + 4, self.seq);
+        put(head, I::TCP_START + 8, self.ack);
+        put(head, I::TCP_START + 12, control);
+        put(head, I::TCP_START + 16, u32::from(self.urgent));
+        head[..6].copy_from_slice(&stations.to.0);
+        head[6..12].copy_from_slice(&stations.from.0);
         head[12..14].copy_from_slice(&I::ETHERTYPE.0.to_be_bytes());
-        let addresses = I::write(pair, head, &fields, segment_len);
+        let segment_len = (self.header_len + payload_len) as u32;
+        let addresses = I::write(pair, head, fields, segment_len);
 
         let pseudo = addresses + u64::from(PROTOCOL) + u64::from(segment_len);
         let header = pseudo
             + u64::from(ports)
-            + u64::from(seq)
-            + u64::from(outgoing.ack.0)
+            + u64::from(self.seq)
+            + u64::from(self.ack)
             + u64::from(control)
-            + u64::from(outgoing.urgent)
-            + option_sum;
-        (I::TCP_START + header_len, Sums { pseudo, header })
+            + u64::from(self.urgent)
+            + self.option_sum;
+        (I::TCP_START + self.header_len, Sums { pseudo, header })
     }
 }
 
@@ -355,7 +456,7 @@ struct Sums {
 }
 
 /// Completes the TCP checksum of a header that sums to `header`.
-#[inline]
+#[inline(always)]
 fn finish_checksum<I: Ip>(head: &mut [u8; HEAD_MAX], header: u64, payload: [&[u8]; 2]) {
     let mut sum = Sum::of(payload[0]);
     if !payload[1].is_empty() {

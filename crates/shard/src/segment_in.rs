@@ -7,7 +7,7 @@ use millrace_tcp::{
     refuse,
 };
 use millrace_wire::ethernet::Mac;
-use millrace_wire::tcp::{Flags, Segment, Seq};
+use millrace_wire::tcp::{Flags, PlainSegment, Segment, Seq};
 
 use crate::config::Buffers;
 use crate::cookie;
@@ -53,6 +53,64 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// Gives the connection at `index` a segment from the link if it is the next one that it expects (header prediction); false when it is not, with nothing
+    /// changed.
+    #[inline(always)]
+    pub(crate) fn plain_input(
+        &mut self,
+        index: u32,
+        segment: &PlainSegment<'_>,
+        from: Mac,
+        now: Instant,
+    ) -> bool {
+        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
+            return false;
+        };
+        let marks = socket.marks;
+        let Kind::Stream(stream) = &mut socket.kind else {
+            return false;
+        };
+        // Nobody on the link speaks for this host.
+        if marks.contains(Marks::LOCAL) {
+            return false;
+        }
+        let mut sink = Sink {
+            ring: &mut stream.recv,
+            memory: &mut self.memory,
+            owner: socket.owner,
+            open: !marks.contains(Marks::ORPHAN),
+            exhausted: &mut self.counters.receive_memory_exhausted,
+        };
+        let config = &self.config.tcp;
+        if !stream
+            .connection
+            .on_plain_segment(config, segment, &mut sink, now)
+        {
+            return false;
+        }
+        let events = stream.connection.take_events();
+        if events.contains(Events::WRITABLE) {
+            self.neighbours.confirm(stream.hop, from, now);
+            if stream
+                .send
+                .release(stream.connection.acked(), &mut self.send_pool)
+                && socket.options.send_buffer.is_none()
+            {
+                stream.tune_send(&self.config.buffers);
+            }
+        }
+        if !(events - (Events::READABLE | Events::WRITABLE)).is_empty() {
+            self.counters.note(events, marks);
+            socket.note(events, &self.config.buffers, &mut self.send_pool);
+        }
+        if !events.is_empty() {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+        }
+        self.ready.add(index, socket);
+        true
+    }
+
+    #[inline(never)]
     fn stream_input(&mut self, index: u32, segment: &Segment<'_>, from: Option<Mac>, now: Instant) {
         let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
             return;

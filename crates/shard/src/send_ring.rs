@@ -117,6 +117,7 @@ impl SendRing {
     }
 
     /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must be kept.
+    #[inline(always)]
     pub fn slices(&self, range: Range<u64>) -> [&[u8]; 2] {
         let len = (range.end - range.start) as usize;
         let Some(block) = self.block.as_deref() else {
@@ -128,7 +129,7 @@ impl SendRing {
     }
 
     /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, upto: u64, pool: &mut Pool) -> bool {
         if upto <= self.start {
             return false;

@@ -429,7 +429,7 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Puts the socket at `index` in line, if it is not there.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, index: u32, socket: &mut Socket) {
         if socket.marks.contains(Marks::READY) {
             return;
@@ -454,7 +454,7 @@ impl Ready {
 }
 
 /// The view of a socket has changed: adds it to the list, if it is not there and a program has seen it.
-#[inline]
+#[inline(always)]
 pub(crate) fn note_changed(changed: &mut Vec<SocketId>, id: SocketId, socket: &mut Socket) {
     if !socket
         .marks

@@ -48,6 +48,12 @@ impl Table {
         }
     }
 
+    /// What lives at a tuple of IPv4.
+    #[inline(always)]
+    pub fn get_v4(&self, pair: &Pair<Ipv4Addr>) -> Option<Place> {
+        get(&self.v4, &self.keys, pair)
+    }
+
     /// Puts `place` at `tuple`, instead of what was there.
     pub fn insert(&mut self, tuple: Tuple, place: Place) {
         match tuple {
@@ -85,7 +91,7 @@ impl Table {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn get<A: Address>(
     entries: &HashTable<Entry<A>>,
     keys: &[u64; 3],

@@ -100,6 +100,7 @@ impl Stream {
 
     /// Grows the send buffer to twice the congestion window, so that there is always a window's worth to send while another waits for its
     /// acknowledgements (as Linux's `tcp_sndbuf_expand`). Never shrinks it.
+    #[inline(always)]
     pub(crate) fn tune_send(&mut self, buffers: &Buffers) {
         // What is not filled need not grow.
         if self.send_limit >= buffers.send_max || self.send.len() * 2 < u64::from(self.send_limit) {
@@ -120,6 +121,7 @@ impl Stream {
 
     /// Grows the receive buffer when the program read more in a round trip than in any before: the sender may double its
     /// window in the next, and must find room for it (dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`). Never shrinks it.
+    #[inline(always)]
     pub(crate) fn tune_receive(&mut self, buffers: &Buffers, now: Instant) {
         if self.receive_limit >= buffers.receive_max {
             return;

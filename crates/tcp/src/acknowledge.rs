@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// `len` bytes of payload arrived in order.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acknowledge_in_order(&mut self, config: &Config, len: usize, now: Instant) {
         let idle = self.acknowledge.data.elapsed(now);
         self.acknowledge.data = now.ticks();
@@ -107,7 +107,7 @@ impl Connection {
     }
 
     /// Payload leaves: if it comes soon after payload arrived, the program is answering.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_answer(&mut self, config: &Config, now: Instant) {
         let soon = self.acknowledge.data.elapsed(now) < config.delayed_ack;
         self.acknowledge.interactive |= soon && self.receive.nxt > 0;

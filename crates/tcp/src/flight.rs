@@ -31,7 +31,7 @@ struct Entry {
 
 impl FlightLog {
     /// New data up to offset `end` leaves now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sent(&mut self, end: u64, now: Instant) {
         let entry = Entry {
             end: end as u32,
@@ -58,7 +58,7 @@ impl FlightLog {
     /// Everything before offset `una` is acknowledged: forgets it, and tells when the byte before `una` was sent (its
     /// time, modulo 2^32 microseconds). Of a long flight only the ends of entries tell, so that a round trip is never taken for shorter than
     /// it is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acked(&mut self, una: u64) -> Option<u32> {
         let una = Seq(una as u32);
         if let Some(long) = &mut self.long {

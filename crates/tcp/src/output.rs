@@ -24,10 +24,16 @@ impl Connection {
         limits: &Limits,
         now: Instant,
     ) -> Option<Outgoing> {
-        if self.pending.is_empty() && !self.send.has_unsent() && self.recovery.repair.is_none() {
+        if !self.has_output() {
             return None;
         }
         self.transmit(config, limits, now)
+    }
+
+    /// Whether it is worth asking [`Connection::poll_transmit`].
+    #[inline(always)]
+    pub fn has_output(&self) -> bool {
+        !self.pending.is_empty() || self.send.has_unsent() || self.recovery.repair.is_some()
     }
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {

@@ -32,7 +32,7 @@ impl Rtt {
     }
 
     /// Takes a sample in microseconds (RFC 6298 2.2, 2.3).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sample(&mut self, config: &Config, sample_us: u32, now: Instant) {
         // A sample of two minutes or more is no round trip; this also keeps the sums below in range.
         let sample = sample_us.clamp(1, 120_000_000);

@@ -97,7 +97,7 @@ impl SendSpace {
 
     /// Takes the window of an acceptable segment (RFC 9293 3.10.7.4, fifth, ESTABLISHED: WL1 and WL2 keep an old segment from
     /// changing it). Returns whether it changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, raw: u16) -> bool {
         if self.wl1.after(seq) || (self.wl1 == seq && self.wl2.after(ack)) {
             return false;
@@ -209,7 +209,7 @@ impl ReceiveSpace {
 
     /// The window to announce now, as it goes on the wire. The right edge moves only by a segment or half the buffer, whichever is
     /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn announce(&mut self, scale: u8) -> u16 {
         let most = self.consumed + u64::from(self.limit);
         let step = u64::from(self.mss).min(u64::from(self.limit) / 2);

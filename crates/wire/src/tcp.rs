@@ -105,6 +105,82 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// A received segment with ACK, perhaps PSH and FIN, and no other control bit, and with no option but timestamps where they usually are (RFC 7323, appendix A): as nearly
+/// all are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlainSegment<'a> {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number of the first payload byte.
+    pub seq: Seq,
+    /// The next sequence number that the sender expects.
+    pub ack: Seq,
+    /// Whether it has FIN.
+    pub fin: bool,
+    /// Window as on the wire, not scaled.
+    pub window: u16,
+    /// As [`Segment::marked`].
+    pub marked: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Payload.
+    pub payload: &'a [u8],
+}
+
+/// Control bits that such a segment may have or not.
+const EITHER: Flags = Flags::PSH.union(Flags::FIN);
+/// Data offset, and the other control bits; the reserved bits are not looked at.
+const SHAPE: u16 = 0xf000 | (Flags::all().bits() & !EITHER.bits()) as u16;
+const PLAIN: u16 = 5 << 12 | Flags::ACK.bits() as u16;
+const PLAIN_WITH_TIMESTAMPS: u16 = 8 << 12 | Flags::ACK.bits() as u16;
+
+impl<'a> PlainSegment<'a> {
+    /// Parses a segment as [`Segment::parse`] does, if it is such a one.
+    #[inline(always)]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let (timestamps, payload) = match get16(head, 12) & SHAPE {
+            PLAIN_WITH_TIMESTAMPS => {
+                let (options, payload) = rest.split_first_chunk::<12>()?;
+                (Some(options::aligned_timestamps(options)?), payload)
+            }
+            PLAIN => (None, rest),
+            _ => return None,
+        };
+        Some(PlainSegment {
+            src_port: get16(head, 0),
+            dst_port: get16(head, 2),
+            seq: Seq(get32(head, 4)),
+            ack: Seq(get32(head, 8)),
+            fin: head[13] & Flags::FIN.bits() != 0,
+            window: get16(head, 14),
+            marked: false,
+            timestamps,
+            payload,
+        })
+    }
+
+    /// A segment as such a one, if it is.
+    #[inline(always)]
+    pub fn of(segment: &Segment<'a>) -> Option<Self> {
+        let options = &segment.options;
+        let plain = segment.flags - EITHER == Flags::ACK && options.sack.is_empty();
+        plain.then_some(PlainSegment {
+            src_port: segment.src_port,
+            dst_port: segment.dst_port,
+            seq: segment.seq,
+            ack: segment.ack,
+            fin: segment.flags.contains(Flags::FIN),
+            window: segment.window,
+            marked: segment.marked,
+            timestamps: options.timestamps,
+            payload: segment.payload,
+        })
+    }
+}
+
 /// The header of a segment to be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Header {

@@ -208,7 +208,7 @@ impl Congestion {
         self.algorithm = any(config, algorithm);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn on_ack(&mut self, config: &Config, acked: &Acked, now: Instant) {
         match &mut self.algorithm {
             Any::Dctcp(it) => it.progress(acked.una, acked.nxt),

@@ -14,7 +14,7 @@ use crate::time::Instant;
 
 impl Connection {
     /// `acked` bytes in flight are acknowledged and nothing is out of the ordinary.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_plain_ack(&mut self, config: &Config, acked: u32, now: Instant) {
         self.send.una += u64::from(acked);
         let mut rtt_us = 0;
@@ -206,7 +206,7 @@ impl Connection {
     }
 
     /// Something new was acknowledged.
-    #[inline]
+    #[inline(always)]
     pub(super) fn after_progress(&mut self, config: &Config, now: Instant) {
         self.events |= Events::WRITABLE;
         self.timers.progress();
@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// RFC 9293 3.10.7.4, fifth, FIN-WAIT-1, CLOSING and LAST-ACK: our FIN is acknowledged.
-    fn after_fin_acked(&mut self, now: Instant) {
+    pub(super) fn after_fin_acked(&mut self, now: Instant) {
         match self.state {
             State::FinWait1 => {
                 self.state = State::FinWait2;

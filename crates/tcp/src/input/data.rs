@@ -1,6 +1,6 @@
 //! Payload and FIN (RFC 9293 3.10.7.4, seventh and eighth; RFC 2018, RFC 2883).
 
-use millrace_wire::tcp::Segment;
+use millrace_wire::tcp::{PlainSegment, Segment};
 
 use crate::config::Config;
 use crate::connection::{Connection, Pending, ReceiveBuffer};
@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 impl Connection {
     /// The next payload in order, within the window, with nothing stored beyond it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_plain_data(
         &mut self,
         config: &Config,
@@ -25,6 +25,19 @@ impl Connection {
         self.receive.nxt += payload.len() as u64;
         self.events |= Events::READABLE;
         self.acknowledge_in_order(config, payload.len(), now);
+    }
+
+    /// The FIN of a segment in order, behind its payload.
+    #[inline(always)]
+    pub(super) fn on_plain_fin(&mut self, segment: &PlainSegment<'_>) {
+        let end = self.receive.offset(segment.seq) + segment.payload.len() as i64;
+        self.receive.fin = end as u64;
+        if self.receive.nxt == self.receive.fin {
+            self.on_fin();
+        } else {
+            // Its payload found no room.
+            self.pending |= Pending::ACK;
+        }
     }
 
     /// Any payload and FIN of an acceptable segment, beginning at stream offset `start`.

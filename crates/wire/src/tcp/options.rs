@@ -299,7 +299,15 @@ impl Options {
     }
 }
 
+/// The timestamps that are where almost every segment of a connection with timestamps has them.
+#[inline(always)]
+pub(super) fn aligned_timestamps(bytes: &[u8; ALIGNED_TIMESTAMPS_LEN]) -> Option<Timestamps> {
+    let (kind, value) = bytes.split_first_chunk()?;
+    (*kind == ALIGNED_TIMESTAMPS).then(|| parse_timestamps(value))
+}
+
 /// The value of a timestamps option; `bytes` has at least eight.
+#[inline(always)]
 fn parse_timestamps(bytes: &[u8]) -> Timestamps {
     Timestamps {
         value: get32(bytes, 0),
