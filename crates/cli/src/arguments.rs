@@ -67,7 +67,7 @@ pub struct LinkArguments {
     /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has; `macvtap:NAME`, likewise,
     /// by a device on top of it; `xdp:NAME`, likewise,
     /// by AF_XDP sockets past the kernel's stack, with `,queues=N` how many of its queues, and with `,mode=MODE` how: auto, zerocopy, copy or generic; with
-    /// `,address=shared` it has the addresses that the kernel has there, and the ports that programs ask for: no --addr
+    /// `,address=shared` it has the addresses and routes that the kernel has there, and the ports that programs ask for: no --addr
     #[arg(long, value_name = "KIND[:NAME][,OPTION=VALUE]")]
     pub link: Option<Spec>,
     /// millrace's own addresses on the link, up to eight of IPv4 [default: 10.9.0.2/24] and eight of IPv6, each with the option again

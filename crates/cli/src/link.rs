@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, bail, ensure};
-use millrace_engine::config::{ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route};
-use millrace_port::device;
+use millrace_engine::config::{self, ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route, Shared};
 use millrace_port::spec::Spec;
+use millrace_port::{device, kernel};
 
 use crate::arguments::LinkArguments;
 
@@ -29,12 +29,15 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
             );
-            let shared = matches!(spec, Spec::Xdp { shared: true, .. });
-            if shared {
+            let shared = matches!(spec, Spec::Xdp { shared: true, .. }).then_some(Shared {
+                addresses: addresses.is_empty(),
+                routes: arguments.gateway.is_empty() && arguments.route.is_empty(),
+            });
+            if shared.is_some() {
                 kernels = shared_with_kernel(name, &mut addresses)?;
             }
             ensure!(
-                addresses.iter().any(is_v4),
+                shared.is_some() || addresses.iter().any(is_v4),
                 "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
             );
             let device = match spec {
@@ -98,15 +101,12 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
 
 /// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it. Its routes there.
 fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<Route>> {
-    let there =
-        device::addresses(name).with_context(|| format!("reading the addresses of {name}"))?;
-    let there: Vec<Address> = there
-        .into_iter()
-        .map(|(ip, len)| (ip.into(), len))
-        .collect();
+    let network = device::index(name).and_then(kernel::network);
+    let network = network.with_context(|| format!("reading the addresses and routes of {name}"))?;
+    let there = network.addresses;
     ensure!(
         !there.is_empty(),
-        "the kernel has no IPv4 address on {name} to share; give it one (`ip addr add 192.168.7.2/24 dev {name}`), or leave address=shared out and give --addr"
+        "the kernel has no address on {name} to share; give it one (`ip addr add 192.168.7.2/24 dev {name}`), or leave address=shared out and give --addr"
     );
     if let Some((ip, len)) = own.iter().find(|own| !there.contains(own)) {
         bail!(
@@ -115,20 +115,14 @@ fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<
         );
     }
     if own.is_empty() {
-        own.extend(there.into_iter().take(ADDRESSES_MAX));
+        own.extend(config::some_of_each_family(&there, ADDRESSES_MAX));
     }
-    let routes = device::routes(name).with_context(|| format!("reading the routes of {name}"))?;
     ensure!(
-        routes.len() <= ROUTES_MAX,
+        network.ways.len() <= ROUTES_MAX,
         "the kernel has {} routes by {name}; an engine has {ROUTES_MAX} at most: give those that it is to have with --route",
-        routes.len()
+        network.ways.len()
     );
-    let route = |(prefix, prefix_len, gateway): (Ipv4Addr, u8, Ipv4Addr)| Route {
-        prefix: prefix.into(),
-        prefix_len,
-        gateway: gateway.into(),
-    };
-    Ok(routes.into_iter().map(route).collect())
+    Ok(network.ways.into_iter().map(Route::from).collect())
 }
 
 /// The kernel's addresses at its end of a TAP device; `own` gets those that it lacks.

@@ -12,16 +12,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use crate::reach::{OWN_MAX, ROUTES_MAX, Reach, Route, mapped};
+
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
 /// Unit of alignment of every part.
 pub const PAGE: usize = 4096;
 /// Shards that one region can speak to.
 pub const SHARDS_MAX: usize = 64;
-/// Routes the header can hold.
-pub const ROUTES_MAX: usize = 48;
-/// Addresses of the engine that the header can hold.
-pub const OWN_MAX: usize = 16;
 /// Bytes of one slot.
 pub const SLOT_STRIDE: usize = 256;
 /// Entries of a submission ring (64 bytes each).
@@ -78,51 +76,6 @@ impl Geometry {
     }
 }
 
-/// A destination that the engine serves. Where no route fits, the socket is the kernel's.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Route {
-    /// The prefix in network order, that of IPv4 mapped into `::ffff:0:0/96`.
-    pub prefix: [u8; 16],
-    /// Bits of the prefix, 0..=128; of IPv4 at least 96.
-    pub bits: u32,
-}
-
-impl Route {
-    /// The route to all hosts that share the first `bits` bits of `ip`.
-    pub fn new(ip: IpAddr, bits: u8) -> Route {
-        match ip {
-            IpAddr::V4(ip) => Route {
-                prefix: ip.to_ipv6_mapped().octets(),
-                bits: 96 + u32::from(bits.min(32)),
-            },
-            IpAddr::V6(ip) => Route {
-                prefix: ip.octets(),
-                bits: bits.min(128).into(),
-            },
-        }
-    }
-
-    /// Whether `ip` is covered. A route of one family covers nothing of the other.
-    pub fn covers(&self, ip: IpAddr) -> bool {
-        let mapped = mapped(ip);
-        let is_v4 = |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_ipv4_mapped().is_some();
-        if is_v4(&mapped) != (self.bits >= 96 && is_v4(&self.prefix)) {
-            return false;
-        }
-        let differing = u128::from_be_bytes(mapped) ^ u128::from_be_bytes(self.prefix);
-        self.bits <= 128 && differing.leading_zeros() >= self.bits
-    }
-}
-
-/// An address of either family as one of IPv6.
-pub fn mapped(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
 /// A shard at work: it will see a submission by itself.
 pub const AWAKE: u32 = 0;
 /// A shard that sleeps until its doorbell is rung: ring it after a submission.
@@ -136,7 +89,7 @@ pub const NAPPING: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Line(pub AtomicU32);
 
-/// The first pages. Written by the engine before the program maps it, but for the lines at its end.
+/// The first pages. Written by the engine before the program maps it, but for what it serves, and the lines at its end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -148,10 +101,6 @@ pub struct Header {
     pub loopback: u32,
     /// The engine's process.
     pub engine_pid: u32,
-    /// Number of routes in use.
-    pub routes_len: u32,
-    /// Number of own addresses in use; 0 if the engine has no link.
-    pub own_len: u32,
     /// Maximum segment size on the link.
     pub mss: u32,
     /// The largest IP packet on the link in bytes.
@@ -160,10 +109,8 @@ pub struct Header {
     pub device_index: u32,
     /// How many parts.
     pub geometry: Geometry,
-    /// The engine's own addresses in network order, IPv4 mapped.
-    pub own: [[u8; 16]; OWN_MAX],
-    /// Destinations served: own prefixes, and what is behind gateways.
-    pub routes: [Route; ROUTES_MAX],
+    /// What the engine serves of the link.
+    pub reach: Reach,
     /// 1 while a router of the link that advertises itself leads to all of IPv6.
     pub default_router: Line,
     /// New sockets go to the first so many shards.
@@ -189,8 +136,7 @@ impl Header {
                 return true;
             }
         }
-        let used = (self.routes_len as usize).min(ROUTES_MAX);
-        self.routes[..used].iter().any(|route| route.covers(ip))
+        self.reach.network().routes().any(|route| route.covers(ip))
     }
 
     /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`, that IPv4 is not meant.
@@ -198,19 +144,22 @@ impl Header {
         match ip {
             _ if ip.is_loopback() => self.loopback == 1,
             IpAddr::V6(any) if any.is_unspecified() && v6_only => {
-                let is_v6 = |own: &[u8; 16]| Ipv6Addr::from(*own).to_ipv4_mapped().is_none();
-                self.loopback == 1 || self.own().iter().any(is_v6)
+                let is_v6 = |own: Ipv6Addr| own.to_ipv4_mapped().is_none();
+                self.loopback == 1 || self.own().any(is_v6)
             }
-            _ if ip.is_unspecified() => self.loopback == 1 || self.own_len > 0,
+            _ if ip.is_unspecified() => self.serves_anything(),
             _ => self.is_own(ip),
         }
     }
 
+    /// Whether the engine has any address, of the link or of loopback.
+    pub fn serves_anything(&self) -> bool {
+        self.loopback == 1 || self.own().next().is_some()
+    }
+
     /// Whether `ip` means all hosts of the link, or of this host's loopback.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
-        // The first routes are those to the prefixes of the own addresses.
-        let own = self.own().len().min(self.routes_len as usize);
-        let all_of = |route: &Route| {
+        let all_of = |route: Route| {
             let host_bits = 128 - route.bits.min(128);
             let host = !(u32::MAX.checked_shl(host_bits).unwrap_or(0));
             (97..=126).contains(&route.bits)
@@ -219,42 +168,24 @@ impl Header {
         };
         ip.is_broadcast()
             || ip == Ipv4Addr::new(127, 255, 255, 255)
-            || self.routes[..own.min(ROUTES_MAX)].iter().any(all_of)
+            || self.reach.network().on_link().any(all_of)
     }
 
-    /// The engine's own addresses, mapped.
-    pub fn own(&self) -> &[[u8; 16]] {
-        &self.own[..(self.own_len as usize).min(OWN_MAX)]
+    /// The engine's own addresses on the link, IPv4 mapped; none if it has no link.
+    pub fn own(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.reach.network().own()
     }
 
     /// Whether `ip` is an address of the engine.
     pub fn is_own(&self, ip: IpAddr) -> bool {
-        self.own().contains(&mapped(ip))
+        let ip = mapped(ip);
+        self.own().any(|own| own == ip)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn routes_cover_their_prefix() {
-        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
-        let route = Route::new(ip("10.9.0.2"), 24);
-        assert!(route.covers(ip("10.9.0.254")));
-        assert!(!route.covers(ip("10.9.1.1")) && !route.covers(ip("fd00::1")));
-        let all = Route::new(ip("0.0.0.0"), 0);
-        assert!(all.covers(ip("255.1.2.3")) && !all.covers(ip("fd00::1")));
-        let route = Route::new(ip("fd00:9::2"), 64);
-        assert!(route.covers(ip("fd00:9::ffff")) && !route.covers(ip("fd00:9:0:1::2")));
-        let all = Route::new(ip("::"), 0);
-        assert!(all.covers(ip("fd00::1")) && !all.covers(ip("10.9.0.1")));
-        let nonsense = Route {
-            prefix: [0; 16],
-            bits: 129,
-        };
-        assert!(!nonsense.covers(ip("::")));
-    }
 
     #[test]
     fn parts_do_not_overlap() {

@@ -17,6 +17,7 @@ pub mod futex;
 pub mod layout;
 pub mod poller;
 pub mod protocol;
+mod reach;
 pub mod region;
 pub mod reply;
 pub mod slot;
@@ -31,4 +32,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use millrace_context::{Region, SlotRef};
-use millrace_shard::Owner;
+use millrace_shard::{Network, Owner};
 use millrace_steer::Move;
 
 use crate::snapshot::SocketRow;
@@ -109,6 +109,13 @@ pub enum Command {
         /// All that moved.
         moves: Arc<[Move]>,
         /// Told when it knows.
+        done: Sender<()>,
+    },
+    /// The link has other addresses and routes now.
+    Renumber {
+        /// All of them.
+        network: Network,
+        /// Told when it goes by them.
         done: Sender<()>,
     },
     /// All sockets.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use millrace_context::layout;
+use millrace_port::kernel::Way;
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
@@ -61,6 +62,15 @@ pub const ADDRESSES_MAX: usize = layout::OWN_MAX / 2;
 /// Routes that a link can have, likewise.
 pub const ROUTES_MAX: usize = layout::ROUTES_MAX - layout::OWN_MAX;
 
+/// The first so many addresses of each family.
+pub fn some_of_each_family(addresses: &[(IpAddr, u8)], most: usize) -> Vec<(IpAddr, u8)> {
+    let of = |v4: bool| {
+        let family = addresses.iter().filter(move |(ip, _)| ip.is_ipv4() == v4);
+        family.take(most).copied()
+    };
+    of(true).chain(of(false)).collect()
+}
+
 /// When the size of a path is found out by sending larger segments (RFC 4821).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MtuProbing {
@@ -98,9 +108,18 @@ pub enum Device {
         queues: Option<u16>,
         /// `auto`, `zerocopy`, `copy` or `generic`.
         mode: String,
-        /// The link's addresses are those that the kernel has there, too.
-        shared: bool,
+        /// The link's addresses are the kernel's there, too; none: they are the engine's own.
+        shared: Option<Shared>,
     },
+}
+
+/// What is the kernel's, and followed while the engine runs, where both have the same addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    /// All addresses that the kernel has on the device, as far as there is room; otherwise those of [`Link::addresses`], while it has them.
+    pub addresses: bool,
+    /// Its routes by gateways there; otherwise those of [`Link::routes`].
+    pub routes: bool,
 }
 
 /// A device and the addresses on it.
@@ -108,8 +127,8 @@ pub enum Device {
 pub struct Link {
     /// The device.
     pub device: Device,
-    /// The engine's addresses with the bits of their prefixes, at most [`ADDRESSES_MAX`] of each family, one of IPv4 at least; without one of IPv6 the link
-    /// has no IPv6.
+    /// The engine's addresses with the bits of their prefixes, at most [`ADDRESSES_MAX`] of each family, one of IPv4 at least unless they are the kernel's; without one of IPv6
+    /// the link has no IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The kernel's addresses at the other end of a TAP device; none leaves it as it is.
     pub hosts: Vec<(IpAddr, u8)>,
@@ -130,6 +149,16 @@ pub struct Route {
     pub prefix_len: u8,
     /// The neighbour, of the same family.
     pub gateway: IpAddr,
+}
+
+impl From<Way> for Route {
+    fn from(way: Way) -> Route {
+        Route {
+            prefix: way.prefix,
+            prefix_len: way.len,
+            gateway: way.gateway,
+        }
+    }
 }
 
 impl Link {

@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::command::Command;
 use crate::config::{Config, Limits};
+use crate::kernels::Kernels;
 use crate::numbers::Numbers;
 use crate::scale::Scale;
 use crate::serving::Serving;
@@ -35,6 +36,8 @@ const ANNOUNCED: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same when it was told to end by `down`.
 const PATIENCE_DOWN: Duration = Duration::from_millis(500);
+/// How often an engine that is to end looks whether it has.
+const ENDING_LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 struct Member {
@@ -87,9 +90,11 @@ pub struct Control {
     had_program: bool,
     ending: bool,
     scale: Scale,
+    kernels: Option<Kernels>,
 }
 
 const LISTENER: u64 = 0;
+const KERNELS: u64 = 1;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
 const PIDFD: u64 = 1 << 63;
 
@@ -101,6 +106,7 @@ impl Control {
         listener: OwnedFd,
         workers: Workers,
         scale: Scale,
+        kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -109,6 +115,11 @@ impl Control {
             epoll::EventData::new_u64(LISTENER),
             epoll::EventFlags::IN,
         )?;
+        if let Some(kernels) = &kernels {
+            let token = epoll::EventData::new_u64(KERNELS);
+            let changes = kernels.descriptor();
+            epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
+        }
         Ok(Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
@@ -119,11 +130,12 @@ impl Control {
             workers,
             epoll,
             clients: HashMap::new(),
-            next_client: 1,
+            next_client: KERNELS + 1,
             programs: Vec::new(),
             had_program: false,
             ending: false,
             scale,
+            kernels,
         })
     }
 
@@ -134,19 +146,16 @@ impl Control {
             if self.workers.have_ended(self.ending) {
                 return self.workers.outcome();
             }
-            let timeout = if self.ending {
-                Some(Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 5_000_000,
-                })
-            } else {
-                let announced = self.announced_alone().then_some(Duration::from_secs(1));
-                let patience = announced.into_iter().chain(self.scale.patience()).min();
-                patience.map(|patience| Timespec {
-                    tv_sec: patience.as_secs() as i64,
-                    tv_nsec: patience.subsec_nanos().into(),
-                })
-            };
+            let alone = self.announced_alone().then_some(Duration::from_secs(1));
+            let ending = self.ending.then_some(ENDING_LOOK);
+            let kernels = self.kernels.as_ref().and_then(Kernels::patience);
+            let balance = self.scale.patience().filter(|_| !self.ending);
+            let patience = [alone, ending, kernels, balance];
+            let patience = patience.into_iter().flatten().min();
+            let timeout = patience.map(|patience| Timespec {
+                tv_sec: patience.as_secs() as i64,
+                tv_nsec: patience.subsec_nanos().into(),
+            });
             let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
             let ready: Vec<u64> = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                 Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
@@ -156,17 +165,40 @@ impl Control {
             for token in ready {
                 if token == LISTENER {
                     self.accept();
+                } else if token == KERNELS {
+                    self.kernels.iter_mut().for_each(Kernels::changed);
                 } else if token & PIDFD != 0 {
                     self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
                 } else {
                     self.client(token, &mut buffer);
                 }
             }
+            self.follow_kernel();
             self.forget_announced();
             self.forget_programs();
             if !self.ending {
                 self.scale.balance(&self.workers);
             }
+        }
+    }
+
+    /// Tells all that the kernel has other addresses or routes, if it has: first those who send, then those who ask what they can send.
+    fn follow_kernel(&mut self) {
+        let Some(kernels) = &mut self.kernels else {
+            return;
+        };
+        let Some(link) = kernels.look() else {
+            return;
+        };
+        self.serving.renumber(&link.addresses, &link.routes);
+        let network = kernels.network();
+        // One that does not answer has ended, which the loop sees next.
+        let _ = self.workers.ask(|_, done| Command::Renumber {
+            network: network.clone(),
+            done,
+        });
+        for program in self.programs.iter().flatten() {
+            self.serving.tell(program.region.header());
         }
     }
 

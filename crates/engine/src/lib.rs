@@ -9,6 +9,7 @@
 //! - `serve`, `calls`: submissions. `life`: who holds what. `publish`: slots, hints and wake-ups.
 //! - `peers`, `replicas`: what several shards of one engine have to do with each other. `scale`, `moving`: how many of them serve, and buckets on their way.
 //! - [`topology`], `io`, `queues`: which threads there are; those that own queues of the device in place of the shards, and the way between.
+//! - `held`, `kernels`: ports, addresses and routes where they are the kernel's, too.
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
 pub mod arena;
@@ -21,6 +22,7 @@ mod egress;
 mod follow;
 mod held;
 mod io;
+mod kernels;
 mod life;
 mod link;
 mod look;

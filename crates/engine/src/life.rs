@@ -309,6 +309,10 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::Renumber { network, done } => {
+                self.shard.renumber(network, self.now);
+                let _ = done.send(());
+            }
             Command::Sockets { reply } => drop(reply.send(self.socket_rows())),
             Command::Describe { reply } => drop(reply.send(self.describe_json())),
             Command::Drain { .. } => {}

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_context::layout::{self, Geometry, Header, Line, Route};
+use millrace_context::layout::{self, Geometry, Header, Line, Reach, Route};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 
 /// What programs are told of the engine.
 #[derive(Clone, Debug)]
@@ -30,46 +30,46 @@ impl Serving {
         device_index: u32,
         default_router: Arc<AtomicU32>,
     ) -> Serving {
-        let (mut own, mut routes) = (Vec::new(), Vec::new());
-        if let Some(link) = &config.link {
-            own.extend(link.addresses.iter().map(|&(ip, _)| ip));
-            let on_link = link.addresses.iter().copied();
-            let beyond = link.routes.iter().map(|via| (via.prefix, via.prefix_len));
-            routes.extend(on_link.chain(beyond).map(|(ip, bits)| Route::new(ip, bits)));
-        }
-        Serving {
+        let mut serving = Serving {
             loopback: config.loopback,
-            own,
+            own: Vec::new(),
             mtu,
             device_index,
-            routes,
+            routes: Vec::new(),
             default_router,
+        };
+        if let Some(link) = &config.link {
+            serving.renumber(&link.addresses, &link.routes);
         }
+        serving
+    }
+
+    /// The link's addresses and routes are these from now on.
+    pub(crate) fn renumber(&mut self, addresses: &[(IpAddr, u8)], routes: &[config::Route]) {
+        self.own = addresses.iter().map(|&(ip, _)| ip).collect();
+        let on_link = addresses.iter().copied();
+        let beyond = routes.iter().map(|via| (via.prefix, via.prefix_len));
+        let all = on_link.chain(beyond);
+        self.routes = all.map(|(ip, bits)| Route::new(ip, bits)).collect();
+    }
+
+    /// Tells a program of it that has been told something else.
+    pub(crate) fn tell(&self, header: &Header) {
+        header.reach.set(&self.own, &self.routes);
     }
 
     /// The header of a region, while so many shards serve.
     pub(crate) fn header(&self, geometry: Geometry, shards: u16) -> Header {
-        let mut routes = [Route::default(); layout::ROUTES_MAX];
-        for (to, from) in routes.iter_mut().zip(&self.routes) {
-            *to = *from;
-        }
-        let mut own = [[0; 16]; layout::OWN_MAX];
-        for (to, from) in own.iter_mut().zip(&self.own) {
-            *to = layout::mapped(*from);
-        }
         Header {
             magic: layout::MAGIC,
             version: millrace_context::VERSION,
             loopback: u32::from(self.loopback),
             engine_pid: std::process::id(),
-            routes_len: self.routes.len() as u32,
-            own_len: self.own.len() as u32,
-            own,
             mss: u32::from(self.mtu) - 40,
             mtu: self.mtu.into(),
             device_index: self.device_index,
             geometry,
-            routes,
+            reach: Reach::new(&self.own, &self.routes),
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             serving: Line(AtomicU32::new(shards.into())),
             sleeping: std::array::from_fn(|_| Line::default()),

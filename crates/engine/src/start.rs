@@ -10,15 +10,16 @@ use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::xdp::Held;
 use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
-use millrace_shard::{Claim, Groups, Hash, Ipv6, Shard, Steer, Via};
+use millrace_shard::{Claim, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
 use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 
-use crate::config::{self, Config, Device, MtuProbing};
+use crate::config::{self, Config, Device, MtuProbing, Shared};
 use crate::control::Control;
 use crate::io::{Io, IoHandle, IoThread, no_load};
+use crate::kernels::Kernels;
 use crate::memory::Arenas;
 use crate::queues::{Queues, Sleeper};
 use crate::reach::Reach;
@@ -193,7 +194,14 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     };
     let serving = Serving::new(config, link.mtu, index, default_router);
     let scale = Scale::new(config.shards, groups, config.balance);
-    let mut control = Control::new(config, serving, listener, workers, scale)
+    let follow = |held| {
+        let (name, shared) = shared(config)?;
+        let link = config.link.as_ref()?;
+        Some(Kernels::follow(name, shared, link, held))
+    };
+    let kernels = link.held.and_then(follow).transpose();
+    let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
+    let mut control = Control::new(config, serving, listener, workers, scale, kernels)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -313,8 +321,11 @@ impl Link {
                 held: None,
             });
         };
-        for (address, len) in addresses::<Ipv4Addr>(link) {
-            spec::Prefix::of_host(address, len)?;
+        // What the kernel has it has, whatever the prefix.
+        if shared(config).is_none() {
+            for (address, len) in addresses::<Ipv4Addr>(link) {
+                spec::Prefix::of_host(address, len)?;
+            }
         }
         match &link.device {
             Device::Tap { name } => Link::tap(link, name.clone(), ports),
@@ -335,7 +346,7 @@ impl Link {
                 shared,
             } => {
                 untagged(link, name)?;
-                Link::xdp(link, name, *queues, ports, mode, *shared)
+                Link::xdp(link, name, *queues, ports, mode, shared.is_some())
             }
         }
     }
@@ -382,7 +393,7 @@ impl Link {
             ports,
             mac: None,
             shared: match shared {
-                true => addresses(link).into_iter().map(|(ip, _)| ip).collect(),
+                true => link.addresses.iter().map(|&(ip, _)| ip).collect(),
                 false => Vec::new(),
             },
         })?;
@@ -437,20 +448,40 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         shard_config.claim = match link.device {
             Device::Tap { .. } => Claim::Announce,
             // The kernel has done so.
-            Device::Xdp { shared: true, .. } => Claim::Kernel,
+            Device::Xdp {
+                shared: Some(_), ..
+            } => Claim::Kernel,
             Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => Claim::Probe,
         };
-        shard_config.addresses = addresses(link);
-        shard_config.routes = routes(link);
+        let network = network_of(link);
+        shard_config.addresses = network.addresses;
+        shard_config.routes = network.routes;
         shard_config.mtu = opened.mtu;
-        let addresses_v6: Vec<(Ipv6Addr, u8)> = addresses(link);
-        shard_config.ipv6 = (!addresses_v6.is_empty()).then(|| Ipv6 {
-            addresses: addresses_v6,
-            routes: routes(link),
-            ..Ipv6::default()
+        shard_config.ipv6 = (!network.addresses_v6.is_empty()).then(|| Ipv6 {
+            addresses: network.addresses_v6,
+            routes: network.routes_v6,
+            probes: u8::from(shard_config.claim != Claim::Kernel),
         });
     }
     Ok(shard_config)
+}
+
+/// What shards are told of a link.
+pub(crate) fn network_of(link: &config::Link) -> Network {
+    Network {
+        addresses: addresses(link),
+        routes: routes(link),
+        addresses_v6: addresses(link),
+        routes_v6: routes(link),
+    }
+}
+
+/// The device whose addresses are the kernel's, too, and what of the kernel's is followed.
+fn shared(config: &Config) -> Option<(&str, Shared)> {
+    match &config.link.as_ref()?.device {
+        Device::Xdp { name, shared, .. } => Some((name, (*shared)?)),
+        _ => None,
+    }
 }
 
 /// The tag of the link's virtual LAN.

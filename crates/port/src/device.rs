@@ -1,14 +1,11 @@
 //! What a device's driver says of itself.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use millrace_wire::ethernet::Mac;
 
-use crate::addresses;
 use crate::ioctl::{Request, ask_driver, interface_call};
-use crate::netlink::Netlink;
 
 /// `ETHTOOL_GDRVINFO`, and how long its answer is in words of 32 bits.
 const DRIVER_INFO: u32 = 3;
@@ -51,26 +48,6 @@ pub fn mac(name: &str) -> io::Result<Mac> {
     let operation = libc::SIOCGIFHWADDR as libc::Ioctl;
     interface_call(socket()?.as_fd(), operation, &mut request)?;
     Ok(Mac(request.hardware_address()))
-}
-
-/// The IPv4 addresses that the kernel has on a device, with the lengths of their prefixes.
-///
-/// # Errors
-/// What the kernel says.
-pub fn addresses(name: &str) -> io::Result<Vec<(Ipv4Addr, u8)>> {
-    let all = addresses::all()?.into_iter();
-    Ok(all
-        .filter(|(interface, _)| interface == name)
-        .map(|(_, prefix)| (prefix.address, prefix.len))
-        .collect())
-}
-
-/// The kernel's IPv4 routes by gateways on a device: what begins like a prefix with so many bits is behind a neighbour.
-///
-/// # Errors
-/// There is no such device, or what else the kernel says.
-pub fn routes(name: &str) -> io::Result<Vec<(Ipv4Addr, u8, Ipv4Addr)>> {
-    Netlink::open()?.routes(index(name)?)
 }
 
 /// The kernel's number of a device.

@@ -7,11 +7,14 @@
 //! * [`tun`]: a TUN device, likewise, with IP packets instead of frames.
 //! * [`pair`]: two ends in memory.
 //!
+//! [`kernel`] is what the kernel has on a device, for those that share it.
+//!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
 
 mod addresses;
 pub mod device;
 mod ioctl;
+pub mod kernel;
 pub mod macvtap;
 pub mod netdev;
 mod netlink;

@@ -1,7 +1,7 @@
 //! Requests to the kernel about network devices that no `ioctl` makes.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use millrace_wire::ethernet::Mac;
@@ -12,13 +12,15 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoMacVtap, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVtapMode,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
+/// `sizeof(struct nlmsghdr)`.
+const HEADER_LEN: usize = 16;
+
 /// A socket to the kernel's routing.
-pub(crate) struct Netlink(Socket);
+pub(crate) struct Netlink(pub(crate) Socket);
 
 impl Netlink {
     pub(crate) fn open() -> io::Result<Netlink> {
@@ -73,37 +75,29 @@ impl Netlink {
         self.create(RouteNetlinkMessage::NewLink(message))
     }
 
-    /// The IPv4 routes of the main table by gateways on the device with this index: prefix, its bits, gateway.
-    pub(crate) fn routes(&self, device: u32) -> io::Result<Vec<(Ipv4Addr, u8, Ipv4Addr)>> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(message));
+    /// Asks for all that there is of something, and shows each.
+    pub(crate) fn dump(
+        &self,
+        message: RouteNetlinkMessage,
+        mut show: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
         request.finalize();
         let mut bytes = vec![0; request.buffer_len()];
         request.serialize(&mut bytes);
         self.0.send(&bytes, 0)?;
-        let mut routes = Vec::new();
-        loop {
+        let mut end = None;
+        while end.is_none() {
             let (answer, _) = self.0.recv_from_full()?;
-            let mut rest = &answer[..];
-            while !rest.is_empty() {
-                let message =
-                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|error| {
-                        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
-                    })?;
-                let len = (message.header.length as usize).next_multiple_of(4);
-                match message.payload {
-                    NetlinkPayload::Done(_) => return Ok(routes),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
-                        routes.extend(by_gateway(&route, device));
-                    }
-                    _ => {}
-                }
-                rest = rest.get(len..).unwrap_or_default();
-            }
+            each(&answer, |payload| match payload {
+                NetlinkPayload::Done(_) => end = Some(Ok(())),
+                NetlinkPayload::Error(error) => end = Some(Err(error.to_io())),
+                NetlinkPayload::InnerMessage(message) => show(message),
+                _ => {}
+            });
         }
+        end.unwrap_or(Ok(()))
     }
 
     /// Asks for something new, and waits for the kernel's word.
@@ -124,18 +118,17 @@ impl Netlink {
     }
 }
 
-/// What a route of the main table leads to by a gateway on this device.
-fn by_gateway(route: &RouteMessage, device: u32) -> Option<(Ipv4Addr, u8, Ipv4Addr)> {
-    let (mut to, mut gateway, mut on) = (Ipv4Addr::UNSPECIFIED, None, 0);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(prefix)) => to = *prefix,
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = Some(*address),
-            RouteAttribute::Oif(index) => on = *index,
-            _ => {}
+/// Shows each message that the kernel sent at once. One that makes no sense to us is passed over.
+pub(crate) fn each(bytes: &[u8], mut show: impl FnMut(NetlinkPayload<RouteNetlinkMessage>)) {
+    let mut rest = bytes;
+    while let Some((head, _)) = rest.split_first_chunk::<4>() {
+        let len = u32::from_ne_bytes(*head) as usize;
+        let Some(message) = rest.get(..len).filter(|_| len >= HEADER_LEN) else {
+            return;
+        };
+        if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) {
+            show(message.payload);
         }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    let is_ours = on == device && route.header.table == RouteHeader::RT_TABLE_MAIN;
-    let gateway = gateway.filter(|_| is_ours)?;
-    Some((to, route.header.destination_prefix_length, gateway))
 }

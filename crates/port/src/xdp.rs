@@ -21,12 +21,12 @@ mod unfinished;
 
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use millrace_wire::ethernet::{self, EtherType, Mac};
+use millrace_wire::ethernet::{self, Mac};
 use rustix::event::epoll;
 
 pub use error::Error;
@@ -102,11 +102,11 @@ pub struct Config {
     pub ports: u16,
     /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
     pub mac: Option<Mac>,
-    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`], that the stack has, too: then it has the device's link-layer address. None: it has its own.
-    pub shared: Vec<Ipv4Addr>,
+    /// Addresses of the kernel's on this device, at most [`SHARED_MAX`] of each family, that the stack has, too: then it has the device's link-layer address. None: it has its own.
+    pub shared: Vec<IpAddr>,
 }
 
-/// How many addresses can be shared with the kernel.
+/// How many addresses of each family can be shared with the kernel.
 pub const SHARED_MAX: usize = 8;
 
 /// What was opened.
@@ -190,7 +190,7 @@ enum Ours<'a> {
     /// Those to a station of the stack's own, and to groups.
     Station(Mac),
     /// Those to addresses that the kernel has as well, and to ports of the stack's.
-    Shared(&'a [Ipv4Addr]),
+    Shared(&'a [IpAddr]),
     /// All: the kernel receives nothing by this device.
     Everything,
 }
@@ -255,8 +255,10 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
     let held = match ours {
         Ours::Station(_) | Ours::Everything => None,
         Ours::Shared(shared) => {
-            let ports = program.ports();
-            let held = ports.and_then(|ports| Held::new(shared.to_vec(), ports));
+            let maps = program
+                .ports()
+                .and_then(|ports| Ok((ports, program.addresses()?)));
+            let held = maps.and_then(|(ports, addresses)| Held::new(shared, ports, addresses));
             let held = held.map_err(|error| Error::system("reserve ports on", name, error))?;
             Some(Arc::new(held))
         }
@@ -281,8 +283,8 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
     }
     for (number, port) in ports.iter_mut().enumerate() {
         let source = match ours {
-            Ours::Shared(shared) => {
-                let neighbours = Neighbours::open(found.index, mac, shared[0]);
+            Ours::Shared(_) => {
+                let neighbours = Neighbours::open(found.index, mac);
                 Some(Source::Neighbours(neighbours.map_err(|error| {
                     Error::system("read the neighbours of", name, error)
                 })?))
@@ -538,7 +540,7 @@ impl Port for Xdp {
             idle,
             ..
         }) = &mut self.beside
-            && head.get(12..14) == Some(&EtherType::ARP.0.to_be_bytes()[..])
+            && neighbours::concerns(head)
         {
             neighbours.sent(head);
             *idle = true;

@@ -86,6 +86,19 @@ pub enum Claim {
     Probe,
 }
 
+/// Where a host is: its addresses with the lengths of their prefixes, and the ways off the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// As [`Config::addresses`], but that there may be none.
+    pub addresses: Vec<(Ipv4Addr, u8)>,
+    /// As [`Config::routes`].
+    pub routes: Vec<Via<Ipv4Addr>>,
+    /// As [`Ipv6::addresses`]; without one there is no IPv6 on the link.
+    pub addresses_v6: Vec<(Ipv6Addr, u8)>,
+    /// As [`Ipv6::routes`].
+    pub routes_v6: Vec<Via<Ipv6Addr>>,
+}
+
 /// A way off the link. Of several that lead to a destination the one with the longest prefix counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Via<A> {

@@ -24,6 +24,7 @@ mod ip;
 mod isn;
 mod memory;
 mod neighbour;
+mod network;
 mod output;
 mod path;
 mod pool;
@@ -47,7 +48,7 @@ mod v6;
 mod wheel;
 
 pub use any::Request;
-pub use config::{Buffers, Claim, Config, Ipv6, Limits, Via};
+pub use config::{Buffers, Claim, Config, Ipv6, Limits, Network, Via};
 pub use counters::Counters;
 pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
 pub use error::{Error, errno};

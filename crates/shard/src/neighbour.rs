@@ -515,6 +515,18 @@ impl Neighbours {
         }
     }
 
+    /// The same of all: nobody knows any more where to send.
+    pub fn reroute_all(&mut self) {
+        let all: Vec<IpAddr> = self
+            .entries
+            .iter()
+            .map(|(_, entry)| entry.address)
+            .collect();
+        for address in all {
+            self.reroute(address);
+        }
+    }
+
     /// Whether a request or a settled group waits to be taken.
     pub fn has_work(&self) -> bool {
         !self.requests.is_empty() || !self.settled.is_empty()

@@ -7,7 +7,8 @@ use aya::maps::{Array, MapData, MapError, XskMap};
 use aya::programs::{ProgramError, Xdp, XdpFlags};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
-use super::{Error, Ours, SHARED_MAX};
+use super::held::Addresses;
+use super::{Error, Ours};
 
 /// What `cargo xtask bpf` made of `program.c`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("program.o");
@@ -22,23 +23,15 @@ pub(super) struct Program {
 impl Program {
     /// Loads the program, and tells it which frames are `ours`; with `pieces` it takes frames that are larger than a page.
     pub(super) fn load(device: &str, ours: &Ours<'_>, pieces: bool) -> Result<Program, Error> {
-        let mut addresses = [0u32; SHARED_MAX];
         let mut station = [0; 8];
-        match ours {
-            Ours::Station(mac) => station[..6].copy_from_slice(&mac.0),
-            Ours::Shared(shared) => {
-                for (to, from) in addresses.iter_mut().zip(*shared) {
-                    *to = u32::from_ne_bytes(from.octets());
-                }
-            }
-            Ours::Everything => {}
+        if let Ours::Station(mac) = ours {
+            station[..6].copy_from_slice(&mac.0);
         }
         let is_shared = u8::from(matches!(ours, Ours::Shared(_)));
         let is_everything = u8::from(matches!(ours, Ours::Everything));
         let loaded = EbpfLoader::new()
             .set_global("station", &station[..], true)
             .set_global("shared", &is_shared, true)
-            .set_global("addresses", &addresses[..], true)
             .set_global("everything", &is_everything, true)
             .load(OBJECT)
             .map_err(|error| {
@@ -72,6 +65,15 @@ impl Program {
         let map = self
             .loaded
             .take_map("ports")
+            .ok_or(io::ErrorKind::NotFound)?;
+        Array::try_from(map).map_err(io::Error::other)
+    }
+
+    /// Which addresses are the kernel's and ours, to be told; once.
+    pub(super) fn addresses(&mut self) -> io::Result<Array<MapData, Addresses>> {
+        let map = self
+            .loaded
+            .take_map("addresses")
             .ok_or(io::ErrorKind::NotFound)?;
         Array::try_from(map).map_err(io::Error::other)
     }

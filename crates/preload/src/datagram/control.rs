@@ -176,7 +176,7 @@ impl Riders {
         let v6_socket = family(socket) == libc::AF_INET6;
         if v6_socket && wants(switch::INFO_V6) {
             let mut info = [0u8; 20];
-            info[..16].copy_from_slice(&millrace_context::layout::mapped(record.to));
+            info[..16].copy_from_slice(&millrace_context::layout::mapped(record.to).octets());
             info[16..].copy_from_slice(&index.to_ne_bytes());
             self.put(IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
         }
@@ -256,8 +256,6 @@ fn own_v4(socket: &Socket, to: Ipv4Addr) -> Ipv4Addr {
     if !to.is_multicast() && !header.is_broadcast(to) {
         return to;
     }
-    let own = header.own().iter();
-    own.filter_map(|own| Ipv6Addr::from(*own).to_ipv4_mapped())
-        .next()
-        .unwrap_or(to)
+    let own = header.own().find_map(|own| own.to_ipv4_mapped());
+    own.unwrap_or(to)
 }

@@ -129,7 +129,7 @@ pub fn serves(engine: &Engine, change: &Change) -> bool {
     if change.device != 0 {
         device::is_served(engine, change.device)
     } else if interface.is_unspecified() {
-        header.own_len > 0 || header.loopback == 1
+        header.serves_anything()
     } else {
         header.owns(interface, false)
     }

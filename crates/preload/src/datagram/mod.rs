@@ -85,12 +85,12 @@ pub fn is_served(socket: &Socket, ip: IpAddr) -> bool {
 
 /// Whether `ip` means several hosts of the engine's link.
 pub fn is_several(header: &millrace_context::layout::Header, ip: IpAddr) -> bool {
-    let any = header.own_len > 0 || header.loopback == 1;
-    any && match ip {
-        IpAddr::V4(ip) if ip.is_loopback() => false,
-        IpAddr::V4(ip) => ip.is_multicast() || header.is_broadcast(ip),
-        IpAddr::V6(ip) => ip.is_multicast(),
-    }
+    header.serves_anything()
+        && match ip {
+            IpAddr::V4(ip) if ip.is_loopback() => false,
+            IpAddr::V4(ip) => ip.is_multicast() || header.is_broadcast(ip),
+            IpAddr::V6(ip) => ip.is_multicast(),
+        }
 }
 
 fn check_family(socket: &Socket, ip: IpAddr) -> Result<()> {

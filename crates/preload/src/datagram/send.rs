@@ -108,7 +108,7 @@ pub fn send(
         from: asked
             .from
             .or_else(|| options::group_source(socket, target.0))
-            .map_or([0; 16], layout::mapped),
+            .map_or([0; 16], |ip| layout::mapped(ip).octets()),
         hops: asked.hops,
         class: asked.class,
         segment,

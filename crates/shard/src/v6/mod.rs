@@ -14,7 +14,7 @@ use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::ipv6::{self, MTU_MIN, solicited_node};
 
-use crate::config::Config;
+use crate::config::{Claim, Config};
 use crate::route::{Prefixes, Route};
 use detect::{Own, State};
 use groups::Reports;
@@ -22,7 +22,7 @@ use routers::Routers;
 
 /// What a host with one link knows of IPv6. Without addresses it is off, but for `::1`.
 pub struct Ipv6 {
-    /// The addresses on the link, the link-local one first.
+    /// The addresses on the link, the link-local one first if it is ours to speak from.
     own: Vec<Own>,
     prefixes: Prefixes<Ipv6Addr>,
     routers: Routers,
@@ -37,24 +37,21 @@ impl Ipv6 {
     /// What a configuration says; addresses are looked for on the link from `now` on.
     pub fn new(config: &Config, now: Instant) -> Ipv6 {
         let settings = config.ipv6.as_ref().filter(|_| config.mtu >= MTU_MIN);
-        let addresses = settings.map_or_else(Vec::new, |settings| {
-            let link_local = (ipv6::link_local(config.mac), 64);
-            std::iter::once(link_local)
-                .chain(settings.addresses.iter().copied())
-                .collect()
-        });
+        // What is said to neighbours the kernel says, where it has the addresses, too, and with an address for that of its own.
+        let speaks = settings.filter(|_| config.claim != Claim::Kernel);
+        let link_local = speaks.map(|_| (ipv6::link_local(config.mac), 64));
+        let given = settings.map_or(&[][..], |settings| &settings.addresses);
+        let addresses: Vec<_> = link_local.iter().chain(given).copied().collect();
         let routes = settings.map_or(&[][..], |settings| &settings.routes);
         let probes = settings.map_or(0, |settings| settings.probes);
         let own =
             |&(address, prefix_len): &(Ipv6Addr, u8)| Own::new(address, prefix_len, probes, now);
         Ipv6 {
             routers: Routers::new(
-                !routes.iter().any(|via| via.prefix_len == 0),
-                settings
-                    .filter(|settings| settings.probes == 0)
-                    .map(|_| now),
+                speaks.is_some() && !routes.iter().any(|via| via.prefix_len == 0),
+                speaks.filter(|settings| settings.probes == 0).map(|_| now),
             ),
-            reports: Reports::new(settings.map(|_| now)),
+            reports: Reports::new(speaks.map(|_| now)),
             own: addresses.iter().map(own).collect(),
             prefixes: Prefixes::new(&addresses, routes)
                 .or_all_on_link(config.only_station.is_some()),
@@ -180,6 +177,7 @@ impl Ipv6 {
             .first()
             .filter(|own| own.state == State::Preferred)
             .map(|own| own.address)
+            .filter(Ipv6Addr::is_unicast_link_local)
     }
 }
 

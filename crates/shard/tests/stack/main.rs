@@ -18,6 +18,7 @@ mod net;
 mod opening;
 mod options;
 mod parameter;
+mod renumber;
 mod requirements;
 mod routes;
 mod steering;
