@@ -7,8 +7,8 @@
 // Descriptors are the thread's: numbers from 4194304 on, which the kernel gives to nobody. One that is closed, or another thread's, is EBADF; the number comes
 // again after 250,000 others of any thread at the earliest, as long as no more than 3,500,000 are open. Calls that are like one of Linux have its name, arguments, constants and errors; where they differ this file says so.
 //
-// Errors are -1 and errno. A null pointer is EFAULT, as is one below 4096 and one that is not aligned; what else it points to has to be there. A length of 0 needs no memory, and does
-// what it does on Linux; one above SSIZE_MAX is EINVAL. A call before the thread has a stack, or after it was ended, is ENODEV where a new thing is to be made, EBADF elsewhere.
+// Errors are -1 and errno. A null pointer is EFAULT, as is one below 4096, one that is not aligned, and one whose bytes would be where no program has any; what else it points to has to be there. A length of 0 needs no memory, and does
+// what it does on Linux; one above SSIZE_MAX is EINVAL, and one that no memory has EFAULT. A call before the thread has a stack, or after it was ended, is ENODEV where a new thing is to be made, EBADF elsewhere.
 // A call that would wait where time or packets are the caller's is EAGAIN, a connect EINPROGRESS: nothing can come meanwhile.
 // A failure inside the library that nobody has thought of is ENOTRECOVERABLE: end the stack then.
 //

@@ -1,7 +1,7 @@
 // mTCP's interface on millrace: its names, types, constants and meaning. See docs/embedding.md.
 //
 // A context is a stack of the thread that made it, and does its work inside the calls of that thread. Errors are -1 (NULL for a context) and errno: EACCES for a context that
-// is none, was destroyed, or is another thread's; EBADF for a socket that is none; EFAULT for a null pointer; EINVAL for a length above SSIZE_MAX. Calls that are like one of
+// is none, was destroyed, or is another thread's; EBADF for a socket that is none; EFAULT for a null pointer, and for one that can be seen to be wild; EINVAL for a length above SSIZE_MAX. Calls that are like one of
 // Linux have its errors. What mtcp_init and mtcp_create_context have to say beyond errno they say on standard error.
 #ifndef MTCP_API_H
 #define MTCP_API_H

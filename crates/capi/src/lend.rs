@@ -54,6 +54,9 @@ impl Host {
     /// # Errors
     /// `EAGAIN` when there is no room, and those of a write.
     pub fn reserve(&self, key: u32, len: usize) -> Outcome<[Piece; 2]> {
+        if len > isize::MAX as usize {
+            return Err(libc::EINVAL);
+        }
         let id = self.stream(key)?;
         let shown = self.stack.with_shard(|shard, _| {
             let pieces = shard.reserve(id, len)?;

@@ -209,6 +209,10 @@ fn valgrind(program: &Path) -> Command {
             "--errors-for-leak-kinds=definite",
             "--quiet",
         ])
+        .arg(format!(
+            "--suppressions={}",
+            here().join("tests/valgrind.supp").display()
+        ))
         .arg(program);
     command
 }
@@ -241,4 +245,18 @@ fn what_the_shared_object_shows() {
     );
     let dynamic = run(Command::new("objdump").arg("-p").arg(&object));
     assert!(dynamic.contains("libmillrace.so.0\n"), "{dynamic}");
+}
+
+/// Every function that the shared object shows has a row in a table of misuse.
+#[test]
+fn every_function_is_misused() {
+    let read = |name: &str| std::fs::read_to_string(here().join(name)).expect("a file");
+    let tables = read("tests/c/misuse.c") + &read("tests/mtcp/misuse.c");
+    let versions = read("millrace.map");
+    let listed = versions.lines().filter(|line| line.starts_with("    "));
+    let names = listed.filter_map(|line| line.trim().strip_suffix(';'));
+    let missing: Vec<&str> = names
+        .filter(|name| *name != "*" && !tables.contains(&format!("    ROW({name}, ")))
+        .collect();
+    assert!(missing.is_empty(), "no row for {missing:?}");
 }

@@ -1,4 +1,4 @@
-//! What C points to, checked as far as it can be: null and the page at address 0 are `EFAULT`, lengths that no object has are `EINVAL`.
+//! What C points to, checked as far as it can be: null, the page at address 0 and what no program can have are `EFAULT`, lengths that no object has are `EINVAL`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -11,6 +11,8 @@ use crate::outcome::Outcome;
 
 /// Nothing is ever mapped below this.
 const LOWEST: usize = 4096;
+/// No program has more bytes of addresses than this, nor, where processors ask for it, an address beyond.
+const SPACE: usize = 1 << 56;
 /// Pieces that one call takes, as on Linux.
 pub const PIECES_MAX: c_int = 1024;
 /// Length of a `struct sockaddr_storage`.
@@ -22,7 +24,9 @@ fn check<T>(pointer: *const T, len: usize) -> Outcome<()> {
         return Err(libc::EINVAL);
     }
     let start = pointer as usize;
-    let fits = start >= LOWEST && start.checked_add(len).is_some();
+    let end = start.checked_add(len).unwrap_or(usize::MAX);
+    let there = end <= SPACE || !cfg!(target_arch = "x86_64") && end < usize::MAX;
+    let fits = start >= LOWEST && len <= SPACE && there;
     (fits && pointer.is_aligned())
         .then_some(())
         .ok_or(libc::EFAULT)
@@ -100,6 +104,19 @@ pub unsafe fn address(
     }
     // SAFETY: the caller's promise.
     address::parse(unsafe { bytes(pointer.cast(), len as usize)? }, family)
+}
+
+/// Whether there is room for an address, if one is wanted: looked at before anything is taken that could not be told.
+///
+/// # Safety
+/// There is what [`put_address`] needs.
+pub unsafe fn check_address(to: *const sockaddr, len: *const socklen_t) -> Outcome<()> {
+    if to.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    let room = c_int::try_from(unsafe { get(len)? }).map_err(|_| libc::EINVAL)?;
+    check(to.cast::<u8>(), room as usize)
 }
 
 /// Writes an address, cut to the room that there is, and the length that it has.

@@ -121,11 +121,8 @@ pub unsafe extern "C" fn mr_accept4(
         if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
             return Err(libc::EINVAL);
         }
-        if !addr.is_null() {
-            // SAFETY: as the header says of pointers. Looked at before a connection is taken that could not be told.
-            let room = unsafe { pointer::get(addrlen)? };
-            c_int::try_from(room).map_err(|_| libc::EINVAL)?;
-        }
+        // SAFETY: as the header says of pointers.
+        unsafe { pointer::check_address(addr, addrlen)? };
         let family = family(fd)?;
         let (host, key) = here::named(fd)?;
         let (key, remote) = host.accept(key, flags & libc::SOCK_NONBLOCK != 0)?;

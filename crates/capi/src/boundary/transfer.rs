@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 use libc::{iovec, msghdr, sockaddr, socklen_t, ssize_t};
 
@@ -95,11 +96,8 @@ pub unsafe extern "C" fn mr_recvfrom(
     call(|| {
         let (host, key) = here::named(fd)?;
         let family = host.family(key)?;
-        if !addr.is_null() {
-            // SAFETY: as the header says of pointers. Looked at before a datagram is taken that could not be told.
-            let room = unsafe { pointer::get(addrlen)? };
-            c_int::try_from(room).map_err(|_| libc::EINVAL)?;
-        }
+        // SAFETY: as the header says of pointers.
+        unsafe { pointer::check_address(addr, addrlen)? };
         // SAFETY: as the header says of pointers.
         let out = unsafe { pointer::bytes_mut(buf, len)? };
         let (len, from) = host.receive(key, out, receive_flags(flags)?)?;
@@ -231,14 +229,14 @@ pub unsafe extern "C" fn mr_writev(fd: c_int, iov: *const iovec, iovcnt: c_int) 
 }
 
 /// Hands out two pieces of the stack's memory; how many bytes they are.
-unsafe fn show(pieces: [Piece; 2], to: *mut iovec) -> Outcome<ssize_t> {
-    let vector = pieces.map(|(start, len)| iovec {
-        iov_base: start.cast(),
-        iov_len: len,
-    });
-    // SAFETY: as the header says of pointers.
-    unsafe { pointer::put(to.cast::<[iovec; 2]>(), vector)? };
-    Ok((pieces[0].1 + pieces[1].1) as ssize_t)
+fn show(pieces: [Piece; 2], to: &mut [MaybeUninit<iovec>]) -> ssize_t {
+    for (place, (start, len)) in to.iter_mut().zip(pieces) {
+        place.write(iovec {
+            iov_base: start.cast(),
+            iov_len: len,
+        });
+    }
+    (pieces[0].1 + pieces[1].1) as ssize_t
 }
 
 /// Shows what has come of a stream where it is, in two pieces since a ring wraps: how many bytes, 0 at the end of the stream. They may be read until mr_consume, a call
@@ -248,7 +246,8 @@ pub unsafe extern "C" fn mr_peek(fd: c_int, pieces: *mut iovec) -> ssize_t {
     call(|| {
         let (host, key) = here::named(fd)?;
         // SAFETY: as the header says of pointers: there are two.
-        unsafe { show(host.peek(key)?, pieces) }
+        let to = unsafe { pointer::places(pieces, 2)? };
+        Ok(show(host.peek(key)?, to))
     })
 }
 
@@ -269,7 +268,8 @@ pub unsafe extern "C" fn mr_reserve(fd: c_int, len: usize, pieces: *mut iovec) -
     call(|| {
         let (host, key) = here::named(fd)?;
         // SAFETY: as the header says of pointers: there are two.
-        unsafe { show(host.reserve(key, len)?, pieces) }
+        let to = unsafe { pointer::places(pieces, 2)? };
+        Ok(show(host.reserve(key, len)?, to))
     })
 }
 

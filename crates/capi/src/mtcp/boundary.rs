@@ -270,11 +270,8 @@ pub unsafe extern "C" fn mtcp_accept(
 ) -> c_int {
     call(|| {
         let context = context(mctx)?;
-        if !addr.is_null() {
-            // SAFETY: as the header says of pointers. Looked at before a connection is taken that could not be told.
-            let room = unsafe { pointer::get(addrlen)? };
-            c_int::try_from(room).map_err(|_| libc::EINVAL)?;
-        }
+        // SAFETY: as the header says of pointers.
+        unsafe { pointer::check_address(addr, addrlen)? };
         let family = context.host.family(key(listener)?)?;
         let (accepted, remote) = context.host.accept(key(listener)?, false)?;
         if !addr.is_null() {

@@ -73,16 +73,23 @@ impl Config {
     /// # Errors
     /// What is wrong, with file, line and key.
     pub fn read(&mut self, name: &str, text: &str) -> Result<(), String> {
+        let mut ports = 0;
         for (line, key, value) in lines(text) {
             self.set(key, value)
                 .map_err(|what| format!("{name}:{line}: {what}"))?;
+            if key == "port" {
+                ports = line;
+            }
         }
-        match &self.port {
-            Some(_) => Ok(()),
-            None => Err(format!(
+        if self.port.is_none() {
+            return Err(format!(
                 "{name}: port: it is missing; `port = tap` makes a TAP device"
-            )),
+            ));
         }
+        // What it is depends on `io`, which may stand after it.
+        let settings = self.settings();
+        settings.map_err(|what| format!("{name}:{ports}: {what}"))?;
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -189,7 +196,7 @@ impl Config {
         };
         settings
             .set("link", &link)
-            .map_err(|what| format!("port = {port}: {what}"))?;
+            .map_err(|what| format!("port: {what}"))?;
         settings.limits.sockets = conf.max_concurrency as u32 * cores;
         let [receive, send] = [conf.rcvbuf_size, conf.sndbuf_size].map(|bytes| bytes as u32);
         if self.buffers_set.contains(&true) {
@@ -255,6 +262,10 @@ mod tests {
             ("colour = blue\n", "a.conf:1: colour: there is no such key"),
             ("shards = 2\n", "a.conf:1: shards: there is no such key"),
             ("num_cores = 1\n", "a.conf: port: it is missing"),
+            (
+                "\nport = dpdk0\n",
+                "a.conf:2: port: link: there is no link `dpdk0`",
+            ),
         ] {
             let error = Config::default().read("a.conf", text).expect_err(text);
             assert!(error.starts_with(said), "{error}");

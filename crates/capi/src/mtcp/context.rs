@@ -75,7 +75,6 @@ pub fn init(path: &str) -> Outcome<()> {
     })?;
     let mut config = global.config.clone().unwrap_or_default();
     let read = config.read(path, &text);
-    let read = read.and_then(|()| config.settings().map_err(|what| format!("{path}: {what}")));
     read.map_err(|what| {
         complain(&what);
         libc::EINVAL

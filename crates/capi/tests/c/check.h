@@ -53,6 +53,7 @@ void test_datagrams(void);
 void test_events(void);
 void test_lending(void);
 void test_messages(void);
+void test_misuse(void);
 void test_options(void);
 void test_packets(void);
 void test_refusals(void);

@@ -7,8 +7,8 @@ static const struct {
 } tests[] = {
     {"chance", test_chance},     {"connections", test_connections}, {"datagrams", test_datagrams},
     {"events", test_events},     {"lending", test_lending},         {"messages", test_messages},
-    {"options", test_options},   {"packets", test_packets},         {"refusals", test_refusals},
-    {"threads", test_threads},   {"waiting", test_waiting},
+    {"misuse", test_misuse},     {"options", test_options},         {"packets", test_packets},
+    {"refusals", test_refusals}, {"threads", test_threads},         {"waiting", test_waiting},
 };
 
 static void open_one(struct pair *pair, int which, const char *address)

@@ -234,7 +234,8 @@ void test_lending(void)
     CHECK(mr_reserve(ends[0], 10, pieces) == 10);
     FAILS(mr_commit(ends[1], 10), EINVAL);
     FAILS(mr_reserve(ends[0], 10, NULL), EFAULT);
-    FAILS(mr_peek(ends[0], NULL), EAGAIN);
+    FAILS(mr_peek(ends[0], NULL), EFAULT);
+    FAILS(mr_peek(ends[0], pieces), EAGAIN);
     CHECK(mr_shutdown(ends[0], SHUT_WR) == 0);
     run(&pair, 1);
     CHECK(mr_peek(ends[1], pieces) == 0);

@@ -14,6 +14,8 @@
 #include "mtcp_api.h"
 #include "mtcp_epoll.h"
 
+#include "misuse.h"
+
 #define CHECK(condition)                                                                               \
     do {                                                                                               \
         if (!(condition)) {                                                                            \
@@ -101,6 +103,7 @@ static void transfers(mctx_t mctx, int listener)
     CHECK(wait_one(mctx, set, ends[1], 0) == MTCP_EPOLLIN && wait_one(mctx, set, ends[1], 0) == MTCP_EPOLLIN);
     CHECK(mtcp_socket_ioctl(mctx, ends[1], FIONREAD, &waiting) == 0 && waiting == 4);
     CHECK(mtcp_recv(mctx, ends[1], buffer, sizeof buffer, MSG_PEEK) == 4);
+    misuse_all(mctx, ends[1]);
     FAILS(mtcp_recv(mctx, ends[1], buffer, sizeof buffer, MSG_OOB), EINVAL);
     CHECK(mtcp_readv(mctx, ends[1], in, 2) == 4 && !memcmp(buffer, "abc", 3) && more[0] == 'd');
     FAILS(mtcp_read(mctx, ends[1], buffer, sizeof buffer), EAGAIN);
@@ -299,6 +302,7 @@ static void signals(mctx_t mctx)
 int main(void)
 {
     struct mtcp_conf conf;
+    misuse_contexts(NULL);
     NO_CONTEXT(mtcp_create_context(0), EPERM);
     FAILS(mtcp_init(NULL), EFAULT);
     FAILS(mtcp_init("/nonexistent/file"), ENOENT);
@@ -333,8 +337,9 @@ int main(void)
     refusals(mctx, listener);
     signals(mctx);
     mtcp_destroy_context(mctx);
-    FAILS(mtcp_close(mctx, listener), EACCES);
+    misuse_contexts(mctx);
     mtcp_destroy();
+    misuse_contexts(mctx);
     NO_CONTEXT(mtcp_create_context(0), EPERM);
     puts("good");
     return 0;
