@@ -192,13 +192,14 @@ ssize_t mr_sendto(int fd, const void *buf, size_t len, int flags, const struct s
 // As readv: up to 1,024 pieces.
 ssize_t mr_readv(int fd, const struct iovec *iov, int iovcnt);
 
-// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. There are no control messages: msg_controllen becomes 0. EMSGSIZE
-// for more than 1,024 pieces.
+// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. Control messages are those of a datagram
+// that were asked for (IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, and the same of IPv6; interface 1 is loopback, 2 the link), MSG_CTRUNC when they do not fit. EMSGSIZE for more than 1,024 pieces.
 ssize_t mr_recvmsg(int fd,
                    struct msghdr *msg,
                    int flags);
 
-// As sendmsg, with the flags of mr_send. EINVAL for control messages, of which there are none; EMSGSIZE for more than 1,024 pieces.
+// As sendmsg, with the flags of mr_send. Control messages of a datagram: IP_PKTINFO (the source address), IP_TTL, IP_TOS, the same of
+// IPv6, and UDP_SEGMENT; EINVAL for others, and for any of a connection. EMSGSIZE for more than 1,024 pieces.
 ssize_t mr_sendmsg(int fd,
                    const struct msghdr *msg,
                    int flags);

@@ -77,6 +77,8 @@ pub struct Socket {
     /// A connect was begun, and nobody was told how it went.
     pub connecting: bool,
     pub broadcast: bool,
+    /// What is told of each datagram, by [`crate::control::TELLING`].
+    pub telling: u8,
     /// How long a call that reads, and one that writes, waits, in microseconds; 0 is for ever.
     pub patience: [u64; 2],
     pub watchers: Vec<Watcher>,
@@ -108,6 +110,7 @@ impl Socket {
             port_free: false,
             connecting: false,
             broadcast: false,
+            telling: 0,
             patience: [0, 0],
             watchers: Vec::new(),
             known: Known {

@@ -8,6 +8,7 @@
 
 mod address;
 pub mod boundary;
+mod control;
 mod engine;
 mod epoll;
 mod here;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use millrace::{Algorithm, DatagramOpt, Discovery, Opt, OptName, ViewFlags};
 
+use crate::control;
 use crate::host::Host;
 use crate::outcome::Outcome;
 
@@ -275,6 +276,16 @@ impl Host {
                 (SOL_SOCKET, libc::SO_BROADCAST) => socket.broadcast = value.on()?,
                 _ => {}
             }
+            let telling = control::bit(level, name).filter(|_| socket.datagrams);
+            if let Some(bit) = telling.filter(|_| has_level(level, socket.family, true)) {
+                let on = if level == IPPROTO_IP {
+                    value.byte()?
+                } else {
+                    value.int()?
+                };
+                socket.telling = socket.telling & !bit | if on != 0 { bit } else { 0 };
+                return Ok(());
+            }
             if socket.dead.is_some() {
                 return Err(libc::EINVAL);
             }
@@ -353,6 +364,9 @@ impl Host {
             (SOL_SOCKET, libc::SO_PROTOCOL) => IPPROTO_TCP,
             (SOL_SOCKET, libc::SO_DOMAIN) => socket.family,
             (SOL_SOCKET, libc::SO_BROADCAST) => c_int::from(socket.broadcast),
+            _ if datagrams && control::bit(level, name).is_some() => {
+                c_int::from(control::bit(level, name).is_some_and(|bit| socket.telling & bit != 0))
+            }
             (SOL_SOCKET, libc::SO_ERROR) => match &mut socket.dead {
                 Some(error) => std::mem::take(error),
                 None => self.stack.with_shard(|shard, _| shard.take_error(id)),
@@ -447,6 +461,12 @@ mod tests {
             "TCP_INFO",
             "IP_MULTICAST_TTL",
             "IP_MULTICAST_LOOP",
+            "IP_PKTINFO",
+            "IP_RECVTTL",
+            "IP_RECVTOS",
+            "IPV6_RECVPKTINFO",
+            "IPV6_RECVHOPLIMIT",
+            "IPV6_RECVTCLASS",
             "IP_ADD_MEMBERSHIP",
             "IP_DROP_MEMBERSHIP",
             "IPV6_ADD_MEMBERSHIP",

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace::{
-    HeapMemory, How, Instant, Opt, Options, Poll, SendTo, Shard, SocketId, View, ViewFlags,
+    HeapMemory, How, Instant, Opt, Options, Poll, Record, SendTo, Shard, SocketId, View, ViewFlags,
 };
 
 use crate::host::{Host, OWNER, Socket, Thing};
@@ -41,9 +41,9 @@ pub struct Receive {
 pub struct Message {
     /// Bytes; of a datagram the length that it has, if that was asked for.
     pub len: usize,
-    /// Who sent the datagram.
-    pub from: Option<SocketAddr>,
-    /// The datagram did not fit.
+    /// What is known of the datagram.
+    pub record: Option<Record>,
+    /// It did not fit.
     pub cut: bool,
 }
 
@@ -94,6 +94,17 @@ impl Host {
     /// `EBADF`, `ENOTSOCK` for a set and a pipe.
     pub fn family(&self, key: u32) -> Outcome<c_int> {
         self.things.borrow().socket(key).map(|socket| socket.family)
+    }
+
+    /// Whether it is a socket for datagrams.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn is_datagrams(&self, key: u32) -> Outcome<bool> {
+        self.things
+            .borrow()
+            .socket(key)
+            .map(|socket| socket.datagrams)
     }
 
     /// Makes a socket.
@@ -391,6 +402,18 @@ impl Host {
         to: Option<SocketAddr>,
         how: Send,
     ) -> Outcome<usize> {
+        let what = SendTo {
+            to,
+            ..SendTo::default()
+        };
+        self.send_as(key, pieces, what, how)
+    }
+
+    /// As [`Host::send_to`], with all that can be said of a datagram.
+    ///
+    /// # Errors
+    /// As [`Host::send_to`].
+    pub fn send_as(&self, key: u32, pieces: &[&[u8]], what: SendTo, how: Send) -> Outcome<usize> {
         if self.is_pipe(key) {
             return self.write_pipe(key, &pieces.concat());
         }
@@ -401,7 +424,7 @@ impl Host {
             return self.send(key, pieces, how);
         }
         let view = self.view(id)?;
-        if to.is_none() && view.remote.port() == 0 {
+        if what.to.is_none() && view.remote.port() == 0 {
             return Err(libc::EDESTADDRREQ);
         }
         if view.local.port() == 0 {
@@ -412,9 +435,8 @@ impl Host {
         }
         let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let what = SendTo {
-            to,
             more: how.more,
-            ..SendTo::default()
+            ..what
         };
         let sent = self.waiting(key, Side::Write, how.at_once, |id| {
             let fill = |out: &mut [u8]| Cursor::new(pieces, 0).fill(out);
@@ -426,7 +448,7 @@ impl Host {
         sent.map(|()| len)
     }
 
-    /// Receives into a buffer: bytes of a stream, 0 at its end; or a datagram, and who sent it.
+    /// Receives into a buffer: bytes of a stream, 0 at its end; or a datagram, and what is known of it.
     ///
     /// # Errors
     /// Those of Linux.
@@ -435,7 +457,7 @@ impl Host {
         key: u32,
         out: &mut [u8],
         how: Receive,
-    ) -> Outcome<(usize, Option<SocketAddr>)> {
+    ) -> Outcome<(usize, Option<Record>)> {
         if self.is_pipe(key) {
             return Ok((self.read_pipe(key, out)?, None));
         }
@@ -449,7 +471,7 @@ impl Host {
             } else {
                 full.min(out.len())
             };
-            return Ok((len, Some(record.from)));
+            return Ok((len, Some(record)));
         }
         if how.full_len {
             return Err(libc::EOPNOTSUPP);
@@ -517,7 +539,7 @@ impl Host {
             let most = if datagrams { PACKET_MAX } else { PEEK_MAX };
             let mut whole = vec![0; total.min(most)];
             let full_len = datagrams;
-            let (full, from) = self.receive(key, &mut whole, Receive { full_len, ..how })?;
+            let (full, record) = self.receive(key, &mut whole, Receive { full_len, ..how })?;
             let copied = full.min(whole.len());
             let mut rest = &whole[..copied];
             for piece in pieces {
@@ -527,7 +549,7 @@ impl Host {
             }
             return Ok(Message {
                 len: if how.full_len { full } else { copied },
-                from,
+                record,
                 cut: full > copied,
             });
         }
@@ -551,7 +573,7 @@ impl Host {
         }
         Ok(Message {
             len: done,
-            from: None,
+            record: None,
             cut: false,
         })
     }

@@ -543,3 +543,18 @@ pub use millrace_wire::offload::Offload;
 /// ```
 #[doc(inline)]
 pub use millrace_shard::Device;
+
+/// What is known of a datagram that has come to a socket of [`crate::Stack::with_shard`]'s.
+///
+/// ```
+/// # let stack = millrace::Builder::new().build()?;
+/// # let owner = millrace::Owner(0);
+/// let outcome = stack.with_shard(|shard, _| {
+///     let id = shard.datagram(owner, &Default::default(), u32::MAX)?;
+///     shard.recv_from(id, &mut [0; 512], false).map(|record: millrace::Record| record.from)
+/// });
+/// assert_eq!(outcome, Err(millrace::Error::WouldBlock));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use millrace_wire::record::Record;

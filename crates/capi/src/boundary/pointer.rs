@@ -24,7 +24,7 @@ fn check<T>(pointer: *const T, len: usize) -> Outcome<()> {
         return Err(libc::EINVAL);
     }
     let start = pointer as usize;
-    let end = start.checked_add(len).unwrap_or(usize::MAX);
+    let end = start.saturating_add(len);
     let there = end <= SPACE || !cfg!(target_arch = "x86_64") && end < usize::MAX;
     let fits = start >= LOWEST && len <= SPACE && there;
     (fits && pointer.is_aligned())

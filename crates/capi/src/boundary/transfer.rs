@@ -4,8 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 use libc::{iovec, msghdr, sockaddr, socklen_t, ssize_t};
+use millrace::SendTo;
 
 use super::pointer;
+use crate::control::{self, Riders};
 use crate::here;
 use crate::lend::Piece;
 use crate::outcome::{Outcome, call};
@@ -100,11 +102,11 @@ pub unsafe extern "C" fn mr_recvfrom(
         unsafe { pointer::check_address(addr, addrlen)? };
         // SAFETY: as the header says of pointers.
         let out = unsafe { pointer::bytes_mut(buf, len)? };
-        let (len, from) = host.receive(key, out, receive_flags(flags)?)?;
-        match from {
+        let (len, record) = host.receive(key, out, receive_flags(flags)?)?;
+        match record {
             _ if addr.is_null() => {}
             // SAFETY: as the header says of pointers.
-            Some(from) => unsafe { pointer::put_address(from, family, addr, addrlen)? },
+            Some(record) => unsafe { pointer::put_address(record.from, family, addr, addrlen)? },
             // SAFETY: as the header says of pointers.
             None => unsafe { pointer::put(addrlen, 0)? },
         }
@@ -148,8 +150,8 @@ pub unsafe extern "C" fn mr_readv(fd: c_int, iov: *const iovec, iovcnt: c_int) -
     })
 }
 
-/// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. There are no control messages: msg_controllen becomes 0. EMSGSIZE
-/// for more than 1,024 pieces.
+/// As recvmsg, with the flags of mr_recv; what came of a datagram that did not fit says MSG_TRUNC in msg_flags. Control messages are those of a datagram
+/// that were asked for (IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, and the same of IPv6; interface 1 is loopback, 2 the link), MSG_CTRUNC when they do not fit. EMSGSIZE for more than 1,024 pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     call(|| {
@@ -163,27 +165,43 @@ pub unsafe extern "C" fn mr_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -
             // SAFETY: as the header says of pointers. Looked at before a datagram is taken that could not be told.
             unsafe { pointer::bytes_mut(header.msg_name, room as usize)? };
         }
+        let room = match header.msg_control.is_null() {
+            true => 0,
+            false => header.msg_controllen,
+        };
+        // SAFETY: as the header says of pointers. Looked at before, likewise.
+        unsafe { pointer::bytes_mut(header.msg_control, room)? };
         let count = c_int::try_from(header.msg_iovlen).map_err(|_| libc::EMSGSIZE)?;
         // SAFETY: as the header says of pointers.
         let (total, pieces) = unsafe { pointer::pieces_mut(header.msg_iov, message(count)?)? };
         let received = host.receive_message(key, total, pieces, receive_flags(flags)?)?;
-        match received.from {
+        match received.record {
             _ if name.is_null() => {}
             // SAFETY: as the header says of pointers; the length is ours.
-            Some(from) => unsafe {
-                pointer::put_address(from, family, name, &raw mut header.msg_namelen)?;
+            Some(record) => unsafe {
+                pointer::put_address(record.from, family, name, &raw mut header.msg_namelen)?;
             },
             None => header.msg_namelen = 0,
         }
-        header.msg_controllen = 0;
         header.msg_flags = if received.cut { libc::MSG_TRUNC } else { 0 };
+        header.msg_controllen = 0;
+        if let Some(record) = received.record {
+            // SAFETY: as the header says of pointers; nothing else is used while this is.
+            let mut riders = Riders::new(unsafe { pointer::bytes_mut(header.msg_control, room)? });
+            host.tell(key, &record, &mut riders)?;
+            header.msg_controllen = riders.used;
+            if riders.cut {
+                header.msg_flags |= libc::MSG_CTRUNC;
+            }
+        }
         // SAFETY: as the header says of pointers: it has just been read there.
         unsafe { pointer::put(msg, header)? };
         Ok(received.len as ssize_t)
     })
 }
 
-/// As sendmsg, with the flags of mr_send. EINVAL for control messages, of which there are none; EMSGSIZE for more than 1,024 pieces.
+/// As sendmsg, with the flags of mr_send. Control messages of a datagram: IP_PKTINFO (the source address), IP_TTL, IP_TOS, the same of
+/// IPv6, and UDP_SEGMENT; EINVAL for others, and for any of a connection. EMSGSIZE for more than 1,024 pieces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     call(|| {
@@ -191,10 +209,16 @@ pub unsafe extern "C" fn mr_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int)
         let family = host.family(key)?;
         // SAFETY: as the header says of pointers.
         let header = unsafe { pointer::get(msg)? };
+        let mut what = SendTo::default();
         if header.msg_controllen > 0 {
-            return Err(libc::EINVAL);
+            if !host.is_datagrams(key)? {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: as the header says of pointers.
+            let control = unsafe { pointer::bytes(header.msg_control, header.msg_controllen)? };
+            control::read(control, &mut what)?;
         }
-        let to = match header.msg_name.is_null() {
+        what.to = match header.msg_name.is_null() {
             true => None,
             // SAFETY: as the header says of pointers.
             false => unsafe {
@@ -204,7 +228,7 @@ pub unsafe extern "C" fn mr_sendmsg(fd: c_int, msg: *const msghdr, flags: c_int)
         let count = c_int::try_from(header.msg_iovlen).map_err(|_| libc::EMSGSIZE)?;
         // SAFETY: as the header says of pointers.
         let pieces = unsafe { pointer::pieces(header.msg_iov, message(count)?)? };
-        let len = host.send_to(key, &pieces, to, send_flags(flags)?)?;
+        let len = host.send_as(key, &pieces, what, send_flags(flags)?)?;
         Ok(len as ssize_t)
     })
 }

@@ -30,6 +30,7 @@ static void of_datagrams(void)
     FAILS(mr_sendmsg(here, &out, 0), EDESTADDRREQ);
     out = message(&server, sizeof server, sent, 2);
     CHECK(mr_sendmsg(here, &out, 0) == 6 && mr_sendmsg(here, &out, MSG_DONTWAIT) == 6);
+    memset(control, 0, sizeof control);
     out.msg_control = control, out.msg_controllen = sizeof control;
     FAILS(mr_sendmsg(here, &out, 0), EINVAL);
     run(&pair, 1);
@@ -47,6 +48,92 @@ static void of_datagrams(void)
     CHECK(mr_recvmsg(there, &in, 0) == 6 && in.msg_flags == 0);
     FAILS(mr_recvmsg(there, &in, 0), EAGAIN);
     FAILS(mr_recvmsg(there, &in, MSG_ERRQUEUE), EOPNOTSUPP);
+    pair_close(&pair);
+}
+
+static void add(struct msghdr *message, int level, int kind, const void *data, size_t len)
+{
+    unsigned char *end = (unsigned char *)message->msg_control + message->msg_controllen;
+    struct cmsghdr *rider = (struct cmsghdr *)(void *)end;
+    rider->cmsg_len = CMSG_LEN(len);
+    rider->cmsg_level = level;
+    rider->cmsg_type = kind;
+    memcpy(CMSG_DATA(rider), data, len);
+    message->msg_controllen += CMSG_SPACE(len);
+}
+
+// What rides along with datagrams: addresses, hops, class.
+static void riding(void)
+{
+    struct pair pair;
+    struct sockaddr_in server = at("10.0.0.2", 53);
+    union {
+        char bytes[256];
+        size_t align;
+    } control;
+    char buffer[16];
+    struct iovec piece = {buffer, 5};
+    struct in_pktinfo info;
+    int on = 1, hops = 9, tos = 8, heard = 0;
+    socklen_t len = sizeof on;
+    static const int telling[] = {IP_PKTINFO, IP_RECVTTL, IP_RECVTOS};
+    memset(&control, 0, sizeof control);
+    memset(&info, 0, sizeof info);
+    memset(buffer, 0, sizeof buffer);
+    pair_open(&pair);
+    CHECK(mr_stack_use(pair.stacks[1]) == 0);
+    int there = mr_socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), stream = mr_socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(mr_bind(there, (struct sockaddr *)&server, sizeof server) == 0);
+    for (size_t at = 0; at < 3; at++) {
+        int is = 0;
+        CHECK(mr_setsockopt(there, IPPROTO_IP, telling[at], &on, sizeof on) == 0);
+        CHECK(mr_getsockopt(there, IPPROTO_IP, telling[at], &is, &len) == 0 && is == 1);
+        FAILS(mr_setsockopt(there, IPPROTO_IP, telling[at], &on, 0), EINVAL);
+        FAILS(mr_setsockopt(stream, IPPROTO_IP, telling[at], &on, sizeof on), ENOPROTOOPT);
+    }
+    FAILS(mr_setsockopt(there, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on), ENOPROTOOPT);
+    CHECK(mr_stack_use(pair.stacks[0]) == 0);
+    int here = mr_socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    struct msghdr out = message(&server, sizeof server, &piece, 1), in = message(NULL, 0, &piece, 1);
+    out.msg_control = control.bytes;
+    info.ipi_spec_dst.s_addr = htonl(0x0a000001);
+    add(&out, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+    add(&out, IPPROTO_IP, IP_TTL, &hops, sizeof hops);
+    add(&out, IPPROTO_IP, IP_TOS, &tos, sizeof tos);
+    CHECK(mr_sendmsg(here, &out, 0) == 5 && mr_sendmsg(here, &out, 0) == 5);
+    // Not ours.
+    info.ipi_spec_dst.s_addr = htonl(0x0a000009);
+    out.msg_controllen = 0;
+    add(&out, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+    FAILS(mr_sendmsg(here, &out, 0), EINVAL);
+    out.msg_control = (void *)8;
+    FAILS(mr_sendmsg(here, &out, 0), EFAULT);
+    run(&pair, 1);
+    in.msg_control = (void *)8, in.msg_controllen = 16;
+    FAILS(mr_recvmsg(there, &in, 0), EFAULT);
+    in.msg_control = control.bytes, in.msg_controllen = sizeof control;
+    CHECK(mr_recvmsg(there, &in, 0) == 5 && in.msg_flags == 0);
+    for (struct cmsghdr *rider = CMSG_FIRSTHDR(&in); rider; rider = CMSG_NXTHDR(&in, rider)) {
+        CHECK(rider->cmsg_level == IPPROTO_IP);
+        int number = 0;
+        switch (rider->cmsg_type) {
+        case IP_PKTINFO:
+            memcpy(&info, CMSG_DATA(rider), sizeof info);
+            CHECK(info.ipi_ifindex == 2 && info.ipi_spec_dst.s_addr == htonl(0x0a000002));
+            CHECK(info.ipi_addr.s_addr == htonl(0x0a000002));
+            break;
+        case IP_TTL:
+            memcpy(&number, CMSG_DATA(rider), sizeof number);
+            CHECK(number == hops);
+            break;
+        default:
+            CHECK(rider->cmsg_type == IP_TOS && *CMSG_DATA(rider) == tos);
+        }
+        heard++;
+    }
+    CHECK(heard == 3);
+    in.msg_control = NULL, in.msg_controllen = 0;
+    CHECK(mr_recvmsg(there, &in, 0) == 5 && in.msg_flags == MSG_CTRUNC && in.msg_controllen == 0);
     pair_close(&pair);
 }
 
@@ -211,6 +298,7 @@ static void taken_later(void)
 void test_messages(void)
 {
     of_datagrams();
+    riding();
     of_streams();
     polled();
     told();
