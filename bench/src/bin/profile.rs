@@ -14,19 +14,25 @@ use inferno::flamegraph;
 /// Draws a flame graph of a scenario.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
-Scenarios:
-  memory-short, memory-ping, memory-bulk   two of our shards in one thread
-  short-256, pingpong-64, bulk-out, ...    as `bench --only NAME`, engine, shim, server and client, and the kernel: all that the machine does; needs root
+Scenarios are those of the report, by name:
+  memory-short-64, memory-ping-1, memory-bulk, memory-of-idle   two of our shards in one thread
+  short-256, bulk-in, wire-short-strict, wire-ping-at-50, nginx-keep-64k, redis-get, iscsi-read, loss-1, ...
+      five seconds of it on our stack: engine, shim, server and client, and what the kernel does for them; needs root. With --machine
+      all that the machine does, the kernel's threads of network devices too, and whatever else runs
 
 Examples:
-  make profile SCENARIO=memory-short
-  sudo make profile SCENARIO=short-256")]
+  make profile SCENARIO=memory-short-64
+  sudo make profile SCENARIO=short-256
+  sudo make profile SCENARIO=nginx-keep-64k ARGS='--frequency 499'")]
 struct Arguments {
     /// Which
     scenario: String,
     /// Samples in a second
     #[arg(long, default_value_t = 1999)]
     frequency: u32,
+    /// All that the machine does, not the scenario's processes alone
+    #[arg(long)]
+    machine: bool,
     /// Where SCENARIO.svg is written
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"))]
     out: PathBuf,
@@ -39,37 +45,22 @@ fn main() -> Result<()> {
     let own = |name: &str| here.join(name).into_os_string();
     let name = arguments.scenario.as_str();
     let words: Vec<OsString> = match name.strip_prefix("memory-") {
-        Some(mode) => {
-            let count = match mode {
-                "short" => "2000000",
-                "ping" => "6000000",
-                "bulk" => "16000",
-                _ => bail!("no scenario {name}; see profile --help"),
-            };
-            vec![own("examples/pair"), mode.into(), count.into(), "64".into()]
+        Some(work) => {
+            let mut pair = vec![own("examples/pair")];
+            pair.extend(in_memory(work)?.into_iter().map(OsString::from));
+            pair
         }
         None => {
-            let more = [
-                "--rounds",
-                "1",
-                "--seconds",
-                "5",
-                "--millrace-only",
-                "--only",
-            ];
+            let more = ["--rounds", "1", "--seconds", "5", "--millrace-only"];
             let mut words = vec![own("bench")];
             words.extend(more.map(OsString::from));
-            words.extend([name.into(), "--out".into(), here.join("profile").into()]);
+            let (only, out) = (format!("--only=={name}"), here.join("profile-report"));
+            words.extend([only.into(), "--out".into(), out.into()]);
             words
         }
     };
     let samples = here.join("perf.data");
-    record(
-        &words,
-        name.starts_with("memory-"),
-        arguments.frequency,
-        &samples,
-    )?;
+    record(&words, arguments.machine, arguments.frequency, &samples)?;
     let svg = arguments.out.join(format!("{name}.svg"));
     draw(&samples, name, &svg)?;
     std::fs::remove_file(&samples)?;
@@ -77,8 +68,31 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and takes samples: of it alone, or of the whole machine.
-fn record(words: &[OsString], alone: bool, frequency: u32, samples: &Path) -> Result<()> {
+/// What our pair does that is called so in the report: `short-64`, `ping-1`, `bulk`, `of-idle`; without a number 64 connections.
+fn in_memory(work: &str) -> Result<Vec<String>> {
+    if work.starts_with("of-") {
+        return Ok(vec!["idle".to_owned(), "1000000".to_owned()]);
+    }
+    let (mode, parallel) = match work.split_once('-') {
+        Some((mode, parallel)) => (mode, parallel.parse()?),
+        None if work == "bulk" => (work, 1),
+        None => (work, 64u32),
+    };
+    let count = match mode {
+        "short" => "2000000",
+        "ping" => "6000000",
+        "bulk" => "16000",
+        _ => bail!("no scenario memory-{work}; see profile --help"),
+    };
+    Ok(vec![
+        mode.to_owned(),
+        count.to_owned(),
+        parallel.to_string(),
+    ])
+}
+
+/// Runs a command and takes samples: of it and its children, or of the whole machine.
+fn record(words: &[OsString], machine: bool, frequency: u32, samples: &Path) -> Result<()> {
     let mut perf = Command::new("perf");
     // Stacks by frame information, since release builds keep no frame pointers.
     perf.args([
@@ -91,7 +105,7 @@ fn record(words: &[OsString], alone: bool, frequency: u32, samples: &Path) -> Re
         "--freq",
     ]);
     perf.arg(frequency.to_string()).arg("--output").arg(samples);
-    if !alone {
+    if machine {
         perf.arg("--all-cpus");
     }
     let status = perf
@@ -107,7 +121,8 @@ fn record(words: &[OsString], alone: bool, frequency: u32, samples: &Path) -> Re
 fn draw(samples: &Path, title: &str, svg: &Path) -> Result<()> {
     eprintln!("reading the samples");
     let mut script = Command::new("perf")
-        .args(["script", "--input"])
+        // Looking up what was inlined takes minutes.
+        .args(["script", "--no-inline", "--input"])
         .arg(samples)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

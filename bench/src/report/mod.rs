@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::figures::Spread;
 use crate::load::Outcome;
 
+/// Where `make bench-scaling` writes what `make bench` shows of it, and where that of a reference machine is.
+pub const SCALING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/scaling.json");
+/// Likewise, of a reference machine: docs/scaling.md explains it.
+pub const SCALING_PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/scaling.json");
 /// How our own stack is called.
 const OURS: &str = "millrace";
 
@@ -143,7 +147,9 @@ impl Scenario {
             .iter()
             .skip(1)
             .find(|subject| subject.stack == stack)?;
-        Spread::of_ratios(&self.subjects.first()?.values, &other.values)
+        let ratios = Spread::of_ratios(&self.subjects.first()?.values, &other.values)?;
+        // Beside nothing there is no ratio.
+        ratios.greatest.is_finite().then_some(ratios)
     }
 
     /// What a goal is about, as it was measured; `None` when there is nothing to compare.
@@ -225,6 +231,17 @@ impl Scenario {
             .filter(is_ahead)
             .map(|subject| subject.stack.as_str())
             .collect()
+    }
+}
+
+impl Curves {
+    /// Those in a file.
+    ///
+    /// # Errors
+    /// Of the file system; when something else is in it.
+    pub fn read(file: &str) -> Result<Vec<Curves>> {
+        let text = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+        serde_json::from_str(&text).with_context(|| format!("reading {file}"))
     }
 }
 

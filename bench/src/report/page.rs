@@ -322,6 +322,8 @@ fn table(scenario: &Scenario) -> Table {
     let is_loaded = outcomes().next().is_some();
     let is_bulk = outcomes().all(|outcome| outcome.operations == 0);
     let is_timed = outcomes().any(Outcome::has_latency);
+    // Where that is not what counts anyway.
+    let has_rate = scenario.unit != "per second";
     let mut head = vec!["stack".to_owned(), scenario.unit.clone()];
     let has_ratio = scenario.compares();
     if has_ratio {
@@ -330,7 +332,10 @@ fn table(scenario: &Scenario) -> Table {
     if is_loaded && is_bulk {
         head.push("us of CPU per MB".to_owned());
     } else if is_loaded {
-        head.extend(["per second", "us of CPU each"].map(String::from));
+        if has_rate {
+            head.push("per second".to_owned());
+        }
+        head.push("us of CPU each".to_owned());
     }
     if is_timed {
         head.push("latency 50/99/99.9 %, us".to_owned());
@@ -355,7 +360,10 @@ fn table(scenario: &Scenario) -> Table {
         if is_loaded && is_bulk {
             row.push(spread(&Outcome::cpu_us_per_megabyte));
         } else if is_loaded {
-            row.extend([spread(&Outcome::rate), spread(&Outcome::cpu_us)]);
+            if has_rate {
+                row.push(spread(&Outcome::rate));
+            }
+            row.push(spread(&Outcome::cpu_us));
         }
         if is_timed {
             row.push(match subject.outcomes.iter().any(Outcome::has_latency) {

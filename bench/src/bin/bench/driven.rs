@@ -87,7 +87,7 @@ pub fn jobs<'a>(
             .filter(|server| server.is_given || (work.has_peers && !arguments.quick))
             .collect();
         let each = (stacks.len() + others.len()) * rounds;
-        let overhead = 2.2 + work.warm_up();
+        let overhead = 0.7 + work.warm_up();
         let natural = work.in_layout(Layout::Natural);
         if arguments.wants(&natural) && !arguments.quick {
             let others = others.clone();

@@ -206,8 +206,7 @@ fn others(server: &Server, length: u64) -> Result<Seen> {
     let start = memory(process.pid())?;
     stop(world, process)?;
     let all = if server.is_slow { FEW } else { FEW + MORE };
-    // One more for the connection that asks whether it is there.
-    let (world, process) = server.on_tap("echo", all + 1)?;
+    let (world, process) = server.on_tap("echo", all)?;
     let few = connect(&world, FEW)?;
     let cpu = at_rest(process.pid(), length)?;
     let more = connect(&world, all - FEW)?;

@@ -19,7 +19,7 @@ mod wire;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use millrace_bench::report::Report;
 use millrace_bench::{machine, supervise};
@@ -40,7 +40,7 @@ struct Arguments {
     /// How long each measurement takes, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only scenarios whose name contains one of these, with commas between
+    /// Only scenarios whose name contains one of these, with commas between; or whose name is `=NAME`
     #[arg(long, default_value = "")]
     only: String,
     /// What millrace is on: `tap`; or `xdp` or `macvtap`, on the same kind of veth pair as the kernel, which then has no offloads for either; the server and what serves it
@@ -83,9 +83,13 @@ impl Arguments {
         }
     }
 
-    /// Whether `--only` has a part of this name.
+    /// Whether `--only` has a part of this name, or all of it.
     fn wants(&self, name: &str) -> bool {
-        self.only.split(',').any(|part| name.contains(part))
+        let mut parts = self.only.split(',');
+        parts.any(|part| match part.strip_prefix('=') {
+            Some(whole) => name == whole,
+            None => name.contains(part),
+        })
     }
 }
 
@@ -141,13 +145,18 @@ fn bench(arguments: &Arguments) -> Result<()> {
     all.extend(served::jobs(rounds, length, arguments, &servers));
     if is_tap {
         all.extend(driven::jobs(rounds, length, arguments, &servers));
-        all.extend(applications::jobs(rounds, length, arguments));
-        all.extend(lossy::jobs(rounds, length, arguments));
         if !arguments.kernel_only {
             all.extend(memory::jobs(arguments));
         }
         all.extend(idle::jobs(arguments, &servers));
+        all.extend(applications::jobs(rounds, length, arguments));
+        all.extend(lossy::jobs(rounds, length, arguments));
     }
+    ensure!(
+        !all.is_empty(),
+        "--only {}: no scenario of this run has such a name",
+        arguments.only
+    );
     let limit = arguments
         .minutes
         .map(|minutes| Duration::from_secs_f64(minutes * 60.0));

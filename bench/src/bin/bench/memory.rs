@@ -28,7 +28,7 @@ pub fn jobs<'a>(arguments: &'a Arguments) -> Vec<Job<'a>> {
         return Vec::new();
     }
     let counts = &COUNTS[usize::from(arguments.quick)..];
-    let seconds = if arguments.quick { 3.0 } else { 14.0 };
+    let seconds = if arguments.quick { 4.0 } else { 20.0 };
     vec![Job::new(NAMES[0], 1, seconds, 0.0, move || {
         Ok(memory(counts))
     })]

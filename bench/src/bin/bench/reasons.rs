@@ -82,6 +82,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("idle-connection", CONNECTION),
     ("memory-of-idle", CONNECTION),
     (
+        "engine-memory",
+        "An engine is a process of its own with pools, rings and tables that are there from the start; the others are libraries in a server.",
+    ),
+    (
         "idle-cpu",
         "A stack inside its program has no engine whose threads could wake.",
     ),

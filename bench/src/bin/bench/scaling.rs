@@ -1,16 +1,15 @@
-//! How it scales with cores: what `make bench-scaling` wrote last.
+//! How it scales with cores: what `make bench-scaling` wrote last here, or on the reference machine.
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use millrace_bench::report::Curves;
+use anyhow::{Result, bail};
+use millrace_bench::report::{Curves, SCALING, SCALING_PUBLISHED};
 
-/// Where it is written: docs/scaling.md explains the figures.
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/scaling.json");
-
-/// The curves of the latest run of it.
+/// The curves; docs/scaling.md explains them.
 pub fn curves() -> Result<Vec<Curves>> {
-    let text = std::fs::read_to_string(Path::new(FILE))
-        .with_context(|| format!("{FILE}: `make bench-scaling` writes it"))?;
-    serde_json::from_str(&text).with_context(|| format!("reading {FILE}"))
+    let mut files = [SCALING, SCALING_PUBLISHED].into_iter();
+    match files.find(|file| Path::new(file).exists()) {
+        Some(file) => Curves::read(file),
+        None => bail!("`make bench-scaling` has not been run"),
+    }
 }

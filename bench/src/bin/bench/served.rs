@@ -218,7 +218,7 @@ pub fn jobs<'a>(
             .filter(|server| workload.has_peers || server.is_given)
             .collect();
         let times = (arguments.stacks().len() + servers.len()) * rounds;
-        Job::new(workload.name, times, length, 1.2, move || {
+        Job::new(workload.name, times, length, 0.7, move || {
             Ok(vec![compare(workload, rounds, length, arguments, &servers)])
         })
     };

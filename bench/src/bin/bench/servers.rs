@@ -96,10 +96,10 @@ impl Server {
             Ok(command) => command,
             Err(error) => return Err(anyhow!("cannot be built: {error:#}")),
         };
-        // Short transactions: as many again may come before those that end are over.
+        // Short transactions: as many again may come before those that end are over; and somebody asks whether it is there.
         let sockets = match place.mode {
             "short" => place.connections * 4,
-            _ => place.connections,
+            _ => place.connections + 4,
         };
         let filled = [
             ("{mode}", place.mode),

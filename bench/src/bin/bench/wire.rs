@@ -12,8 +12,8 @@ use millrace_bench::cpu::{Interval, Sample};
 use millrace_bench::load::Outcome;
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::world::NEIGHBOUR;
-use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command};
-use rustix::process::Signal;
+use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, engine};
+use rustix::process::{Signal, kill_process};
 
 use crate::servers::{Place, Server, wait_for};
 
@@ -160,8 +160,20 @@ impl Wire {
         self.wait()
     }
 
-    /// Waits for the server, which was told to end, and leaves nothing behind.
+    /// Waits for the server, which was told to end, and leaves nothing behind. An engine would go on for ten seconds to say farewell to connections whose client is gone; when the
+    /// program has ended it is killed.
     pub fn wait(self) -> Result<()> {
+        if self.world.stack == Stack::Millrace {
+            let namespace = self.world.subject_namespace();
+            // The engine, and the command that started both.
+            wait_until("the program ends", seconds(10), || {
+                Ok(namespace.processes()?.len() <= 2)
+            })?;
+            if let Ok(engine) = engine::pid(&self.world) {
+                // It may have ended by itself.
+                let _ = kill_process(engine, Signal::KILL);
+            }
+        }
         self.server.wait(seconds(15))?;
         self.world.finish()
     }

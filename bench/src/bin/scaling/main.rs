@@ -7,8 +7,11 @@ mod schemes;
 mod server;
 mod timed;
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use millrace_bench::report::{Curve, Curves, SCALING, SCALING_PUBLISHED};
 use millrace_bench::{machine, supervise};
 use schemes::{Plan, Rounds, Scheme};
 
@@ -41,6 +44,9 @@ struct Measured {
     /// Times, and counts nothing: counts are the same wherever the compiler is
     #[arg(long)]
     time_only: bool,
+    /// Writes the curves that `make bench` shows as docs/scaling.json, too, for a reference machine
+    #[arg(long)]
+    publish: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -144,24 +150,47 @@ fn measure(measured: &Measured) -> Result<()> {
         "--connections: 1 to 128"
     );
     println!("{}\n", machine::describe());
+    let mut curves = Vec::new();
     for &bytes in &measured.bytes {
         if !measured.time_only {
-            count(measured.connections, bytes)?;
+            curves.extend(count(measured.connections, bytes)?);
         }
         if !measured.count_only {
-            timed::run(
+            curves.push(timed::run(
                 measured.connections,
                 bytes,
                 measured.rounds,
                 measured.seconds,
-            )?;
+            )?);
         }
+    }
+    keep(curves, SCALING)?;
+    if measured.publish {
+        // With what is counted or timed there already.
+        keep(Curves::read(SCALING)?, SCALING_PUBLISHED)?;
     }
     Ok(())
 }
 
+/// Writes curves to a file; those of other names stay there.
+fn keep(new: Vec<Curves>, file: &str) -> Result<()> {
+    let mut all = match Path::new(file).exists() {
+        true => Curves::read(file)?,
+        false => Vec::new(),
+    };
+    all.retain(|old| new.iter().all(|new| new.name != old.name));
+    all.extend(new);
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    if let Some(folder) = Path::new(file).parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    Ok(std::fs::write(file, serde_json::to_string_pretty(&all)?)?)
+}
+
 /// Counts both schemes with more and more cores, and prints a table.
-fn count(connections: usize, bytes: usize) -> Result<()> {
+fn count(connections: usize, bytes: usize) -> Result<[Curves; 2]> {
+    let mut instructions = Vec::new();
+    let mut written = Vec::new();
     println!("## A message of {bytes} bytes and its answer, counted\n");
     println!(
         "| scheme | cores | instructions | beside one core | instructions that lock | writes to lines that several cores write | such lines |"
@@ -170,16 +199,23 @@ fn count(connections: usize, bytes: usize) -> Result<()> {
     let mut load = 0.0;
     for scheme in [Scheme::Decoupled, Scheme::Concurrent] {
         let mut one = None;
+        let named = |name| Curve {
+            name,
+            points: Vec::new(),
+        };
+        let mut lines = [0, 1].map(|_| named(format!("{scheme:?}").to_lowercase()));
         for shards in COUNTED {
             let counted = arguments(scheme, [shards, connections, bytes], ROUNDS);
             let cost = count::instructions(&counted)?;
             let writes = if TRACED.contains(&shards) {
                 let traced = arguments(scheme, [shards, CONNECTIONS_TRACED, bytes], ROUNDS_TRACED);
                 let writes = count::writes(&traced)?;
+                lines[1].points.push((shards, vec![writes.each]));
                 format!("{:.1} | {}", writes.each, writes.lines)
             } else {
                 " | ".to_string()
             };
+            lines[0].points.push((shards, vec![cost.instructions]));
             load = cost.load;
             let one = *one.get_or_insert(cost.instructions);
             println!(
@@ -189,7 +225,28 @@ fn count(connections: usize, bytes: usize) -> Result<()> {
                 cost.locked,
             );
         }
+        let [cost, writes] = lines;
+        instructions.push(cost);
+        written.push(writes);
     }
     println!("\nThe load's own {load:.0} instructions are not in these.\n");
-    Ok(())
+    let what = format!(
+        "A message of {bytes} bytes and its answer, counted with each core's shard in turns"
+    );
+    Ok([
+        Curves {
+            name: format!("scaling-instructions-{bytes}"),
+            what: format!(
+                "{what}: instructions. Connections divided among cores, beside all cores serving all under locks."
+            ),
+            unit: "instructions".to_owned(),
+            lines: instructions,
+        },
+        Curves {
+            name: format!("scaling-writes-{bytes}"),
+            what: format!("{what}: writes to cache lines that several cores write."),
+            unit: "writes".to_owned(),
+            lines: written,
+        },
+    ])
 }

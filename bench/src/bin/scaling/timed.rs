@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context as _, Result};
+use millrace_bench::report::{Curve, Curves};
 use millrace_tcp::Instant;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -25,7 +26,7 @@ struct Row {
 }
 
 /// Times every layout of the cores there are, and prints them as a table.
-pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> Result<()> {
+pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> Result<Curves> {
     let usable = usable();
     let mut rows = Vec::new();
     for cores in 1..=usable.len().min(schemes::CORES_MAX) {
@@ -114,7 +115,25 @@ pub fn run(connections: usize, message: usize, rounds: usize, seconds: f64) -> R
         );
     }
     println!();
-    Ok(())
+    let mut lines: Vec<Curve> = Vec::new();
+    for row in rows {
+        let rates = row.rates.iter().map(|rate| rate / 1000.0).collect();
+        match lines.iter_mut().find(|line| line.name == row.name) {
+            Some(line) => line.points.push((row.cores, rates)),
+            None => lines.push(Curve {
+                name: row.name.to_owned(),
+                points: vec![(row.cores, rates)],
+            }),
+        }
+    }
+    Ok(Curves {
+        name: format!("scaling-rate-{message}"),
+        what: format!(
+            "A message of {message} bytes and its answer, timed on the cores there are, in turns: thousand a second. The port of the decoupled scheme is on each core beside a shard, or one for all."
+        ),
+        unit: "thousand a second".to_owned(),
+        lines,
+    })
 }
 
 fn rate(plan: &Plan, usable: &[usize], length: Duration) -> f64 {
