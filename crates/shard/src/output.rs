@@ -136,7 +136,7 @@ impl<M: Memory> Shard<M> {
         if marks.contains(Marks::LOCAL) {
             return self.serve_local(index, local_budget, now);
         }
-        let Some(stream) = socket.stream_mut() else {
+        let Some(mut stream) = socket.stream_mut() else {
             return Served::Idle;
         };
         let plain = !marks.contains(Marks::NOTSENT_LOW);
@@ -156,8 +156,23 @@ impl<M: Memory> Shard<M> {
             Some((hop, mac)) if hop == stream.hop => Lookup::Known(mac),
             _ => self.neighbours.resolve(stream.hop, now),
         };
-        let Lookup::Known(to) = lookup else {
-            return self.serve_unresolved(index, lookup, egress, capabilities, now);
+        let to = match lookup {
+            Lookup::Known(to) => to,
+            _ => match self.resolve_further(index, lookup, now) {
+                Lookup::Known(to) => {
+                    let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
+                    else {
+                        return Served::Idle;
+                    };
+                    stream = found;
+                    to
+                }
+                Lookup::Wait => return Served::Idle,
+                Lookup::Gone => {
+                    self.lose(index, now);
+                    return Served::Idle;
+                }
+            },
         };
         *known = Some((stream.hop, to));
         if plain && let Some(plain) = stream.connection.poll_plain(&self.config.tcp, now) {
@@ -180,7 +195,11 @@ impl<M: Memory> Shard<M> {
                 capabilities,
                 |head, payload, offload| send(counters, egress, head, payload, offload),
             ) {
-                stream.arm(&mut self.wheel, index);
+                if marks.contains(Marks::ENDING) {
+                    self.bury(index, now);
+                } else {
+                    stream.arm(&mut self.wheel, index);
+                }
                 return Served::Idle;
             }
             self.stalled = Some(Stalled {
@@ -192,26 +211,6 @@ impl<M: Memory> Shard<M> {
             return Served::Full;
         }
         self.send_turn(index, to, egress, capabilities, now)
-    }
-
-    /// As [`Shard::serve`], where it is not known yet, or no longer, what leads to the peer.
-    #[inline(never)]
-    fn serve_unresolved(
-        &mut self,
-        index: u32,
-        lookup: Lookup,
-        egress: &mut impl Egress,
-        capabilities: &Capabilities,
-        now: Instant,
-    ) -> Served {
-        match self.resolve_further(index, lookup, now) {
-            Lookup::Known(to) => self.send_turn(index, to, egress, capabilities, now),
-            Lookup::Wait => Served::Idle,
-            Lookup::Gone => {
-                self.lose(index, now);
-                Served::Idle
-            }
-        }
     }
 
     #[inline(never)]
@@ -379,6 +378,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// As [`Shard::resolve`], after looking where the socket's hop has led.
+    #[inline(never)]
     fn resolve_further(&mut self, index: u32, mut lookup: Lookup, now: Instant) -> Lookup {
         let Some(socket) = self.sockets.get(index) else {
             return Lookup::Gone;

@@ -10,6 +10,7 @@ use crate::connection::{Connection, Pending};
 use crate::info::Phase;
 use crate::options::Features;
 use crate::outgoing::Outgoing;
+use crate::state::State;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
@@ -64,6 +65,9 @@ impl Connection {
             return (self.pending == Pending::ACK && self.acknowledge.duplicates <= 1)
                 .then(|| self.plain_ack(now));
         }
+        if !self.state.can_send() {
+            return None;
+        }
         let (len, flight) = (send.end - send.nxt, send.nxt - send.una);
         let fits = len <= u64::from(send.mss)
             && flight + len + u64::from(send.fin) <= u64::from(send.window)
@@ -81,7 +85,7 @@ impl Connection {
     #[inline(always)]
     fn sends_plainly(&self) -> bool {
         (self.pending - Pending::ACK).is_empty()
-            && self.state.can_send()
+            && (self.state.is_synchronized() || self.state == State::TimeWait)
             && self.recovery.phase == Phase::Open
             && self.recovery.repair.is_none()
             && self.rare.is_none()

@@ -2,7 +2,7 @@
 
 use millrace_wire::checksum::Sum;
 use millrace_wire::icmpv4::{Message, Quoted};
-use millrace_wire::tcp::Segment;
+use millrace_wire::tcp::{PlainSegment, Segment};
 use millrace_wire::vnet::VnetHeader;
 use millrace_wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, mld, ndp, tcp, udp};
 use proptest::collection::vec;
@@ -36,6 +36,32 @@ proptest! {
         let mut again = out[..len].to_vec();
         again.extend_from_slice(segment.payload);
         prop_assert_eq!(Segment::parse(&again), Ok(segment));
+    }
+
+    /// What the short way takes is what the long way takes of it.
+    #[test]
+    fn tcp_plain_segment(mut bytes in bytes(), plausible: bool, stamped: bool) {
+        if plausible && bytes.len() >= 24 {
+            bytes[12] = if stamped { 0x80 } else { 0x50 };
+            bytes[13] = 0x10 | (bytes[13] & 0x0b);
+            bytes[20..24].copy_from_slice(&[1, 1, 8, 10]);
+        }
+        let Some(plain) = PlainSegment::parse(&bytes) else { return Ok(()) };
+        let segment = Segment::parse(&bytes);
+        prop_assert_eq!(segment.ok().and_then(|segment| PlainSegment::of(&segment)), Some(plain));
+    }
+
+    /// Sums of every length and at every place, beside one that adds word by word.
+    #[test]
+    fn checksum_of_any_length(bytes in vec(any::<u8>(), 0..1_600), start in 0usize..8) {
+        let bytes = &bytes[start.min(bytes.len())..];
+        let mut sum = 0u32;
+        for word in bytes.chunks(2) {
+            sum += u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]));
+        }
+        let folded = Sum::of(bytes).fold();
+        prop_assert_eq!(u32::from(folded) % 0xffff, sum % 0xffff);
+        prop_assert_eq!(folded == 0, sum == 0);
     }
 
     #[test]

@@ -431,7 +431,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// A picture of a socket.
-    #[inline(always)]
+    #[inline]
     pub fn view(&self, id: SocketId) -> Option<View> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
         Some(match &socket.kind {

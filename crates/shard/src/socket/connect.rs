@@ -135,6 +135,20 @@ impl<M: Memory> Shard<M> {
         })
     }
 
+    /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
+    pub(crate) fn first_hop(&mut self, remote: IpAddr, now: Instant) -> Handle {
+        let Some(Route::Link(next)) = self.route(remote) else {
+            return Handle::NONE;
+        };
+        match self.neighbours.find(next, now, &mut self.counters) {
+            Some(hop) => {
+                self.neighbours.resolve(hop, now);
+                hop
+            }
+            None => Handle::NONE,
+        }
+    }
+
     /// The socket at `index` has begun to connect.
     fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool) {
         self.table.insert(tuple, Place::Stream(index));

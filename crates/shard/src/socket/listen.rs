@@ -233,6 +233,7 @@ impl<M: Memory> Shard<M> {
         let mut marks = Marks::UNACCEPTED;
         marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
+        let hop = self.first_hop(tuple.remote_ip(), now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
         let made = self.sockets.insert_with(|| {
             let mut connection = make(config, &options.tcp);
@@ -243,6 +244,7 @@ impl<M: Memory> Shard<M> {
             let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
             let mut stream = Stream::new(connection, tuple, fields, limits, now);
             stream.listener = listener;
+            stream.hop = hop;
             Socket {
                 owner,
                 marks,

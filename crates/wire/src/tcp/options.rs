@@ -137,7 +137,42 @@ impl Options {
                 ..Options::default()
             };
         }
+        if syn
+            && let Some(bytes) = bytes.as_array()
+            && let Some(options) = Options::parse_usual_syn(bytes)
+        {
+            return options;
+        }
         Options::parse_any(bytes, syn)
+    }
+
+    /// The options of a SYN as nearly all systems have them, this one among them: MSS, SACK-permitted, timestamps, NOP, window scale.
+    fn parse_usual_syn(bytes: &[u8; 20]) -> Option<Options> {
+        let &[
+            MSS,
+            4,
+            m0,
+            m1,
+            SACK_PERMITTED,
+            2,
+            TIMESTAMPS,
+            10,
+            ..,
+            NOP,
+            WINDOW_SCALE,
+            3,
+            shift,
+        ] = bytes
+        else {
+            return None;
+        };
+        Some(Options {
+            mss: Some(u16::from_be_bytes([m0, m1])),
+            window_scale: Some(shift.min(WINDOW_SCALE_MAX)),
+            sack_permitted: true,
+            timestamps: Some(parse_timestamps(&bytes[8..])),
+            sack: SackBlocks::default(),
+        })
     }
 
     fn parse_any(mut bytes: &[u8], syn: bool) -> Options {
