@@ -75,6 +75,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     for file in &files {
         source::check(file, &mut problems);
         examples::check(file, &mut problems);
+        examples::check_program(file, &mut problems);
         words::check(file, &mut problems);
         manifest::check(file, &mut problems);
         docs::check_links(file, &files, |path| root.join(path).exists(), &mut problems);

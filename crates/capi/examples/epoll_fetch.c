@@ -187,8 +187,7 @@ int main(int words, char **word)
             fail("a thread");
     }
     long long whole = 0, failed = 0, bytes = 0;
-    for (int core = 0; core < conf.num_cores; core++) {
-        pthread_join(threads[core], NULL);
+    for (int core = 0; core < conf.num_cores && pthread_join(threads[core], NULL) == 0; core++) {
         printf("core %d: %lld whole\n", core, all[core].whole);
         whole += all[core].whole;
         failed += all[core].failed;

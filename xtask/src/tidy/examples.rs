@@ -5,6 +5,19 @@ use super::{File, Problem};
 /// The crate whose reference it is.
 const LIBRARY: &str = "crates/millrace/src/";
 
+/// Where its programs are, and how long one may be that is to be read in one go.
+const PROGRAMS: [&str; 2] = ["crates/millrace/examples/", "crates/capi/examples/"];
+const LINES_MAX: usize = 199;
+
+/// An example is short.
+pub fn check_program(file: &File, problems: &mut Vec<Problem>) {
+    let lines = file.text.lines().count();
+    if lines > LINES_MAX && PROGRAMS.iter().any(|place| file.path.starts_with(place)) {
+        let message = format!("{lines} lines; an example has {LINES_MAX} at most");
+        problems.push(Problem::whole(&file.path, message));
+    }
+}
+
 /// Every public item of the library has an example in its own documentation; what is shown under another name, where it is named.
 pub fn check(file: &File, problems: &mut Vec<Problem>) {
     if !file.path.starts_with(LIBRARY) || !file.path.ends_with(".rs") {
@@ -100,6 +113,20 @@ mod tests {
             let text = format!("{SHOWN}pub fn other() {{}}\n/// Waits.\n{item}\n");
             assert_eq!(count("crates/millrace/src/a.rs", &text), 1, "{item}");
         }
+    }
+
+    #[test]
+    fn a_long_example_is_found() {
+        let count = |lines: usize| {
+            let file = File {
+                path: "crates/capi/examples/a.c".into(),
+                text: "\n".repeat(lines),
+            };
+            let mut problems = Vec::new();
+            check_program(&file, &mut problems);
+            problems.len()
+        };
+        assert_eq!((count(LINES_MAX), count(LINES_MAX + 1)), (0, 1));
     }
 
     #[test]
