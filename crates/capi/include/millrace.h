@@ -95,7 +95,7 @@ int mr_stack_poll_at(int stack,
 int mr_stack_deadline(int stack,
                       uint64_t *wait_ns);
 
-// A descriptor of the kernel's that can be read when mr_stack_poll has something to do, to wait for until mr_stack_deadline. It is the stack's: neither read it nor close it. EBADF.
+// A descriptor of the kernel's that can be read when mr_stack_poll has something to do, to wait for until mr_stack_deadline. It is the stack's: neither read it nor close it. EBADF; ENOMEM, ENOSPC.
 int mr_stack_descriptor(int stack);
 
 // Takes in one IP packet, on a stack with the link "packets". What it gives rise to comes out of mr_stack_output. EBADF, EFAULT; EOPNOTSUPP for another link, EINVAL

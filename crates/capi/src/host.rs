@@ -10,7 +10,6 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use millrace::{Instant, Owner, Poll, SocketId, Stack};
-use rustix::event::{Timespec, epoll};
 
 use crate::epoll::Set;
 use crate::mtcp::periodic::Periodic;
@@ -20,8 +19,6 @@ use crate::pipe::End;
 
 /// All that is in one stack has one owner.
 pub const OWNER: Owner = Owner(0);
-/// Events of the kernel's that are taken at once: a link and a doorbell.
-const EVENTS: usize = 4;
 
 /// A stack and what a program holds of it.
 pub struct Host {
@@ -307,15 +304,10 @@ impl Host {
             true => Duration::from_micros((first - now).as_micros()),
             false => Duration::ZERO,
         });
-        let span = span.map(|span| Timespec {
-            tv_sec: span.as_secs() as i64,
-            tv_nsec: span.subsec_nanos().into(),
-        });
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-        match epoll::wait(self.stack.descriptor(), &mut events, span.as_ref()) {
-            Ok(_) if interrupted() => Err(libc::EINTR),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.raw_os_error()),
+        match self.stack.wait_for_news(span) {
+            Ok(()) if interrupted() => Err(libc::EINTR),
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.raw_os_error().unwrap_or(libc::EIO)),
         }
     }
 

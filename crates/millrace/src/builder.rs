@@ -444,7 +444,7 @@ impl Builder {
         let config = self.config()?;
         let clock = self.clock();
         let remote = Remote::new().map_err(refused("cannot make a doorbell"))?;
-        let epoll = waiting(&self.link, &remote)?;
+        let epoll = waiting(&remote)?;
         let memory = self.receive_memory;
         Ok(stack(config, memory, self.link, clock, remote, None, epoll))
     }
@@ -554,8 +554,8 @@ pub(crate) fn stack(
 }
 
 /// What a stack waits with.
-pub(crate) fn waiting(link: &Link, remote: &Remote) -> Result<OwnedFd, BuildError> {
-    crate::stack::waiting(link, remote).map_err(refused("cannot set up the stack's waiting"))
+pub(crate) fn waiting(remote: &Remote) -> Result<OwnedFd, BuildError> {
+    crate::stack::waiting(remote).map_err(refused("cannot set up the stack's waiting"))
 }
 
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {

@@ -455,11 +455,6 @@ impl Link {
         })
     }
 
-    /// The port of the first queue.
-    pub(crate) fn port(&self) -> Option<&(dyn Port + Send)> {
-        self.ports.first().map(|port| &**port)
-    }
-
     pub(crate) fn into_port(self) -> Option<Box<dyn Port + Send>> {
         self.ports.into_iter().next()
     }

@@ -123,7 +123,7 @@ impl Part {
     /// [`BuildError::System`]: `EMFILE`, `ENFILE`.
     pub fn prepare(&mut self) -> Result<(), BuildError> {
         if self.epoll.is_none() {
-            self.epoll = Some(waiting(&self.link, &self.remote)?);
+            self.epoll = Some(waiting(&self.remote)?);
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Part {
     pub fn stack(mut self) -> Result<Stack, BuildError> {
         let epoll = match self.epoll.take() {
             Some(epoll) => epoll,
-            None => waiting(&self.link, &self.remote)?,
+            None => waiting(&self.remote)?,
         };
         Ok(stack(
             self.config,

@@ -1,5 +1,8 @@
 //! The shard itself, for bindings that make sockets of their own kind.
 
+use std::io;
+use std::time::Duration;
+
 use millrace_shard::{HeapMemory, Shard, SocketId};
 use millrace_tcp::Instant;
 
@@ -34,6 +37,20 @@ impl Stack {
             core.read_clock();
             core.now
         })
+    }
+
+    /// Waits for a frame, a wake-up from another thread or a descriptor that a task waits for, `at_most` so long: as [`Stack::wait`], without regard to timers and tasks.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// stack.wait_for_news(Some(std::time::Duration::from_millis(1)))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `poll` and `epoll_wait`; `EINTR` after a signal.
+    pub fn wait_for_news(&self, at_most: Option<Duration>) -> io::Result<()> {
+        self.pause(at_most)
     }
 
     /// Sends what may leave now. A poll does this and more.

@@ -1,6 +1,6 @@
 //! The stack on the caller's thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use millrace_shard::{Counters, Egress, Error, HeapMemory, Shard, SocketId, SocketInfo, Usage};
 use millrace_tcp::{Algorithm, Instant};
 use millrace_wire::offload::Frame;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::core::{Clock, Core, LinkErrors, Side};
 use crate::descriptor::Watched;
@@ -71,13 +71,16 @@ struct Inner {
     core: RefCell<Core>,
     tasks: Tasks,
     epoll: OwnedFd,
+    /// Whether the link is in there, too, for somebody who waits for [`Stack::descriptor`]. If it is not, a frame that comes while the stack works has nobody to tell, which
+    /// is cheaper for whoever sends it.
+    has_link: Cell<bool>,
     watching: RefCell<Watching>,
     /// Sockets that were dropped while the stack was borrowed.
     closing: RefCell<Vec<SocketId>>,
 }
 
-/// What a stack waits with: for its link and its doorbell.
-pub(crate) fn waiting(link: &Link, remote: &Remote) -> io::Result<OwnedFd> {
+/// What a stack waits with beside its link: for its doorbell, and for what tasks wait for.
+pub(crate) fn waiting(remote: &Remote) -> io::Result<OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -85,19 +88,11 @@ pub(crate) fn waiting(link: &Link, remote: &Remote) -> io::Result<OwnedFd> {
         epoll::EventData::new_u64(TOKEN_DOORBELL),
         epoll::EventFlags::IN | epoll::EventFlags::ET,
     )?;
-    if let Some(descriptor) = link.port().and_then(|port| port.descriptor()) {
-        epoll::add(
-            &epoll,
-            descriptor,
-            epoll::EventData::new_u64(TOKEN_LINK),
-            epoll::EventFlags::IN,
-        )?;
-    }
     Ok(epoll)
 }
 
 impl Stack {
-    /// A stack that waits with what [`waiting`] has made of the same link and doorbell.
+    /// A stack that waits with what [`waiting`] has made of the same doorbell.
     pub(crate) fn new(
         shard: Shard<HeapMemory>,
         link: Link,
@@ -113,6 +108,7 @@ impl Stack {
                 core: RefCell::new(core),
                 tasks: Tasks::new(remote),
                 epoll,
+                has_link: Cell::new(false),
                 watching: RefCell::default(),
                 closing: RefCell::default(),
             }),
@@ -300,7 +296,7 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// Those of `epoll_wait`; an interruption by a signal is none.
+    /// Those of `poll` and `epoll_wait`; an interruption by a signal is none.
     pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let patience = {
             let mut core = self.inner.core.borrow_mut();
@@ -316,21 +312,38 @@ impl Stack {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
-        let timeout = patience.map(|patience| Timespec {
-            tv_sec: patience.as_secs() as i64,
-            tv_nsec: patience.subsec_nanos().into(),
+        match self.pause(patience) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Waits for frames and wake-ups, whatever else there is to do.
+    pub(crate) fn pause(&self, at_most: Option<Duration>) -> io::Result<()> {
+        let timeout = at_most.map(|span| Timespec {
+            tv_sec: span.as_secs() as i64,
+            tv_nsec: span.subsec_nanos().into(),
         });
-        self.take_events(timeout.as_ref())
+        {
+            let core = self.inner.core.borrow();
+            let link = core.port().and_then(|port| port.descriptor());
+            let Some(link) = link.filter(|_| !self.inner.has_link.get()) else {
+                return self.take_events(timeout.as_ref());
+            };
+            let mut both = [link, self.inner.epoll.as_fd()]
+                .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN));
+            poll(&mut both, timeout.as_ref())?;
+            if both[1].revents().is_empty() {
+                return Ok(());
+            }
+        }
+        self.take_events(Some(&Timespec::default()))
     }
 
     /// Takes what the kernel has to say, waiting for it so long; wakes those whose descriptors it is about.
     fn take_events(&self, timeout: Option<&Timespec>) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-        let events = match epoll::wait(&self.inner.epoll, &mut events, timeout) {
-            Ok((events, _)) => events,
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+        let (events, _) = epoll::wait(&self.inner.epoll, &mut events, timeout)?;
         let watching = self.inner.watching.borrow();
         for event in events {
             let place = event.data.u64().checked_sub(TOKEN_WATCHED);
@@ -384,11 +397,21 @@ impl Stack {
     /// # let stack = millrace::Builder::new().build()?;
     /// use std::os::fd::AsRawFd;
     /// // For `epoll_ctl`, `poll`, or another runtime.
-    /// assert!(stack.descriptor().as_raw_fd() >= 0);
+    /// assert!(stack.descriptor()?.as_raw_fd() >= 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.inner.epoll.as_fd()
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOSPC`: the kernel cannot tell of frames.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        let core = self.inner.core.borrow();
+        let link = core.port().and_then(|port| port.descriptor());
+        if let Some(link) = link.filter(|_| !self.inner.has_link.get()) {
+            let token = epoll::EventData::new_u64(TOKEN_LINK);
+            epoll::add(&self.inner.epoll, link, token, epoll::EventFlags::IN)?;
+            self.inner.has_link.set(true);
+        }
+        Ok(self.inner.epoll.as_fd())
     }
 
     /// Adds a task. It runs when the stack does, on this thread.

@@ -70,10 +70,16 @@ pub unsafe extern "C" fn mr_stack_deadline(stack: c_int, wait_ns: *mut u64) -> c
     })
 }
 
-/// A descriptor of the kernel's that can be read when mr_stack_poll has something to do, to wait for until mr_stack_deadline. It is the stack's: neither read it nor close it. EBADF.
+/// A descriptor of the kernel's that can be read when mr_stack_poll has something to do, to wait for until mr_stack_deadline. It is the stack's: neither read it nor close it. EBADF; ENOMEM, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn mr_stack_descriptor(stack: c_int) -> c_int {
-    call(|| Ok(here::stack(stack)?.stack.descriptor().as_raw_fd()))
+    call(|| {
+        let host = here::stack(stack)?;
+        let descriptor = host.stack.descriptor();
+        let descriptor =
+            descriptor.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
+        Ok(descriptor.as_raw_fd())
+    })
 }
 
 /// Takes in one IP packet, on a stack with the link "packets". What it gives rise to comes out of mr_stack_output. EBADF, EFAULT; EOPNOTSUPP for another link, EINVAL

@@ -69,8 +69,9 @@ impl Bell {
         let descriptor = PLACES[self.place].descriptor.get().ok_or(libc::EBADF)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let token = epoll::EventData::new_u64(TOKEN);
-        let hung = epoll::add(host.stack.descriptor(), descriptor, token, flags);
-        hung.map_err(|error| error.raw_os_error())
+        let set = host.stack.descriptor();
+        let set = set.map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM))?;
+        epoll::add(set, descriptor, token, flags).map_err(|error| error.raw_os_error())
     }
 }
 
