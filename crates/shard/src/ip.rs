@@ -79,7 +79,9 @@ impl<M: Memory> Shard<M> {
             })
         {
             segment.marked = marked;
-            if self.plain_input(index, &segment, from, now) {
+            if self.plain_input::<false>(index, &segment, from, now)
+                || self.plain_input::<true>(index, &segment, from, now)
+            {
                 self.counters.segments_in += 1;
                 return true;
             }

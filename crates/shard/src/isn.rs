@@ -11,7 +11,7 @@ use crate::table::Tuple;
 
 /// Keys derived from the configured secret, one for each purpose.
 pub struct Secrets {
-    numbers: [u8; 16],
+    numbers_hasher: SipHasher13,
     random: [u8; 16],
     /// Keys of the connection table's hash.
     pub table: [u64; 3],
@@ -50,7 +50,7 @@ impl Secrets {
         };
         let table = derive(3);
         Secrets {
-            numbers: derive(1),
+            numbers_hasher: SipHasher13::new_with_key(&derive(1)),
             random: derive(2),
             flow: derive(6),
             table: [word(table, 0), word(table, 1), word(derive(4), 0) | 1],
@@ -62,10 +62,16 @@ impl Secrets {
 
     /// RFC 6528: ISN = M + F(tuple, secret), M a timer of 4 us; and RFC 7323 5.4: a timestamp offset for each tuple.
     pub fn numbers(&self, tuple: &Tuple, now: Instant) -> Numbers {
-        let mut hasher = SipHasher13::new_with_key(&self.numbers);
-        tuple.feed(&mut hasher);
         // Who knows one half of what a keyed hash gives knows nothing of the other.
-        let hash = hasher.finish();
+        let hash = match tuple {
+            // The same as below, in one go.
+            Tuple::V4(pair) => self.numbers_hasher.hash(&pair.bytes()),
+            Tuple::V6(_) => {
+                let mut hasher = self.numbers_hasher;
+                tuple.feed(&mut hasher);
+                hasher.finish()
+            }
+        };
         Numbers {
             sequence: (hash as u32).wrapping_add((now.as_micros() / 4) as u32),
             timestamp_offset: (hash >> 32) as u32,

@@ -213,6 +213,8 @@ impl Job<'_> {
             && options.sack.is_empty();
         let (header_len, option_sum) = if plain {
             write_timestamps::<I>(head, options.timestamps)
+        } else if let Some(written) = write_usual_syn::<I>(head, options) {
+            written
         } else {
             let len = options.encoded_len();
             let bytes = &mut head[I::TCP_START + 20..I::TCP_START + 20 + len];
@@ -320,6 +322,41 @@ fn write_timestamps<I: Ip>(
     put(head, I::TCP_START + 28, stamps.echo);
     let sum = u64::from(ALIGNED_TIMESTAMPS) + u64::from(stamps.value) + u64::from(stamps.echo);
     (32, sum)
+}
+
+/// Writes the options of a SYN as nearly all are, if these are such: MSS, SACK-permitted, timestamps, window scale.
+#[inline]
+fn write_usual_syn<I: Ip>(
+    head: &mut [u8; HEAD_MAX],
+    options: &tcp::Options,
+) -> Option<(usize, u64)> {
+    let &tcp::Options {
+        mss: Some(mss),
+        window_scale: Some(shift),
+        sack_permitted: true,
+        timestamps: Some(stamps),
+        ..
+    } = options
+    else {
+        return None;
+    };
+    if !options.sack.is_empty() || options.fast_open().is_some() {
+        return None;
+    }
+    // Kind and length each: MSS; SACK-permitted and timestamps; NOP and window scale.
+    let words = [
+        0x0204_0000 | u32::from(mss),
+        0x0402_080a,
+        stamps.value,
+        stamps.echo,
+        0x0103_0300 | u32::from(shift),
+    ];
+    let mut sum = 0;
+    for (at, word) in words.into_iter().enumerate() {
+        put(head, I::TCP_START + 20 + 4 * at, word);
+        sum += u64::from(word);
+    }
+    Some((40, sum))
 }
 
 /// A TCP header whose options have been written.

@@ -44,7 +44,11 @@ impl<M: Memory> Shard<M> {
         from: Option<Mac>,
         now: Instant,
     ) {
-        match self.table.get(tuple) {
+        let place = match tuple {
+            Tuple::V4(pair) => self.table.get_v4(pair),
+            Tuple::V6(_) => self.table.get(tuple),
+        };
+        match place {
             Some(Place::Stream(index)) => self.stream_input(index, segment, from, now),
             Some(Place::HalfOpen(index)) => self.half_open_input(index, segment, from, now),
             Some(Place::TimeWait(index)) => self.time_wait_input(index, tuple, segment, now),
@@ -54,9 +58,9 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Gives the connection at `index` a segment from the link if it is the next one that it expects (header prediction); false when it is not, with nothing
-    /// changed.
-    #[inline(always)]
-    pub(crate) fn plain_input(
+    /// changed. `LAST`: if it is one that ends a connection, and not before that. Functions of their own, so that each has the registers to itself.
+    #[inline(never)]
+    pub(crate) fn plain_input<const LAST: bool>(
         &mut self,
         index: u32,
         segment: &PlainSegment<'_>,
@@ -82,10 +86,12 @@ impl<M: Memory> Shard<M> {
             exhausted: &mut self.counters.receive_memory_exhausted,
         };
         let config = &self.config.tcp;
-        if !stream
-            .connection
-            .on_plain_segment(config, segment, &mut sink, now)
-        {
+        let connection = &mut stream.connection;
+        let taken = match LAST {
+            false => connection.on_plain_segment(config, segment, &mut sink, now),
+            true => connection.on_last_segment(config, segment, &mut sink, now),
+        };
+        if !taken {
             return false;
         }
         let events = stream.connection.take_events();
@@ -342,7 +348,7 @@ impl<M: Memory> Shard<M> {
         let Some(half_open) = self.half_open.insert(pending, now) else {
             return;
         };
-        self.table.insert(*tuple, Place::HalfOpen(half_open));
+        self.table.add(*tuple, Place::HalfOpen(half_open));
         if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
             listener.half_open += 1;
         }
@@ -642,3 +648,90 @@ const FAILURES: Events = Events::RESET
     .union(Events::TIMED_OUT);
 /// Events after which a connection has nothing more to say but its last segment.
 const OVER: Events = Events::TIME_WAIT.union(Events::CLOSED);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use millrace_wire::offload::{Capabilities, Frame, Offload};
+
+    use super::*;
+    use crate::Config;
+    use crate::memory::{HeapMemory, Owner};
+    use crate::segment::{Stations, send_plain};
+    use crate::shard::Egress;
+    use crate::socket::Reuse;
+
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const CAPABILITIES: Capabilities = Capabilities {
+        mac: MAC,
+        mtu: 1500,
+        tx_checksum: false,
+        tx_segmentation_max: 0,
+        rx_aggregated: false,
+        trusted_checksum: false,
+        queues: 1,
+    };
+
+    struct Nowhere;
+
+    impl Egress for Nowhere {
+        fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> bool {
+            true
+        }
+        fn capabilities(&self) -> Capabilities {
+            CAPABILITIES
+        }
+    }
+
+    /// Word for word what one end of a connection of this host with itself would say next to the other, but from the link.
+    #[test]
+    fn rfc1122_3_2_1_3_nobody_on_the_link_speaks_for_this_host() {
+        let now = Instant::from_micros(1_000_000);
+        let mut config = Config::new(OWN, 24, MAC, [7; 32]);
+        config.loopback = true;
+        let mut shard = Shard::new(config, HeapMemory::new(1 << 20), now);
+        let end = SocketAddr::new(OWN.into(), 80);
+        let listener = shard.listen(Owner(1), end, 1, Reuse::default());
+        let client = shard.connect(Owner(1), None, end, &Options::default(), now);
+        let (listener, client) = (listener.expect("free"), client.expect("reached"));
+        for _ in 0..4 {
+            shard.transmit(&mut Nowhere, now);
+        }
+        let server = shard.accept(listener).expect("connected");
+        shard.send(client, b"forged", true).expect("room");
+        let socket = shard.sockets.get_mut(client.index());
+        let stream = socket.and_then(Socket::stream_mut).expect("a connection");
+        let plain = stream.connection.poll_plain(&shard.config.tcp, now);
+        let plain = plain.expect("a segment");
+        let stations = Stations {
+            to: MAC,
+            from: Mac([2, 0, 0, 0, 0, 66]),
+        };
+        let (tuple, fields) = (&stream.tuple, &stream.fields);
+        let payload = stream.send.slices(plain.payload.clone());
+        let mut bytes = Vec::new();
+        let take = |head: &[u8], payload: [&[u8]; 2], _: Offload| {
+            bytes = [head, payload[0], payload[1]].concat();
+            true
+        };
+        assert!(send_plain(
+            &stations,
+            tuple,
+            fields,
+            &plain,
+            payload,
+            &CAPABILITIES,
+            take
+        ));
+        let frame = Frame {
+            bytes: &bytes,
+            checksum: Default::default(),
+            segment_size: 0,
+        };
+        shard.input(&frame, now);
+        assert_eq!(shard.counters().ip_bad_source, 1);
+        assert_eq!(shard.view(server).map(|view| view.received), Some(0));
+    }
+}

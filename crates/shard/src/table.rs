@@ -22,6 +22,8 @@ pub struct Table {
     v4: HashTable<Entry<Ipv4Addr>>,
     v6: HashTable<Entry<Ipv6Addr>>,
     keys: [u64; 3],
+    /// What was found last: segments of a flow come one behind the other.
+    found: Option<(Pair<Ipv4Addr>, Place)>,
 }
 
 struct Entry<A> {
@@ -36,6 +38,7 @@ impl Table {
             v4: HashTable::new(),
             v6: HashTable::new(),
             keys,
+            found: None,
         }
     }
 
@@ -48,22 +51,41 @@ impl Table {
         }
     }
 
-    /// What lives at a tuple of IPv4.
+    /// What lives at a tuple of IPv4, as a burst of segments asks for it.
     #[inline(always)]
-    pub fn get_v4(&self, pair: &Pair<Ipv4Addr>) -> Option<Place> {
-        get(&self.v4, &self.keys, pair)
+    pub fn get_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<Place> {
+        if let Some((found, place)) = self.found
+            && found == *pair
+        {
+            return Some(place);
+        }
+        let place = get(&self.v4, &self.keys, pair)?;
+        self.found = Some((*pair, place));
+        Some(place)
     }
 
     /// Puts `place` at `tuple`, instead of what was there.
     pub fn insert(&mut self, tuple: Tuple, place: Place) {
+        self.found = None;
         match tuple {
             Tuple::V4(pair) => insert(&mut self.v4, &self.keys, pair, place),
             Tuple::V6(pair) => insert(&mut self.v6, &self.keys, pair, place),
         }
     }
 
+    /// Puts `place` at `tuple`, where nothing is.
+    pub fn add(&mut self, tuple: Tuple, place: Place) {
+        debug_assert_eq!(self.get(&tuple), None);
+        self.found = None;
+        match tuple {
+            Tuple::V4(pair) => add(&mut self.v4, &self.keys, pair, place),
+            Tuple::V6(pair) => add(&mut self.v6, &self.keys, pair, place),
+        }
+    }
+
     /// Removes what lives at `tuple`.
     pub fn remove(&mut self, tuple: &Tuple) {
+        self.found = None;
         match tuple {
             Tuple::V4(pair) => remove(&mut self.v4, &self.keys, pair),
             Tuple::V6(pair) => remove(&mut self.v6, &self.keys, pair),
@@ -113,7 +135,17 @@ fn insert<A: Address>(
         entry.place = place;
         return;
     }
-    entries.insert_unique(hashed, Entry { pair, place }, |entry| {
+    add(entries, keys, pair, place);
+}
+
+#[inline]
+fn add<A: Address>(
+    entries: &mut HashTable<Entry<A>>,
+    keys: &[u64; 3],
+    pair: Pair<A>,
+    place: Place,
+) {
+    entries.insert_unique(hash(&pair, keys), Entry { pair, place }, |entry| {
         hash(&entry.pair, keys)
     });
 }
@@ -182,6 +214,19 @@ mod tests {
         for i in (0..10_000).step_by(2) {
             table.remove(&tuple(i));
         }
+        for i in 0..10_000 {
+            let Tuple::V4(pair) = tuple(i) else { continue };
+            let there = (i % 2 == 1).then_some(Place::Stream(i));
+            assert_eq!([(); 2].map(|()| table.get_v4(&pair)), [there; 2]);
+        }
+        let Tuple::V4(pair) = tuple(9_999) else {
+            unreachable!("made so")
+        };
+        table.insert(tuple(9_999), Place::TimeWait(1));
+        assert_eq!(table.get_v4(&pair), Some(Place::TimeWait(1)));
+        table.remove(&tuple(9_999));
+        assert_eq!(table.get_v4(&pair), None);
+        table.insert(tuple(9_999), Place::Stream(9_999));
         for i in 0..10_000 {
             assert_eq!(
                 table.get(&tuple(i)),

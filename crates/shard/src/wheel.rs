@@ -65,7 +65,9 @@ impl Wheel {
     pub fn arm(&mut self, id: u32, at: Instant) {
         // Rounded up: a timer never fires before its time.
         let tick = at.as_micros().div_ceil(1 << TICK_BITS).max(self.now);
-        self.reserve(id);
+        if id as usize >= self.nodes.len() * CHUNK {
+            self.reserve(id);
+        }
         let node = self.node(id);
         if node.slot != IDLE {
             if node.tick <= tick {
@@ -150,6 +152,7 @@ impl Wheel {
         }
     }
 
+    #[inline(always)]
     fn link(&mut self, id: u32, tick: u64) {
         let tick = tick.max(self.now);
         // The level is that of the first digit (in base 64) where `tick` and `now` differ, so no timer is ever in the slot that
@@ -157,12 +160,8 @@ impl Wheel {
         let span = 1u64 << (SLOT_BITS * LEVELS as u32);
         let place = tick.min(self.now + span - (span >> SLOT_BITS) - 1);
         let differ = place ^ self.now;
-        let level = if differ == 0 {
-            0
-        } else {
-            ((63 - differ.leading_zeros()) / SLOT_BITS) as usize
-        };
-        let level = level.min(LEVELS - 1);
+        let digit = ((differ | 1).ilog2() / SLOT_BITS) as usize;
+        let level = digit.min(LEVELS - 1);
         let slot = (place >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1);
         let head = self.heads[level][slot];
         *self.node_mut(id) = Node {
@@ -179,6 +178,7 @@ impl Wheel {
         self.armed += 1;
     }
 
+    #[inline(always)]
     fn unlink(&mut self, id: u32) {
         let node = *self.node(id);
         let (level, slot) = (node.slot as usize / SLOTS, node.slot as usize % SLOTS);
@@ -197,6 +197,7 @@ impl Wheel {
         self.armed -= 1;
     }
 
+    #[cold]
     fn reserve(&mut self, id: u32) {
         while id as usize >= self.nodes.len() * CHUNK {
             self.nodes.push(Box::new([IDLE_NODE; CHUNK]));

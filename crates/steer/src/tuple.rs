@@ -36,6 +36,19 @@ impl<A: Copy> Pair<A> {
     }
 }
 
+impl Pair<Ipv4Addr> {
+    /// All of it in network order.
+    #[inline(always)]
+    pub fn bytes(&self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&self.local.octets());
+        bytes[4..8].copy_from_slice(&self.remote.octets());
+        bytes[8..10].copy_from_slice(&self.local_port.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.remote_port.to_be_bytes());
+        bytes
+    }
+}
+
 impl Tuple {
     /// A tuple from its two ends; `None` when they are of different families.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Option<Tuple> {
@@ -115,12 +128,7 @@ impl Tuple {
     pub fn feed(&self, hasher: &mut impl Hasher) {
         match self {
             Tuple::V4(pair) => {
-                let mut bytes = [0; 12];
-                bytes[..4].copy_from_slice(&pair.local.octets());
-                bytes[4..8].copy_from_slice(&pair.remote.octets());
-                bytes[8..10].copy_from_slice(&pair.local_port.to_be_bytes());
-                bytes[10..].copy_from_slice(&pair.remote_port.to_be_bytes());
-                hasher.write(&bytes);
+                hasher.write(&pair.bytes());
             }
             Tuple::V6(pair) => {
                 let mut bytes = [0; 36];

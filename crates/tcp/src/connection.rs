@@ -132,6 +132,7 @@ pub struct Connection {
 
 impl Connection {
     /// Active open: SYN-SENT. The SYN is the first thing that [`Connection::poll_transmit`] gives.
+    #[inline(always)]
     pub fn connect(config: &Config, settings: &Settings, open: Open, now: Instant) -> Connection {
         let mut connection = Connection::new(config, settings, &open, State::SynSent, now);
         connection.features = Features::offered(config, settings);
@@ -141,6 +142,7 @@ impl Connection {
     }
 
     /// After a passive open: SYN-RECEIVED, with the SYN-ACK sent.
+    #[inline(always)]
     pub(crate) fn accept(
         config: &Config,
         settings: &Settings,
@@ -172,6 +174,7 @@ impl Connection {
     }
 
     /// SYN-RECEIVED, as a SYN has made it.
+    #[inline(always)]
     fn answer(
         config: &Config,
         settings: &Settings,

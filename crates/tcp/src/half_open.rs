@@ -224,6 +224,7 @@ impl HalfOpen {
     }
 
     /// Makes the connection, in SYN-RECEIVED: the segment that completed the handshake must be given to it next.
+    #[inline(always)]
     pub fn establish(&self, config: &Config, settings: &Settings, now: Instant) -> Connection {
         Connection::accept(config, settings, self, now)
     }

@@ -157,7 +157,9 @@ impl<M: Memory> Shard<M> {
             }
         }
         let written = fill(&mut stream.send, room);
-        stream.send.trim(&mut self.send_pool);
+        if written == 0 {
+            stream.send.trim(&mut self.send_pool);
+        }
         stream
             .connection
             .enqueue(stream.send.end(), push || room < len);

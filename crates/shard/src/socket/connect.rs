@@ -15,7 +15,7 @@ use crate::route::Route;
 use crate::segment::Fields;
 use crate::segment_in::largest_segment;
 use crate::send_ring::SendRing;
-use crate::shard::Shard;
+use crate::shard::{Shard, note_changed};
 use crate::steer::{Flow, Steer};
 use crate::table::{Place, Tuple};
 use crate::tuning;
@@ -61,7 +61,7 @@ impl<M: Memory> Shard<M> {
         }) else {
             return Err(Error::TooManySockets);
         };
-        self.begun(index, start.tuple, options.reuse.address);
+        self.begun(index, start.tuple, options.reuse.address, now);
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
@@ -100,7 +100,7 @@ impl<M: Memory> Shard<M> {
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
         socket.kind = Kind::Stream(start.stream(&self.config.tcp, &options, now));
-        self.begun(index, start.tuple, options.reuse.address);
+        self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
 
@@ -136,6 +136,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
+    #[inline]
     pub(crate) fn first_hop(&mut self, remote: IpAddr, now: Instant) -> Handle {
         let Some(Route::Link(next)) = self.route(remote) else {
             return Handle::NONE;
@@ -150,12 +151,18 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The socket at `index` has begun to connect.
-    fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool) {
-        self.table.insert(tuple, Place::Stream(index));
+    fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
+        self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
         self.counters.active_opens += 1;
-        self.mark_changed(index);
-        self.mark_ready(index);
+        let hop = self.first_hop(tuple.remote_ip(), now);
+        if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
+            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
+            self.ready.add(index, socket);
+            if let Some(stream) = socket.stream_mut() {
+                stream.hop = hop;
+            }
+        }
     }
 
     /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.

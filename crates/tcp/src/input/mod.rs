@@ -26,7 +26,8 @@ impl Connection {
         now: Instant,
     ) {
         if let Some(plain) = PlainSegment::of(segment)
-            && self.on_plain_segment(config, &plain, buffer, now)
+            && (self.on_plain_segment(config, &plain, buffer, now)
+                || self.on_last_segment(config, &plain, buffer, now))
         {
             return;
         }
@@ -48,34 +49,31 @@ impl Connection {
         buffer: &mut impl ReceiveBuffer,
         now: Instant,
     ) -> bool {
-        if self.state == State::Established && !segment.fin {
-            self.on_next::<false>(config, segment, buffer, now)
-        } else {
-            // By value, so that nobody else need have it in memory.
-            self.on_last(config, *segment, buffer, now)
-        }
+        self.state == State::Established
+            && !segment.fin
+            && self.on_next::<false>(config, segment, buffer, now)
     }
 
-    /// As [`Connection::on_next`], for a segment that brings the FIN, or comes after one.
-    #[inline(never)]
-    fn on_last(
+    /// As [`Connection::on_plain_segment`], for a segment that brings the FIN or comes after one.
+    #[inline]
+    pub fn on_last_segment(
         &mut self,
         config: &Config,
-        segment: PlainSegment<'_>,
+        segment: &PlainSegment<'_>,
         buffer: &mut impl ReceiveBuffer,
         now: Instant,
     ) -> bool {
         // What takes sequence space needs a reader who has not had the end of the stream.
         let fin_known = self.receive.fin != u64::MAX;
         let plain = match self.state {
-            State::Established => true,
+            State::Established => segment.fin,
             State::FinWait1 | State::FinWait2 => segment.payload.is_empty() && !fin_known,
             State::CloseWait | State::LastAck | State::Closing => {
                 segment.payload.is_empty() && fin_known && !segment.fin
             }
             _ => false,
         };
-        plain && self.on_next::<true>(config, &segment, buffer, now)
+        plain && self.on_next::<true>(config, segment, buffer, now)
     }
 
     /// `CLOSING`: the states after ESTABLISHED are to be thought of.
