@@ -111,6 +111,7 @@ impl Connection {
         }
         self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
         self.counters.last_received = now.ticks();
+        self.timers.keepalive_probes = 0;
         self.send
             .update_window(segment.seq, segment.ack, segment.window);
         if acked > 0 {

@@ -69,6 +69,25 @@ fn peer_that_answers_lives() {
 }
 
 #[test]
+fn rfc1122_4_2_3_6_payload_answers_all_probes_before_it() {
+    let mut script = Script::with(ALIVE);
+    for _ in 0..2 {
+        assert_eq!(wait(&mut script).1.len(), 1);
+    }
+    script.inject("P. 1:11(10) ack 1");
+    script.pass(Duration::from_millis(50));
+    script.drain();
+    let heard = script.now;
+    for seconds in [60, 70, 80] {
+        let (_, sent) = wait(&mut script);
+        assert_eq!(sent.len(), 1);
+        let silent = script.now - heard + Duration::from_millis(50);
+        assert!(about(silent, Duration::from_secs(seconds)), "{silent:?}");
+    }
+    assert_eq!(script.state(), State::Established);
+}
+
+#[test]
 fn traffic_postpones_the_probe() {
     let mut script = Script::with(ALIVE);
     let mut at = 1;
