@@ -1,15 +1,15 @@
 //! Stacks on several threads, and the sockets that any thread may use.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use millrace::{
-    Builder, Capabilities, Link, Mac, Offload, Port, PortCounters, RxMeta, TcpListener, TcpOptions,
-    TcpStream,
-};
+use millrace::{Builder, Link, TcpListener, TcpOptions, TcpStream};
+
+use void::Void;
+
+mod void;
 
 #[test]
 fn every_shard_runs_its_task_once() {
@@ -231,45 +231,15 @@ fn datagrams_that_nobody_takes_do_not_pile_up() {
     panic!("somebody still hears");
 }
 
-/// A port that nothing comes from.
-struct Void;
-
-impl Port for Void {
-    fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        Ok(None)
-    }
-
-    fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 2,
-        }
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
-
 /// A port that the program chose does for a connection only if its answers come back to the shard; what goes no further than this host always does.
 #[test]
 fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent() {
     let own = Ipv4Addr::new(10, 0, 0, 1);
     let parts = Builder::new()
-        .link(Link::custom(vec![Box::new(Void), Box::new(Void)]))
+        .link(Link::custom(vec![
+            Box::new(Void { floods: false }),
+            Box::new(Void { floods: false }),
+        ]))
         .address(own, 24)
         .parts(2)
         .expect("two shards");

@@ -1,52 +1,12 @@
-use std::io;
-use std::os::fd::BorrowedFd;
-
-use millrace::{
-    Builder, Capabilities, ChecksumState, Link, Mac, Offload, Port, PortCounters, RxMeta,
-};
+use millrace::{Builder, Link};
 
 use super::*;
 use crate::epoll::{Control, Set};
+use void::Void;
 
-/// A port that nothing comes from, or nothing but frames that are nobody's, for ever.
-struct Void {
-    floods: bool,
-}
-
-impl Port for Void {
-    fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        into[..60].fill(0);
-        Ok(self.floods.then_some(RxMeta {
-            len: 60,
-            checksum: ChecksumState::Unchecked,
-            segment_size: 0,
-        }))
-    }
-
-    fn send(&mut self, _: &[u8], _: [&[u8]; 2], _: Offload) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: 2,
-        }
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
+// That of the library's own tests.
+#[path = "../../../millrace/tests/void/mod.rs"]
+mod void;
 
 /// A port that the program chose does for a connection only if its answers come back to the shard.
 #[test]
