@@ -74,7 +74,7 @@ const KNOWN: &[(&str, &str)] = &[
         "redis",
         "redis-server's own work is most of it when requests come in pipelines, and the same on both stacks.",
     ),
-    ("iscsi", LARGE),
+    ("iscsi-read", LARGE),
     (
         "loss",
         "What congestion control makes of the path, and chance: docs/goodput.md has both in simulation.",
