@@ -273,6 +273,7 @@ impl Connection {
         self.start_search(config, now);
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
+        self.timers.measured();
         if early && self.send.in_flight() > 0 {
             self.arm_transmit(config, now);
         }

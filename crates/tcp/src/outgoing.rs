@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use millrace_wire::tcp::{Flags, Header, Options, Segment, Seq};
+use millrace_wire::tcp::{Flags, Header, Options, Segment, Seq, Timestamps};
 
 /// What the way out allows for one [`Outgoing`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,17 +71,23 @@ impl Outgoing {
     }
 }
 
-/// The RST that answers a segment for which there is no connection; `None` if it has RST itself (RFC 9293 3.10.7.1).
+/// The RST that answers a segment for which there is no connection; `None` if it has RST itself (RFC 9293 3.10.7.1). It echoes the segment's
+/// timestamp, if there is one, with none of its own (RFC 7323 5.2).
 pub fn refuse(segment: &Segment<'_>) -> Option<Outgoing> {
     if segment.flags.contains(Flags::RST) {
         return None;
     }
-    Some(if segment.flags.contains(Flags::ACK) {
+    let mut reset = if segment.flags.contains(Flags::ACK) {
         Outgoing::control(segment.ack, Seq(0), Flags::RST, 0)
     } else {
         let ack = segment.seq + segment.sequence_len();
         Outgoing::control(Seq(0), ack, Flags::RST | Flags::ACK, 0)
-    })
+    };
+    reset.options.timestamps = segment.options.timestamps.map(|stamps| Timestamps {
+        value: 0,
+        echo: stamps.value,
+    });
+    Some(reset)
 }
 
 #[cfg(test)]
@@ -116,5 +122,18 @@ mod tests {
         let without = refuse(&segment(Flags::SYN | Flags::FIN, b"xy")).expect("a reply");
         assert_eq!((without.seq, without.ack), (Seq(0), Seq(104)));
         assert_eq!(without.flags, Flags::RST | Flags::ACK);
+    }
+
+    #[test]
+    fn rfc7323_5_2_a_reset_echoes_the_timestamp_of_what_it_answers() {
+        for flags in [Flags::ACK, Flags::SYN] {
+            let mut stamped = segment(flags, b"");
+            stamped.options.timestamps = Some(Timestamps { value: 7, echo: 9 });
+            let reset = refuse(&stamped).expect("a reply");
+            let echoed = Timestamps { value: 0, echo: 7 };
+            assert_eq!(reset.options.timestamps, Some(echoed));
+            let plain = refuse(&segment(flags, b"")).expect("a reply");
+            assert_eq!(plain.options, Options::default());
+        }
     }
 }

@@ -277,7 +277,9 @@ impl Connection {
         if let Some(undo) = &mut self.recovery.undo {
             undo.on_sent_again((range.end - range.start) as u32, stamp);
         }
-        if self.timers.transmit == Instant::NEVER {
+        // RFC 6298 5: a time-out after this, and not after what was sent before, the first segment may be sent once more.
+        let head = range.start == self.send.una && self.timers.purpose == Transmit::Timeout;
+        if head || self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
         }
         if self.pacing.is_some() {

@@ -140,7 +140,7 @@ impl Connection {
             self.extend_transmit(config, now);
         } else {
             self.timers.progress();
-            if flight <= u32::from(self.send.mss) {
+            if flight <= u32::from(self.send.mss) && self.timers.doubled == 0 {
                 // `arm_transmit`: a single segment is not probed, and nothing is backed off.
                 self.timers.transmit = now + self.rtt.rto();
                 self.timers.purpose = Transmit::Timeout;

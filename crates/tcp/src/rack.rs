@@ -5,7 +5,7 @@ use millrace_wire::tcp::Seq;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::info::Phase;
-use crate::options::timestamp;
+use crate::options::{Features, timestamp};
 use crate::scoreboard::{Delivered, sent_after};
 use crate::time::{Duration, Instant};
 use crate::timers::Transmit;
@@ -82,6 +82,19 @@ impl Connection {
             self.timers.purpose = Transmit::Reorder;
         }
         lost
+    }
+
+    /// RFC 8985 6.3: what was sent no later than this, modulo 2^32 microseconds, is lost when there is a time-out. `None`: all is, as nothing tells; or as the
+    /// algorithm has a model of the path, which is to begin with nothing on it: many connections of BBR that share a long queue would not share it fairly.
+    pub(crate) fn rack_deadline(&self, now: Instant) -> Option<u32> {
+        let rtt_us = match self.recovery.rack.rtt_us {
+            0 => self.rtt.srtt_us(),
+            rtt_us => rtt_us,
+        };
+        let wait = rtt_us.saturating_add(self.reordering_window());
+        let known =
+            self.features.contains(Features::SACK) && rtt_us > 0 && !self.congestion.is_paced();
+        known.then(|| (now.as_micros() as u32).wrapping_sub(wait))
     }
 
     /// Step 4, in microseconds: a quarter of the least round trip, or more where duplicates have shown that it does not do; a path that has never

@@ -143,6 +143,7 @@ impl Connection {
             }
             Phase::Loss if self.send.una >= self.recovery.high => {
                 self.congestion.leave_loss();
+                self.rack_recovered();
                 self.recovered();
                 self.grow(config, bytes, now);
             }
@@ -162,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// After a retransmission time-out (RFC 5681 3.1, RFC 6675 5.1): nothing of what was sent is known to be on its way.
+    /// After a retransmission time-out (RFC 5681 3.1, RFC 6675 5.1): only what was sent of late is known to be on its way (RFC 8985 6.3).
     pub(crate) fn lose_flight(&mut self, config: &Config, now: Instant) {
         let mss = u32::from(self.send.mss);
         let before = self.congestion.window;
@@ -176,9 +177,12 @@ impl Connection {
         }
         self.congestion.on_timeout(mss);
         self.announce_reduction();
-        self.give_up_flight(config);
-        if first && let Some(repair) = &mut self.recovery.repair {
-            repair.reduction = Reduction::default();
+        self.begin_again();
+        let deadline = self.rack_deadline(now);
+        let repair = self.repair(config);
+        repair.board.mark_timed_out(mss, deadline);
+        repair.reduction = Reduction::again();
+        if first {
             let undo = Undo::new(before, una, repair.board.ambiguous());
             self.recovery.undo = Some(Box::new(undo));
         }
@@ -194,16 +198,18 @@ impl Connection {
     pub(crate) fn lose_oversized(&mut self, config: &Config) {
         if self.send.in_flight() > 0 {
             self.recovery.undo = None;
-            self.give_up_flight(config);
+            self.begin_again();
+            let mss = u32::from(self.send.mss);
+            self.repair(config).board.mark_timed_out(mss, None);
         }
     }
 
-    fn give_up_flight(&mut self, config: &Config) {
+    /// The flight is to be repaired from its start.
+    fn begin_again(&mut self) {
         self.recovery.phase = Phase::Loss;
         self.recovery.tail = Tail::default();
         self.recovery.high = self.send.nxt;
         self.recovery.duplicates = 0;
-        self.repair(config).board.mark_all_lost();
     }
 
     /// Marks what must be lost by now; returns whether anything new is.

@@ -23,6 +23,14 @@ impl Reduction {
         }
     }
 
+    /// There was a time-out. What was sent of late may fill the window yet; the first segment is sent again all the same.
+    pub(crate) fn again() -> Reduction {
+        Reduction {
+            forced: true,
+            ..Reduction::default()
+        }
+    }
+
     /// Bytes left the sender, for the first time or again.
     pub(crate) fn on_sent(&mut self, len: u32) {
         self.sent = self.sent.saturating_add(len);

@@ -126,6 +126,27 @@ mod tests {
     }
 
     #[test]
+    fn rfc8985_6_2_the_least_round_trip_is_forgotten_after_minutes() {
+        let config = Config::default();
+        let mut rtt = after(&[10_000]);
+        // The path has become longer.
+        for minute in 1..=4 {
+            rtt.sample(&config, 90_000, Instant::from_millis(minute * 60_000));
+            assert_eq!(rtt.min_us(), 10_000);
+        }
+        rtt.sample(&config, 90_000, Instant::from_millis(6 * 60_000));
+        assert_eq!(rtt.min_us(), 90_000);
+    }
+
+    #[test]
+    fn rfc6298_4_a_steady_round_trip_leaves_the_variation_its_least() {
+        let rtt = after(&[100_000; 200]);
+        assert_eq!(rtt.srtt_us(), 100_000);
+        let least = Config::default().rto_min;
+        assert_eq!(rtt.rto(), Duration::from_millis(100) + least);
+    }
+
+    #[test]
     fn rfc6298_5_7_lost_syn() {
         let mut rtt = after(&[]);
         rtt.distrust_initial();

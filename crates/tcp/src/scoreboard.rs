@@ -283,7 +283,6 @@ impl Scoreboard {
     /// marked already. Returns the bytes newly lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
         let segment_end = self.start + u64::from(mss);
-        let index = self.index_of(segment_end);
         if self
             .runs
             .front()
@@ -291,40 +290,48 @@ impl Scoreboard {
         {
             return 0;
         }
-        if index < self.runs.len() && self.start_of(index) < segment_end {
-            let run = self.runs[index];
-            self.runs.insert(
-                index,
-                Run {
-                    end: segment_end,
-                    ..run
-                },
-            );
-        }
+        self.split(segment_end);
         self.lose_where(self.index_of(segment_end), |run| {
             run.marks & (mark::SACKED | mark::LOST) == 0
         })
     }
 
-    /// After a time-out all that is not selectively acknowledged is lost, what was sent again too (RFC 6675 5.1). If the
+    /// After a time-out the first bytes are lost, a segment of them, and of the others that are not selectively acknowledged those that were sent, for the
+    /// first time or again, no later than `deadline`, modulo 2^32 microseconds (RFC 8985 6.3); without one all of them (RFC 6675 5.1). If the
     /// first byte is marked as held by the peer although it was not acknowledged in all this time, the peer has gone back on its
     /// word, and no such mark counts (RFC 2018 8).
-    pub(crate) fn mark_all_lost(&mut self) {
+    pub(crate) fn mark_timed_out(&mut self, mss: u32, deadline: Option<u32>) {
         let reneged = self
             .runs
             .front()
             .is_some_and(|head| head.marks & mark::SACKED != 0);
+        let deadline = deadline.filter(|_| !reneged);
+        let head_end = self.start + u64::from(mss);
+        if deadline.is_some() {
+            self.split(head_end);
+        }
         (self.sacked, self.lost, self.resent) = (0, 0, 0);
         let mut start = self.start;
         for run in &mut self.runs {
             let len = (run.end - start) as u32;
+            let head = start < head_end;
             start = run.end;
             if run.marks & mark::SACKED != 0 && !reneged {
                 self.sacked += len;
-            } else {
+                continue;
+            }
+            if head || deadline.is_none_or(|deadline| run.at.wrapping_sub(deadline) as i32 <= 0) {
                 run.marks = mark::LOST | (run.marks & mark::AMBIGUOUS);
+            }
+            if run.marks & mark::LOST != 0 {
                 self.lost += len;
             }
+            if run.marks & mark::RESENT != 0 {
+                self.resent += len;
+            }
+        }
+        if !self.runs.is_empty() {
+            self.join(0);
         }
         self.resent_below = self.start;
     }
@@ -481,6 +488,15 @@ impl Scoreboard {
             index -= 1;
         }
         index
+    }
+
+    /// Makes a run end at `offset`, if that lies within the flight.
+    fn split(&mut self, offset: u64) {
+        let index = self.index_of(offset);
+        if index < self.runs.len() && self.start_of(index) < offset {
+            let run = self.runs[index];
+            self.runs.insert(index, Run { end: offset, ..run });
+        }
     }
 
     /// The run that contains `offset`.

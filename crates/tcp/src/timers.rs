@@ -41,9 +41,11 @@ pub(crate) struct Timers {
     pub(crate) purpose: Transmit,
     /// Time-outs, or window probes, since there was progress.
     pub(crate) backoff: u8,
+    /// How often the time-out has doubled since a round trip was measured: progress alone does not take that back (Karn's rule, RFC 6298 5).
+    pub(crate) doubled: u8,
     /// Keepalive probes since the peer was last heard.
     pub(crate) keepalive_probes: u8,
-    /// The tail of the flight has been probed since something was acknowledged: next comes the time-out (RFC 8985 7.3).
+    /// The tail of the flight has been probed since a round trip was measured: next comes the time-out (RFC 8985 7.3).
     pub(crate) probed: bool,
 }
 
@@ -56,6 +58,7 @@ impl Default for Timers {
             stalled_since: Instant::NEVER,
             purpose: Transmit::Timeout,
             backoff: 0,
+            doubled: 0,
             keepalive_probes: 0,
             probed: false,
         }
@@ -76,8 +79,14 @@ impl Timers {
     /// Something was acknowledged.
     pub(crate) fn progress(&mut self) {
         self.backoff = 0;
-        self.probed = false;
         self.stalled_since = Instant::NEVER;
+    }
+
+    /// A round trip was measured.
+    #[inline]
+    pub(crate) fn measured(&mut self) {
+        self.doubled = 0;
+        self.probed = false;
     }
 }
 
@@ -167,12 +176,12 @@ impl Connection {
 
     /// Starts the retransmission timer, backed off as far as it is; never beyond the end of the user's patience.
     pub(crate) fn arm_timeout(&mut self, config: &Config, now: Instant) {
-        let rto = if self.timers.backoff == 0 {
+        let rto = if self.timers.doubled == 0 {
             self.rtt.rto()
         } else {
             self.rtt
                 .rto()
-                .backed_off(u32::from(self.timers.backoff), config.rto_max)
+                .backed_off(u32::from(self.timers.doubled), config.rto_max)
         };
         self.timers.transmit = now + rto;
         self.timers.purpose = Transmit::Timeout;
@@ -236,6 +245,7 @@ impl Connection {
         self.suspect_path(config, now);
         self.lose_flight(config, now);
         self.timers.backoff = self.timers.backoff.saturating_add(1);
+        self.timers.doubled = self.timers.doubled.saturating_add(1);
         self.arm_timeout(config, now);
     }
 
@@ -259,6 +269,7 @@ impl Connection {
         }
         self.on_syn_lost();
         self.timers.backoff += 1;
+        self.timers.doubled = self.timers.backoff;
         self.pending |= Pending::SYN;
         self.counters.segments_retransmitted += 1;
         self.arm_timeout(config, now);

@@ -161,7 +161,10 @@ impl Controller for Cubic {
         ((u64::from(flight) * 7 / 10) as u32).max(2 * mss)
     }
 
-    fn on_timeout(&mut self) {}
+    /// RFC 9438 4.8: the next curve begins at its own top, wherever slow start leads.
+    fn on_timeout(&mut self) {
+        self.peak = 0;
+    }
 
     /// RFC 9438 4.9.2: the window is back where it was, and so is the top of the curve.
     fn on_undone(&mut self, window: &Window) {
@@ -269,6 +272,19 @@ mod tests {
         let after = run(&mut cubic, &mut window, 9_100, 91);
         assert!(after[20] < 1_010_000, "{}", after[20]);
         assert!(after[90] > 1_250_000, "{}", after[90]);
+    }
+
+    #[test]
+    fn rfc9438_4_8_after_a_time_out_the_curve_begins_at_its_top() {
+        let (mut cubic, mut window) = reduced(1_000_000);
+        cubic.on_timeout();
+        // Slow start has led back to the threshold. K is 0: nothing draws the window towards what it once was.
+        let windows = run(&mut cubic, &mut window, 0, 31);
+        assert_eq!(windows[0], 700_000);
+        assert!(windows[30] < 720_000, "{}", windows[30]);
+        // Where there was no time-out it does.
+        let (mut cubic, mut window) = reduced(1_000_000);
+        assert!(run(&mut cubic, &mut window, 0, 31)[30] > 880_000);
     }
 
     #[test]

@@ -21,6 +21,7 @@ impl Connection {
         if let Some(sent) = self.recovery.log.acked(self.send.una) {
             rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
             self.rtt.sample(config, rtt_us, now);
+            self.timers.measured();
         }
         let mss = u32::from(self.send.mss);
         let (una, nxt) = (self.send.una, self.send.nxt);
@@ -150,6 +151,7 @@ impl Connection {
             Some((sent, _, _)) if !delivered.ambiguous => {
                 self.rtt
                     .sample(config, (now.as_micros() as u32).wrapping_sub(sent), now);
+                self.timers.measured();
             }
             Some(_) if self.features.contains(Features::TIMESTAMPS) => {
                 let echo = echo.map_or(0, |timestamps| timestamps.echo);
@@ -157,6 +159,7 @@ impl Connection {
                 // An echo from long before the time-out shows that an acknowledgement was lost, not how long the way is.
                 if echo != 0 && u64::from(sample_ms) <= 2 * self.rtt.rto().as_millis() {
                     self.rtt.sample(config, sample_ms.max(1) * 1_000, now);
+                    self.timers.measured();
                 }
             }
             _ => {}

@@ -61,11 +61,11 @@ fn rfc6675_5_lost_bytes_are_sent_again_once_and_in_order() {
 fn rfc2018_8_time_out_forgets_marks_of_a_peer_that_reneged() {
     let mut honest = board(0, 1_000);
     honest.sack(500..600, u64::MAX);
-    honest.mark_all_lost();
+    honest.mark_timed_out(100, Some(5));
     assert_eq!((honest.lost(), honest.sacked()), (900, 100));
     let mut reneging = board(0, 1_000);
     reneging.sack(0..600, u64::MAX);
-    reneging.mark_all_lost();
+    reneging.mark_timed_out(100, Some(5));
     assert_eq!((reneging.lost(), reneging.sacked()), (1_000, 0));
 }
 
@@ -99,6 +99,27 @@ fn rfc8985_6_2_lost_by_age() {
     let (lost, _) = board.mark_lost_by_age(50, 500, 45);
     assert_eq!(lost, 200);
     assert_eq!(board.next_lost(), Some(0..100));
+}
+
+#[test]
+fn rfc8985_6_3_what_was_sent_of_late_is_not_lost_by_a_time_out() {
+    let mut board = board(0, 300);
+    board.sent(400, 20);
+    board.sent(500, 30);
+    board.sack(300..310, u64::MAX);
+    // All was sent of late but for the first 300 bytes.
+    board.mark_timed_out(100, Some(19));
+    assert_eq!((board.lost(), board.sacked()), (300, 10));
+    // The first segment is lost whenever it was sent, and no more of its run than that.
+    board.mark_timed_out(100, Some(4));
+    assert_eq!((board.lost(), board.next_lost()), (300, Some(0..300)));
+    let mut late = self::board(0, 300);
+    late.mark_timed_out(100, Some(4));
+    assert_eq!((late.lost(), late.next_lost()), (100, Some(0..100)));
+    // What was sent again since is in the network.
+    late.resend(0..100, 40);
+    late.mark_timed_out(50, Some(30));
+    assert_eq!((late.lost(), late.resent()), (300, 50));
 }
 
 /// The marks of one byte.
@@ -197,7 +218,7 @@ proptest! {
                     }
                 }
                 Step::Timeout => {
-                    board.mark_all_lost();
+                    board.mark_timed_out(MSS as u32, None);
                     let reneged = una < nxt && bytes[una].sacked;
                     for byte in &mut bytes[una..] {
                         let sacked = byte.sacked && !reneged;

@@ -49,6 +49,44 @@ fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
 }
 
 #[test]
+fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
+    let mut script = flight(Script::with(NODELAY), 8);
+    // The path reorders, and was once waited for in vain.
+    script.inject(". 1:1(0) ack 1 sack 1001:2001");
+    script.inject(". 1:1(0) ack 2001");
+    script.inject(". 1:1(0) ack 8001 sack 1:1001");
+    let mut acked = 8_001;
+    let mut waits = Vec::new();
+    for _ in 0..18 {
+        // Two segments are what the losses leave of the window.
+        script = flight(script, 2);
+        let (next, end) = (acked + 1_000, acked + 2_000);
+        script.inject(&format!(". 1:1(0) ack {acked} sack {next}:{end}"));
+        script.silent();
+        waits.push(script.tick().as_micros());
+        script.expect(&format!(". {acked}:{next}(1000) ack 1"));
+        script.pass(Duration::from_millis(10));
+        script.inject(&format!(". 1:1(0) ack {end}"));
+        acked = end;
+    }
+    assert_eq!(waits[..16], [5_000; 16], "{waits:?}");
+    assert_eq!(waits[16..], [2_500; 2], "{waits:?}");
+}
+
+#[test]
+fn rfc8985_6_2_an_acknowledgement_that_came_too_soon_tells_no_time() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.inject(". 1:1(0) ack 1 sack 1001:5001");
+    script.expect(". 1:1001(1000) ack 1");
+    // A round trip takes 10 ms: what was received is the first, which had been late. Nothing that was sent before the second is late for it.
+    script.pass(Duration::from_millis(2));
+    script.inject(". 1:1(0) ack 5001");
+    let info = script.connection.info(script.now);
+    assert_eq!((info.lost, info.phase), (0, Phase::Recovery));
+    script.silent();
+}
+
+#[test]
 fn rfc8985_7_2_nothing_is_probed_during_recovery() {
     let mut script = flight(Script::with(NODELAY), 10);
     script.inject(". 1:1(0) ack 1 sack 1001:6001");

@@ -3,6 +3,7 @@
 use millrace_tcp::{Algorithm, Duration, Info, Phase, Settings};
 
 use crate::support::Script;
+use crate::support::script::plain;
 
 const NODELAY: Settings = Settings {
     nodelay: true,
@@ -116,6 +117,19 @@ fn rfc6675_5_1_after_a_time_out_no_recovery_begins_before_its_end() {
 }
 
 #[test]
+fn rfc6675_5_reports_outlive_the_recovery_they_came_in() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.write(20_000);
+    script.inject(". 1:1(0) ack 1 sack 1001:5001");
+    script.inject(". 1:1(0) ack 1 sack 1001:10001");
+    let sent = script.drain().join("\n");
+    assert!(sent.contains("12001:13001(1000)"), "{sent}");
+    script.inject(". 1:1(0) ack 1 sack 12001:13001 1001:10001");
+    script.inject(". 1:1(0) ack 10001");
+    assert_eq!(info(&script).sacked, 1_000);
+}
+
+#[test]
 fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
     let mut script = Script::with(NODELAY);
     let cubic = Settings {
@@ -188,6 +202,118 @@ fn rfc8985_7_4_2_a_probe_that_came_twice_repaired_nothing() {
         assert_eq!(info(&script).ssthresh, u32::MAX);
         assert_eq!(info(&script).phase, Phase::Open);
     }
+}
+
+#[test]
+fn rfc8985_7_3_nothing_is_probed_again_before_a_round_trip_was_measured() {
+    // The peer has received the tail twice. Which of the two was acknowledged nobody knows.
+    let mut script = probed();
+    script.inject(". 1:1(0) ack 4001 sack 3001:4001");
+    let mut script = flight(script, 4);
+    script.tick();
+    assert_eq!(info(&script).timeouts, 1, "and not a probe");
+    // Where something has been measured since, the tail is probed again.
+    let mut script = probed();
+    script.inject(". 1:1(0) ack 4001 sack 3001:4001");
+    let mut script = flight(script, 4);
+    script.inject(". 1:1(0) ack 8001");
+    let mut script = flight(script, 4);
+    script.tick();
+    script.expect("P. 11001:12001(1000) ack 1");
+    assert_eq!(info(&script).timeouts, 0);
+}
+
+#[test]
+fn rfc8985_6_3_what_was_sent_just_before_a_time_out_is_not_sent_again() {
+    let mut script = flight(Script::with(NODELAY), 1);
+    let rto_us = u64::from(info(&script).rto_us);
+    script.pass(Duration::from_micros(rto_us - 10_000 - 5_000));
+    script.write(2_000);
+    assert_eq!(script.drain().len(), 2);
+    time_out(&mut script);
+    assert_eq!(info(&script).lost, 1_000);
+    // However full the window is, the first goes again; and it alone.
+    script.expect(". 1:1001(1000) ack 1");
+    script.silent();
+    // It had only been late.
+    script.pass(Duration::from_millis(2));
+    script.inject(". 1:1(0) ack 1001");
+    script.silent();
+    // When they have waited for a time-out of their own they are lost as well.
+    time_out(&mut script);
+    assert_eq!(info(&script).timeouts, 2);
+    script.expect(". 1001:2001(1000) ack 1");
+    script.pass(Duration::from_millis(10));
+    script.inject(". 1:1(0) ack 2001");
+    script.expect("P. 2001:3001(1000) ack 1");
+}
+
+#[test]
+fn rfc6298_5_a_segment_waits_for_a_time_out_since_it_was_last_sent() {
+    let mut script = flight(Script::with(NODELAY), 10);
+    script.write(20_000);
+    script.inject(". 1:1(0) ack 1 sack 1001:5001");
+    script.expect(". 1:1001(1000) ack 1");
+    script.drain();
+    // That is lost too, which later segments tell.
+    let mut sent_at = None;
+    for i in 0..6i64 {
+        script.pass(Duration::from_millis(3));
+        script.inject(&format!(". 1:1(0) ack 1 sack 1001:{}", 6_001 + 1_000 * i));
+        for segment in script.drain() {
+            if segment.contains(" 1:1001") {
+                sent_at = Some(script.now);
+            }
+        }
+    }
+    let sent_at = sent_at.expect("sent a third time");
+    time_out(&mut script);
+    assert_eq!(
+        (script.now - sent_at).as_micros(),
+        u64::from(info(&script).rto_us)
+    );
+}
+
+#[test]
+fn rfc6298_5_7_after_a_lost_syn_data_waits_for_three_seconds() {
+    for (lost, waits_ms) in [(false, 210), (true, 3_000)] {
+        let mut script = Script::connecting(plain(), NODELAY);
+        script.expect("S 0:0(0)");
+        if lost {
+            script.tick();
+            script.expect("S 0:0(0)");
+        }
+        script.pass(Duration::from_millis(10));
+        script.inject("S. 0:0(0) ack 1 mss 1000");
+        script.expect(". 1:1(0) ack 1");
+        script.write(100);
+        script.expect("P. 1:101(100) ack 1");
+        assert_eq!(script.tick().as_millis(), waits_ms, "{lost}");
+    }
+}
+
+#[test]
+fn rfc6298_5_a_time_out_stays_doubled_until_a_round_trip_is_measured() {
+    let mut script = flight(Script::with(NODELAY), 1);
+    let rto = Duration::from_micros(u64::from(info(&script).rto_us));
+    for _ in 0..3 {
+        time_out(&mut script);
+        script.expect("P. 1:1001(1000) ack 1");
+    }
+    // Which of the four was received nobody knows: the path may be as slow as that.
+    script.inject(". 1:1(0) ack 1001");
+    assert_eq!(info(&script).backoff, 0);
+    script.write(1_000);
+    script.expect("P. 1001:2001(1000) ack 1");
+    let waits = script.connection.deadline().expect("a timer runs") - script.now;
+    assert_eq!(waits.as_micros(), 8 * rto.as_micros());
+    // This was sent once. It tells.
+    script.pass(Duration::from_millis(10));
+    script.inject(". 1:1(0) ack 2001");
+    script.write(1_000);
+    script.drain();
+    let waits = script.connection.deadline().expect("a timer runs") - script.now;
+    assert!(waits <= rto, "{waits:?}");
 }
 
 #[test]

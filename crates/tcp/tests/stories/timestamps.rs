@@ -219,6 +219,31 @@ fn rfc7323_3_2_timestamps_that_were_not_agreed_on_are_ignored() {
 }
 
 #[test]
+fn rfc7323_4_3_what_fills_a_gap_is_echoed_and_what_lies_beyond_is_not() {
+    let mut script = Script::with_timestamps();
+    let echoed = |script: &mut Script| {
+        let ack = script.poll().expect("an acknowledgement");
+        ack.options.timestamps.expect("stamped").echo - PEER_CLOCK
+    };
+    script.inject(&format!(". 1:101(100) ack 1 ts {}:0", PEER_CLOCK + 20));
+    script.pass(Duration::from_millis(50));
+    assert_eq!(echoed(&mut script), 20);
+    script.inject(&format!(". 201:301(100) ack 1 ts {}:0", PEER_CLOCK + 30));
+    assert_eq!(echoed(&mut script), 20);
+    script.inject(&format!(". 101:201(100) ack 1 ts {}:0", PEER_CLOCK + 40));
+    assert_eq!(echoed(&mut script), 40);
+}
+
+#[test]
+fn rfc7323_5_3_a_timestamp_is_judged_when_its_segment_arrives() {
+    let mut script = Script::with_timestamps();
+    // It waits for what was sent again, later, and so has a later timestamp.
+    script.inject(&format!("P. 101:201(100) ack 1 ts {}:0", PEER_CLOCK + 20));
+    script.inject(&format!(". 1:101(100) ack 1 ts {}:0", PEER_CLOCK + 900));
+    assert_eq!(script.connection.received(), 200);
+}
+
+#[test]
 fn rfc7323_5_2_a_reset_is_not_judged_by_its_timestamp() {
     let mut script = Script::with_timestamps();
     script.inject("P. 1:101(100) ack 1");
