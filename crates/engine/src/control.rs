@@ -730,6 +730,7 @@ impl Control {
             "version": env!("CARGO_PKG_VERSION"),
             "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
             "addresses": self.serving.own,
+            "mtu": self.serving.mtu,
             "loopback": self.loopback,
             "topology": if self.workers.io.is_empty() { "rtc" } else { "pipeline" },
             "io_threads": self.workers.io_json(),

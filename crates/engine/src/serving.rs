@@ -15,7 +15,7 @@ use crate::config::{self, Config};
 pub struct Serving {
     loopback: bool,
     pub(crate) own: Vec<IpAddr>,
-    mtu: u16,
+    pub(crate) mtu: u16,
     device_index: u32,
     routes: Vec<Route>,
     /// [`Header::default_router`], as the worker that keeps it last saw it.

@@ -411,6 +411,12 @@ impl Link {
             .first()
             .expect("at least one queue was asked for")
             .capabilities();
+        if mtu > capabilities.mtu {
+            let most = capabilities.mtu;
+            eprintln!(
+                "millrace: packets on {device} are of {most} bytes at most, its MTU, not of the {mtu} of --mtu; for these: `ip link set dev {device} mtu {mtu}`, and start the engine anew"
+            );
+        }
         let mtu = mtu.min(capabilities.mtu);
         Link {
             device: Some(device),

@@ -14,6 +14,10 @@ const DRIVER_INFO_WORDS: usize = 49;
 const CHANNELS: u32 = 0x3c;
 const CHANNELS_WORDS: usize = 9;
 
+/// `ETHTOOL_GFLAGS`, and of its answer `ETH_FLAG_RXVLAN`.
+const FLAGS: u32 = 0x25;
+const TAKES_TAGS: u32 = 1 << 8;
+
 /// The name of the driver of a device.
 ///
 /// # Errors
@@ -37,6 +41,21 @@ pub fn queues(name: &str) -> u16 {
         Ok(()) => u16::try_from(receive + combined).unwrap_or(u16::MAX).max(1),
         Err(_) => 1,
     }
+}
+
+/// Whether a device takes the tags of virtual LANs off what it receives, so that an XDP program sees none, while the kernel has devices of such LANs on it.
+pub(crate) fn hides_tags(name: &str) -> bool {
+    let mut answer = [FLAGS, 0];
+    let asked = socket().and_then(|socket| ask_driver(socket.as_fd(), name, &mut answer));
+    // The file is there when anybody has such a device.
+    let lans = std::fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default();
+    asked.is_ok() && answer[1] & TAKES_TAGS != 0 && has_lans(&lans, name)
+}
+
+/// Whether one of the lines `eth0.7 | 7 | eth0` is of a LAN on this device.
+fn has_lans(listed: &str, name: &str) -> bool {
+    let on = |line: &str| line.rsplit('|').next().map(str::trim) == Some(name);
+    listed.lines().skip(2).any(on)
 }
 
 /// The link-layer address of a device.
@@ -94,4 +113,16 @@ fn socket() -> io::Result<OwnedFd> {
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_lans_are_on_the_device_that_the_kernel_lists() {
+        let listed = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\neth0.7         | 7  | eth0\n";
+        assert!(has_lans(listed, "eth0"));
+        assert!(!has_lans(listed, "eth0.7") && !has_lans(listed, "eth1") && !has_lans("", "eth0"));
+    }
 }

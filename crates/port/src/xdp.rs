@@ -236,6 +236,12 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
     let mut notes = Vec::new();
     let mut program = Program::load(name, &ours, pieces)?;
     let generic = attach(&mut program, config, &found, &mut notes)?;
+    if device::hides_tags(name) && !matches!(ours, Ours::Everything) {
+        notes.push(format!(
+            "{name} takes the tags of virtual LANs off what it receives before the XDP program sees it, so that packets of the LANs on it could be taken for the engine's: \
+             `ethtool -K {name} rxvlan off`"
+        ));
+    }
     let is_local = device::driver(name).is_ok_and(|driver| driver == "veth");
     let sockets = open_sockets(config, &found, queues, generic, &mut notes)?;
     for (queue, socket) in (0..).zip(&sockets) {

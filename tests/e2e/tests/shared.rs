@@ -21,6 +21,7 @@ over_xdp!(
     the_kernels_routes_are_taken,
     killing_the_engine_gives_everything_back,
     what_the_kernel_does_not_have_is_said,
+    an_mtu_above_the_devices_is_lowered_and_that_is_said,
 );
 
 const LINK: &str = "xdp:veth0,address=shared";
@@ -282,5 +283,20 @@ fn what_the_kernel_does_not_have_is_said(world: &World) -> Result<()> {
     world.subject_namespace().ip("addr flush dev veth0")?;
     let said = refused(&[])?;
     ensure!(said.contains("ip addr add"), "{said}");
+    Ok(())
+}
+
+fn an_mtu_above_the_devices_is_lowered_and_that_is_said(world: &World) -> Result<()> {
+    let said = |mtu: &str| -> Result<String> {
+        let words = ["run", "--link", LINK, "--mtu", mtu, "--", "true"];
+        let run = world.start_on_subject(world.millrace(&words))?;
+        Ok(run.wait(seconds(15))?.success()?.error_text())
+    };
+    let text = said("1500")?;
+    ensure!(!text.contains("at most"), "{text}");
+    let text = said("9000")?;
+    let larger = "packets on veth0 are of 1500 bytes at most, its MTU, not of the 9000 of --mtu";
+    ensure!(text.contains(larger), "{text}");
+    ensure!(text.contains("ip link set dev veth0 mtu 9000"), "{text}");
     Ok(())
 }
