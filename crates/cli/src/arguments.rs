@@ -108,8 +108,8 @@ pub struct LinkArguments {
     /// Cores of the I/O threads, then of the shards, a thread each, then of the program, as in `0-3,6` [default: any, each its own if there are enough]
     #[arg(long, value_name = "LIST", value_parser = Cores::parse)]
     pub cores: Option<Cores>,
-    /// Who owns the device's queues: the shards (`rtc`, run to completion), I/O threads (`pipeline`), or, as a rule, the shards, and I/O threads if the device has fewer
-    /// queues than there are shards (`auto`)
+    /// Who owns the device's queues: the shards (`rtc`, run to completion), I/O threads (`pipeline`), some shards and I/O threads for the others (`mixed`), or, as a rule, the
+    /// shards, and I/O threads if the device has fewer queues than there are shards (`auto`)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = topology)]
     pub topology: Topology,
     /// In what order a shard serves the I/O threads' queues: `round-robin`, `strict` (the first always first), `weighted:W,...`, or `least-loaded` (as many bytes of each)
@@ -269,7 +269,8 @@ fn topology(text: &str) -> Result<Topology, String> {
         "auto" => Ok(Topology::Auto),
         "rtc" => Ok(Topology::RunToCompletion),
         "pipeline" => Ok(Topology::Pipeline),
-        _ => Err("one of auto, rtc, pipeline".into()),
+        "mixed" => Ok(Topology::Mixed),
+        _ => Err("one of auto, rtc, pipeline, mixed".into()),
     }
 }
 

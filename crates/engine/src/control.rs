@@ -732,9 +732,9 @@ impl Control {
             "addresses": self.serving.own,
             "mtu": self.serving.mtu,
             "loopback": self.loopback,
-            "topology": if self.workers.io.is_empty() { "rtc" } else { "pipeline" },
+            "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
-            "buckets": (!self.workers.io.is_empty()).then(|| self.scale.json(&self.workers)),
+            "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
             "shards": shards,
         });
         Ok(description.to_string())

@@ -305,6 +305,80 @@ impl Port for Queues {
     }
 }
 
+/// A shard's own queues of the device, by which it sends, and what comes for it by those of I/O threads.
+pub(crate) struct Both {
+    pub(crate) port: Box<dyn Port + Send>,
+    pub(crate) queues: Queues,
+    /// Whose turn it is, and for how many frames more: neither waits as long as the other has some.
+    from_queues: bool,
+    left: u32,
+}
+
+/// Frames in a row from one of two sources.
+const TURN: u32 = 32;
+
+impl Both {
+    pub(crate) fn new(port: Box<dyn Port + Send>, queues: Queues) -> Both {
+        Both {
+            port,
+            queues,
+            from_queues: false,
+            left: TURN,
+        }
+    }
+
+    fn next_turn(&mut self) {
+        self.from_queues = !self.from_queues;
+        self.left = TURN;
+    }
+
+    fn take(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        match self.from_queues {
+            true => self.queues.receive(buffer),
+            false => self.port.receive(buffer),
+        }
+    }
+}
+
+impl Port for Both {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        if self.left == 0 {
+            self.next_turn();
+        }
+        self.left -= 1;
+        if let Some(meta) = self.take(buffer)? {
+            return Ok(Some(meta));
+        }
+        self.next_turn();
+        self.take(buffer)
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        self.port.send(head, payload, offload)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.port.flush()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.port.descriptor()
+    }
+
+    fn gives_segments(&self) -> bool {
+        self.port.gives_segments()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
+    fn counters(&self) -> Counters {
+        // What the device counts; frames are counted where they are taken in.
+        self.port.counters()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

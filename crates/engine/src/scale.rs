@@ -59,10 +59,10 @@ impl Scale {
         self.serving
     }
 
-    /// Has the first `count` shards serve. Returns how many buckets have moved, or an errno: [`libc::ENOTSUP`] without I/O threads, [`libc::EINVAL`] when there are not so
+    /// Has the first `count` shards serve. Returns how many buckets have moved, or an errno: [`libc::ENOTSUP`] where shards own queues, [`libc::EINVAL`] when there are not so
     /// many shards, [`libc::EBUSY`] when the last time did not end.
     pub(crate) fn to(&mut self, count: u16, workers: &Workers) -> Result<usize, i32> {
-        if workers.io.is_empty() {
+        if !workers.can_move_flows() {
             return Err(libc::ENOTSUP);
         }
         if count == 0 || u32::from(count) > workers.len() {

@@ -21,7 +21,7 @@ use crate::control::Control;
 use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::kernels::Kernels;
 use crate::memory::Arenas;
-use crate::queues::{Queues, Sleeper};
+use crate::queues::{Both, Queues, Sleeper};
 use crate::reach::Reach;
 use crate::scale::Scale;
 use crate::serving::{Serving, device_index};
@@ -115,8 +115,12 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let policies = (config.io_schedule.parse()?, config.shard_schedule.parse()?);
     let plan = topology::of(config)?;
     let io_threads = plan.io.len() as u16;
-    let ports = if io_threads > 0 { io_threads } else { shards };
-    let link = Link::open(config, ports)?;
+    let ports = if io_threads > 0 {
+        plan.owners + io_threads
+    } else {
+        shards
+    };
+    let mut link = Link::open(config, ports)?;
     for note in &plan.notes {
         eprintln!("millrace: {note}");
     }
@@ -132,7 +136,11 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let default_router = Arc::<AtomicU32>::default();
     let (mut wires, io) = match io_threads {
         0 => (link.ports.into_iter().map(Wire::Port).collect(), Vec::new()),
-        _ => pipeline(link.ports, &doorbells, &hash, &groups, &policies)?,
+        _ => {
+            let rest = link.ports.split_off(plan.owners.into());
+            let (wires, io) = pipeline(rest, &doorbells, &hash, &groups, &policies)?;
+            (with_own(wires, link.ports), io)
+        }
     };
     wires.reverse();
     let mut workers = Vec::new();
@@ -191,6 +199,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let workers = Workers {
         shards: workers,
         io,
+        owners: plan.owners,
     };
     let serving = Serving::new(config, link.mtu, index, default_router);
     let scale = Scale::new(config.shards, groups, config.balance);
@@ -264,6 +273,19 @@ fn pipeline(
         orders: Arc::default(),
     });
     Ok((wires, io.collect()))
+}
+
+/// The first wires with ports of their own, as many as there are.
+fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
+    let mut ports = ports.into_iter();
+    let with_own = |wire| match wire {
+        Wire::Queues(queues) => match ports.next() {
+            Some(port) => Wire::Both(Box::new(Both::new(port, *queues))),
+            None => Wire::Queues(queues),
+        },
+        other => other,
+    };
+    wires.into_iter().map(with_own).collect()
 }
 
 /// Starts the I/O threads, each on its core.

@@ -19,6 +19,8 @@ pub enum Topology {
     RunToCompletion,
     /// I/O threads, which give the shards their frames through virtual queues.
     Pipeline,
+    /// Some shards have a queue each, as far as there are queues that I/O threads do not own; the others have I/O threads.
+    Mixed,
 }
 
 /// Why there cannot be such threads.
@@ -34,14 +36,19 @@ pub enum Error {
     IoThreads(u16),
     /// Buckets that I/O threads steer by move, and there are no such threads.
     #[error(
-        "--shards-max is for a pipeline, where I/O threads say which shard a new flow goes to: it needs a --link, and no --topology rtc"
+        "--shards-max is for a pipeline, where I/O threads say which shard a new flow goes to: it needs a --link, and neither --topology rtc nor mixed"
     )]
     NoRoom,
     /// Likewise.
     #[error(
-        "--balance is for a pipeline, where I/O threads say which shard a flow goes to: it needs a --link, and no --topology rtc"
+        "--balance is for a pipeline, where I/O threads say which shard a flow goes to: it needs a --link, and neither --topology rtc nor mixed"
     )]
     NoBalance,
+    /// Shards of both kinds were asked for.
+    #[error(
+        "--topology mixed takes two --shards at least, one with a queue of the device and one without, and a device with more queues than I/O threads ({0}): take --topology auto"
+    )]
+    NotMixed(u16),
     /// Nothing to own.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
@@ -108,6 +115,8 @@ struct Machine<'a> {
 pub(crate) struct Plan {
     /// A core for each I/O thread; empty: the shards own the queues.
     pub(crate) io: Vec<Option<usize>>,
+    /// How many shards, of the first, own queues beside these.
+    pub(crate) owners: u16,
     /// A core for each shard.
     pub(crate) shards: Vec<Option<usize>>,
     /// What a person should know.
@@ -191,10 +200,20 @@ fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
     };
     let (io, shards) = cores.split_at(io.into());
     Ok(Plan {
+        owners: owners(asked, machine, io.len() as u16),
         io: io.to_vec(),
         shards: shards.to_vec(),
         notes,
     })
+}
+
+/// How many shards own queues beside so many I/O threads: all but one, or as many as there are queues left.
+fn owners(asked: Asked<'_>, machine: Machine<'_>, io_threads: u16) -> u16 {
+    let left = machine.queues.unwrap_or(0).saturating_sub(io_threads);
+    match asked.topology {
+        Topology::Mixed => left.min(asked.shards - 1),
+        _ => 0,
+    }
 }
 
 /// How many I/O threads there are to be; none when the shards do their work.
@@ -209,15 +228,17 @@ fn io_threads(
         return Err(Error::IoThreads(wanted));
     }
     let wanted = match (asked.topology, asked.io_threads, machine.queues) {
-        (Topology::RunToCompletion, ..) | (_, _, None) if asked.more > 0 => {
+        (Topology::RunToCompletion | Topology::Mixed, ..) | (_, _, None) if asked.more > 0 => {
             return Err(Error::NoRoom);
         }
-        (Topology::RunToCompletion, ..) | (_, _, None) if asked.balance => {
+        (Topology::RunToCompletion | Topology::Mixed, ..) | (_, _, None) if asked.balance => {
             return Err(Error::NoBalance);
         }
         (Topology::RunToCompletion, Some(_), _) => return Err(Error::NoPipeline),
         (Topology::RunToCompletion, None, _) => return Ok(0),
-        (Topology::Pipeline, _, None) | (_, Some(_), None) => return Err(Error::NoLink),
+        (Topology::Pipeline | Topology::Mixed, _, None) | (_, Some(_), None) => {
+            return Err(Error::NoLink);
+        }
         (Topology::Auto, None, None) => return Ok(0),
         (Topology::Auto, None, Some(_)) if asked.more > 0 || asked.balance => 1,
         (Topology::Auto, None, Some(queues)) if queues >= asked.shards => return Ok(0),
@@ -237,6 +258,11 @@ fn io_threads(
             io_threads: wanted,
             queues,
         }),
+        Some(queues)
+            if asked.topology == Topology::Mixed && (queues == wanted || asked.shards < 2) =>
+        {
+            Err(Error::NotMixed(wanted))
+        }
         _ => Ok(wanted),
     }
 }
@@ -346,6 +372,47 @@ mod tests {
             Ok((1, 4, 2)),
             "and that it has too few cores"
         );
+    }
+
+    #[test]
+    fn shards_of_a_mixed_engine_own_the_queues_that_are_left() {
+        use Topology::{Auto, Mixed, Pipeline};
+        let owners = |asked, queues| {
+            let machine = Machine {
+                queues,
+                cores: &[0, 1, 2, 3],
+            };
+            plan(asked, machine).map(|plan| (plan.io.len(), plan.owners, plan.shards.len()))
+        };
+        for (shards, io_threads, queues, expected) in [
+            (2, None, MANY, (1, 1, 2)),
+            (3, None, Some(2), (1, 1, 3)),
+            (3, None, Some(8), (1, 2, 3)),
+            (4, Some(2), Some(3), (2, 1, 4)),
+            (4, Some(2), Some(4), (2, 2, 4)),
+        ] {
+            let asked = asked(Mixed, shards, io_threads);
+            assert_eq!(owners(asked, queues), Ok(expected), "{asked:?} {queues:?}");
+        }
+        for topology in [Auto, Pipeline] {
+            let (_, owners, _) = owners(asked(topology, 3, None), Some(2)).unwrap();
+            assert_eq!(owners, 0, "{topology:?}");
+        }
+        let refused = |io_threads| Err(Error::NotMixed(io_threads));
+        assert_eq!(owners(asked(Mixed, 3, None), Some(1)), refused(1));
+        assert_eq!(owners(asked(Mixed, 3, Some(2)), Some(2)), refused(2));
+        assert_eq!(owners(asked(Mixed, 1, None), Some(2)), refused(1));
+        assert_eq!(owners(asked(Mixed, 2, None), None), Err(Error::NoLink));
+        let more = Asked {
+            more: 1,
+            ..asked(Mixed, 2, None)
+        };
+        assert_eq!(owners(more, MANY), Err(Error::NoRoom));
+        let balanced = Asked {
+            balance: true,
+            ..asked(Mixed, 2, None)
+        };
+        assert_eq!(owners(balanced, MANY), Err(Error::NoBalance));
     }
 
     #[test]

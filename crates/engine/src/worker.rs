@@ -30,7 +30,7 @@ use crate::memory::Arenas;
 use crate::moving::Moving;
 use crate::peers::Peers;
 use crate::program::Program;
-use crate::queues::Queues;
+use crate::queues::{Both, Queues};
 use crate::reach::Reach;
 
 /// Frames taken from the port in one round.
@@ -104,6 +104,8 @@ pub(crate) enum Wire {
     Port(Box<dyn Port + Send>),
     /// Virtual queues, from and to I/O threads.
     Queues(Box<Queues>),
+    /// Both: virtual queues from I/O threads alone.
+    Both(Box<Both>),
 }
 
 impl Wire {
@@ -111,6 +113,7 @@ impl Wire {
         match self {
             Wire::Port(port) => port.as_ref(),
             Wire::Queues(queues) => queues.as_ref(),
+            Wire::Both(both) => both.as_ref(),
         }
     }
 
@@ -118,6 +121,25 @@ impl Wire {
         match self {
             Wire::Port(port) => port.as_mut(),
             Wire::Queues(queues) => queues.as_mut(),
+            Wire::Both(both) => both.as_mut(),
+        }
+    }
+
+    /// The virtual queues, if there are any.
+    fn queues(&self) -> Option<&Queues> {
+        match self {
+            Wire::Port(_) => None,
+            Wire::Queues(queues) => Some(queues),
+            Wire::Both(both) => Some(&both.queues),
+        }
+    }
+
+    /// Whether anything has come by virtual queues.
+    fn look(&mut self) -> bool {
+        match self {
+            Wire::Port(_) => false,
+            Wire::Queues(queues) => queues.look(),
+            Wire::Both(both) => both.queues.look(),
         }
     }
 }
@@ -318,8 +340,10 @@ impl Worker {
 
     /// Takes a burst of frames.
     fn receive(&mut self) -> usize {
-        if let Some(Wire::Queues(queues)) = &mut self.wire {
-            self.readable = queues.look();
+        match &mut self.wire {
+            Some(Wire::Queues(queues)) => self.readable = queues.look(),
+            Some(Wire::Both(both)) => self.readable |= both.queues.look(),
+            _ => {}
         }
         if !self.readable || self.lost {
             return 0;
@@ -327,7 +351,7 @@ impl Worker {
         match &self.wire {
             None => 0,
             Some(_) if self.train.is_some() => self.receive_segments(),
-            Some(Wire::Port(_)) => self.receive_frames(),
+            Some(Wire::Port(_) | Wire::Both(_)) => self.receive_frames(),
             Some(Wire::Queues(_)) => self.receive_queued(),
         }
     }
@@ -354,9 +378,10 @@ impl Worker {
 
     /// From queues of its own.
     fn receive_frames(&mut self) -> usize {
-        let Some(Wire::Port(port)) = &mut self.wire else {
+        let Some(wire) = &mut self.wire else {
             return 0;
         };
+        let port = wire.port_mut();
         for count in 0..RECEIVE_BURST {
             match port.receive(&mut self.buffer) {
                 Ok(Some(meta)) => {
@@ -444,9 +469,7 @@ impl Worker {
     fn lose_link(&mut self, error: &io::Error) {
         self.lost = true;
         self.counters.links_lost += 1;
-        if let Some(Wire::Port(port)) = &self.wire
-            && let Some(descriptor) = port.descriptor()
-        {
+        if let Some(descriptor) = self.wire.as_ref().and_then(|wire| wire.port().descriptor()) {
             // If the kernel has taken it out already, all is well.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
@@ -541,10 +564,7 @@ impl Worker {
     /// The contexts that have something, seen from the flags alone.
     fn pending(&mut self) -> bool {
         self.peers.as_mut().is_some_and(|peers| peers.pending())
-            || match &mut self.wire {
-                Some(Wire::Queues(queues)) => queues.look(),
-                _ => false,
-            }
+            || self.wire.as_mut().is_some_and(Wire::look)
             || self.programs.iter().flatten().any(|program| {
                 program.contexts.iter().any(|entry| {
                     program
@@ -560,7 +580,7 @@ impl Worker {
         if let Some(peers) = &self.peers {
             peers.sleeps(wakefulness != layout::AWAKE);
         }
-        if let Some(Wire::Queues(queues)) = &self.wire {
+        if let Some(queues) = self.wire.as_ref().and_then(Wire::queues) {
             queues.own.sleeps(wakefulness != layout::AWAKE);
         }
         for program in self.programs.iter().flatten() {

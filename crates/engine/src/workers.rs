@@ -30,12 +30,28 @@ pub(crate) struct Workers {
     pub(crate) shards: Vec<Handle>,
     /// The threads that own queues of the device, if the shards do not.
     pub(crate) io: Vec<IoHandle>,
+    /// How many shards own queues beside these.
+    pub(crate) owners: u16,
 }
 
 impl Workers {
     /// How many there are.
     pub(crate) fn len(&self) -> u32 {
         self.shards.len() as u32
+    }
+
+    /// Who owns the queues of the device, as `--topology` has it.
+    pub(crate) fn topology(&self) -> &'static str {
+        match (self.io.len(), self.owners) {
+            (0, _) => "rtc",
+            (_, 0) => "pipeline",
+            _ => "mixed",
+        }
+    }
+
+    /// Whether I/O threads say of every flow where it goes.
+    pub(crate) fn can_move_flows(&self) -> bool {
+        !self.io.is_empty() && self.owners == 0
     }
 
     /// What programs ring.

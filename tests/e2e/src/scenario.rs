@@ -158,6 +158,19 @@ pub fn run_on_pipeline(
     run_in(Stack::Millrace, link, shards, io_threads, scenario);
 }
 
+/// Likewise with an I/O thread, and all shards but the last with queues of their own.
+pub fn run_mixed(link: Link, shards: u16, scenario: impl FnOnce(&World) -> Result<()>) {
+    let world = prepare().and_then(|()| World::create_on(Stack::Millrace, link, shards));
+    let result = world.and_then(|mut world| {
+        (world.io_threads, world.mixed) = (1, true);
+        scenario(&world)?;
+        world.finish()
+    });
+    if let Err(error) = result {
+        panic!("mixed over {link:?} with {shards} shards: {error:#}");
+    }
+}
+
 fn run_in(
     stack: Stack,
     link: Link,

@@ -57,6 +57,8 @@ pub struct World {
     pub link: Link,
     /// How many I/O threads own the queues of their link; none: the shards do.
     pub io_threads: u16,
+    /// Whether some shards own queues beside them.
+    pub mixed: bool,
     /// Namespace of the subject where that is not the peer's.
     subject: Option<Namespace>,
     peer: Namespace,
@@ -105,6 +107,7 @@ impl World {
             shards,
             link,
             io_threads: 0,
+            mixed: false,
             subject,
             peer,
             directory: Directory::create()?,
@@ -152,6 +155,7 @@ impl World {
         };
         let threads = match self.io_threads {
             0 => String::new(),
+            io if self.mixed => format!(" --topology mixed --io-threads {io}"),
             io => format!(" --topology pipeline --io-threads {io}"),
         };
         format!(

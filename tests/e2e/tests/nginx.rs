@@ -7,8 +7,8 @@ use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::load::{fetch_while, hold};
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::{
-    Context as _, Process, Result, World, ensure, http, on_both_stacks_and_a_pipeline, seconds,
-    wait_until,
+    Context as _, Link, Process, Result, World, ensure, http, on_both_stacks_and_a_pipeline,
+    scenario, seconds, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -31,6 +31,12 @@ const SIZES: [(&str, usize); 5] = [
     ("1m", 1 << 20),
     ("100m", 100_000_000),
 ];
+
+/// On shards of both kinds: with queues of the device, and with an I/O thread.
+#[test]
+fn keeps_connections_alive_over_xdp_on_mixed_shards() {
+    scenario::run_mixed(Link::Xdp, 3, keeps_connections_alive);
+}
 
 /// Starts nginx in the foreground, with `http` in its `http` block.
 fn start(world: &World, http: &str) -> Result<Process> {

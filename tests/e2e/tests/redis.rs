@@ -6,8 +6,8 @@ use std::process::Stdio;
 use millrace_e2e::content::write_file;
 use millrace_e2e::programs::redis;
 use millrace_e2e::{
-    Ended, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_a_pipeline, process,
-    seconds, wait_until,
+    Ended, Link, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_a_pipeline,
+    process, scenario, seconds, wait_until,
 };
 use rustix::process::Signal;
 
@@ -45,6 +45,12 @@ const DEFAULT_SET: [&str; 20] = [
     "LRANGE_600",
     "MSET",
 ];
+
+/// On shards of both kinds: with queues of the device, and with an I/O thread.
+#[test]
+fn takes_pipelines_of_32_over_xdp_on_mixed_shards() {
+    scenario::run_mixed(Link::Xdp, 3, takes_pipelines_of_32);
+}
 
 /// A server on the stack under test.
 fn start(world: &World, more: &str) -> Result<Process> {

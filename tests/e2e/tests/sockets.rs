@@ -61,6 +61,25 @@ fn check(world: &World, statement: &str) -> Result<()> {
     Ok(())
 }
 
+/// A handful, where two of three shards own queues and the third has an I/O thread.
+#[test]
+fn statements_hold_on_shards_of_both_kinds() {
+    scenario::run_mixed(Link::Tap, 3, |world| {
+        for statement in [
+            "a_bound_client_keeps_its_port",
+            "a_reset_ends_blocked_calls",
+            "bind_gives_and_refuses_addresses",
+            "closing_a_listener_resets_its_queue",
+            "connect_is_refused",
+            "connect_without_blocking",
+        ] {
+            ensure!(STATEMENTS.contains(&statement));
+            check(world, statement)?;
+        }
+        Ok(())
+    });
+}
+
 /// Makes a module with a test for each stack of each statement.
 macro_rules! statements {
     ($($name:ident)*) => {

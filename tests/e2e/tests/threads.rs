@@ -44,6 +44,11 @@ fn what_makes_no_sense_is_refused_with_a_way_out(world: &World) -> Result<()> {
             "--balance --topology rtc --shards 2",
             "--balance is for a pipeline",
         ),
+        (
+            "--topology mixed --shards 2 --shards-max 3",
+            "neither --topology rtc nor mixed",
+        ),
+        ("--topology mixed", "takes two --shards at least"),
         ("--cores 0,0 --shards 2", "core 0 twice"),
         ("--cores 4095", "core 4095; this process may use"),
         (
@@ -101,6 +106,35 @@ fn auto_makes_a_pipeline_for_want_of_queues() {
         let words: Vec<&str> = line.split(' ').collect();
         world.run_on_peer(&words, seconds(60))?.success()?;
         server.stop(Signal::TERM, seconds(15)).map(drop)
+    });
+}
+
+/// Of two shards one has a queue and the other an I/O thread; both have connections, and what comes to the wrong one finds the right one.
+#[test]
+fn shards_with_queues_and_without_are_one_engine() {
+    scenario::run_mixed(Link::Xdp, 2, |world| {
+        let up = Engine::up(world)?;
+        let server = world.start_on_subject(up.run(&["iperf3", "-s", "--forceflush"]))?;
+        wait_until("iperf3 listens", seconds(20), || {
+            Ok(server.stdout().contains("Server listening"))
+        })?;
+        let line = format!("iperf3 -c {SUBJECT} -P 16 -n 40M");
+        let words: Vec<&str> = line.split(' ').collect();
+        world.run_on_peer(&words, seconds(60))?.success()?;
+        let counters = engine::counters(world)?;
+        ensure!(counters["topology"] == "mixed", "{counters}");
+        ensure!(
+            counters["io_threads"][0]["frames_in"].as_u64() > Some(0),
+            "{counters}"
+        );
+        for shard in 0..2 {
+            let worker = &counters["shards"][shard]["worker"];
+            let moved =
+                worker["frames_in"].as_u64() > Some(0) && worker["frames_out"].as_u64() > Some(0);
+            ensure!(moved, "{counters}");
+        }
+        server.stop(Signal::TERM, seconds(15))?;
+        up.down(world)
     });
 }
 
