@@ -16,6 +16,7 @@ use millrace_tcp::Instant;
 
 use crate::memory::Memory;
 use crate::neighbour::Handle;
+use crate::reassembly::Packet;
 use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
 use crate::steer::{Flow, Steer};
@@ -32,6 +33,8 @@ pub struct Parcel {
     pins: Vec<(Flow, u16)>,
     /// Listeners that have answered with SYN cookies, and until when these may come back.
     cookies: Vec<(SocketAddr, Instant)>,
+    /// Packets of which some fragments have come.
+    fragmented: Vec<Packet>,
 }
 
 /// A connection on its way.
@@ -145,6 +148,7 @@ impl<M: Memory> Shard<M> {
             .filter(|(tuple, _)| chosen(tuple))
             .collect();
         let mut pins = self.pins.take(&chosen);
+        let fragmented = self.reassembly.take(&chosen);
         let mut streams = Vec::new();
         for (tuple, place) in here {
             match place {
@@ -170,6 +174,7 @@ impl<M: Memory> Shard<M> {
             streams,
             pins,
             cookies,
+            fragmented,
         })
     }
 
@@ -191,6 +196,7 @@ impl<M: Memory> Shard<M> {
         for (local, until) in parcel.cookies {
             self.expect_cookies(local, until);
         }
+        self.reassembly.put(parcel.fragmented);
         let mut taken = Taken::default();
         for moved in parcel.streams {
             let (id, tuple) = (moved.id, moved.tuple());
@@ -215,7 +221,11 @@ impl<M: Memory> Shard<M> {
             let id = one.id;
             match self.put_in(one, now) {
                 Ok(new) => moved.push((id, new)),
-                Err(_) => self.counters.connections_lost += 1,
+                Err(lost) => {
+                    self.counters.connections_lost += 1;
+                    // The other shard has pinned it here.
+                    self.unpinned.extend(lost.tuple().map(Flow::stream));
+                }
             }
         }
         moved

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use millrace_steer::{Pair, Tuple};
 use millrace_tcp::{Duration, Instant};
 
 /// How long the parts of a packet wait for each other (RFC 8200 4.5; RFC 1122 3.3.2 has the same).
@@ -79,7 +80,8 @@ pub struct Reassembly {
     memory_max: u64,
 }
 
-struct Packet {
+/// A packet of which parts are missing.
+pub struct Packet {
     name: Name,
     until: Instant,
     /// In the order of their offsets, none overlapping another.
@@ -93,6 +95,24 @@ struct Packet {
 }
 
 impl Name {
+    /// The flow that a packet's parts are of, as `millrace_steer::flow_of` has it: the one between its addresses.
+    pub fn flow(&self) -> Tuple {
+        match *self {
+            Name::V4(remote, local, ..) => Tuple::V4(Pair {
+                local,
+                remote,
+                local_port: 0,
+                remote_port: 0,
+            }),
+            Name::V6(remote, local, _) => Tuple::V6(Pair {
+                local,
+                remote,
+                local_port: 0,
+                remote_port: 0,
+            }),
+        }
+    }
+
     fn has_source_of(&self, other: &Name) -> bool {
         match (self, other) {
             (Name::V4(a, ..), Name::V4(b, ..)) => a == b,
@@ -175,6 +195,38 @@ impl Reassembly {
         let packet = self.packets.pop_front()?;
         self.memory -= packet.size();
         Some(packet.first)
+    }
+
+    /// Takes out the packets of some flows: their other parts come to another shard.
+    pub fn take(&mut self, chosen: impl Fn(&Tuple) -> bool) -> Vec<Packet> {
+        let mut taken = Vec::new();
+        for packet in std::mem::take(&mut self.packets) {
+            if chosen(&packet.name.flow()) {
+                self.memory -= packet.size();
+                taken.push(packet);
+            } else {
+                self.packets.push_back(packet);
+            }
+        }
+        taken
+    }
+
+    /// Puts packets in that another shard has begun, as far as there is room for them; those that have begun here, too, stay as they are.
+    pub fn put(&mut self, packets: Vec<Packet>) {
+        for packet in packets {
+            let known = self.packets.iter().any(|other| other.name == packet.name);
+            let size = packet.size();
+            if known
+                || self.packets.len() >= self.packets_max
+                || self.memory + size > self.memory_max
+            {
+                continue;
+            }
+            self.memory += size;
+            let older = |other: &Packet| other.until <= packet.until;
+            let at = self.packets.partition_point(older);
+            self.packets.insert(at, packet);
+        }
     }
 
     /// When the oldest has waited long enough.

@@ -215,3 +215,29 @@ fn h2_whatever_comes_a_whole_packet_is_one_that_was_sent() {
     }
     assert!(joined > 1000, "{joined}");
 }
+
+/// Where another shard goes on with them, within its own bounds.
+#[test]
+fn rfc791_3_2_what_is_begun_goes_on_elsewhere() {
+    let mut from = reassembly();
+    for id in 0..3 {
+        let begun = from.add(name(id), &part(0, &[1; 8], true), at(id.into()));
+        assert_eq!(begun, Outcome::Waiting);
+    }
+    let other = Name::V4(SOURCE, Ipv4Addr::new(10, 0, 0, 3), 17, 1);
+    from.add(other, &part(0, &[1; 8], true), at(1));
+    let taken = from.take(|flow| *flow == name(0).flow());
+    assert_eq!((taken.len(), from.len()), (3, 1));
+    assert_eq!(from.memory, 8 + PART_OVERHEAD + 4);
+    let mut to = Reassembly::new(3, 1 << 20);
+    to.add(name(1), &part(8, &[2; 8], false), at(1));
+    to.put(taken);
+    assert_eq!(to.len(), 3);
+    let ended = to.add(name(2), &part(8, &[2; 8], false), at(3));
+    assert_eq!(whole(ended).len(), 16);
+    assert_eq!(to.deadline(), Some(at(0) + PATIENCE), "the oldest is first");
+    assert!(to.pop_expired(at(60)).is_some() && to.pop_expired(at(60)).is_none());
+    let mut full = Reassembly::new(3, 1);
+    full.put(from.take(|_| true));
+    assert_eq!((full.len(), full.memory, from.memory), (0, 0, 0));
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Error, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Usage};
+use millrace_shard::{Error, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Taken, Usage};
 
 use crate::net::{A, ADDRESSES, B, OWNER};
 use crate::steering::{End, Moves, World, address_of, seeds, shards_of};
@@ -69,6 +69,7 @@ fn finish(world: &mut World, pairs: &[[End; 2]], listening: &[End], seed: u64) {
     world.run(3_000_000_000);
     for shard in world.hosts.iter().flat_map(|host| &host.shards) {
         assert_eq!(shard.usage(), Usage::default(), "seed {seed}");
+        assert_eq!(shard.memory().in_use(), 0, "seed {seed}");
     }
 }
 
@@ -177,35 +178,59 @@ fn buckets_move_with_their_connections_or_without() {
     }
 }
 
-/// What the other shard has no room for stays where it is, under another name, and its flow is pinned.
-#[test]
-fn what_there_is_no_room_for_stays() {
-    let mut world = World::new(2, 4);
-    let (pairs, listening) = connections(&mut world, 4, 12);
-    let taken = world.hosts[B].shards[1].usage().sockets as u32;
-    // As many sockets as it has, and two more.
+/// A shard with room for a listener and two connections, to which the first one gives all that it has; how many connections that is, and what has become of it.
+fn give_too_much(world: &mut World) -> (Shard<HeapMemory>, usize, Taken) {
+    let (pairs, _) = connections(world, 4, 12);
     let now = world.now();
     let mut config = world.hosts[B].shards[1].config().clone();
     config.limits.sockets = 3;
     let few = pairs.iter().filter(|[_, end]| end.shard == 0).count();
-    assert!(few > 3 && taken > 1);
+    assert!(few > 3);
     let mut small = Shard::new(config, HeapMemory::new(1 << 20), now);
     let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80));
     small.listen(OWNER, local, 64, Reuse::default()).unwrap();
-    let buckets = buckets_of(&world, 0);
+    let buckets = buckets_of(world, 0);
     small.expect(&buckets);
-    let parcel = give(&mut world, &buckets);
+    let parcel = give(world, &buckets);
     let total = parcel.len();
     let taken = small.take(parcel, 0, now);
     assert_eq!((taken.moved.len(), taken.refused.len()), (2, total - 2));
     assert_eq!(small.usage().pinned, total - 2);
+    (small, total, taken)
+}
+
+/// What the other shard has no room for stays where it is, under another name, and its flow is pinned.
+#[test]
+fn what_there_is_no_room_for_stays() {
+    let mut world = World::new(2, 4);
+    let (_, total, taken) = give_too_much(&mut world);
+    let now = world.now();
     let names = world.hosts[B].shards[0].put_back(taken.refused, now);
     assert_eq!(names.len(), total - 2);
     for (old, new) in names {
         let shard = &mut world.hosts[B].shards[0];
         assert!(shard.view(old).is_none() && shard.view(new).is_some());
     }
-    drop(listening);
+}
+
+/// What there is no room for any more where it was, either, is over, and its pins go.
+#[test]
+fn what_there_is_no_room_for_anywhere_is_lost() {
+    let mut world = World::new(2, 4);
+    let (mut small, total, taken) = give_too_much(&mut world);
+    let now = world.now();
+    assert_eq!(small.put_back(taken.refused, now), []);
+    let lost = |(name, count)| (name == "connections_lost").then_some(count);
+    assert_eq!(
+        small.counters().iter().find_map(lost),
+        Some(total as u64 - 2)
+    );
+    let over = small.take_unpinned();
+    assert_eq!(over.len(), total - 2);
+    for flow in over {
+        small.unpin(&flow, 0);
+    }
+    assert_eq!(small.usage().pinned, 0);
 }
 
 fn buckets_of(world: &World, shard: usize) -> Vec<usize> {

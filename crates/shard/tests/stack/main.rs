@@ -22,6 +22,7 @@ mod renumber;
 mod requirements;
 mod routes;
 mod steering;
+mod straddle;
 mod transfer;
 mod udp;
 mod udp_groups;

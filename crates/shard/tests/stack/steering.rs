@@ -153,7 +153,7 @@ impl Host {
     }
 
     /// A frame at a queue.
-    fn receive(&mut self, queue: usize, frame: &Flying, now: Instant) {
+    pub fn receive(&mut self, queue: usize, frame: &Flying, now: Instant) {
         self.shards[queue].input(&frame.as_frame(), now);
         self.pass_on(queue, frame, Arrival::Link);
     }
@@ -415,6 +415,11 @@ impl World {
                 "no progress: {progress:?}"
             );
         }
+    }
+
+    /// Flows may begin anew in another shard.
+    pub fn forget_senders(&mut self) {
+        self.senders.clear();
     }
 
     /// What an end is called now; none while it is on its way.
@@ -700,9 +705,8 @@ fn rfc826_what_one_shard_hears_all_learn() {
 }
 
 /// RFC 1122 3.3.2: what one shard has put together of fragments is another's, whole.
-#[test]
-fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
-    let mut world = World::new(2, 5);
+/// A connection to the second host, and a segment of 1,000 bytes to it, caught on its way, in two fragments.
+pub fn cut_segment(world: &mut World) -> (End, [Flying; 2]) {
     world.loss = 0;
     let listeners = world.listen(B, 80);
     let remote = SocketAddr::from((ADDRESSES[B], 80));
@@ -718,7 +722,6 @@ fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
             id.ok().map(|id| End { side: B, shard, id })
         })
         .expect("a connection waits");
-    // A segment of the client's, caught on its way, in two halves, to the other shard's queue.
     let now = world.now();
     let host = &mut world.hosts[A];
     host.shards[0].send(id, &[7; 1000], true).unwrap();
@@ -735,7 +738,7 @@ fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
         bytes[34 + 16..34 + 18].copy_from_slice(&sum.finish().to_be_bytes());
     }
     let half = 512;
-    for (start, end, more) in [(0, half, true), (half, segment.len(), false)] {
+    let parts = [(0, half, true), (half, segment.len(), false)].map(|(start, end, more)| {
         let (parsed, _, _) = ipv4::Header::parse(&frame.bytes[14..]).unwrap();
         let mut part = bytes[..34].to_vec();
         ipv4::Header {
@@ -748,7 +751,19 @@ fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
         }
         .emit(&mut part[header.clone()]);
         part.extend_from_slice(&bytes[segment.start + start..segment.start + end]);
-        world.hosts[B].receive(1 - server.shard, &Flying::plain(part), now);
+        Flying::plain(part)
+    });
+    (server, parts)
+}
+
+#[test]
+fn rfc1122_3_3_2_fragments_are_put_together_before_they_are_handed_over() {
+    let mut world = World::new(2, 5);
+    let (server, parts) = cut_segment(&mut world);
+    let now = world.now();
+    for part in parts {
+        // To the other shard's queue.
+        world.hosts[B].receive(1 - server.shard, &part, now);
     }
     world.run(1000);
     let mut buffer = [0; 2000];
