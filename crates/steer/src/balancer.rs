@@ -11,12 +11,16 @@ use crate::groups::Groups;
 const LASTING: u8 = 3;
 /// It is if it has more than this many quarters of the mean.
 const TOO_BUSY: u64 = 5;
+/// The last look is this part of what a bucket is said to have: what comes and goes from one to the next is not taken for load that stays.
+const MEMORY: u64 = 8;
 /// Buckets that move at once, at most.
 const MOVES_MAX: usize = 64;
 /// Looks for which a bucket stays where it has come.
 const REST: u8 = 8;
 /// A bucket that is less than this part of what is to be evened out is not worth its way.
 const TRIFLE: u64 = 256;
+/// Nor are all that could move, if the busiest loses less than this part of what it has too much.
+const WORTH: u64 = 4;
 
 /// What it has seen so far. One look follows the other in equal times.
 #[derive(Clone, Debug)]
@@ -27,7 +31,7 @@ pub struct Balancer {
     idle: u64,
     /// What each bucket had had at the last look.
     totals: Vec<u64>,
-    /// What it has had in a look lately: half of it is the last one's.
+    /// What it has had in a look lately.
     lately: Vec<u64>,
     /// Looks for which it is to stay.
     resting: Vec<u8>,
@@ -59,7 +63,7 @@ impl Balancer {
         }
         for (bucket, total) in totals.iter().enumerate() {
             let now = total.saturating_sub(self.totals[bucket]);
-            self.lately[bucket] = (self.lately[bucket] + now) / 2;
+            self.lately[bucket] = (self.lately[bucket] * (MEMORY - 1) + now) / MEMORY;
             self.resting[bucket] = self.resting[bucket].saturating_sub(1);
         }
         self.totals.copy_from_slice(totals);
@@ -97,6 +101,7 @@ impl Balancer {
         for own in &mut owned {
             own.sort_by_key(|bucket| self.lately[*bucket]);
         }
+        let before = sums.iter().copied().max().unwrap_or(0);
         let mut moves = Vec::new();
         while moves.len() < MOVES_MAX {
             let by_load = |at: &usize| sums[*at];
@@ -117,7 +122,6 @@ impl Balancer {
                 break;
             }
             let bucket = owned[from].remove(at);
-            self.resting[bucket] = REST;
             sums[from] -= load;
             sums[to] += load;
             moves.push(Move {
@@ -125,6 +129,13 @@ impl Balancer {
                 from: from as u16,
                 to: to as u16,
             });
+        }
+        let after = sums.iter().copied().max().unwrap_or(0);
+        if before - after < (before - mean) / WORTH {
+            return Vec::new();
+        }
+        for step in &moves {
+            self.resting[step.bucket] = REST;
         }
         moves
     }
@@ -267,35 +278,51 @@ mod tests {
         }
     }
 
+    fn load(exponent: u32) -> u64 {
+        if exponent == 0 {
+            0
+        } else {
+            1 << (exponent / 2 + 4)
+        }
+    }
+
+    /// A thousand looks at such rates, with noise from look to look; in how many of them something moved.
+    fn noisy_looks(engine: &mut Engine, rates: &[u32], noise: &[u64]) -> usize {
+        let noisy = |bucket: usize, look: usize| {
+            let rate = rates.get(bucket).copied().unwrap_or(0);
+            load(rate) * (68 + noise[(bucket * 7 + look * 13) % noise.len()]) / 100
+        };
+        (0..1000)
+            .filter(|look| engine.look(|bucket| noisy(bucket, *look)) > 0)
+            .count()
+    }
+
     proptest! {
-        /// Rates as uneven as those of flows are, with noise from look to look: it comes to an end, and then no group is too busy that has anything to give.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Many flows, as uneven as flows are: it hardly ever moves anything, and then no group is too busy.
         #[test]
-        fn it_comes_to_rest(
+        fn many_flows_come_to_rest_evenly(
             count in 2..9u16,
             rates in proptest::collection::vec(0..20u32, 1024),
             noise in proptest::collection::vec(0..64u64, 1024),
         ) {
             let mut engine = Engine::new(count);
-            let rate = |bucket: usize| {
-                let exponent = rates.get(bucket).copied().unwrap_or(0);
-                if exponent == 0 { 0 } else { 1u64 << (exponent / 2 + 4) }
-            };
-            let load = |bucket: usize, look: usize| {
-                let noise = noise[(bucket * 7 + look * 13) % noise.len()];
-                rate(bucket) * (68 + noise) / 100
-            };
-            for look in 0..200 {
-                engine.look(|bucket| load(bucket, look));
-            }
-            let before = engine.moved;
-            for look in 200..300 {
-                engine.look(|bucket| load(bucket, look));
-            }
-            prop_assert_eq!(engine.moved, before, "it has come to rest");
-            let sums = engine.sums(rate);
+            prop_assert!(noisy_looks(&mut engine, &rates, &noise) <= 6);
+            let sums = engine.sums(|bucket| load(rates.get(bucket).copied().unwrap_or(0)));
             let mean = sums.iter().sum::<u64>() / u64::from(count);
-            let most = *sums.iter().max().unwrap();
-            prop_assert!(most <= mean * 11 / 8, "{:?}", sums);
+            prop_assert!(sums.iter().all(|sum| *sum <= mean * 11 / 8), "{:?}", sums);
+        }
+
+        /// A few flows, which no partition makes even: what comes and goes from look to look does not send them to and fro.
+        #[test]
+        fn few_flows_come_to_rest(
+            count in 2..9u16,
+            rates in proptest::collection::vec(prop_oneof![30 => Just(0u32), 1 => 0..24u32], 1024),
+            noise in proptest::collection::vec(0..64u64, 1024),
+        ) {
+            let mut engine = Engine::new(count);
+            prop_assert!(noisy_looks(&mut engine, &rates, &noise) <= 12);
         }
 
         /// Whatever comes, what moves leaves the giving group at least as loaded as the getting one, so that the largest never grows.
