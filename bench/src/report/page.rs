@@ -27,8 +27,8 @@ pub(super) fn markdown(report: &Report, plots: &str) -> Result<String> {
         writeln!(out, "{line}\n")?;
     }
     for (title, table) in [
-        (GOALS, goals(report, &|name| format!("[{name}](#{name})"))),
-        (BEHIND, behind(report, &|name| format!("[{name}](#{name})"))),
+        (GOALS, goals(report, &link)),
+        (BEHIND, behind(report, &link)),
     ] {
         if table.len() > 1 {
             writeln!(out, "## {title}\n")?;
@@ -88,6 +88,11 @@ fn markdown_table(out: &mut String, table: &[Vec<String>]) -> Result<()> {
     }
     writeln!(out)?;
     Ok(())
+}
+
+/// To a scenario's heading, by the name that pages of Markdown give it: without dots.
+fn link(name: &str) -> String {
+    format!("[{name}](#{})", name.replace('.', ""))
 }
 
 /// Last columns that are words, not figures.

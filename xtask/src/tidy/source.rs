@@ -4,6 +4,8 @@ use super::{File, Problem, contains_word};
 
 /// A file has one subject and is read top to bottom; beyond this it has more than one.
 const LINES_MAX: usize = 800;
+/// What `make bench` publishes.
+const REPORT: &str = "docs/results.md";
 
 /// Crates that take frames, requests and the time, and return frames, events and the next deadline.
 const SANS_IO: [&str; 6] = ["wire", "tcp", "offload", "steer", "shard", "sim"];
@@ -67,10 +69,11 @@ pub fn check(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// At most [`LINES_MAX`] lines; but a list of requirements is as long as what it lists.
+/// At most [`LINES_MAX`] lines; but a list of requirements is as long as what it lists, and a report as what it reports.
 fn check_length(file: &File, problems: &mut Vec<Problem>) {
     let lines = file.text.lines().count();
-    if lines > LINES_MAX && !file.path.starts_with(crate::compliance::LISTS) {
+    let listing = file.path.starts_with(crate::compliance::LISTS) || file.path == REPORT;
+    if lines > LINES_MAX && !listing {
         problems.push(Problem::whole(
             &file.path,
             format!("{lines} lines; split it by subject, {LINES_MAX} is the most"),
