@@ -37,16 +37,49 @@ pub(crate) enum Side {
 /// The tasks that wait for one socket.
 #[derive(Debug, Default)]
 struct Waiting {
-    read: Vec<Waker>,
-    write: Vec<Waker>,
+    read: Waiters,
+    write: Waiters,
 }
 
 impl Waiting {
     fn wake(&mut self) {
-        for side in [&mut self.read, &mut self.write] {
-            while let Some(waker) = side.pop() {
-                waker.wake();
-            }
+        self.read.wake();
+        self.write.wake();
+    }
+}
+
+/// The tasks that wait for one side of a socket. Who was woken is remembered: it is mostly the same who waits next, and need not be counted anew.
+#[derive(Debug, Default)]
+struct Waiters {
+    wakers: Vec<Waker>,
+    /// They have not been woken since they were added.
+    waiting: bool,
+}
+
+impl Waiters {
+    #[inline]
+    fn add(&mut self, waker: &Waker) {
+        match &*self.wakers {
+            [last] if last.will_wake(waker) => self.waiting = true,
+            _ => self.add_another(waker),
+        }
+    }
+
+    fn add_another(&mut self, waker: &Waker) {
+        if !self.waiting {
+            self.waiting = true;
+            self.wakers.clear();
+        }
+        if !self.wakers.iter().any(|present| present.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+
+    #[inline]
+    fn wake(&mut self) {
+        if self.waiting {
+            self.waiting = false;
+            self.wakers.iter().for_each(Waker::wake_by_ref);
         }
     }
 }
@@ -228,7 +261,15 @@ impl Core {
     }
 
     /// Wakes those whose socket has changed; returns how many sockets have.
+    #[inline]
     pub(crate) fn wake(&mut self) -> usize {
+        match self.shard.has_changed() {
+            true => self.wake_changed(),
+            false => 0,
+        }
+    }
+
+    fn wake_changed(&mut self) -> usize {
         self.shard.take_changed(&mut self.changed);
         let changed = self.changed.len();
         if let Some(kept) = &mut self.kept {
@@ -320,19 +361,16 @@ impl Core {
             self.waiting.resize_with(index + 1, Waiting::default);
         }
         let waiting = &mut self.waiting[index];
-        let place = match side {
-            Side::Read => &mut waiting.read,
-            Side::Write => &mut waiting.write,
-        };
-        if !place.iter().any(|present| present.will_wake(waker)) {
-            place.push(waker.clone());
+        match side {
+            Side::Read => waiting.read.add(waker),
+            Side::Write => waiting.write.add(waker),
         }
     }
 
     /// Closes a socket. Who waits for it is woken, and finds it gone.
     pub(crate) fn close(&mut self, id: SocketId) {
         if let Some(waiting) = self.waiting.get_mut(id.index() as usize) {
-            waiting.wake();
+            std::mem::take(waiting).wake();
         }
         // It is gone already if it never came to be.
         let _ = self.shard.close(id, self.now);

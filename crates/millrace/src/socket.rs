@@ -48,6 +48,7 @@ impl Socket {
     }
 
     /// Does `attempt` in a task.
+    #[inline]
     pub(crate) fn poll<T>(
         &self,
         cx: &Context<'_>,

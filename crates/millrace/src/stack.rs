@@ -664,6 +664,7 @@ impl Stack {
     }
 
     /// Does `attempt`; if it would have to wait, has the task woken when the socket changes.
+    #[inline]
     pub(crate) fn attempt<T>(
         &self,
         cx: &Context<'_>,

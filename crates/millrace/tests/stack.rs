@@ -4,6 +4,9 @@ use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use millrace::congestion::{Acked, Controller, Custom, Window};
@@ -313,6 +316,66 @@ fn two_tasks_may_wait_for_one_socket() {
     for handle in handles {
         stack.block_on(handle);
     }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_waited_once_is_not_woken_for_who_waits_now() {
+    let stack = loopback();
+    let listener = TcpListener::bind(&stack, at(80)).expect("free");
+    let client = TcpStream::connect(&stack, at(80)).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    // Or the second would wait for what the first is answered with (RFC 1122 4.2.3.4).
+    server.set_nodelay(true).expect("connected");
+    let counts = [(); 2].map(|()| Arc::<Count>::default());
+    let woken = || [0, 1].map(|at: usize| counts[at].0.load(Ordering::Relaxed));
+    let waits = |at: usize| {
+        let waker = Waker::from(counts[at].clone());
+        let polled = client.poll_read(&Context::from_waker(&waker), &mut [0; 8]);
+        assert!(polled.is_pending());
+    };
+    let says = || {
+        server.try_write(b"hello").expect("connected");
+        while stack.poll() > 0 {}
+    };
+    let hears = || assert_eq!(client.try_read(&mut [0; 8]).expect("it has come"), 5);
+    waits(0);
+    says();
+    assert_eq!(woken(), [1, 0]);
+    says();
+    assert_eq!(woken(), [1, 0], "it waits no longer");
+    assert_eq!(client.try_read(&mut [0; 16]).expect("both"), 10);
+    waits(0);
+    says();
+    hears();
+    assert_eq!(woken(), [2, 0], "the same again");
+    waits(1);
+    says();
+    hears();
+    assert_eq!(woken(), [2, 1], "another");
+    waits(0);
+    waits(1);
+    waits(1);
+    says();
+    hears();
+    assert_eq!(woken(), [3, 2], "both, each once");
+    waits(1);
+    drop(client);
+    assert_eq!(woken(), [3, 3], "who waits for what is closed");
+    assert_eq!(
+        counts.each_ref().map(Arc::strong_count),
+        [1, 1],
+        "nobody is remembered"
+    );
 }
 
 #[test]

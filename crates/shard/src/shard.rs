@@ -340,6 +340,12 @@ impl<M: Memory> Shard<M> {
             || self.stalled.is_some()
     }
 
+    /// Whether [`Shard::take_changed`] has something to add.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets that were closed since may be among them.
     pub fn take_changed(&mut self, out: &mut Vec<SocketId>) {
         for id in &self.changed {

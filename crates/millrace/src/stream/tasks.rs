@@ -1,8 +1,8 @@
-//! Connections in tasks.
+//! Connections in tasks. What moves bytes is made of plain functions: a state between them and the task would cost what a poll of theirs does.
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::TcpStream;
 use crate::core::Side;
@@ -22,8 +22,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// What the connection died of.
-    pub async fn read_async(&self, out: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_read(cx, out)).await
+    pub fn read_async(&self, out: &mut [u8]) -> impl Future<Output = io::Result<usize>> {
+        poll_fn(move |cx| self.poll_read(cx, out))
     }
 
     /// Fills the whole buffer in a task.
@@ -66,8 +66,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`TcpStream::try_write`].
-    pub async fn write_async(&self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_write(cx, bytes)).await
+    pub fn write_async(&self, bytes: &[u8]) -> impl Future<Output = io::Result<usize>> {
+        poll_fn(move |cx| self.poll_write(cx, bytes))
     }
 
     /// Writes all bytes in a task.
@@ -84,12 +84,14 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`TcpStream::try_write`].
-    pub async fn write_all_async(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let done = self.write_async(bytes).await?;
-            bytes = &bytes[done..];
-        }
-        Ok(())
+    pub fn write_all_async(&self, mut bytes: &[u8]) -> impl Future<Output = io::Result<()>> {
+        poll_fn(move |cx| {
+            while !bytes.is_empty() {
+                let done = ready!(self.poll_write(cx, bytes))?;
+                bytes = &bytes[done..];
+            }
+            Poll::Ready(Ok(()))
+        })
     }
 
     /// What [`TcpStream::read_async`] is made of.
@@ -103,6 +105,7 @@ impl TcpStream {
     /// assert!(client.poll_read(&mut cx, &mut [0; 8]).is_pending());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn poll_read(&self, cx: &Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         self.socket.poll(cx, Side::Read, |core, id| {
             core.shard.recv(id, out, core.now)
@@ -120,6 +123,7 @@ impl TcpStream {
     /// assert!(client.poll_write(&mut cx, b"hello").is_ready());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn poll_write(&self, cx: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.socket
             .poll(cx, Side::Write, |core, id| core.shard.send(id, bytes, true))
