@@ -46,10 +46,11 @@ impl<M: Memory> Shard<M> {
         }
         let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
         listener.asks = asks;
+        let options = self.sharing.options.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
-            options: *options,
+            options,
             kind: Kind::Listener(listener),
         })?;
         self.any_listener = Some(index);

@@ -290,7 +290,17 @@ impl<M: Memory> Shard<M> {
         }
         stream.send.join(&mut self.send_pool);
         stream.tuning.since = now;
-        let (tuple, reuse) = (stream.tuple, socket.options.reuse.address);
+        let tuple = stream.tuple;
+        // The shard that it comes from shares its own.
+        let options = self.sharing.options.share(&socket.options);
+        let settings = self.sharing.settings.share(&options.tcp);
+        if let Some(stream) = socket.stream_mut() {
+            stream
+                .connection
+                .configure(&self.config.tcp, &settings, now);
+        }
+        let reuse = options.reuse.address;
+        socket.options = options;
         self.orphans += u32::from(socket.marks.contains(Marks::ORPHAN));
         let Ok(index) = self.sockets.insert(*socket) else {
             unreachable!("there was room");

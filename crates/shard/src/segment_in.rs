@@ -371,13 +371,13 @@ impl<M: Memory> Shard<M> {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
-        let settings = socket.options.tcp;
+        let options = socket.options.clone();
         let Some(listener) = socket.listener_mut() else {
             return;
         };
         listener.cookies_until = now + cookie::LIFETIME;
         open.iss = cookie::sequence(&self.secrets, tuple, syn, now);
-        let mut reply = HalfOpen::new(&self.config.tcp, &settings, open, syn, now).reply(now);
+        let mut reply = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now).reply(now);
         match &mut reply.options.timestamps {
             Some(timestamps) => {
                 let ecn = reply.flags.contains(Flags::ECE);

@@ -23,7 +23,7 @@ use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Route, Routes};
 use crate::slab::Slab;
-use crate::socket::{Cookies, Marks, Socket, SocketId};
+use crate::socket::{Cookies, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
 use crate::table::{Table, Tuple};
 use crate::time_wait::TimeWaitTable;
@@ -46,6 +46,7 @@ pub struct Shard<M: Memory> {
     pub(crate) memory: M,
     pub(crate) counters: Counters,
     pub(crate) secrets: Secrets,
+    pub(crate) sharing: OptionSharing,
     pub(crate) routes: Routes,
     pub(crate) v6: Ipv6,
     pub(crate) claims: Claims,
@@ -171,6 +172,7 @@ impl<M: Memory> Shard<M> {
             config,
             memory,
             secrets,
+            sharing: OptionSharing::default(),
         }
     }
 

@@ -170,7 +170,7 @@ mod tests {
             default_mss: 536,
             receive_limit: 65_535,
         };
-        let mut connection = Connection::connect(&config, &Settings::default(), open, now);
+        let mut connection = Connection::connect(&config, &Settings::default().into(), open, now);
         let mut say = |flags: Flags, seq: u32, ack: u32| {
             while connection
                 .poll_transmit(&config, &Limits { max_payload: 0 }, now)

@@ -14,6 +14,7 @@ use crate::rare::Rare;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::state::State;
 use crate::time::{Instant, Ticks};
 use crate::time_wait::TimeWait;
@@ -116,7 +117,7 @@ pub struct Connection {
     pub(crate) recovery: Recovery,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
-    pub(crate) settings: Settings,
+    pub(crate) settings: Shared<Settings>,
     /// When the stream may go on, if it is paced.
     pub(crate) pacing: Option<Box<Pacing>>,
     pub(crate) ecn: Ecn,
@@ -133,7 +134,12 @@ pub struct Connection {
 impl Connection {
     /// Active open: SYN-SENT. The SYN is the first thing that [`Connection::poll_transmit`] gives.
     #[inline(always)]
-    pub fn connect(config: &Config, settings: &Settings, open: Open, now: Instant) -> Connection {
+    pub fn connect(
+        config: &Config,
+        settings: &Shared<Settings>,
+        open: Open,
+        now: Instant,
+    ) -> Connection {
         let mut connection = Connection::new(config, settings, &open, State::SynSent, now);
         connection.features = Features::offered(config, settings);
         connection.recent = Recent::new(open.timestamp_offset, 0, now);
@@ -145,7 +151,7 @@ impl Connection {
     #[inline(always)]
     pub(crate) fn accept(
         config: &Config,
-        settings: &Settings,
+        settings: &Shared<Settings>,
         half_open: &HalfOpen,
         now: Instant,
     ) -> Connection {
@@ -164,7 +170,7 @@ impl Connection {
     /// SYN-RECEIVED, with the SYN-ACK to be sent; the program need not wait for the handshake (RFC 7413 4.2.2).
     pub(crate) fn accept_early(
         config: &Config,
-        settings: &Settings,
+        settings: &Shared<Settings>,
         half_open: &HalfOpen,
         now: Instant,
     ) -> Connection {
@@ -177,7 +183,7 @@ impl Connection {
     #[inline(always)]
     fn answer(
         config: &Config,
-        settings: &Settings,
+        settings: &Shared<Settings>,
         half_open: &HalfOpen,
         now: Instant,
     ) -> Connection {
@@ -201,7 +207,7 @@ impl Connection {
     #[inline(always)]
     fn new(
         config: &Config,
-        settings: &Settings,
+        settings: &Shared<Settings>,
         open: &Open,
         state: State,
         now: Instant,
@@ -232,7 +238,7 @@ impl Connection {
                 last_received: now.ticks(),
                 ..Counters::default()
             },
-            settings: *settings,
+            settings: settings.clone(),
             pacing: None,
             ecn: Ecn::default(),
             rare: None,
@@ -386,8 +392,8 @@ impl Connection {
         self.over();
     }
 
-    /// Applies changed socket options. `max_segment` has its effect on SYN only, as in Linux.
-    pub fn configure(&mut self, config: &Config, settings: &Settings, now: Instant) {
+    /// Applies changed socket options, or the same ones from where others share them. `max_segment` has its effect on SYN only, as in Linux.
+    pub fn configure(&mut self, config: &Config, settings: &Shared<Settings>, now: Instant) {
         // To name the one that it has changes nothing.
         let algorithm = settings.algorithm(config);
         if algorithm != self.settings.algorithm(config) {
@@ -398,7 +404,7 @@ impl Connection {
             self.send.more = false;
         }
         let keepalive_changed = settings.keepalive != self.settings.keepalive;
-        self.settings = *settings;
+        self.settings = settings.clone();
         self.choose_pacing();
         if keepalive_changed && self.state.is_synchronized() {
             self.timers.keepalive_probes = 0;

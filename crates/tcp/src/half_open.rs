@@ -8,6 +8,7 @@ use crate::ecn;
 use crate::options::{self, Features, Recent};
 use crate::outgoing::{Outgoing, refuse};
 use crate::settings::Settings;
+use crate::shared::Shared;
 use crate::time::{Duration, Instant, Ticks};
 
 /// A connection that has got a SYN and answered it, and waits for the acknowledgement.
@@ -225,13 +226,23 @@ impl HalfOpen {
 
     /// Makes the connection, in SYN-RECEIVED: the segment that completed the handshake must be given to it next.
     #[inline(always)]
-    pub fn establish(&self, config: &Config, settings: &Settings, now: Instant) -> Connection {
+    pub fn establish(
+        &self,
+        config: &Config,
+        settings: &Shared<Settings>,
+        now: Instant,
+    ) -> Connection {
         Connection::accept(config, settings, self, now)
     }
 
     /// Makes the connection before the handshake is complete, since the SYN brought a cookie that is good: [`Connection::take_early`] comes next. The SYN-ACK is the
     /// connection's.
-    pub fn open_early(&self, config: &Config, settings: &Settings, now: Instant) -> Connection {
+    pub fn open_early(
+        &self,
+        config: &Config,
+        settings: &Shared<Settings>,
+        now: Instant,
+    ) -> Connection {
         Connection::accept_early(config, settings, self, now)
     }
 

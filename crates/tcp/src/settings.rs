@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use crate::Config;
+use crate::shared::Usual;
 
 /// Socket options of one connection. `Default` is a socket that no option was set on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,10 @@ impl Settings {
     };
 }
 
+impl Usual for Settings {
+    const USUAL: &'static Settings = &Settings::UNSET;
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings::UNSET
@@ -78,13 +83,18 @@ pub struct Keepalive {
     pub probes: u8,
 }
 
+impl Keepalive {
+    /// Linux's, and RFC 9293's two hours.
+    pub const UNSET: Keepalive = Keepalive {
+        idle_s: 7_200,
+        interval_s: 75,
+        probes: 9,
+    };
+}
+
 impl Default for Keepalive {
     fn default() -> Keepalive {
-        Keepalive {
-            idle_s: 7_200,
-            interval_s: 75,
-            probes: 9,
-        }
+        Keepalive::UNSET
     }
 }
 

@@ -31,10 +31,11 @@ impl<M: Memory> Shard<M> {
     ) -> Result<SocketId, Error> {
         let mut datagram = Datagram::new(NOWHERE, label);
         datagram.resize(options);
+        let options = self.sharing.options.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
-            options: *options,
+            options,
             kind: Kind::Datagram(Box::new(datagram)),
         })?;
         Ok(SocketId::new(index, self.sockets.generation(index)))
@@ -95,9 +96,12 @@ impl<M: Memory> Shard<M> {
             return Err(Error::AddressNotAvailable);
         }
         if let Some(socket) = self.sockets.get_mut(index) {
-            socket.options.reuse = options.reuse;
-            socket.options.v6_only = options.v6_only;
-            socket.options.device = options.device;
+            socket.options = self.sharing.options.share(&Options {
+                reuse: options.reuse,
+                v6_only: options.v6_only,
+                device: options.device,
+                ..*socket.options
+            });
         }
         self.hold_port(index, SocketAddr::new(address, local.port()), |_| true)?;
         if let Some(datagram) = self.datagram_mut(index) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_tcp::{Config, Connection, Duration, Instant, Open};
+use millrace_tcp::{Config, Connection, Duration, Instant, Open, Settings, Shared};
 use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
@@ -53,11 +53,13 @@ impl<M: Memory> Shard<M> {
         }
         let start = self.start(NOWHERE, options, remote, now)?;
         let config = &self.config.tcp;
+        let settings = self.sharing.settings.share(&options.tcp);
+        let shared = self.sharing.options.share(options);
         let Some(index) = self.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
-            options: *options,
-            kind: Kind::Stream(start.stream(config, options, now)),
+            options: shared,
+            kind: Kind::Stream(start.stream(config, &settings, now)),
         }) else {
             return Err(Error::TooManySockets);
         };
@@ -71,10 +73,11 @@ impl<M: Memory> Shard<M> {
     /// [`Error::TooManySockets`].
     pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
         let local = NOWHERE;
+        let options = self.sharing.options.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
-            options: *options,
+            options,
             kind: Kind::Bound { local },
         })?;
         Ok(SocketId::new(index, self.sockets.generation(index)))
@@ -94,12 +97,14 @@ impl<M: Memory> Shard<M> {
     ) -> Result<(), Error> {
         let index = self.check(id)?;
         let bound = self.bound_end(index)?;
-        let options = self.sockets.get(index).ok_or(Error::NoSocket)?.options;
+        let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
+        let options = socket.options.clone();
         let start = self.start(bound, &options, remote, now)?;
+        let settings = self.sharing.settings.share(&options.tcp);
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
-        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &options, now));
+        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -308,8 +313,8 @@ struct Start {
 impl Start {
     /// Makes the connection.
     #[inline(always)]
-    fn stream(&self, config: &Config, options: &Options, now: Instant) -> Stream {
-        let mut connection = Connection::connect(config, &options.tcp, self.open, now);
+    fn stream(&self, config: &Config, settings: &Shared<Settings>, now: Instant) -> Stream {
+        let mut connection = Connection::connect(config, settings, self.open, now);
         if let Some(limit) = self.path {
             connection.start_on_path(config, limit, now);
         }

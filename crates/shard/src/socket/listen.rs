@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_tcp::{Connection, HalfOpen, Instant, Settings};
+use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
 use super::{
     AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
@@ -78,10 +78,11 @@ impl<M: Memory> Shard<M> {
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
+        let options = self.sharing.options.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::BOUND,
-            options: *options,
+            options,
             kind: Kind::Bound { local },
         })?;
         bound.socket = index;
@@ -195,10 +196,10 @@ impl<M: Memory> Shard<M> {
         listener: u32,
         tuple: Tuple,
         now: Instant,
-        make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
+        make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
         let socket = self.sockets.get_mut(listener)?;
-        let (owner, options) = (socket.owner, socket.options);
+        let (owner, options) = (socket.owner, socket.options.clone());
         if !socket.listener_mut()?.backlog.admit(&self.memory, owner) {
             self.counters.accept_queue_full += 1;
             return None;
@@ -223,10 +224,10 @@ impl<M: Memory> Shard<M> {
         &mut self,
         listener: u32,
         owner: Owner,
-        options: Options,
+        options: Shared<Options>,
         tuple: Tuple,
         now: Instant,
-        make: impl FnOnce(&millrace_tcp::Config, &Settings) -> Connection,
+        make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
         let known = self.paths.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
@@ -235,8 +236,10 @@ impl<M: Memory> Shard<M> {
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         let hop = self.first_hop(tuple.remote_ip(), now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
+        let settings = self.sharing.settings.share(&options.tcp);
+        let reuse = options.reuse.address;
         let made = self.sockets.insert_with(|| {
-            let mut connection = make(config, &options.tcp);
+            let mut connection = make(config, &settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
                 connection.start_on_path(config, limit, now);
@@ -257,8 +260,7 @@ impl<M: Memory> Shard<M> {
             return None;
         };
         self.table.insert(tuple, Place::Stream(index));
-        self.ports
-            .add_connection(tuple.local(), options.reuse.address);
+        self.ports.add_connection(tuple.local(), reuse);
         self.counters.passive_opens += 1;
         Some(index)
     }

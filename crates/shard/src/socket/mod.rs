@@ -13,7 +13,7 @@ mod view;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_tcp::{Connection, Instant};
+use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing};
 
 pub use api::How;
 pub use backlog::AcceptQueue;
@@ -105,11 +105,19 @@ bitflags::bitflags! {
     }
 }
 
+/// What sockets have in common.
+#[derive(Default)]
+pub(crate) struct OptionSharing {
+    pub options: Sharing<Options>,
+    /// The part of the options that connections are told.
+    pub settings: Sharing<Settings>,
+}
+
 /// A socket.
 pub(crate) struct Socket {
     pub owner: Owner,
     pub marks: Marks,
-    pub options: Options,
+    pub options: Shared<Options>,
     pub kind: Kind,
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
-use millrace_tcp::{Algorithm, Keepalive};
+use millrace_tcp::{Algorithm, Keepalive, Settings, Usual};
 
 use crate::datagram::Discovery;
 
@@ -175,10 +175,10 @@ pub enum OptName {
 }
 
 /// Everything that can be set on a socket, also before it is connected; accepted sockets inherit their listener's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// What the connection is told. `keepalive` here is whether it is on; the times are in [`Options::keepalive`].
-    pub tcp: millrace_tcp::Settings,
+    pub tcp: Settings,
     /// The times of keepalive, kept while it is off.
     pub keepalive: Keepalive,
     /// `SO_LINGER`.
@@ -213,6 +213,43 @@ pub struct Options {
     pub hop_limit: Option<u8>,
     /// `IPV6_TCLASS`.
     pub traffic_class: u8,
+}
+
+impl Options {
+    /// No option was set.
+    pub const UNSET: Options = Options {
+        tcp: Settings::UNSET,
+        keepalive: Keepalive::UNSET,
+        linger: None,
+        receive_buffer: None,
+        send_buffer: None,
+        receive_low: 0,
+        reuse: Reuse {
+            address: false,
+            port: false,
+        },
+        v6_only: false,
+        address_only: false,
+        device: Device::Any,
+        notsent_low: 0,
+        discovery: [Discovery::Want; 2],
+        fast_open: 0,
+        no_cookie: false,
+        ttl: None,
+        tos: 0,
+        hop_limit: None,
+        traffic_class: 0,
+    };
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::UNSET
+    }
+}
+
+impl Usual for Options {
+    const USUAL: &'static Options = &Options::UNSET;
 }
 
 /// Sharing of a local address.

@@ -39,19 +39,15 @@ impl<M: Memory> Shard<M> {
             }
             return Ok(());
         }
-        let before = socket.options;
+        let before = socket.options.clone();
         let is_bound = socket.marks.contains(Marks::BOUND) || socket.stream().is_some();
         if matches!(option, Opt::V6Only(_)) && is_bound {
             return Err(Error::Invalid);
         }
-        socket
-            .options
-            .set(option, buffers.send_max, buffers.receive_max)?;
-        let (owner_reuse, options, bound) = (
-            before.reuse,
-            socket.options,
-            socket.marks.contains(Marks::BOUND),
-        );
+        let mut options = *before;
+        options.set(option, buffers.send_max, buffers.receive_max)?;
+        socket.options = self.sharing.options.share(&options);
+        let (owner_reuse, bound) = (before.reuse, socket.marks.contains(Marks::BOUND));
         socket
             .marks
             .set(Marks::NOTSENT_LOW, options.notsent_low != 0);
@@ -74,9 +70,10 @@ impl<M: Memory> Shard<M> {
                 }
                 stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label);
                 if options.tcp != before.tcp {
+                    let settings = self.sharing.settings.share(&options.tcp);
                     stream
                         .connection
-                        .configure(&self.config.tcp, &options.tcp, now);
+                        .configure(&self.config.tcp, &settings, now);
                 }
                 if let Opt::QuickAck(on) = option {
                     stream.connection.set_quick_ack(on);
@@ -101,7 +98,7 @@ impl<M: Memory> Shard<M> {
     /// All that was set on a socket.
     pub fn options(&self, id: SocketId) -> Option<Options> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
-        Some(socket.options)
+        Some(*socket.options)
     }
 
     fn set_datagram_option(&mut self, index: u32, option: Opt, now: Instant) -> Result<(), Error> {
@@ -110,6 +107,7 @@ impl<M: Memory> Shard<M> {
         let Kind::Datagram(datagram) = &mut socket.kind else {
             return Err(Error::NotSupported);
         };
+        let mut options = *socket.options;
         match option {
             Opt::Datagram(DatagramOpt::Cork(on)) => {
                 if !on {
@@ -125,14 +123,11 @@ impl<M: Memory> Shard<M> {
             }
             Opt::V6Only(_) if socket.marks.contains(Marks::BOUND) => return Err(Error::Invalid),
             // Nobody but the program speaks of congestion here.
-            Opt::Tos(tos) => socket.options.tos = tos,
-            Opt::TrafficClass(class) => socket.options.traffic_class = class,
-            option => {
-                socket
-                    .options
-                    .set(option, buffers.send_max, buffers.receive_max)?;
-            }
+            Opt::Tos(tos) => options.tos = tos,
+            Opt::TrafficClass(class) => options.traffic_class = class,
+            option => options.set(option, buffers.send_max, buffers.receive_max)?,
         }
+        socket.options = self.sharing.options.share(&options);
         datagram.resize(&socket.options);
         let (reuse, port) = (socket.options.reuse, datagram.local.port());
         if let Some(bound) = self.udp.ports.bound_mut(port, index) {

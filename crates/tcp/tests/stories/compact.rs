@@ -148,7 +148,7 @@ fn defer_accept_completes_with_payload() {
         let answer = half_open.on_segment(&config, &last, now);
         assert_eq!(answer, HalfOpenVerdict::Establish);
         // The round trip is the handshake's, not the peer's time to think.
-        let connection = half_open.establish(&config, &Settings::default(), now);
+        let connection = half_open.establish(&config, &Settings::default().into(), now);
         assert_eq!(connection.info(now).srtt_us, 30_000);
     }
 }
@@ -316,7 +316,7 @@ fn payload_and_fin_on_the_completing_segment_count() {
         half_open.on_segment(&config, &last, start()),
         HalfOpenVerdict::Establish
     );
-    let mut connection = half_open.establish(&config, &Settings::default(), start());
+    let mut connection = half_open.establish(&config, &Settings::default().into(), start());
     let mut received = crate::support::script::Received::default();
     connection.on_segment(&config, &last, &mut received, start());
     assert_eq!(

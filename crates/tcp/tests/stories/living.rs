@@ -131,14 +131,14 @@ fn keepalive_can_be_set_and_cleared_later() {
     script.pass(Duration::from_secs(100));
     script
         .connection
-        .configure(&script.config, &ALIVE, script.now);
+        .configure(&script.config, &ALIVE.into(), script.now);
     let (waited, sent) = wait(&mut script);
     // It has been silent for longer than that already.
     assert!(waited < Duration::from_millis(5));
     assert_eq!(sent.len(), 1);
     script
         .connection
-        .configure(&script.config, &Settings::default(), script.now);
+        .configure(&script.config, &Settings::default().into(), script.now);
     assert_eq!(script.connection.deadline(), None);
 }
 

@@ -112,7 +112,7 @@ fn it_is_chosen_and_left_while_the_connection_goes_on() {
     let mut script = Script::active(config(), Settings::default(), "mss 1000 sackOK");
     script
         .connection
-        .configure(&script.config, &with(0), script.now);
+        .configure(&script.config, &with(0).into(), script.now);
     assert_eq!(info(&script).cwnd, 10_000, "the window stays as it is");
     script.write(30_000);
     assert_eq!(script.drain().len(), 10);
@@ -125,7 +125,7 @@ fn it_is_chosen_and_left_while_the_connection_goes_on() {
     };
     script
         .connection
-        .configure(&script.config, &reno, script.now);
+        .configure(&script.config, &reno.into(), script.now);
     script.drain();
     script.pass(Duration::from_millis(10));
     script.inject(". 1:1(0) ack 16001");

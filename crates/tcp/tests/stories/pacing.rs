@@ -88,7 +88,7 @@ fn a_rate_that_is_lifted_lets_go() {
     };
     script
         .connection
-        .configure(&script.config, &settings, script.now);
+        .configure(&script.config, &settings.into(), script.now);
     script.expect(". 12001:13001(1000) ack 1");
     script.expect("P. 13001:14001(1000) ack 1");
 }

@@ -57,7 +57,7 @@ impl Road {
             nodelay: true,
             ..Settings::default()
         };
-        let sender = Connection::connect(&config, &settings, open, now);
+        let sender = Connection::connect(&config, &settings.into(), open, now);
         let mut road = Road {
             config,
             sender,

@@ -169,7 +169,7 @@ fn rfc9293_3_8_4_keepalive_is_off_unless_asked_for_and_waits_two_hours() {
     };
     script
         .connection
-        .configure(&script.config, &asked, script.now);
+        .configure(&script.config, &asked.into(), script.now);
     let start = script.now;
     let mut sent = Vec::new();
     while sent.is_empty() {

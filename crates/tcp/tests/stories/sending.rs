@@ -55,7 +55,7 @@ fn setting_nodelay_lets_out_what_was_held() {
     script.silent();
     script
         .connection
-        .configure(&script.config, &NODELAY, script.now);
+        .configure(&script.config, &NODELAY.into(), script.now);
     script.expect("P. 11:21(10) ack 1");
 }
 
@@ -78,7 +78,7 @@ fn cork_holds_short_segments_for_200_ms() {
     script.silent();
     script
         .connection
-        .configure(&script.config, &NODELAY, script.now);
+        .configure(&script.config, &NODELAY.into(), script.now);
     script.expect("P. 1501:1511(10) ack 1");
 }
 

@@ -138,7 +138,7 @@ fn rfc9438_4_8_after_a_time_out_slow_start_leads_to_seven_tenths() {
     };
     script
         .connection
-        .configure(&script.config, &cubic, script.now);
+        .configure(&script.config, &cubic.into(), script.now);
     let mut script = flight(script, 10);
     time_out(&mut script);
     assert_eq!((info(&script).ssthresh, info(&script).cwnd), (7_000, 1_000));

@@ -179,7 +179,7 @@ impl Pair {
         let end = &mut self.ends[who];
         end.connection = Some(Connection::connect(
             &end.config,
-            &end.settings,
+            &end.settings.into(),
             end.open,
             self.now,
         ));
@@ -349,7 +349,8 @@ impl Pair {
                 HalfOpenVerdict::Reply(reply) => self.put(who, &reply),
                 HalfOpenVerdict::Drop => end.half_open = None,
                 HalfOpenVerdict::Establish => {
-                    let mut connection = half_open.establish(&end.config, &end.settings, now);
+                    let mut connection =
+                        half_open.establish(&end.config, &end.settings.into(), now);
                     end.half_open = None;
                     connection.enqueue(end.written, true);
                     connection.on_segment(&end.config, &segment, &mut end.store, now);

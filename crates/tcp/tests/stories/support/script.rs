@@ -69,7 +69,7 @@ impl Script {
     /// After `connect`, before anything was sent.
     pub fn connecting(config: Config, settings: Settings) -> Script {
         let now = Instant::from_millis(1_000_000);
-        let connection = Connection::connect(&config, &settings, open(), now);
+        let connection = Connection::connect(&config, &settings.into(), open(), now);
         Script::new(config, connection, now)
     }
 
@@ -143,7 +143,7 @@ impl Script {
             half_open.on_segment(&config, &ack, now),
             HalfOpenVerdict::Establish
         );
-        let connection = half_open.establish(&config, &settings, now);
+        let connection = half_open.establish(&config, &settings.into(), now);
         let mut script = Script::new(config, connection, now);
         script.timestamps = script.config.timestamps;
         script.inject(&format!(". 1:1(0) ack 1 win {PEER_WINDOW}"));
