@@ -1,7 +1,5 @@
 //! When received data is acknowledged (RFC 9293 3.8.6.3, RFC 5681 4.2).
 
-use millrace_wire::tcp::Seq;
-
 use crate::config::Config;
 use crate::connection::{Connection, Pending};
 use crate::time::{Duration, Instant, Ticks};
@@ -22,8 +20,6 @@ pub(crate) struct Acknowledge {
     challenged: Ticks,
     /// When payload last came.
     data: Ticks,
-    /// Bytes received again, to be reported in the next SACK option (RFC 2883).
-    pub(crate) again: Option<(Seq, Seq)>,
 }
 
 /// Segments that are acknowledged at once after a mark: the peer's window may be very small.
@@ -42,7 +38,6 @@ impl Acknowledge {
             duplicates: 0,
             challenged: Ticks::before(now, config.challenge_interval),
             data: now.ticks(),
-            again: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::events::{Error, Events};
 use crate::half_open::HalfOpen;
 use crate::options::{self, Features, Recent};
 use crate::pacing::Pacing;
+use crate::past::Disturbed;
 use crate::rare::Rare;
 use crate::recovery::Recovery;
 use crate::rtt::Rtt;
@@ -83,15 +84,11 @@ impl Pending {
         .union(Pending::PROBE);
 }
 
-/// What is counted, for [`crate::Info`].
+/// What is counted of each, for [`crate::Info`]; the rest is in [`crate::past::Past`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) bytes_retransmitted: u64,
-    pub(crate) segments_retransmitted: u32,
-    pub(crate) dsacks: u32,
     pub(crate) segments_in: u32,
     pub(crate) segments_out: u32,
-    pub(crate) timeouts: u32,
     pub(crate) last_sent: Ticks,
     pub(crate) last_received: Ticks,
 }
@@ -115,6 +112,7 @@ pub struct Connection {
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
     pub(crate) recovery: Recovery,
+    pub(crate) disturbed: Disturbed,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Shared<Settings>,
@@ -123,8 +121,6 @@ pub struct Connection {
     pub(crate) ecn: Ecn,
     /// What few connections need.
     pub(crate) rare: Option<Box<Rare>>,
-    /// Sequence number of a RST with [`Pending::REFUSE`].
-    pub(crate) refuse_seq: Seq,
     /// What we announced, or would.
     pub(crate) advertised_mss: u16,
     /// [`Open::default_mss`].
@@ -232,6 +228,7 @@ impl Connection {
             rtt: Rtt::new(config),
             congestion: Congestion::new(config, settings.algorithm(config)),
             recovery: Recovery::default(),
+            disturbed: Disturbed::default(),
             recent: Recent::default(),
             counters: Counters {
                 last_sent: now.ticks(),
@@ -242,7 +239,6 @@ impl Connection {
             pacing: None,
             ecn: Ecn::default(),
             rare: None,
-            refuse_seq: Seq(0),
             advertised_mss: mss,
             default_mss: open.default_mss,
         }
@@ -477,7 +473,7 @@ impl Connection {
         self.state = State::TimeWait;
         self.events |= Events::TIME_WAIT;
         self.timers.stop();
-        self.recovery.repair = None;
+        self.disturbed.end_repair();
     }
 
     /// The end, with what the program is to know of it.
@@ -498,7 +494,7 @@ impl Connection {
         self.events |= Events::CLOSED;
         self.pending &= Pending::RESET | Pending::REFUSE;
         self.timers.stop();
-        self.recovery.repair = None;
+        self.disturbed.end_repair();
         self.receive.gaps = None;
     }
 

@@ -17,10 +17,6 @@ pub(crate) struct Ecn {
     pub(crate) reduced: bool,
     /// Whether a mark on the next segment would be nothing new: with DCTCP, that the last had one.
     pub(crate) marked: bool,
-    /// SND.NXT when a mark was last acted upon, modulo 2^32: one reduction in a round trip.
-    until: Seq,
-    /// What is to be acknowledged with the mark's former state first, low half of a stream offset (RFC 8257 3.2).
-    pub(crate) former: Option<(u32, Flags)>,
 }
 
 impl Default for Ecn {
@@ -29,8 +25,6 @@ impl Default for Ecn {
             echo: Flags::empty(),
             reduced: false,
             marked: false,
-            until: Seq(0),
-            former: None,
         }
     }
 }
@@ -62,7 +56,7 @@ impl Connection {
         if self.congestion.counts_marks() {
             if segment.marked != self.ecn.marked {
                 if self.receive.nxt > self.receive.acked {
-                    self.ecn.former = Some((self.receive.nxt as u32, self.ecn.echo));
+                    self.disturbed.begin().former = Some((self.receive.nxt as u32, self.ecn.echo));
                 }
                 self.ecn.marked = segment.marked;
                 self.ecn.echo.set(Flags::ECE, segment.marked);
@@ -90,7 +84,10 @@ impl Connection {
         self.congestion.on_echo(acked as u32);
         let una = Seq(self.send.una as u32);
         let repairing = matches!(self.recovery.phase, Phase::Recovery | Phase::Loss);
-        if repairing || una.before(self.ecn.until) || self.send.in_flight() == 0 {
+        if repairing
+            || una.before(self.disturbed.past().reduced_until)
+            || self.send.in_flight() == 0
+        {
             return;
         }
         let (flight, mss) = (self.send.in_flight(), u32::from(self.send.mss));
@@ -98,7 +95,7 @@ impl Connection {
         let window = &mut self.congestion.window;
         window.ssthresh = threshold;
         window.cwnd = window.cwnd.min(threshold);
-        self.ecn.until = Seq(self.send.nxt as u32);
+        self.disturbed.begin().reduced_until = Seq(self.send.nxt as u32);
         self.ecn.reduced = true;
     }
 
@@ -109,6 +106,7 @@ impl Connection {
 
     /// Whether the window came down for a mark within the last round trip.
     pub(crate) fn is_reduced(&self) -> bool {
-        Seq(self.send.una as u32).before(self.ecn.until) && self.send.in_flight() > 0
+        Seq(self.send.una as u32).before(self.disturbed.past().reduced_until)
+            && self.send.in_flight() > 0
     }
 }

@@ -25,6 +25,7 @@ mod options;
 mod outgoing;
 mod output;
 mod pacing;
+mod past;
 mod path;
 mod plain;
 mod rack;

@@ -33,7 +33,7 @@ impl Connection {
     /// Whether it is worth asking [`Connection::poll_transmit`].
     #[inline(always)]
     pub fn has_output(&self) -> bool {
-        !self.pending.is_empty() || self.send.has_unsent() || self.recovery.repair.is_some()
+        !self.pending.is_empty() || self.send.has_unsent() || self.disturbed.repair().is_some()
     }
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
@@ -54,7 +54,7 @@ impl Connection {
             if self.pacing.is_some() && self.has_more() && self.must_wait(now) {
                 return self.acknowledge_alone(now);
             }
-            if self.recovery.repair.is_some()
+            if self.disturbed.repair().is_some()
                 && !self.probes_time_out(config, limits, now)
                 && let Some(range) = self.next_lost(limits)
             {
@@ -90,7 +90,7 @@ impl Connection {
 
     /// Whether there is something of the stream to send, now or later, for the first time or again.
     fn has_more(&self) -> bool {
-        let repair = self.recovery.repair.as_ref();
+        let repair = self.disturbed.repair();
         self.send.has_unsent() || repair.is_some_and(|repair| repair.board.next_lost().is_some())
     }
 
@@ -111,7 +111,7 @@ impl Connection {
     fn control(&mut self, config: &Config, now: Instant) -> Outgoing {
         if self.pending.contains(Pending::REFUSE) {
             self.pending.remove(Pending::REFUSE);
-            return Outgoing::control(self.refuse_seq, Seq(0), Flags::RST, 0);
+            return Outgoing::control(self.disturbed.past().refuse_seq, Seq(0), Flags::RST, 0);
         }
         if self.pending.contains(Pending::RESET) {
             self.pending = Pending::empty();
@@ -179,7 +179,10 @@ impl Connection {
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.pending.remove(Pending::ACK);
         let options = self.ack_options(now);
-        if let Some((end, echo)) = self.ecn.former.take()
+        if let Some((end, echo)) = self
+            .disturbed
+            .past_mut()
+            .and_then(|past| past.former.take())
             && Seq(end).after(Seq(self.receive.acked as u32))
         {
             // RFC 8257 3.2: what came before the mark, or its end, is acknowledged by itself.
@@ -201,12 +204,12 @@ impl Connection {
 
     /// Whether what is lost waits, because new data goes first and alone after a time-out (RFC 5682 2.1, step 2b). If none can go, nothing waits for it.
     fn probes_time_out(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
-        if !matches!(&self.recovery.undo, Some(undo) if undo.prefers_fresh()) {
+        if !matches!(&self.disturbed.past().undo, Some(undo) if undo.prefers_fresh()) {
             return false;
         }
-        let fresh = self.send.nxt > self.recovery.high
+        let fresh = self.send.nxt > self.disturbed.past().high
             || self.send.has_unsent() && self.sendable(config, limits, now).is_some();
-        if !fresh && let Some(undo) = &mut self.recovery.undo {
+        if !fresh && let Some(undo) = self.disturbed.undo_mut() {
             undo.stop_probe();
         }
         fresh
@@ -214,7 +217,7 @@ impl Connection {
 
     /// Bytes that were lost, the first of them first, as far as the congestion window allows.
     fn next_lost(&mut self, limits: &Limits) -> Option<Range<u64>> {
-        let lost = self.recovery.repair.as_ref()?.board.next_lost()?;
+        let lost = self.disturbed.repair()?.board.next_lost()?;
         // What the peer has taken out of its window is not sent again, but for the first byte, which then probes it
         // (RFC 9293 3.8.6, SHLD-14).
         let edge = self.send.una + u64::from(self.send.window);
@@ -228,7 +231,7 @@ impl Connection {
         if len > room {
             len = room / mss * mss;
             if len == 0 {
-                if !self.recovery.repair.as_mut()?.reduction.take_forced() {
+                if !self.disturbed.repair_mut()?.reduction.take_forced() {
                     return None;
                 }
                 len = mss.min(lost.end - lost.start);
@@ -258,7 +261,7 @@ impl Connection {
             .board
             .tail(u64::from(mss))
             .filter(|tail| tail.start < edge)?;
-        self.recovery.tail = Tail::probed(self.send.nxt);
+        self.disturbed.begin().tail = Tail::probed(self.send.nxt);
         Some(self.send_again(config, tail, now))
     }
 
@@ -267,14 +270,15 @@ impl Connection {
         let size = self.segment_size();
         let payload = range.start.min(self.send.end)..range.end.min(self.send.end);
         let len = payload.end - payload.start;
-        self.counters.bytes_retransmitted += len;
-        self.counters.segments_retransmitted += len.div_ceil(u64::from(size)).max(1) as u32;
+        self.disturbed.begin().bytes_retransmitted += len;
+        self.disturbed.begin().segments_retransmitted +=
+            len.div_ceil(u64::from(size)).max(1) as u32;
         let stamp = timestamp(now, self.recent.offset);
         let repair = self.repair(config);
         repair.board.resend(range.clone(), now.as_micros() as u32);
         repair.reduction.on_sent((range.end - range.start) as u32);
         repair.reduction.on_sent_again();
-        if let Some(undo) = &mut self.recovery.undo {
+        if let Some(undo) = self.disturbed.undo_mut() {
             undo.on_sent_again((range.end - range.start) as u32, stamp);
         }
         // RFC 6298 5: a time-out after this, and not after what was sent before, the first segment may be sent once more.
@@ -377,7 +381,7 @@ impl Connection {
         let was_idle = una == payload.start;
 
         self.recovery.log.sent(nxt, now);
-        if let Some(repair) = &mut self.recovery.repair {
+        if let Some(repair) = self.disturbed.repair_mut() {
             repair.board.sent(nxt, now.as_micros() as u32);
             repair.reduction.on_sent(len as u32);
         }
@@ -432,7 +436,7 @@ impl Connection {
 
     /// Payload of a full segment with the options that the next one carries.
     fn segment_size(&self) -> u16 {
-        let reports = self.receive.gaps.is_some() || self.acknowledge.again.is_some();
+        let reports = self.receive.gaps.is_some() || self.disturbed.reports_again();
         if !reports || !self.features.contains(Features::SACK) {
             return self.send.mss;
         }
@@ -449,7 +453,7 @@ impl Connection {
     #[inline(always)]
     fn ack_options(&mut self, now: Instant) -> Options {
         let mut options = self.segment_options(now);
-        if self.receive.gaps.is_some() || self.acknowledge.again.is_some() {
+        if self.receive.gaps.is_some() || self.disturbed.reports_again() {
             self.report(&mut options);
         }
         options
@@ -459,7 +463,7 @@ impl Connection {
     #[cold]
     fn report(&mut self, options: &mut Options) {
         let mut room = if options.timestamps.is_some() { 3 } else { 4 };
-        if let Some((start, end)) = self.acknowledge.again.take() {
+        if let Some((start, end)) = self.disturbed.past_mut().and_then(|past| past.again.take()) {
             options.sack.push(start, end);
             room -= 1;
         }

@@ -173,7 +173,7 @@ impl Connection {
         let good = self.recovery.phase == Phase::Open
             && self.timers.backoff == 0
             && self.receive.gaps.is_none()
-            && self.acknowledge.again.is_none()
+            && !self.disturbed.reports_again()
             && !self.is_urgent()
             && window >= least * mss
             && self.send.window >= followed

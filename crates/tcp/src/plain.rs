@@ -87,11 +87,10 @@ impl Connection {
         (self.pending - Pending::ACK).is_empty()
             && (self.state.is_synchronized() || self.state == State::TimeWait)
             && self.recovery.phase == Phase::Open
-            && self.recovery.repair.is_none()
             && self.rare.is_none()
             && self.pacing.is_none()
             && self.receive.gaps.is_none()
-            && self.acknowledge.again.is_none()
+            && self.disturbed.is_calm()
             && !self.features.contains(Features::ECN)
     }
 

@@ -16,7 +16,7 @@ const WIDENED_RECOVERIES: u8 = 16;
 const WIDENED_MAX: u8 = 15;
 
 /// RFC 8985 5.2: of the segments delivered the one that was sent last, and how much the path reorders.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
     /// When it was sent, in microseconds modulo 2^32, and where it ends, modulo 2^32.
     at: u32,
@@ -33,11 +33,24 @@ pub(crate) struct Rack {
     round: u32,
 }
 
+impl Rack {
+    /// Nothing was delivered yet.
+    pub(crate) const NEW: Rack = Rack {
+        at: 0,
+        end: 0,
+        rtt_us: 0,
+        reordering_seen: false,
+        widened: 0,
+        persist: 0,
+        round: 0,
+    };
+}
+
 impl Connection {
     /// RFC 8985 6.2, steps 1 to 3. `echo` is the timestamp that came with the acknowledgement.
     pub(crate) fn rack_advance(&mut self, delivered: &Delivered, echo: Option<u32>, now: Instant) {
         let clock = timestamp(now, self.recent.offset);
-        let rack = &mut self.recovery.rack;
+        let rack = &mut self.disturbed.begin().rack;
         rack.reordering_seen |= delivered.reordered;
         let Some((at, end, ambiguous)) = delivered.latest else {
             return;
@@ -62,9 +75,9 @@ impl Connection {
 
     /// RFC 8985 6.2, step 5; returns the bytes newly lost. What may be lost soon is left to a timer.
     pub(crate) fn rack_detect(&mut self, now: Instant) -> u32 {
-        let rack = self.recovery.rack;
+        let rack = self.disturbed.past().rack;
         let window = self.reordering_window();
-        let Some(repair) = &mut self.recovery.repair else {
+        let Some(repair) = self.disturbed.repair_mut() else {
             return 0;
         };
         if rack.rtt_us == 0 {
@@ -87,7 +100,7 @@ impl Connection {
     /// RFC 8985 6.3: what was sent no later than this, modulo 2^32 microseconds, is lost when there is a time-out. `None`: all is, as nothing tells; or as the
     /// algorithm has a model of the path, which is to begin with nothing on it: many connections of BBR that share a long queue would not share it fairly.
     pub(crate) fn rack_deadline(&self, now: Instant) -> Option<u32> {
-        let rtt_us = match self.recovery.rack.rtt_us {
+        let rtt_us = match self.disturbed.past().rack.rtt_us {
             0 => self.rtt.srtt_us(),
             rtt_us => rtt_us,
         };
@@ -100,7 +113,7 @@ impl Connection {
     /// Step 4, in microseconds: a quarter of the least round trip, or more where duplicates have shown that it does not do; a path that has never
     /// reordered gets none once recovery has begun.
     fn reordering_window(&self) -> u32 {
-        let rack = &self.recovery.rack;
+        let rack = &self.disturbed.past().rack;
         if !rack.reordering_seen && matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
             return 0;
         }
@@ -113,7 +126,7 @@ impl Connection {
     /// A duplicate-SACK report: something was sent twice for nothing, so the path reorders by more than was allowed for (step 4).
     /// Once for a round trip.
     pub(crate) fn rack_widen(&mut self) {
-        let rack = &mut self.recovery.rack;
+        let rack = &mut self.disturbed.begin().rack;
         if Seq(self.send.una as u32).at_or_after(Seq(rack.round)) {
             rack.round = self.send.nxt as u32;
             rack.widened = (rack.widened + 1).min(WIDENED_MAX);
@@ -123,7 +136,7 @@ impl Connection {
 
     /// Step 4: without further reports the reordering window shrinks back.
     pub(crate) fn rack_recovered(&mut self) {
-        let rack = &mut self.recovery.rack;
+        let rack = &mut self.disturbed.begin().rack;
         rack.persist = rack.persist.saturating_sub(1);
         if rack.persist == 0 {
             rack.widened = 0;

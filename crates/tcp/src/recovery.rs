@@ -8,7 +8,6 @@ use crate::connection::Connection;
 use crate::flight::FlightLog;
 use crate::info::Phase;
 use crate::options::Features;
-use crate::rack::Rack;
 use crate::reduction::Reduction;
 use crate::scoreboard::{Delivered, Scoreboard};
 use crate::tail::Tail;
@@ -16,21 +15,10 @@ use crate::time::Instant;
 use crate::timers::Transmit;
 use crate::undo::Undo;
 
-/// Loss recovery's memory.
+/// Loss recovery's memory. What it has only after a loss is in [`crate::past::Past`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
     pub(crate) phase: Phase,
-    /// Segments that the peer must have received, by its duplicate acknowledgements; only without selective
-    /// acknowledgement.
-    pub(crate) duplicates: u16,
-    /// SND.NXT when the last loss was acted upon (RecoveryPoint of RFC 6675); 0 before the first.
-    pub(crate) high: u64,
-    pub(crate) rack: Rack,
-    /// What is needed only while something is out of the ordinary.
-    pub(crate) repair: Option<Box<Repair>>,
-    /// How to go back if there was nothing to repair.
-    pub(crate) undo: Option<Box<Undo>>,
-    pub(crate) tail: Tail,
     pub(crate) log: FlightLog,
 }
 
@@ -50,7 +38,7 @@ impl Connection {
             return flight;
         }
         let counted_out = self.counted_out(flight);
-        match &self.recovery.repair {
+        match self.disturbed.repair() {
             None => flight.saturating_sub(counted_out),
             Some(repair) => {
                 let board = &repair.board;
@@ -63,16 +51,17 @@ impl Connection {
     /// Bytes that duplicate acknowledgements say have left the network; never all of the flight.
     fn counted_out(&self, flight: u32) -> u32 {
         let mss = u32::from(self.send.mss);
-        (u32::from(self.recovery.duplicates) * mss).min(flight.saturating_sub(mss))
+        (u32::from(self.disturbed.past().duplicates) * mss).min(flight.saturating_sub(mss))
     }
 
     /// The repair in progress. If there is none it begins: header prediction is off from then on.
     pub(crate) fn repair(&mut self, config: &Config) -> &mut Repair {
         let (send, recovery) = (&self.send, &mut self.recovery);
+        let past = self.disturbed.begin();
         if recovery.phase == Phase::Open {
             recovery.phase = Phase::Disorder;
         }
-        recovery.repair.get_or_insert_with(|| {
+        past.repair.get_or_insert_with(|| {
             let limit = config.runs_max(send.in_flight());
             let board = Scoreboard::new(send.una, send.nxt, &recovery.log, limit);
             Box::new(Repair {
@@ -112,9 +101,8 @@ impl Connection {
         match self.recovery.phase {
             Phase::Open | Phase::Disorder | Phase::Reduced => {
                 let left = self
-                    .recovery
-                    .repair
-                    .as_ref()
+                    .disturbed
+                    .repair()
                     .is_some_and(|repair| repair.board.lost() > 0);
                 if self.detect_loss(config, now) || left {
                     self.on_loss(config, now);
@@ -127,7 +115,7 @@ impl Connection {
                 self.grow(config, acked, now);
                 self.calm_down();
             }
-            Phase::Recovery if self.send.una >= self.recovery.high => {
+            Phase::Recovery if self.send.una >= self.disturbed.past().high => {
                 self.congestion.leave_recovery();
                 self.rack_recovered();
                 self.recovered();
@@ -141,7 +129,7 @@ impl Connection {
                 }
                 self.reduce(bytes, acked > 0);
             }
-            Phase::Loss if self.send.una >= self.recovery.high => {
+            Phase::Loss if self.send.una >= self.disturbed.past().high => {
                 self.congestion.leave_loss();
                 self.rack_recovered();
                 self.recovered();
@@ -184,11 +172,11 @@ impl Connection {
         repair.reduction = Reduction::again();
         if first {
             let undo = Undo::new(before, una, repair.board.ambiguous());
-            self.recovery.undo = Some(Box::new(undo));
+            self.disturbed.begin().undo = Some(Box::new(undo));
         }
         // RFC 5682 2.1: not when the time-out is one of fast recovery.
         if phase != Phase::Recovery
-            && let Some(undo) = &mut self.recovery.undo
+            && let Some(undo) = self.disturbed.undo_mut()
         {
             undo.timed_out();
         }
@@ -197,7 +185,7 @@ impl Connection {
     /// The path carries smaller segments only: what is in flight did not get through, which is no sign of congestion.
     pub(crate) fn lose_oversized(&mut self, config: &Config) {
         if self.send.in_flight() > 0 {
-            self.recovery.undo = None;
+            self.disturbed.begin().undo = None;
             self.begin_again();
             let mss = u32::from(self.send.mss);
             self.repair(config).board.mark_timed_out(mss, None);
@@ -207,9 +195,9 @@ impl Connection {
     /// The flight is to be repaired from its start.
     fn begin_again(&mut self) {
         self.recovery.phase = Phase::Loss;
-        self.recovery.tail = Tail::default();
-        self.recovery.high = self.send.nxt;
-        self.recovery.duplicates = 0;
+        self.disturbed.begin().tail = Tail::NONE;
+        self.disturbed.begin().high = self.send.nxt;
+        self.disturbed.begin().duplicates = 0;
     }
 
     /// Marks what must be lost by now; returns whether anything new is.
@@ -218,19 +206,21 @@ impl Connection {
         let reordering = u32::from(config.reordering.max(1));
         if !self.features.contains(Features::SACK) {
             // RFC 6582 3.2 step 2: duplicates of what a time-out sent again say nothing. In recovery one is enough work.
-            let fresh = self.send.una > self.recovery.high || self.recovery.high == 0;
+            let fresh =
+                self.send.una > self.disturbed.past().high || self.disturbed.past().high == 0;
             let calm = matches!(self.recovery.phase, Phase::Open | Phase::Disorder);
             return calm
                 && fresh
-                && u32::from(self.recovery.duplicates) >= reordering
+                && u32::from(self.disturbed.past().duplicates) >= reordering
                 && self.repair(config).board.mark_head_lost(mss) > 0;
         }
-        let Some(repair) = &mut self.recovery.repair else {
+        let reordering_seen = self.disturbed.past().rack.reordering_seen;
+        let Some(repair) = self.disturbed.repair_mut() else {
             return false;
         };
         let mut lost = 0;
         // A path that is known to reorder is judged by time alone.
-        if !self.recovery.rack.reordering_seen {
+        if !reordering_seen {
             lost += repair.board.mark_lost(reordering, mss);
         }
         lost += self.rack_detect(now);
@@ -248,24 +238,24 @@ impl Connection {
         if self.rare.is_some() && self.lose_probe(now) {
             // What else is in flight has its acknowledgements to come; the window stays.
             self.recovery.phase = Phase::Loss;
-            self.recovery.tail = Tail::default();
-            self.recovery.high = self.send.nxt;
-            self.recovery.undo = None;
+            self.disturbed.begin().tail = Tail::NONE;
+            self.disturbed.begin().high = self.send.nxt;
+            self.disturbed.begin().undo = None;
             return self.arm_timeout(config, now);
         }
         let mss = u32::from(self.send.mss);
         let flight = self.send.in_flight();
         let window = self.congestion.window;
         self.recovery.phase = Phase::Recovery;
-        self.recovery.tail = Tail::default();
+        self.disturbed.begin().tail = Tail::NONE;
         self.announce_reduction();
-        self.recovery.high = self.send.nxt;
+        self.disturbed.begin().high = self.send.nxt;
         self.congestion.window.ssthresh =
             self.congestion.reduced(flight.min(window.cwnd), mss, now);
         let repair = self.repair(config);
         repair.reduction = Reduction::fast(flight);
         let undo = Undo::new(window, repair.board.start(), repair.board.ambiguous());
-        self.recovery.undo = Some(Box::new(undo));
+        self.disturbed.begin().undo = Some(Box::new(undo));
         let pipe = self.pipe();
         self.congestion.conserve(pipe);
         self.reduce(0, false);
@@ -279,7 +269,7 @@ impl Connection {
         let pipe = self.pipe();
         let paced = self.congestion.is_paced();
         let (window, mss) = (&mut self.congestion.window, u32::from(self.send.mss));
-        if let Some(repair) = &mut self.recovery.repair {
+        if let Some(repair) = self.disturbed.repair_mut() {
             let more = repair
                 .reduction
                 .let_out(delivered, advanced, pipe, window.ssthresh, mss);
@@ -299,17 +289,19 @@ impl Connection {
             return acked;
         }
         if duplicate {
-            self.recovery.duplicates = self.recovery.duplicates.saturating_add(1);
+            let past = self.disturbed.begin();
+            past.duplicates = past.duplicates.saturating_add(1);
             return mss;
         }
         if acked == 0 {
             return 0;
         }
         // All but the first segment had been counted when their duplicates came.
-        let counted = (acked.div_ceil(mss) - 1).min(u32::from(self.recovery.duplicates));
-        self.recovery.duplicates -= counted as u16;
+        let past = self.disturbed.begin();
+        let counted = (acked.div_ceil(mss) - 1).min(u32::from(past.duplicates));
+        past.duplicates -= counted as u16;
         if self.recovery.phase == Phase::Disorder {
-            self.recovery.duplicates = 0;
+            past.duplicates = 0;
         }
         acked.saturating_sub(counted * mss)
     }
@@ -317,7 +309,7 @@ impl Connection {
     /// An acknowledgement in the midst of a repair: goes back if it shows that nothing was lost.
     fn undo_if_disproved(&mut self, echo: Option<u32>, original: bool, advanced: bool) {
         let can_send = self.send.nxt < self.send.end && self.send.usable() > 0;
-        let Some(undo) = &mut self.recovery.undo else {
+        let Some(undo) = self.disturbed.undo_mut() else {
             return;
         };
         let by_echo = advanced && undo.disproved_by_echo(echo);
@@ -331,7 +323,7 @@ impl Connection {
     /// The peer reports that it has received a range twice; all that was sent again may have been for nothing (RFC 3708 2).
     pub(crate) fn undo_if_reported(&mut self, start: i64, end: i64) {
         let una = self.send.una;
-        if let Some(undo) = &mut self.recovery.undo
+        if let Some(undo) = self.disturbed.undo_mut()
             && undo.reported(start, end, una)
         {
             self.undo();
@@ -340,16 +332,16 @@ impl Connection {
 
     /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
     fn undo(&mut self) {
-        let Some(undo) = self.recovery.undo.take() else {
+        let Some(undo) = self.disturbed.past_mut().and_then(|past| past.undo.take()) else {
             return;
         };
         self.congestion.undo(undo.before());
-        self.recovery.rack.reordering_seen = true;
+        self.disturbed.begin().rack.reordering_seen = true;
         if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
-            if let Some(repair) = &mut self.recovery.repair {
+            if let Some(repair) = self.disturbed.repair_mut() {
                 repair.board.forgive();
             }
-            self.recovery.duplicates = 0;
+            self.disturbed.begin().duplicates = 0;
             self.recovery.phase = Phase::Disorder;
         }
     }
@@ -388,31 +380,31 @@ impl Connection {
 
     /// Recovery is over; the flight may still have marks, of bytes sent since it began.
     fn recovered(&mut self) {
-        if let Some(undo) = &mut self.recovery.undo {
+        if let Some(undo) = self.disturbed.undo_mut() {
             undo.ended(self.send.nxt);
         }
-        self.recovery.duplicates = 0;
+        self.disturbed.begin().duplicates = 0;
         self.recovery.phase = Phase::Disorder;
         self.calm_down();
     }
 
     /// To Open if nothing in flight is out of the ordinary, else to Disorder.
     fn calm_down(&mut self) {
-        let recovery = &mut self.recovery;
-        let plain = recovery
+        let past = self.disturbed.begin();
+        let plain = past
             .repair
             .as_ref()
             .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
-        if plain && recovery.duplicates == 0 {
-            recovery.repair = None;
+        self.recovery.phase = if plain && past.duplicates == 0 {
+            past.repair = None;
             // What tells whether a probe has repaired something is no plain acknowledgement.
-            recovery.phase = if recovery.tail.is_open() {
+            if past.tail.is_open() {
                 Phase::Disorder
             } else {
                 Phase::Open
-            };
+            }
         } else {
-            recovery.phase = Phase::Disorder;
-        }
+            Phase::Disorder
+        };
     }
 }

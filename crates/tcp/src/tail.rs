@@ -6,10 +6,12 @@ use crate::connection::Connection;
 use crate::time::Instant;
 
 /// A probe that sent the tail again, until it is known what became of it: TLP.end_seq, SND.NXT when it was sent, modulo 2^32; 0 if there is none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail(u32);
 
 impl Tail {
+    pub(crate) const NONE: Tail = Tail(0);
+
     /// A probe sends the tail again of a flight that ends at `end`.
     pub(crate) fn probed(end: u64) -> Tail {
         Tail((end as u32).max(1))
@@ -30,7 +32,7 @@ impl Connection {
         silent: bool,
         now: Instant,
     ) {
-        let tail = self.recovery.tail;
+        let tail = self.disturbed.past().tail;
         let una = Seq(self.send.una as u32);
         if !tail.is_open() || una.before(Seq(tail.0)) {
             return;
@@ -39,9 +41,9 @@ impl Connection {
             segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
         if reported || (silent && plain) {
             // Both have come, the tail and the probe.
-            self.recovery.tail = Tail::default();
+            self.disturbed.begin().tail = Tail::NONE;
         } else if una.after(Seq(tail.0)) {
-            self.recovery.tail = Tail::default();
+            self.disturbed.begin().tail = Tail::NONE;
             let mss = u32::from(self.send.mss);
             let flight = self.congestion.recent_flight();
             let threshold = self.congestion.reduced(flight, mss, now);

@@ -241,7 +241,7 @@ impl Connection {
         if tried && now - since >= self.patience(config) {
             return self.time_out();
         }
-        self.counters.timeouts += 1;
+        self.disturbed.begin().timeouts += 1;
         self.suspect_path(config, now);
         self.lose_flight(config, now);
         self.timers.backoff = self.timers.backoff.saturating_add(1);
@@ -271,7 +271,7 @@ impl Connection {
         self.timers.backoff += 1;
         self.timers.doubled = self.timers.backoff;
         self.pending |= Pending::SYN;
-        self.counters.segments_retransmitted += 1;
+        self.disturbed.begin().segments_retransmitted += 1;
         self.arm_timeout(config, now);
     }
 

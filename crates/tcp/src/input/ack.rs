@@ -55,8 +55,8 @@ impl Connection {
             self.on_plain_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
-            || self.recovery.tail.is_open()
-            || self.recovery.undo.is_some()
+            || self.disturbed.past().tail.is_open()
+            || self.disturbed.past().undo.is_some()
             || self.timers.stalled_since != Instant::NEVER
         {
             self.on_unusual_ack(config, segment, acked as u32, window_changed, now);
@@ -81,9 +81,8 @@ impl Connection {
         let mut delivered = Delivered::default();
         let mut doubled = None;
         let highest = self
-            .recovery
-            .repair
-            .as_ref()
+            .disturbed
+            .repair()
             .map_or(self.send.una, |repair| repair.board.highest_sacked());
         if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() {
             (delivered, doubled) = self.take_sack(config, segment, highest);
@@ -138,7 +137,7 @@ impl Connection {
         self.send.una += u64::from(acked);
         let una = self.send.una;
         let sent = self.recovery.log.acked(una);
-        let delivered = match &mut self.recovery.repair {
+        let delivered = match self.disturbed.repair_mut() {
             Some(repair) => repair.board.acked(una, highest),
             None => Delivered {
                 bytes: acked,
@@ -193,7 +192,7 @@ impl Connection {
             below || within
         });
         if is_duplicate {
-            self.counters.dsacks += 1;
+            self.disturbed.begin().dsacks += 1;
             self.rack_widen();
         }
         let floor = ack.max(self.send.una as i64);

@@ -171,7 +171,7 @@ impl Connection {
     /// Bytes came that had been received before.
     fn report_again(&mut self, start: u64, end: u64) {
         if self.features.contains(Features::SACK) {
-            self.acknowledge.again = Some((self.receive.seq(start), self.receive.seq(end)));
+            self.disturbed.begin().again = Some((self.receive.seq(start), self.receive.seq(end)));
         }
     }
 

@@ -25,7 +25,7 @@ impl Connection {
         if has_ack && !(beyond >= 0 && beyond as u32 <= self.sent_with_syn()) {
             if !flags.contains(Flags::RST) {
                 self.pending |= Pending::REFUSE;
-                self.refuse_seq = segment.ack;
+                self.disturbed.begin().refuse_seq = segment.ack;
             }
             return;
         }
