@@ -42,14 +42,16 @@ struct Curve {
     prior: u32,
 }
 
-impl Cubic {
-    pub(super) fn new() -> Cubic {
+impl Default for Cubic {
+    fn default() -> Cubic {
         Cubic {
             peak: 0,
             stage: Stage::SlowStart(HyStart::new(0)),
         }
     }
+}
 
+impl Cubic {
     fn prior(&self) -> u32 {
         match self.stage {
             Stage::SlowStart(_) => 0,
@@ -213,7 +215,7 @@ mod tests {
     }
 
     fn reduced(cwnd: u32) -> (Cubic, Window) {
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::default();
         let mut window = Window {
             cwnd,
             ssthresh: u32::MAX,
@@ -237,7 +239,7 @@ mod tests {
     fn rfc9438_4_6_reduction_is_to_seven_tenths() {
         let (_, window) = reduced(1_000_000);
         assert_eq!(window.cwnd, 700_000);
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::default();
         assert_eq!(
             cubic.reduced(&window, 1_000, MSS, Instant::default()),
             2_000
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn extremes_do_not_overflow() {
-        let mut cubic = Cubic::new();
+        let mut cubic = Cubic::default();
         let mut window = Window {
             cwnd: u32::MAX / 2,
             ssthresh: 0,

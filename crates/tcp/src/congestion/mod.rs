@@ -141,16 +141,21 @@ impl Custom {
     }
 }
 
-/// The algorithms, without indirection.
+/// The algorithms, in two words: most connections never fill a window, and what they know is nothing.
 #[derive(Debug)]
 enum Any {
-    Cubic(Cubic),
+    /// From when the window was first in use, or came down.
+    Cubic(Option<Box<Cubic>>),
     NewReno(NewReno),
-    Dctcp(Dctcp),
+    Dctcp(Box<Dctcp>),
     Bbr(Box<Bbr>),
     /// A program's own.
-    Custom(Box<dyn Controller>),
+    Custom(Box<Own>),
 }
+
+/// An algorithm behind one word.
+#[derive(Debug)]
+struct Own(Box<dyn Controller>);
 
 /// Congestion state of a connection.
 #[derive(Debug)]
@@ -185,7 +190,7 @@ impl Congestion {
         match &mut self.algorithm {
             Any::Bbr(it) => it.start(self.window.cwnd, srtt_us, now),
             Any::Custom(it) => {
-                it.start(&mut self.window, mss);
+                it.0.start(&mut self.window, mss);
                 self.window.cwnd = self.window.cwnd.max(mss);
             }
             _ => {}
@@ -228,19 +233,21 @@ impl Congestion {
         if self.is_limiting(acked.mss) {
             self.validated = now.ticks();
             match &mut self.algorithm {
-                Any::Cubic(it) => it.on_ack(&mut self.window, acked, now),
+                Any::Cubic(it) => it
+                    .get_or_insert_default()
+                    .on_ack(&mut self.window, acked, now),
                 Any::NewReno(it) => it.on_ack(&mut self.window, acked, now),
                 Any::Dctcp(it) => it.on_ack(&mut self.window, acked, now),
                 Any::Bbr(_) => {}
                 Any::Custom(it) => {
-                    it.on_ack(&mut self.window, acked, now);
+                    it.0.on_ack(&mut self.window, acked, now);
                     self.window.cwnd = self.window.cwnd.max(acked.mss);
                 }
             }
         } else {
             match &mut self.algorithm {
-                Any::Cubic(it) => it.on_unused(),
-                Any::Custom(it) => it.on_unused(),
+                Any::Cubic(Some(it)) => it.on_unused(),
+                Any::Custom(it) => it.0.on_unused(),
                 _ => {}
             }
             let unused = self.validated.elapsed(now);
@@ -268,7 +275,7 @@ impl Congestion {
     pub(crate) fn on_echo(&mut self, bytes: u32) {
         match &mut self.algorithm {
             Any::Dctcp(it) => it.on_echo(bytes),
-            Any::Custom(it) => it.on_echo(bytes),
+            Any::Custom(it) => it.0.on_echo(bytes),
             _ => {}
         }
     }
@@ -276,10 +283,12 @@ impl Congestion {
     /// The threshold after a mark of the network's; see [`Controller::marked`].
     pub(crate) fn marked(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
         match &mut self.algorithm {
-            Any::Cubic(it) => it.marked(&self.window, flight, mss, now),
+            Any::Cubic(it) => it
+                .get_or_insert_default()
+                .marked(&self.window, flight, mss, now),
             Any::NewReno(it) => it.marked(&self.window, flight, mss, now),
             Any::Dctcp(it) => it.marked(&self.window, flight, mss, now),
-            Any::Custom(it) => it.marked(&self.window, flight, mss, now).max(mss),
+            Any::Custom(it) => it.0.marked(&self.window, flight, mss, now).max(mss),
             // The model has no place for marks.
             Any::Bbr(_) => self.window.ssthresh,
         }
@@ -288,10 +297,12 @@ impl Congestion {
     /// The threshold after a loss; see [`Controller::reduced`].
     pub(crate) fn reduced(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
         match &mut self.algorithm {
-            Any::Cubic(it) => it.reduced(&self.window, flight, mss, now),
+            Any::Cubic(it) => it
+                .get_or_insert_default()
+                .reduced(&self.window, flight, mss, now),
             Any::NewReno(it) => it.reduced(&self.window, flight, mss, now),
             Any::Dctcp(it) => it.reduced(&self.window, flight, mss, now),
-            Any::Custom(it) => it.reduced(&self.window, flight, mss, now).max(mss),
+            Any::Custom(it) => it.0.reduced(&self.window, flight, mss, now).max(mss),
             Any::Bbr(it) => {
                 it.save(&self.window);
                 self.window.ssthresh
@@ -304,8 +315,8 @@ impl Congestion {
         self.window.cwnd = self.window.cwnd.max(before.cwnd);
         self.window.ssthresh = before.ssthresh;
         match &mut self.algorithm {
-            Any::Cubic(it) => it.on_undone(&self.window),
-            Any::Custom(it) => it.on_undone(&self.window),
+            Any::Cubic(it) => it.get_or_insert_default().on_undone(&self.window),
+            Any::Custom(it) => it.0.on_undone(&self.window),
             _ => {}
         }
     }
@@ -370,11 +381,11 @@ impl Congestion {
     pub(crate) fn on_timeout(&mut self, mss: u32) {
         self.window.cwnd = mss;
         match &mut self.algorithm {
-            Any::Cubic(it) => it.on_timeout(),
+            Any::Cubic(Some(it)) => it.on_timeout(),
+            Any::Cubic(None) | Any::Bbr(_) => {}
             Any::NewReno(it) => it.on_timeout(),
             Any::Dctcp(it) => it.on_timeout(),
-            Any::Bbr(_) => {}
-            Any::Custom(it) => it.on_timeout(),
+            Any::Custom(it) => it.0.on_timeout(),
         }
     }
 
@@ -417,14 +428,14 @@ impl Congestion {
 
 fn any(config: &Config, algorithm: Algorithm) -> Any {
     match algorithm {
-        Algorithm::Cubic => Any::Cubic(Cubic::new()),
+        Algorithm::Cubic => Any::Cubic(None),
         Algorithm::NewReno => Any::NewReno(NewReno::default()),
-        Algorithm::Dctcp => Any::Dctcp(Dctcp::new()),
+        Algorithm::Dctcp => Any::Dctcp(Box::new(Dctcp::new())),
         Algorithm::Bbr => Any::Bbr(Box::new(Bbr::new())),
         Algorithm::Custom(at) => match config.custom.get(usize::from(at)) {
-            Some(custom) => Any::Custom((custom.make)()),
+            Some(custom) => Any::Custom(Box::new(Own((custom.make)()))),
             // Who chooses one that is not there is refused before it comes to this.
-            None => Any::Cubic(Cubic::new()),
+            None => Any::Cubic(None),
         },
     }
 }
