@@ -181,8 +181,9 @@ pub struct DownArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-New connections and sockets go to the shards that serve; those that there are stay where they are,
-and go on. A shard that serves no more is idle once its last socket is closed.
+New connections and sockets go to the shards that serve, and so do the connections that there are;
+they go on meanwhile. What cannot go, such as listeners and datagram sockets, stays. A shard that
+serves no more is idle once its last socket is closed.
 
 Examples:
   millrace up --name lab --link tap:lab0 --shards 1 --shards-max 4

@@ -107,8 +107,11 @@ pub fn scale(socket: &OwnedFd, shards: u16) -> anyhow::Result<u64> {
                 Some(libc::EINVAL) => anyhow::anyhow!(
                     "the engine has no {shards} shards; start it with --shards-max {shards}"
                 ),
-                Some(libc::EBUSY | libc::EIO) => anyhow::anyhow!(
-                    "a shard did not answer, and the engine cannot tell who has what; connections go on, but start it anew to change their number"
+                Some(libc::EBUSY) => anyhow::anyhow!(
+                    "flows are still moving, and wait for a shard that does not answer; ask again"
+                ),
+                Some(libc::EIO) => anyhow::anyhow!(
+                    "a shard did not answer in time; what has begun to move ends when it does: ask again"
                 ),
                 _ => error,
             },

@@ -98,6 +98,16 @@ impl Arena {
         self.resting.push((at, log2));
     }
 
+    /// A block that was given out is another shard's to look after, until [`Arena::come_home`] or [`Arena::free`] behind that.
+    pub fn part_with(&mut self, log2: u8) {
+        self.in_use = self.in_use.saturating_sub(1 << log2);
+    }
+
+    /// It is this one's again.
+    pub fn come_home(&mut self, log2: u8) {
+        self.in_use += 1 << log2;
+    }
+
     /// The slots have been published: what rested is free. Calls `release` for blocks whose memory is not worth keeping.
     pub fn settle(&mut self, mut release: impl FnMut(u64, usize)) {
         while let Some((at, log2)) = self.resting.pop() {

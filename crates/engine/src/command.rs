@@ -8,6 +8,8 @@ use millrace_context::{Region, SlotRef};
 use millrace_shard::{Network, Owner};
 use millrace_steer::Move;
 
+use crate::moving::Leaving;
+use crate::program::Whereabouts;
 use crate::snapshot::SocketRow;
 use crate::socket::Process;
 
@@ -20,6 +22,8 @@ pub enum Command {
         owner: Owner,
         /// The memory shared with it.
         region: Arc<Region>,
+        /// Which shard serves each of its slots.
+        whereabouts: Arc<Whereabouts>,
     },
     /// A program is over: its sockets close as the kernel would close them.
     RemoveProgram {
@@ -97,19 +101,12 @@ pub enum Command {
         /// Told when it knows.
         done: Sender<()>,
     },
-    /// It is to give buckets to other shards, for flows to come, as soon as it has had all that was in its queues when the I/O threads took it off them.
-    Give {
-        /// Which, by the shard that gets them.
-        buckets: Vec<(u16, Vec<usize>)>,
-        /// How far each queue had been written.
-        positions: Vec<usize>,
-    },
+    /// It is to give buckets to other shards, as soon as it has had all that was in its queues when the I/O threads took it off them.
+    Give(Leaving),
     /// These buckets have another shard now.
     Assign {
         /// All that moved.
         moves: Arc<[Move]>,
-        /// Told when it knows.
-        done: Sender<()>,
     },
     /// The link has other addresses and routes now.
     Renumber {

@@ -21,6 +21,7 @@ use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::kernels::Kernels;
 use crate::numbers::Numbers;
+use crate::program::Whereabouts;
 use crate::scale::Scale;
 use crate::serving::Serving;
 use crate::snapshot;
@@ -177,7 +178,7 @@ impl Control {
             self.forget_announced();
             self.forget_programs();
             if !self.ending {
-                self.scale.balance(&self.workers);
+                self.scale.look(&self.workers);
             }
         }
     }
@@ -344,9 +345,11 @@ impl Control {
             .unwrap_or(self.programs.len());
         let owner = Owner(index as u32);
         let token = token().map_err(errno)?;
+        let whereabouts = Arc::new(Whereabouts::new(&region));
         self.workers.send(|_| Command::AddProgram {
             owner,
             region: region.clone(),
+            whereabouts: whereabouts.clone(),
         });
         let program = Program {
             token,
@@ -374,12 +377,12 @@ impl Control {
 
     fn scale_to(&mut self, count: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let count = u16::try_from(count).map_err(|_| libc::EINVAL)?;
-        let moved = self.scale.to(count, &self.workers)?;
+        let outcome = self.scale.to(count, &self.workers);
         for program in self.programs.iter().flatten() {
             let line = &program.region.header().serving.0;
-            line.store(count.into(), Ordering::Relaxed);
+            line.store(self.scale.serving().into(), Ordering::Relaxed);
         }
-        Ok((words(&[moved as u64]), Vec::new()))
+        Ok((words(&[outcome? as u64]), Vec::new()))
     }
 
     fn attach(

@@ -7,7 +7,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use libc::{EINVAL, ENFILE, ENOTCONN};
 use millrace_context::reply::Failure;
-use millrace_context::submission::{Ask, Cursor, SendTo};
+use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 
@@ -124,12 +124,16 @@ impl Worker {
         let program = self.programs.get(place.program as usize);
         let home = program
             .and_then(Option::as_ref)
-            .map_or(0, |program| program.shard_of(place.slot));
+            .map_or(0, |program| program.home_of(place.slot));
         let id = self
             .shard
             .stand_in_datagram(owner, bound, (home as u16, place.slot), local)?;
         if let Some(peers) = &mut self.peers {
-            let replica = Replica { id, generation };
+            let replica = Replica {
+                id,
+                generation,
+                home: home as u16,
+            };
             peers.replicas.insert(place, replica);
             peers.places.insert(id, place);
         }
@@ -180,7 +184,7 @@ impl Worker {
         program: u32,
         submission: &Submission,
         unstage: impl Fn(usize, &mut [u8]),
-        cursor: &Cursor,
+        staged: [(usize, usize); 2],
     ) -> Outcome {
         let place = self.find(program, submission.slot)?;
         let entry = &self.program(program).entries[place.slot];
@@ -196,7 +200,7 @@ impl Worker {
             more: submission.ask.contains(Ask::MORE),
         };
         let len = submission.parameter as usize;
-        let [(first_at, first_len), (second_at, _)] = cursor.staged(len as u64);
+        let [(first_at, first_len), (second_at, _)] = staged;
         let fill = |to: &mut [u8]| {
             let (first, second) = to.split_at_mut(first_len.min(to.len()));
             unstage(first_at, first);

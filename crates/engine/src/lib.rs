@@ -44,6 +44,7 @@ mod serving;
 mod snapshot;
 pub mod socket;
 pub mod start;
+mod strays;
 pub mod topology;
 pub mod worker;
 mod workers;

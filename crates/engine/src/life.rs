@@ -32,7 +32,13 @@ impl Worker {
         let (socket, accepts) = (entry.socket.take(), entry.accepts.take());
         let replicated = std::mem::take(&mut entry.replicated);
         entry.watches.clear();
-        program.vacant.push(place.slot);
+        let generation = entry.generation;
+        let home = program.entries.is_own(place.slot);
+        if home {
+            program.vacant.push(place.slot);
+        } else {
+            program.entries.leave(place.slot);
+        }
         let slot = program.slot(place.slot);
         let consumed = slot.app.consumed.load(Ordering::Acquire);
         slot.engine
@@ -59,6 +65,9 @@ impl Worker {
         }
         if replicated {
             self.forget_everywhere(place);
+        }
+        if !home {
+            self.send_home(place, generation);
         }
     }
 
@@ -147,14 +156,20 @@ impl Worker {
 
     /// Carries out a command of the control thread.
     pub(crate) fn execute(&mut self, command: Command) {
+        // What others have given is here before anything that the control thread has said since.
+        self.oblige();
         match command {
-            Command::AddProgram { owner, region } => {
+            Command::AddProgram {
+                owner,
+                region,
+                whereabouts,
+            } => {
                 let index = owner.0 as usize;
                 if self.programs.len() <= index {
                     self.programs.resize_with(index + 1, || None);
                 }
                 self.shard.memory_mut().insert(owner, region.clone());
-                let program = Program::new(owner, region, self.own);
+                let program = Program::new(owner, region, whereabouts, self.own);
                 self.reach.tell(&program);
                 self.programs[index] = Some(program);
             }
@@ -302,12 +317,11 @@ impl Worker {
                 self.expect_buckets(&buckets, parcels, taken);
                 let _ = done.send(());
             }
-            Command::Give { buckets, positions } => self.leave_buckets(buckets, positions),
-            Command::Assign { moves, done } => {
+            Command::Give(leaving) => self.leave_buckets(leaving),
+            Command::Assign { moves } => {
                 for step in moves.iter() {
                     self.shard.assign(&[step.bucket], step.to);
                 }
-                let _ = done.send(());
             }
             Command::Renumber { network, done } => {
                 self.shard.renumber(network, self.now);
@@ -334,7 +348,8 @@ impl Worker {
             .filter(|slot| this.entries[*slot].open)
             .partition(|slot| this.entries[*slot].waiting.is_some());
         for slot in waiting.into_iter().chain(open) {
-            if self.program(program).entries[slot].open {
+            let entry = self.program(program).entries.get(slot);
+            if entry.is_some_and(|entry| entry.open) {
                 self.close(Place { program, slot });
             }
         }

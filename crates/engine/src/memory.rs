@@ -14,12 +14,34 @@ use crate::program::Part;
 pub struct Share {
     region: Arc<Region>,
     arena: Arena,
+    part: Part,
+    /// Bytes in blocks of other shards' parts that connections have brought along.
+    guests: u64,
+    /// Such blocks that were freed, until the slots have been published anew.
+    resting: Vec<Block>,
+}
+
+impl Share {
+    fn own(&self, block: Block) -> bool {
+        block.at.wrapping_sub(self.part.start) < self.part.len
+    }
+}
+
+/// A block that is to go back to the shard whose part it is of.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    pub(crate) owner: Owner,
+    /// The program's, by which it is known that it is still that one.
+    pub(crate) region: Arc<Region>,
+    pub(crate) block: Block,
 }
 
 /// All programs' arenas, by owner.
 #[derive(Debug)]
 pub struct Arenas {
     shares: Vec<Option<Share>>,
+    /// Blocks of other shards' parts that are free.
+    strangers: Vec<Stranger>,
     /// The shard whose parts they are.
     own: u32,
 }
@@ -29,6 +51,7 @@ impl Arenas {
     pub fn new(own: u32) -> Arenas {
         Arenas {
             shares: Vec::new(),
+            strangers: Vec::new(),
             own,
         }
     }
@@ -41,7 +64,13 @@ impl Arenas {
         }
         let part = Part::of(region.geometry().arena, self.own, &region);
         let arena = Arena::new(part.start, part.len);
-        self.shares[index] = Some(Share { region, arena });
+        self.shares[index] = Some(Share {
+            region,
+            arena,
+            part,
+            guests: 0,
+            resting: Vec::new(),
+        });
     }
 
     /// Forgets a program's. Blocks that sockets still hold go with it.
@@ -59,18 +88,43 @@ impl Arenas {
     pub fn usage(&self, owner: Owner) -> (u64, u64) {
         let share = self.shares.get(owner.0 as usize).and_then(Option::as_ref);
         share.map_or((0, 0), |share| {
-            (share.arena.in_use(), share.arena.failures())
+            let in_use = share.arena.in_use() + share.guests;
+            (in_use, share.arena.failures())
         })
+    }
+
+    /// One of them, if there is one, and the shard whose part it is of.
+    pub(crate) fn take_stranger(&mut self) -> Option<(u32, Stranger)> {
+        let stranger = self.strangers.pop()?;
+        // All parts are of one size.
+        let size = Part::of(stranger.region.geometry().arena, 0, &stranger.region).len;
+        Some(((stranger.block.at / size.max(1)) as u32, stranger))
+    }
+
+    /// A block of this shard's part that another has freed.
+    pub(crate) fn come_home(&mut self, stranger: &Stranger) {
+        let share = self.share(stranger.owner);
+        if let Some(share) = share.filter(|share| Arc::ptr_eq(&share.region, &stranger.region)) {
+            share.arena.come_home(stranger.block.log2);
+            share.arena.free(stranger.block.at, stranger.block.log2);
+        }
     }
 
     /// All slots have been published: freed blocks may be given out again.
     pub fn settle(&mut self) {
-        for share in self
-            .shares
-            .iter_mut()
-            .flatten()
-            .filter(|share| share.arena.unsettled())
-        {
+        for (index, share) in self.shares.iter_mut().enumerate() {
+            let Some(share) = share.as_mut() else {
+                continue;
+            };
+            let strangers = share.resting.drain(..).map(|block| Stranger {
+                owner: Owner(index as u32),
+                region: share.region.clone(),
+                block,
+            });
+            self.strangers.extend(strangers);
+            if !share.arena.unsettled() {
+                continue;
+            }
             let region = &share.region;
             // A failure leaves the memory with us, which costs memory and nothing else.
             share
@@ -88,7 +142,35 @@ impl Memory for Arenas {
 
     fn free(&mut self, owner: Owner, block: Block) {
         if let Some(share) = self.share(owner) {
-            share.arena.free(block.at, block.log2);
+            if share.own(block) {
+                share.arena.free(block.at, block.log2);
+            } else {
+                share.guests = share.guests.saturating_sub(block.len() as u64);
+                share.resting.push(block);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, owner: Owner, block: Block) -> bool {
+        let Some(share) = self.share(owner) else {
+            return false;
+        };
+        if share.own(block) {
+            share.arena.part_with(block.log2);
+        } else {
+            share.guests = share.guests.saturating_sub(block.len() as u64);
+        }
+        true
+    }
+
+    fn adopt(&mut self, owner: Owner, block: Block) {
+        let Some(share) = self.share(owner) else {
+            return;
+        };
+        if share.own(block) {
+            share.arena.come_home(block.log2);
+        } else {
+            share.guests += block.len() as u64;
         }
     }
 
@@ -116,5 +198,96 @@ impl Memory for Arenas {
         if let Some(share) = self.shares.get(owner.0 as usize).and_then(Option::as_ref) {
             share.region.read_arena(block.at + at as u64, out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use millrace_context::layout::Geometry;
+    use millrace_context::region;
+
+    use super::*;
+
+    const OWNER: Owner = Owner(0);
+
+    fn region() -> Arc<Region> {
+        let geometry = Geometry {
+            slots: 8,
+            contexts: 1,
+            pollers: 1,
+            shards: 2,
+            arena: 2 << 16,
+        };
+        let file = region::create(&geometry).unwrap();
+        Arc::new(Region::map(file.as_fd(), geometry).unwrap())
+    }
+
+    /// A block that goes along is read and freed by another shard, and given out again by its own, once the slots have been published there.
+    #[test]
+    fn a_block_goes_to_another_shard_and_comes_home_when_it_is_free() {
+        let region = region();
+        let (mut home, mut other) = (Arenas::new(0), Arenas::new(1));
+        home.insert(OWNER, region.clone());
+        other.insert(OWNER, region.clone());
+        let block = home.allocate(OWNER, 16).unwrap();
+        home.write(OWNER, block, 5, b"unread");
+        assert!(home.hand_over(OWNER, block));
+        other.adopt(OWNER, block);
+        assert_eq!((home.usage(OWNER).0, other.usage(OWNER).0), (0, 1 << 16));
+        let mut read = [0; 6];
+        other.read(OWNER, block, 5, &mut read);
+        assert_eq!(&read, b"unread");
+        assert!(home.allocate(OWNER, 12).is_none(), "it is in use");
+        other.free(OWNER, block);
+        assert_eq!(other.usage(OWNER).0, 0);
+        assert!(
+            other.take_stranger().is_none(),
+            "somebody may be reading it"
+        );
+        other.settle();
+        let (shard, stranger) = other.take_stranger().unwrap();
+        assert_eq!((shard, other.take_stranger().is_none()), (0, true));
+        home.come_home(&stranger);
+        home.settle();
+        assert_eq!(home.allocate(OWNER, 16), Some(block));
+        assert_eq!(home.usage(OWNER).0, 1 << 16);
+    }
+
+    #[test]
+    fn a_block_that_comes_back_in_use_is_the_own_one_again() {
+        let region = region();
+        let mut home = Arenas::new(0);
+        home.insert(OWNER, region);
+        let block = home.allocate(OWNER, 16).unwrap();
+        assert!(home.hand_over(OWNER, block));
+        home.adopt(OWNER, block);
+        assert_eq!(home.usage(OWNER).0, 1 << 16);
+        home.free(OWNER, block);
+        home.settle();
+        assert!(home.take_stranger().is_none());
+        assert_eq!(home.allocate(OWNER, 16), Some(block));
+    }
+
+    /// Numbers of programs are used again.
+    #[test]
+    fn a_block_of_a_program_that_is_over_comes_home_to_nobody() {
+        let (old, new) = (region(), region());
+        let (mut home, mut other) = (Arenas::new(0), Arenas::new(1));
+        home.insert(OWNER, old.clone());
+        other.insert(OWNER, old);
+        let block = home.allocate(OWNER, 16).unwrap();
+        assert!(home.hand_over(OWNER, block));
+        other.adopt(OWNER, block);
+        other.free(OWNER, block);
+        other.settle();
+        let (_, stranger) = other.take_stranger().unwrap();
+        home.remove(OWNER);
+        home.insert(OWNER, new);
+        let all = home.allocate(OWNER, 16).unwrap();
+        home.come_home(&stranger);
+        home.settle();
+        assert_eq!((all, home.allocate(OWNER, 12)), (block, None));
     }
 }

@@ -11,11 +11,14 @@ use std::time::Duration;
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
 use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, Opt, Options, Owner, Parcel, SocketId, Stray,
+    AcceptQueue, Arrival, Error, Flow, Moved, Opt, Options, Owner, Parcel, SocketId, Stray,
 };
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
+use crate::memory::Stranger;
+use crate::moving::Guest;
+use crate::strays;
 use crate::worker::{Place, Worker, WorkerCounters, ring as ring_doorbell};
 
 /// Of the ring from one shard to another: sixteen of the largest frames.
@@ -39,6 +42,8 @@ pub(crate) enum Request {
         local: SocketAddr,
         bound: Options,
         options: Vec<Opt>,
+        /// The asking shard.
+        home: u16,
         reply: Sender<Result<(), Error>>,
     },
     /// The same of a socket for datagrams, which come to its own shard only.
@@ -86,8 +91,23 @@ pub(crate) enum Request {
     },
     /// It is over. Likewise.
     Unpin { flow: Flow, shard: u16 },
-    /// Buckets that the asking shard gives.
-    Take { parcel: Parcel, from: u16 },
+    /// Buckets that the asking shard gives, and what programs know the connections in them by.
+    Take {
+        parcel: Parcel,
+        guests: Vec<Guest>,
+        from: u16,
+    },
+    /// What the asking shard had no room for of what it was given.
+    Back {
+        refused: Vec<Moved>,
+        guests: Vec<Guest>,
+    },
+    /// What the asking shard was asked for, or yet another one, by who did not know yet that a slot has moved.
+    Stray(strays::Stray),
+    /// A slot that has moved is free again.
+    Freed(strays::Freed),
+    /// A block of an arena, likewise.
+    Block(Stranger),
 }
 
 /// Another worker, from this one's side.
@@ -106,6 +126,8 @@ pub(crate) struct Replica {
     pub(crate) id: SocketId,
     /// Generation of the slot that it stands for.
     pub(crate) generation: u32,
+    /// The shard that has it.
+    pub(crate) home: u16,
 }
 
 /// A connection that another shard has accepted for one of this shard's listeners.
@@ -457,6 +479,16 @@ impl Worker {
         shard: u32,
         request: impl FnOnce(Sender<Result<(), Error>>) -> Request,
     ) -> Result<(), Error> {
+        // It has ended: it has nothing against it.
+        self.ask_peer_for(shard, request).unwrap_or(Ok(()))
+    }
+
+    /// The same for any answer; none from a worker that has ended.
+    pub(crate) fn ask_peer_for<T>(
+        &mut self,
+        shard: u32,
+        request: impl FnOnce(Sender<T>) -> Request,
+    ) -> Option<T> {
         let (reply, answer) = mpsc::channel();
         if let Some(peers) = &self.peers {
             peers.tell(shard, request(reply));
@@ -464,9 +496,8 @@ impl Worker {
         let mut looks = 0;
         loop {
             match answer.try_recv() {
-                Ok(outcome) => return outcome,
-                // It has ended: it has nothing against it.
-                Err(TryRecvError::Disconnected) => return Ok(()),
+                Ok(outcome) => return Some(outcome),
+                Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) => {}
             }
             if self.oblige() > 0 {

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use millrace_context::submission::Cursor;
 use millrace_context::{Region, Slot, SlotRef};
@@ -65,12 +65,47 @@ impl Part {
     }
 }
 
-/// The slots of one shard that have been used, by their number in the region.
+/// Which shard serves each slot of a program's, where that is not the one whose part of the slots it is in: what a shard is asked for that is another's it hands on there. Written by
+/// the shard that gives a slot away, once the other is bound to find it; engine's memory, of which the program knows nothing.
+#[derive(Debug)]
+pub struct Whereabouts(Box<[AtomicU16]>);
+
+impl Whereabouts {
+    /// All slots are where they belong.
+    pub fn new(region: &Region) -> Whereabouts {
+        let slots = match region.geometry().shards {
+            0 | 1 => 0,
+            _ => region.geometry().slots,
+        };
+        Whereabouts((0..slots).map(|_| AtomicU16::new(0)).collect())
+    }
+
+    /// The shard, if it was ever said.
+    fn get(&self, slot: u32) -> Option<u32> {
+        let word = self.0.get(slot as usize)?.load(Ordering::Acquire);
+        word.checked_sub(1).map(u32::from)
+    }
+
+    /// It is this one now.
+    pub(crate) fn set(&self, slot: u32, shard: u16) {
+        if let Some(word) = self.0.get(slot as usize) {
+            word.store(shard + 1, Ordering::Release);
+        }
+    }
+}
+
+/// The slots that a shard serves, by their number in the region: those of its own part that have been used, but for those that other shards serve, and guests from
+/// other shards' parts.
 #[derive(Debug)]
 pub struct Entries {
     base: u32,
     limit: u32,
     list: Vec<Entry>,
+    /// Of the list, how many are away.
+    away: u32,
+    /// By number.
+    guests: Vec<Option<Box<Entry>>>,
+    guest_count: u32,
 }
 
 impl Entries {
@@ -79,7 +114,70 @@ impl Entries {
             base,
             limit,
             list: Vec::new(),
+            away: 0,
+            guests: Vec::new(),
+            guest_count: 0,
         }
+    }
+
+    /// Whether it is one of this shard's part, and has been used.
+    pub(crate) fn is_own(&self, slot: u32) -> bool {
+        (slot.wrapping_sub(self.base) as usize) < self.list.len()
+    }
+
+    /// Takes an entry out, for another shard to serve it.
+    pub(crate) fn leave(&mut self, slot: u32) -> Option<Entry> {
+        if !self.is_own(slot) {
+            let guest = self.guests.get_mut(slot as usize)?.take()?;
+            self.guest_count -= 1;
+            return Some(*guest);
+        }
+        let home = &mut self.list[(slot - self.base) as usize];
+        if home.away {
+            return None;
+        }
+        self.away += 1;
+        let entry = std::mem::take(home);
+        home.away = true;
+        Some(entry)
+    }
+
+    /// Puts one in that another shard has served.
+    pub(crate) fn seat(&mut self, slot: u32, entry: Entry) {
+        if self.is_own(slot) {
+            let home = &mut self.list[(slot - self.base) as usize];
+            self.away -= u32::from(home.away);
+            *home = entry;
+            return;
+        }
+        let at = slot as usize;
+        if self.guests.len() <= at {
+            self.guests.resize_with(at + 1, || None);
+        }
+        self.guest_count += u32::from(self.guests[at].is_none());
+        self.guests[at] = Some(Box::new(entry));
+    }
+
+    /// A slot comes home that was freed elsewhere, after its use of this generation; whether it was away.
+    pub(crate) fn come_home(&mut self, slot: u32, generation: u32) -> bool {
+        let at = slot.wrapping_sub(self.base) as usize;
+        let Some(home) = self.list.get_mut(at).filter(|entry| entry.away) else {
+            return false;
+        };
+        home.away = false;
+        home.generation = generation;
+        self.away -= 1;
+        true
+    }
+
+    /// Whether others serve some of this shard's part.
+    pub(crate) fn some_away(&self) -> bool {
+        self.away > 0
+    }
+
+    /// How many it serves, free ones among them.
+    fn len(&self) -> usize {
+        self.list.len() - self.away as usize + self.guest_count as usize
     }
 
     /// One more; none when the shard has no more.
@@ -93,17 +191,32 @@ impl Entries {
 
     /// The entry of a slot, if it is one of these.
     pub fn get(&self, slot: u32) -> Option<&Entry> {
-        self.list.get(slot.wrapping_sub(self.base) as usize)
+        match self.list.get(slot.wrapping_sub(self.base) as usize) {
+            Some(entry) => Some(entry).filter(|entry| !entry.away),
+            None => self.guests.get(slot as usize)?.as_deref(),
+        }
+    }
+
+    /// Likewise, to change it.
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Entry> {
+        match self.list.get_mut(slot.wrapping_sub(self.base) as usize) {
+            Some(entry) => Some(entry).filter(|entry| !entry.away),
+            None => self.guests.get_mut(slot as usize)?.as_deref_mut(),
+        }
     }
 
     /// The numbers of all.
-    pub fn numbers(&self) -> std::ops::Range<u32> {
-        self.base..self.base + self.list.len() as u32
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        let own = (self.base..).zip(&self.list);
+        let own = own.filter_map(|(slot, entry)| (!entry.away).then_some(slot));
+        let guests = (0..).zip(&self.guests);
+        own.chain(guests.filter_map(|(slot, guest)| guest.as_ref().map(|_| slot)))
     }
 
     /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.list.iter_mut()
+        let own = self.list.iter_mut().filter(|entry| !entry.away);
+        own.chain(self.guests.iter_mut().flatten().map(Box::as_mut))
     }
 }
 
@@ -111,13 +224,23 @@ impl std::ops::Index<u32> for Entries {
     type Output = Entry;
 
     fn index(&self, slot: u32) -> &Entry {
-        &self.list[(slot - self.base) as usize]
+        match self.list.get(slot.wrapping_sub(self.base) as usize) {
+            Some(entry) => entry,
+            None => self.guests[slot as usize]
+                .as_deref()
+                .expect("it was found here"),
+        }
     }
 }
 
 impl std::ops::IndexMut<u32> for Entries {
     fn index_mut(&mut self, slot: u32) -> &mut Entry {
-        &mut self.list[(slot - self.base) as usize]
+        match self.list.get_mut(slot.wrapping_sub(self.base) as usize) {
+            Some(entry) => entry,
+            None => self.guests[slot as usize]
+                .as_deref_mut()
+                .expect("it was found here"),
+        }
     }
 }
 
@@ -128,8 +251,10 @@ pub struct Program {
     pub owner: Owner,
     /// The memory shared with it.
     pub region: Arc<Region>,
-    /// Slots that have been used, of those that are this shard's.
+    /// Slots that this shard serves.
     pub entries: Entries,
+    /// Where those are that it does not.
+    pub whereabouts: Arc<Whereabouts>,
     /// Slots to use again, the last freed first.
     pub vacant: Vec<u32>,
     /// Contexts in use.
@@ -143,11 +268,17 @@ pub struct Program {
 
 impl Program {
     /// A program without processes, as shard `own` of its region's shards serves it.
-    pub fn new(owner: Owner, region: Arc<Region>, own: u32) -> Program {
+    pub fn new(
+        owner: Owner,
+        region: Arc<Region>,
+        whereabouts: Arc<Whereabouts>,
+        own: u32,
+    ) -> Program {
         let slots = Part::of(u64::from(region.geometry().slots), own, &region);
         Program {
             owner,
             region,
+            whereabouts,
             entries: Entries::new(slots.start as u32, slots.len as u32),
             vacant: Vec::new(),
             contexts: Vec::new(),
@@ -228,11 +359,72 @@ impl Program {
 
     /// Slots in use.
     pub fn open_slots(&self) -> usize {
-        self.entries.numbers().len() - self.vacant.len()
+        self.entries.len() - self.vacant.len()
     }
 
-    /// The shard that a slot is served by.
-    pub fn shard_of(&self, slot: u32) -> u32 {
+    /// The shard whose part of the slots it is in.
+    pub fn home_of(&self, slot: u32) -> u32 {
         slot / self.entries.limit.max(1)
+    }
+
+    /// The other shard that serves a slot, if this one does not. Of one that is on its way that is where it goes.
+    pub(crate) fn served_elsewhere(&self, slot: u32) -> Option<u32> {
+        if self.entries.get(slot).is_some() || slot >= self.region.geometry().slots {
+            return None;
+        }
+        let shard = self
+            .whereabouts
+            .get(slot)
+            .unwrap_or_else(|| self.home_of(slot));
+        (shard != self.own && shard < self.region.geometry().shards).then_some(shard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(generation: u32) -> Entry {
+        let mut entry = Entry::default();
+        (entry.generation, entry.open) = (generation, true);
+        entry
+    }
+
+    #[test]
+    fn a_slot_goes_to_another_shard_and_comes_home_when_it_is_free() {
+        let (mut home, mut other) = (Entries::new(10, 10), Entries::new(20, 10));
+        for slot in 10..13 {
+            assert_eq!(home.push(), Some(slot));
+            home[slot].open();
+        }
+        let entry = home.leave(11).unwrap();
+        assert!(home.get(11).is_none() && home.leave(11).is_none() && home.some_away());
+        assert_eq!(home.numbers().collect::<Vec<_>>(), [10, 12]);
+        assert_eq!((home.iter_mut().count(), home.len()), (2, 2));
+        other.seat(11, entry);
+        assert_eq!(other.numbers().collect::<Vec<_>>(), [11]);
+        assert!(other.get(11).is_some() && !other.is_own(11) && other.len() == 1);
+        // It may go on to a third, and come back in use.
+        let entry = other.leave(11).unwrap();
+        assert!(other.get(11).is_none() && other.len() == 0);
+        home.seat(11, entry);
+        assert!(home.get(11).is_some_and(|entry| entry.open) && !home.some_away());
+        // Or be freed elsewhere, after more than one use.
+        assert!(home.leave(11).is_some());
+        assert!(home.come_home(11, 7) && !home.come_home(11, 8));
+        assert_eq!((home[11].generation, home[11].open), (7, false));
+        assert_eq!(home.len(), 3);
+    }
+
+    #[test]
+    fn what_is_nowhere_is_not_found() {
+        let mut entries = Entries::new(10, 10);
+        entries.push();
+        entries.seat(25, entry(3));
+        for slot in [0, 9, 11, 24, 26, u32::MAX] {
+            assert!(entries.get(slot).is_none() && entries.get_mut(slot).is_none());
+            assert!(entries.leave(slot).is_none() && !entries.come_home(slot, 1));
+        }
+        assert_eq!(entries.get(25).map(|entry| entry.generation), Some(3));
     }
 }

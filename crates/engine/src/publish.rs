@@ -60,6 +60,9 @@ impl Worker {
             }
             fence(Ordering::SeqCst);
             self.ring_pollers();
+            if self.peers.is_some() {
+                self.send_strangers_home();
+            }
         }
         self.touched = touched;
     }
@@ -144,10 +147,10 @@ impl Worker {
             return;
         };
         let index = place.slot;
-        let entry = &mut program.entries[index];
-        if !entry.open {
+        // It may have been closed, or have moved, since it was touched.
+        let Some(entry) = program.entries.get_mut(index).filter(|entry| entry.open) else {
             return;
-        }
+        };
         let slot = program
             .region
             .slot(index)
@@ -224,8 +227,8 @@ impl Worker {
             pollers,
             ..
         } = program;
-        let entry = &mut entries[place.slot];
-        let Some(slot) = region.slot(place.slot) else {
+        let (Some(entry), Some(slot)) = (entries.get_mut(place.slot), region.slot(place.slot))
+        else {
             return;
         };
         slot.engine.sequence.fetch_add(1, Ordering::SeqCst);

@@ -61,6 +61,7 @@ impl Worker {
             own = Some(id);
         }
         let generation = self.program(place.program).entries[place.slot].generation;
+        let home = self.own as u16;
         let outcome = self.in_turn(|worker, shard| match shard {
             None if own.is_some() => Ok(()),
             None => worker
@@ -73,6 +74,7 @@ impl Worker {
                 local,
                 bound,
                 options: options.to_vec(),
+                home,
                 reply,
             }),
         });
@@ -224,6 +226,7 @@ impl Worker {
                 local,
                 bound,
                 options,
+                home,
                 reply,
             } => {
                 let outcome = self.bind_here(owner, local, &bound);
@@ -232,7 +235,11 @@ impl Worker {
                         // As for the socket itself.
                         let _ = self.shard.set_option(id, opt, self.now);
                     }
-                    let replica = Replica { id, generation };
+                    let replica = Replica {
+                        id,
+                        generation,
+                        home,
+                    };
                     peers.replicas.insert(place, replica);
                     peers.places.insert(id, place);
                 }
@@ -319,7 +326,15 @@ impl Worker {
                 }
                 None => self.shard.unpin(&flow, shard),
             },
-            Request::Take { parcel, from } => self.take_parcel(parcel, from),
+            Request::Take {
+                parcel,
+                guests,
+                from,
+            } => self.take_parcel(parcel, guests, from),
+            Request::Back { refused, guests } => self.take_back(refused, guests),
+            Request::Stray(stray) => self.take_stray_request(stray),
+            Request::Freed(freed) => self.come_home(&freed),
+            Request::Block(stranger) => self.take_block(&stranger),
         }
     }
 
@@ -380,7 +395,7 @@ impl Worker {
         let Some(program) = self.programs[place.program as usize].as_mut() else {
             return;
         };
-        let home = program.shard_of(place.slot);
+        let home = u32::from(replica.home);
         let listener = SlotRef {
             index: place.slot,
             generation: replica.generation,

@@ -16,6 +16,8 @@ use crate::worker::{Place, Worker};
 
 /// Submissions taken from one context in one round, so that one program cannot keep the others waiting.
 const SERVE_BURST: usize = 512;
+/// What one counts for that another shard has to be asked for: whoever asks for many of those waits longer than others do.
+const STRAY_COST: usize = 32;
 /// What a request comes to: its result, or an errno, and data.
 pub(crate) type Outcome = Result<(i64, Vec<u8>), i32>;
 
@@ -67,18 +69,20 @@ impl Worker {
             match shared.take(ring, &mut cursor) {
                 Ok(Some(submission)) => {
                     served += 1;
-                    let outcome = if submission.operation.is_staged() {
-                        let unstage = |at: usize, to: &mut [u8]| region.unstage(index, at, to);
-                        let outcome = if submission.operation == Operation::Send {
-                            self.send(program, &submission, unstage, &cursor)
-                        } else {
-                            self.send_to(program, &submission, unstage, &cursor)
-                        };
+                    let unstage = |at: usize, to: &mut [u8]| region.unstage(index, at, to);
+                    let staged = cursor.staged(match submission.operation.is_staged() {
+                        true => submission.parameter.into(),
+                        false => 0,
+                    });
+                    let mut outcome =
+                        self.carry_out(program, process, &submission, unstage, staged);
+                    if matches!(outcome, Err(EBADF)) && self.peers.is_some() {
+                        outcome = self.seek(program, process, &submission, unstage, staged);
+                        served += STRAY_COST;
+                    }
+                    if submission.operation.is_staged() {
                         cursor.unstage(u64::from(submission.parameter));
-                        outcome
-                    } else {
-                        self.submit(program, process, &submission)
-                    };
+                    }
                     if submission.ask.contains(Ask::REPLY) {
                         // The slot must say what the reply says by the time the program reads it.
                         self.publish();
@@ -114,6 +118,22 @@ impl Worker {
         served
     }
 
+    /// Does what a submission asks for, of a slot that is here. `staged` are the pieces of what was staged with it.
+    pub(crate) fn carry_out(
+        &mut self,
+        program: u32,
+        process: Process,
+        submission: &Submission,
+        unstage: impl Fn(usize, &mut [u8]),
+        staged: [(usize, usize); 2],
+    ) -> Outcome {
+        match submission.operation {
+            Operation::Send => self.send(program, submission, unstage, staged),
+            Operation::SendTo => self.send_to(program, submission, unstage, staged),
+            _ => self.submit(program, process, submission),
+        }
+    }
+
     /// The slot that a submission means.
     pub(crate) fn find(&self, program: u32, slot: SlotRef) -> Result<Place, i32> {
         let this = self.programs[program as usize].as_ref().ok_or(EBADF)?;
@@ -128,18 +148,19 @@ impl Worker {
             .expect("a submission comes from a program that exists")
     }
 
-    fn send(
+    /// `staged` are the pieces of what was staged with it.
+    pub(crate) fn send(
         &mut self,
         program: u32,
         submission: &Submission,
         unstage: impl Fn(usize, &mut [u8]),
-        cursor: &millrace_context::submission::Cursor,
+        staged: [(usize, usize); 2],
     ) -> Outcome {
         let place = self.find(program, submission.slot)?;
         let entry = &self.program(program).entries[place.slot];
         let id = entry.socket.ok_or(EBADF)?;
         let len = submission.parameter as usize;
-        let [(first_at, first_len), (second_at, _)] = cursor.staged(len as u64);
+        let [(first_at, first_len), (second_at, _)] = staged;
         let mut filled = 0;
         let fill = |to: &mut [u8]| {
             // The staged bytes are in up to two pieces, and so is the send ring.
@@ -196,7 +217,12 @@ impl Worker {
         self.touch(place);
     }
 
-    fn submit(&mut self, program: u32, process: Process, submission: &Submission) -> Outcome {
+    pub(crate) fn submit(
+        &mut self,
+        program: u32,
+        process: Process,
+        submission: &Submission,
+    ) -> Outcome {
         match submission.operation {
             Operation::Nop => return done(),
             Operation::Socket if submission.parameter == 1 => {

@@ -51,6 +51,8 @@ pub struct Entry {
     pub generation: u32,
     /// Whether it is in use.
     pub open: bool,
+    /// Whether another shard serves it: then nothing else here means anything.
+    pub away: bool,
     /// Whether it is for datagrams: then it has a socket from the start.
     pub datagrams: bool,
     /// The shard's socket, once there is one.

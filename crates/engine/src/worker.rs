@@ -89,6 +89,8 @@ pub struct WorkerCounters {
     pub handed: u64,
     /// Frames dropped because that one did not keep up.
     pub handed_dropped: u64,
+    /// Submissions handed to the shard whose socket they are about: it had moved there.
+    pub strays: u64,
 }
 
 /// Where a shard's socket is in a program.
@@ -323,12 +325,10 @@ impl Worker {
             self.publish();
             self.pass_on();
             self.give_ports_back();
-            if self.moving.is_leaving() {
-                self.give_buckets();
-            }
+            let gave = self.moving.is_leaving() && self.give_buckets();
             self.counters.rounds += 1;
             let commanded = self.command();
-            if commanded || received + served + sent > 0 {
+            if commanded || gave || received + served + sent > 0 {
                 continue;
             }
             if self.drained() {
@@ -669,7 +669,10 @@ impl Worker {
         }
         if nap || stuck || self.moving.is_leaving() {
             at_most(NAP);
-        } else if programs.any(|program| self.shard.memory().usage(program.owner).0 > 0) {
+        } else if programs.any(|program| {
+            // What is left for a slot that has moved is not rung for, either.
+            self.shard.memory().usage(program.owner).0 > 0 || program.entries.some_away()
+        }) {
             at_most(SWEEP);
         }
         patience

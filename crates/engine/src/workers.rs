@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -83,8 +83,8 @@ impl Workers {
         answers.collect()
     }
 
-    /// Has the I/O threads go by other groups: for each of them, how far the queue of each shard had been written until then.
-    pub(crate) fn switch(&self, groups: &Groups) -> Result<Vec<Vec<usize>>, i32> {
+    /// Has the I/O threads go by other groups. Each answers how far the queue of each shard had been written until then.
+    pub(crate) fn switch(&self, groups: &Groups) -> Vec<Receiver<Vec<usize>>> {
         let (sender, answers): (Vec<_>, Vec<_>) = self.io.iter().map(|_| mpsc::channel()).unzip();
         for (handle, positions) in self.io.iter().zip(sender) {
             let groups = groups.clone();
@@ -93,10 +93,7 @@ impl Workers {
             handle.orders.switch.store(true, Ordering::SeqCst);
             ring(handle.doorbell.as_fd());
         }
-        let answers = answers
-            .into_iter()
-            .map(|answer| answer.recv_timeout(PATIENCE).map_err(|_| libc::EIO));
-        answers.collect()
+        answers
     }
 
     /// Commands one of them.

@@ -51,6 +51,49 @@ fn connections_from_every_shard_reach_one_listener() {
     end("reach", thread);
 }
 
+/// Who has read long ago whom to ask asks another shard: that one has it done where the socket is, before it goes on.
+#[test]
+fn what_another_shard_is_asked_for_is_done_where_the_socket_is() {
+    let thread = engine_with_shards("strays", 3);
+    let program = Program::attach("strays");
+    let listener = program.listener(8000);
+    for shard in 0..3 {
+        program.shard.set(shard);
+        let client = program.connect(8000);
+        let server = program.accept(listener);
+        let mut turn = shard;
+        let mut ask_others = || {
+            turn += 1;
+            for slot in [client, server] {
+                // What was asked of the one that was asked until now comes first.
+                assert_eq!(program.ask(Submission::new(Operation::Nop, slot, 0)).0, 0);
+                let shared = program.region.slot(slot.index).unwrap();
+                shared.engine.shard.store(turn % 3, Ordering::Relaxed);
+            }
+        };
+        transfer(&program, client, server, 1_000_000, &mut ask_others);
+        transfer(&program, server, client, 1_000_000, &mut ask_others);
+        ask_others();
+        program.close(client);
+        program.wait(server, |slot| {
+            slot.engine.status().contains(Status::READ_CLOSED)
+        });
+        let (gone, wrong) = (client.index, server.generation + 1);
+        for (index, generation) in [(gone, client.generation), (server.index, wrong)] {
+            let slot = SlotRef { index, generation };
+            for asked in 0..3 {
+                let shared = program.region.slot(index).unwrap();
+                shared.engine.shard.store(asked, Ordering::Relaxed);
+                let close = Submission::new(Operation::Close, slot, 0);
+                assert_eq!(program.ask(close).0, -i64::from(libc::EBADF));
+            }
+        }
+        program.close(server);
+    }
+    drop(program);
+    end("strays", thread);
+}
+
 #[test]
 fn an_address_is_one_sockets_in_every_shard() {
     let thread = engine_with_shards("address", 2);

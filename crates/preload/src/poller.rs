@@ -1,9 +1,9 @@
 //! Pollers: where the engine leaves hints, and the eventfd it rings when nobody looks.
 
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use millrace_context::protocol::{Kind, Request};
-use millrace_context::{Operation, Poller, SlotRef, Submission};
+use millrace_context::{Operation, Poller, Slot, SlotRef, Submission};
 use rustix::io::Errno;
 
 use crate::engine::Engine;
@@ -58,17 +58,27 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: boo
         mask
     });
     // Read before the caller's first look at the socket.
-    let sequence = shared
-        .engine
-        .sequence
-        .load(std::sync::atomic::Ordering::Acquire);
+    let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
-    fence(std::sync::atomic::Ordering::SeqCst);
-    let shard = shared
-        .engine
-        .shard
-        .load(std::sync::atomic::Ordering::Relaxed);
-    Lane::take(engine, shard)?.submit(&submission)
+    fence(Ordering::SeqCst);
+    post(engine, shared, |lane| lane.submit(&submission))
+}
+
+/// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
+fn post(
+    engine: &'static Engine,
+    slot: &Slot,
+    post: impl FnOnce(&Lane) -> Result<()>,
+) -> Result<()> {
+    let shard = slot.engine.shard.load(Ordering::Relaxed);
+    let lane = Lane::take(engine, shard)?;
+    post(&lane)?;
+    // The old shard says whom to ask before it serves for the last time what it was asked.
+    fence(Ordering::SeqCst);
+    if slot.engine.shard.load(Ordering::Relaxed) != shard {
+        lane.wait_taken()?;
+    }
+    Ok(())
 }
 
 /// Asks for none any more.
@@ -76,12 +86,7 @@ pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
     let Some(shared) = engine.region.slot(slot.index) else {
         return;
     };
-    let shard = shared
-        .engine
-        .shard
-        .load(std::sync::atomic::Ordering::Relaxed);
+    let submission = Submission::new(Operation::Unwatch, slot, poller);
     // Hints that come all the same are dropped when they are looked at.
-    if let Ok(lane) = Lane::take(engine, shard) {
-        let _ = lane.leave(&Submission::new(Operation::Unwatch, slot, poller));
-    }
+    let _ = post(engine, shared, |lane| lane.leave(&submission));
 }

@@ -7,7 +7,7 @@
 //!
 //! What moves is connections that a program has, or had. What is about to begin or as good as over stays where it is, and so does a connection whose port the
 //! program had bound or for which there is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all that there are are pinned
-//! ([`Shard::give_new`]), which is what engines do.
+//! ([`Shard::give_new`]).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ pub struct Parcel {
 pub struct Moved {
     id: SocketId,
     socket: Box<Socket>,
-    /// What has come and was not read, holes included.
+    /// What has come and was not read, holes included; nothing if its block goes along ([`Memory::hand_over`]).
     received: Vec<u8>,
 }
 
@@ -52,6 +52,12 @@ pub struct Taken {
     pub moved: Vec<(SocketId, SocketId)>,
     /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]); they are pinned there.
     pub refused: Vec<Moved>,
+}
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.id)
+    }
 }
 
 impl fmt::Debug for Parcel {
@@ -69,6 +75,11 @@ impl Parcel {
     /// The buckets that it is of.
     pub fn buckets(&self) -> &[usize] {
         &self.buckets
+    }
+
+    /// The connections in it, by the names that they had.
+    pub fn connections(&self) -> impl Iterator<Item = SocketId> {
+        self.streams.iter().map(|moved| moved.id)
     }
 
     /// How many connections are in it.
@@ -116,13 +127,41 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// Gives these buckets, those of them that are this shard's, to another, which expects them. `None` while something is about to leave: to be asked again after a
-    /// [`Shard::transmit`] that has met no full port, so that nothing of a connection leaves here after the first that leaves there.
-    pub fn give(&mut self, buckets: &[usize], to: u16) -> Option<Parcel> {
-        if self.stalled.is_some() || !self.replies.is_empty() {
+    /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
+    pub fn is_quiet(&self) -> bool {
+        self.stalled.is_none() && self.replies.is_empty()
+    }
+
+    /// The connections that would move with these buckets.
+    pub fn movable(&self, buckets: &[usize]) -> Vec<SocketId> {
+        let Some(steer) = &self.config.steer else {
+            return Vec::new();
+        };
+        let chosen = chosen(steer, buckets);
+        let flows = self.table.iter().filter(|(tuple, _)| chosen(tuple));
+        let streams = flows.filter_map(|(_, place)| match place {
+            Place::Stream(index) if self.may_move(index) => {
+                Some(SocketId::new(index, self.sockets.generation(index)))
+            }
+            _ => None,
+        });
+        streams.collect()
+    }
+
+    /// Gives these buckets, those of them that are this shard's, to another, which expects them, with those of the connections that `may` go. `None` unless
+    /// [`Shard::is_quiet`], to be asked again then, so that nothing of a connection leaves here after the first that leaves there; and without other shards.
+    pub fn give(
+        &mut self,
+        buckets: &[usize],
+        to: u16,
+        may: impl Fn(SocketId) -> bool,
+    ) -> Option<Parcel> {
+        if !self.is_quiet() {
             return None;
         }
-        self.wrap(buckets, to, |shard, index| shard.may_move(index))
+        self.wrap(buckets, to, |shard, index| {
+            shard.may_move(index) && may(SocketId::new(index, shard.sockets.generation(index)))
+        })
     }
 
     /// As [`Shard::give`], for flows to come alone: those that there are stay, and are pinned. Nothing that they are about to send is in the way. None without
@@ -221,10 +260,16 @@ impl<M: Memory> Shard<M> {
             let id = one.id;
             match self.put_in(one, now) {
                 Ok(new) => moved.push((id, new)),
-                Err(lost) => {
+                Err(mut lost) => {
                     self.counters.connections_lost += 1;
                     // The other shard has pinned it here.
                     self.unpinned.extend(lost.tuple().map(Flow::stream));
+                    let owner = lost.socket.owner;
+                    let stream = lost.socket.stream_mut();
+                    if let Some(block) = stream.and_then(|stream| stream.recv.block()) {
+                        self.memory.adopt(owner, block);
+                        self.memory.free(owner, block);
+                    }
                 }
             }
         }
@@ -256,7 +301,10 @@ impl<M: Memory> Shard<M> {
         stream.hop = Handle::NONE;
         stream.armed = Instant::NEVER;
         stream.send.leave(&mut self.send_pool);
-        let received = stream.recv.take_bytes(&mut self.memory, owner);
+        let received = match stream.recv.block() {
+            Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
+            _ => stream.recv.take_bytes(&mut self.memory, owner),
+        };
         Some(Moved {
             id,
             socket,
@@ -287,6 +335,9 @@ impl<M: Memory> Shard<M> {
                 socket,
                 received,
             });
+        }
+        if let Some(block) = stream.recv.block().filter(|_| received.is_empty()) {
+            self.memory.adopt(owner, block);
         }
         stream.send.join(&mut self.send_pool);
         stream.tuning.since = now;

@@ -44,6 +44,13 @@ pub trait Memory {
     }
     /// Reads into `out` from byte `at`.
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
+    /// A connection goes to another shard. True: its block goes along, where it is, and is given back there; the other shard's memory must know all that this one
+    /// hands out. False: what is in it is copied.
+    fn hand_over(&mut self, _owner: Owner, _block: Block) -> bool {
+        false
+    }
+    /// A block has come with a connection, from where [`Memory::hand_over`] was true; or it comes back.
+    fn adopt(&mut self, _owner: Owner, _block: Block) {}
 }
 
 /// Memory whose bytes the shard's owner may look at where they are.

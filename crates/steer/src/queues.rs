@@ -134,6 +134,12 @@ impl Outbound {
         self.writers.is_empty()
     }
 
+    /// Whether all that was written has been read, and given back.
+    pub fn is_read(&self) -> bool {
+        let mut writers = self.writers.iter();
+        writers.all(|writer| writer.is_read_up_to(writer.position()))
+    }
+
     /// Writes a record into a queue, to be committed; false if there is no room for it, or no such queue.
     #[inline]
     pub fn write<const N: usize>(&mut self, queue: usize, word: u64, body: [&[u8]; N]) -> bool {

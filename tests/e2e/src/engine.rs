@@ -74,6 +74,16 @@ pub fn pid(world: &World) -> Result<Pid> {
         .context("no process has the threads of shards")
 }
 
+/// What `millrace scale` shows of each shard, after it was asked for so many.
+pub fn scale(world: &World, shards: Option<u16>) -> Result<Vec<Value>> {
+    let mut scale = world.millrace(&["scale", "--json"]);
+    if let Some(shards) = shards {
+        scale.args(["--shards", &shards.to_string()]);
+    }
+    let ended = world.start_on_subject(scale)?.wait(seconds(60))?;
+    Ok(serde_json::from_slice(&ended.success()?.stdout)?)
+}
+
 /// Kills the engine as a crash would.
 pub fn kill(world: &World) -> Result<()> {
     rustix::process::kill_process(pid(world)?, Signal::KILL).context("killing the engine")

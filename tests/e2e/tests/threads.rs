@@ -138,16 +138,6 @@ fn shards_with_queues_and_without_are_one_engine() {
     });
 }
 
-/// What `millrace scale` shows of each shard, after it was asked for so many.
-fn scale(world: &World, shards: Option<u16>) -> Result<Vec<Value>> {
-    let mut scale = world.millrace(&["scale", "--json"]);
-    if let Some(shards) = shards {
-        scale.args(["--shards", &shards.to_string()]);
-    }
-    let ended = world.start_on_subject(scale)?.wait(seconds(20))?;
-    Ok(serde_json::from_slice(&ended.success()?.stdout)?)
-}
-
 /// What came by the queues of each shard.
 fn frames_of_shards(world: &World) -> Result<Vec<u64>> {
     let counters = engine::counters(world)?;
@@ -190,7 +180,7 @@ fn shards_come_and_go_while_connections_go_on() {
         };
         go_on()?;
         for count in [3, 1, 2, 3, 1, 2, 1] {
-            let shards = scale(world, Some(count))?;
+            let shards = engine::scale(world, Some(count))?;
             let has_some = |shard: &Value| shard["buckets"].as_u64() > Some(100);
             let have: Vec<bool> = shards.iter().map(has_some).collect();
             let expected: Vec<bool> = (0..3).map(|shard| shard < count).collect();
@@ -213,7 +203,7 @@ fn shards_come_and_go_while_connections_go_on() {
             server.stop(Signal::KILL, seconds(15))?;
         }
         wait_until("two shards are empty", seconds(90), || {
-            let shards = scale(world, None)?;
+            let shards = engine::scale(world, None)?;
             Ok(shards[1..].iter().all(|shard| shard["state"] == "idle"))
         })?;
         let counters = engine::counters(world)?;
@@ -225,7 +215,7 @@ fn shards_come_and_go_while_connections_go_on() {
     });
 }
 
-/// The connections of one shard are busy, those of the other are not: after a while the other has some of the flows, and nothing was lost.
+/// The connections of one shard are busy, those of the other are not: after a while the other has some of the flows, with their connections, and nothing was lost.
 #[test]
 fn flows_leave_a_shard_that_has_too_much_to_do() {
     scenario::run_on_pipeline(Link::Tap, 1, 2, |world| {
@@ -252,9 +242,14 @@ fn flows_leave_a_shard_that_has_too_much_to_do() {
             writeln!(stdin, "{}", ports.join(" "))?;
         }
         wait_until("flows have moved", seconds(60), || {
-            let shards = scale(world, None)?;
+            let shards = engine::scale(world, None)?;
             Ok(shards[1]["taken"].as_u64() > Some(0) && shards[0]["given"] == shards[1]["taken"])
         })?;
+        let sockets = engine::sockets(world)?;
+        let has_moved = |socket: &Value| {
+            socket["shard"] == 1 && port(socket).is_some_and(|port| ports.contains(&port))
+        };
+        ensure!(sockets.iter().any(has_moved), "{sockets:?}");
         let text = talker.stop(Signal::TERM, seconds(60))?.success()?.text();
         ensure!(text.ends_with("all as sent\n"), "{text}");
         server.stop(Signal::KILL, seconds(15))?;

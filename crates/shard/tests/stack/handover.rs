@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Error, HeapMemory, Options, Parcel, Reuse, Shard, SocketId, Taken, Usage};
+use millrace_shard::{Error, Options, Parcel, Reuse, Shard, SocketId, Taken, Usage};
 
+use crate::memory::HostMemory;
 use crate::net::{A, ADDRESSES, B, OWNER};
 use crate::steering::{End, Moves, World, address_of, seeds, shards_of};
 
@@ -179,14 +180,14 @@ fn buckets_move_with_their_connections_or_without() {
 }
 
 /// A shard with room for a listener and two connections, to which the first one gives all that it has; how many connections that is, and what has become of it.
-fn give_too_much(world: &mut World) -> (Shard<HeapMemory>, usize, Taken) {
+fn give_too_much(world: &mut World) -> (Shard<HostMemory>, usize, Taken) {
     let (pairs, _) = connections(world, 4, 12);
     let now = world.now();
     let mut config = world.hosts[B].shards[1].config().clone();
     config.limits.sockets = 3;
     let few = pairs.iter().filter(|[_, end]| end.shard == 0).count();
     assert!(few > 3);
-    let mut small = Shard::new(config, HeapMemory::new(1 << 20), now);
+    let mut small = Shard::new(config, HostMemory::new(1 << 20, false), now);
     let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80));
     small.listen(OWNER, local, 64, Reuse::default()).unwrap();
     let buckets = buckets_of(world, 0);
@@ -243,7 +244,7 @@ fn buckets_of(world: &World, shard: usize) -> Vec<usize> {
 
 /// What the first shard gives the second.
 fn give(world: &mut World, buckets: &[usize]) -> Parcel {
-    let parcel = world.hosts[B].shards[0].give(buckets, 1);
+    let parcel = world.hosts[B].shards[0].give(buckets, 1, |_| true);
     parcel.expect("nothing is about to leave")
 }
 

@@ -14,6 +14,7 @@ mod hostile;
 mod limits;
 mod loopback;
 mod marks;
+mod memory;
 mod net;
 mod opening;
 mod options;

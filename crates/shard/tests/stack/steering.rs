@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, Groups, Hash, HeapMemory, Options, Parcel, Reuse, Shard,
-    SocketId, Steer, Stray, Tuple, ViewFlags,
+    AcceptQueue, Arrival, Error, Flow, Groups, Hash, Options, Parcel, Reuse, Shard, SocketId,
+    Steer, Stray, Tuple, ViewFlags,
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -13,6 +13,7 @@ use millrace_wire::offload::ChecksumState;
 use millrace_wire::tcp::Segment;
 use millrace_wire::{arp, ethernet, ipv4};
 
+use crate::memory::HostMemory;
 use crate::net::{
     A, ADDRESSES, ADDRESSES_V6, B, Flying, MACS, OWNER, Port, Random, config_v6, offloading,
     pattern, plain,
@@ -32,7 +33,7 @@ struct Moving {
 
 /// A host of several shards, each with a queue of its port.
 pub struct Host {
-    pub shards: Vec<Shard<HeapMemory>>,
+    pub shards: Vec<Shard<HostMemory>>,
     ports: Vec<Port>,
     /// Frames that a shard has for another: by receiver.
     handed: Vec<VecDeque<(Flying, Arrival)>>,
@@ -49,7 +50,8 @@ pub struct Host {
 }
 
 impl Host {
-    fn new(side: usize, shards: u16, offload: bool, now: Instant) -> Host {
+    fn new(side: usize, shards: u16, offload: bool, is_shared: bool, now: Instant) -> Host {
+        let memory = HostMemory::new(64 << 20, is_shared);
         let shard = |own| {
             let mut config = config_v6(side);
             config.steer = (shards > 1).then(|| Steer {
@@ -57,7 +59,7 @@ impl Host {
                 hash: Hash::Keyed([11, 0x1234_5678_9abc_def1, 0xfeed_beef_0bad_cafe]),
                 groups: Groups::even(shards),
             });
-            Shard::new(config, HeapMemory::new(64 << 20), now)
+            Shard::new(config, memory.other(64 << 20), now)
         };
         let capabilities = if offload { offloading } else { plain };
         let port = |_| Port {
@@ -115,7 +117,7 @@ impl Host {
                 let before: Vec<SocketId> = sockets(&mut self.shards[from], now);
                 moving.parcel = match moving.new_flows_only {
                     true => self.shards[from].give_new(&moving.buckets, to as u16),
-                    false => self.shards[from].give(&moving.buckets, to as u16),
+                    false => self.shards[from].give(&moving.buckets, to as u16, |_| true),
                 };
                 let after = sockets(&mut self.shards[from], now);
                 for gone in before.into_iter().filter(|id| !after.contains(id)) {
@@ -214,7 +216,7 @@ impl Host {
 }
 
 /// The sockets of a shard.
-fn sockets(shard: &mut Shard<HeapMemory>, now: Instant) -> Vec<SocketId> {
+fn sockets(shard: &mut Shard<HostMemory>, now: Instant) -> Vec<SocketId> {
     let mut all = Vec::new();
     shard.for_each_socket(now, |socket| all.extend(socket.id));
     all
@@ -266,8 +268,8 @@ impl World {
         let offload = random.below(2) == 1;
         let mut world = World {
             hosts: [
-                Host::new(A, 1, offload, now),
-                Host::new(B, shards, offload, now),
+                Host::new(A, 1, offload, false, now),
+                Host::new(B, shards, offload, seed % 2 == 1, now),
             ],
             now_us: 1_000_000,
             random,
@@ -630,7 +632,7 @@ fn opened_flows_stay_with_their_shard() {
         world.run(3_000_000_000);
         let pins = |host: &mut Host| {
             // Pinning again succeeds only where nothing is pinned.
-            let any = |shard: &mut Shard<HeapMemory>| {
+            let any = |shard: &mut Shard<HostMemory>| {
                 let tuple = Tuple::new(
                     SocketAddr::from((ADDRESSES[B], 5008)),
                     SocketAddr::from((ADDRESSES[A], 80)),
