@@ -10,8 +10,8 @@
 // client's ports do after so many transactions.
 
 #define _GNU_SOURCE
+#define PROGRAM "millrace-peer-lwip"
 #include <dlfcn.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +25,8 @@
 #include <lwip/priv/tcp_priv.h>
 #include <lwip/tcp.h>
 #include <netif/ethernet.h>
+
+#include "fail.h"
 
 #if !CHECKSUM_GEN_IP || !CHECKSUM_CHECK_IP || !CHECKSUM_GEN_TCP || !CHECKSUM_CHECK_TCP
 #error "this lwIP was built without checksums: nothing could be compared"
@@ -41,17 +43,6 @@ enum {
 	LINK_BYTES_PER_US = 4096,   // how fast bulk data passes in virtual time: 4 GB/s
 	STUCK_US = 100 * 1000000,   // virtual time without progress that is a failure
 };
-
-static void fail(const char *format, ...)
-{
-	va_list arguments;
-	va_start(arguments, format);
-	fputs("millrace-peer-lwip: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputc('\n', stderr);
-	va_end(arguments);
-	exit(1);
-}
 
 // A frame on its way: bytes, and the buffer that the receiver sees them in.
 struct frame {
@@ -217,7 +208,7 @@ static void set_up(struct end *end)
 	IP4_ADDR(&mask, 255, 255, 255, 0);
 	IP4_ADDR(&gateway, 0, 0, 0, 0);
 	if (!end->netif_add(&end->netif, &address, &mask, &gateway, end, netif_setup, end->ethernet_input))
-		fail("netif_add");
+		fail("lwIP does not take the interface");
 	end->netif_set_default(&end->netif);
 	end->netif_set_link_up(&end->netif);
 	end->netif_set_up(&end->netif);
@@ -258,7 +249,7 @@ static void send_message(struct end *end, struct tcp_pcb *pcb)
 {
 	err_t error = end->tcp_write(pcb, message, MESSAGE, TCP_WRITE_FLAG_COPY);
 	if (error != ERR_OK || (error = end->tcp_output(pcb)) != ERR_OK)
-		fail("a message cannot be sent: error %d", error);
+		fail("a message cannot be sent: %s", words(error));
 }
 
 static void take_message(struct end *end, struct tcp_pcb *pcb, struct pbuf *packet)
@@ -274,12 +265,12 @@ static void close_connection(struct end *end, struct tcp_pcb *pcb)
 {
 	err_t error = end->tcp_close(pcb);
 	if (error != ERR_OK)
-		fail("a connection cannot be closed: error %d", error);
+		fail("a connection cannot be closed: %s", words(error));
 }
 
 static void failed(void *argument, err_t error)
 {
-	fail("a connection failed: error %d", error);
+	fail("a connection failed: %s", words(error));
 }
 
 static void start_connection(struct connection *connection);
@@ -296,7 +287,7 @@ static err_t client_received(void *argument, struct tcp_pcb *pcb, struct pbuf *p
 		return ERR_OK;
 	}
 	if (mode != SHORT)
-		fail("the server closed");
+		fail("the server closed a connection too early");
 	close_connection(&client, pcb);
 	done++;
 	if (started < count)
@@ -325,7 +316,7 @@ static void start_connection(struct connection *connection)
 	tcp_nagle_disable(pcb);
 	err_t error = client.tcp_connect(pcb, &remote, PORT, client_connected);
 	if (error != ERR_OK)
-		fail("connect: error %d", error);
+		fail("connect: %s", words(error));
 	started++;
 }
 
@@ -333,7 +324,7 @@ static err_t server_received(void *argument, struct tcp_pcb *pcb, struct pbuf *p
 {
 	if (!packet) {
 		if (mode != SHORT)
-			fail("the client closed");
+			fail("the client closed a connection too early");
 		return ERR_OK;
 	}
 	if (mode == BULK) {
@@ -358,7 +349,7 @@ static err_t server_received(void *argument, struct tcp_pcb *pcb, struct pbuf *p
 static err_t server_accepted(void *argument, struct tcp_pcb *pcb, err_t error)
 {
 	if (error != ERR_OK || !pcb)
-		fail("accept: error %d", error);
+		fail("accept: %s", words(error));
 	accepted++;
 	tcp_nagle_disable(pcb);
 	server.tcp_recv(pcb, server_received);
@@ -370,10 +361,13 @@ static void listen_at_port(void)
 {
 	ip_addr_t any = IPADDR4_INIT(IPADDR_ANY);
 	struct tcp_pcb *pcb = server.tcp_new();
-	if (!pcb || server.tcp_bind(pcb, &any, PORT) != ERR_OK)
-		fail("bind");
+	if (!pcb)
+		fail("no memory for a listener");
+	err_t error = server.tcp_bind(pcb, &any, PORT);
+	if (error != ERR_OK)
+		fail("binding to port %d: %s", PORT, words(error));
 	if (!(pcb = server.tcp_listen_with_backlog(pcb, 0xff)))
-		fail("listen");
+		fail("no memory for a listener");
 	server.tcp_accept(pcb, server_accepted);
 }
 
@@ -415,7 +409,7 @@ static void send_bulk(struct connection *connection)
 		if (error == ERR_MEM)
 			break;
 		if (error != ERR_OK)
-			fail("bulk cannot be sent: error %d", error);
+			fail("bulk cannot be sent: %s", words(error));
 		connection->left -= len;
 	}
 	client.tcp_output(pcb);

@@ -81,9 +81,8 @@ pub fn jobs<'a>(
     let mut jobs = Vec::new();
     // A quick run has time for one layout and one load, and not for thousands of connections.
     for work in WORKS.iter().filter(|work| !arguments.quick || work.offered) {
-        let others: Vec<&Server> = servers.iter().filter(|server| server.has_wire).collect();
-        let others: Vec<&Server> = others
-            .into_iter()
+        let others: Vec<&Server> = servers
+            .iter()
             .filter(|server| server.is_given || (work.has_peers && !arguments.quick))
             .collect();
         let each = (stacks.len() + others.len()) * rounds;

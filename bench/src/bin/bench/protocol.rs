@@ -161,7 +161,7 @@ fn peers() -> Vec<Peer> {
         },
         Peer {
             stack: "lwIP".to_owned(),
-            program: lwip(),
+            program: lwip("pair.c", "-ldl", "millrace-peer-lwip"),
             countable: true,
         },
         Peer {
@@ -173,13 +173,13 @@ fn peers() -> Vec<Peer> {
 }
 
 /// Where this program was built to, and other release builds are.
-pub fn target() -> Result<PathBuf> {
+fn target() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(own.parent().context("a folder")?.to_owned())
 }
 
 /// Where the sources of an adapter are.
-pub fn peer_folder(name: &str) -> PathBuf {
+fn peer_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("peers")
         .join(name)
@@ -208,11 +208,12 @@ pub fn pair() -> Result<PathBuf> {
     )
 }
 
-fn lwip() -> Result<PathBuf> {
-    let program = target()?.join("millrace-peer-lwip");
+/// A program of lwIP's folder, with Debian's library; where it then is.
+pub fn lwip(source: &str, library: &str, file: &str) -> Result<PathBuf> {
+    let program = target()?.join(file);
     let mut command = Command::new("cc");
     command.args(["-O2", "-I/usr/include/lwip", "-o"]);
-    command.arg(&program).args(["pair.c", "-ldl"]);
+    command.arg(&program).args([source, library]);
     run(command.current_dir(peer_folder("lwip")))?;
     Ok(program)
 }

@@ -3,15 +3,15 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::world::DEVICE;
 use millrace_e2e::{PEER, Process, SUBJECT, Stack, World};
 
 use crate::PORT;
-use crate::protocol::{cargo, gvisor, peer_folder, run, target};
+use crate::protocol::{cargo, gvisor, lwip};
+use crate::wire::SOURCES;
 
 /// What starts a server, with places for where and how: `{mode}`, `{link}`, `{device}`, `{address}`, `{host}`, `{port}`, `{sockets}`.
 pub struct Server {
@@ -21,8 +21,8 @@ pub struct Server {
     command: Result<String>,
     /// Whether on a wire it has the address alone, which the kernel there then loses.
     pub is_alone: bool,
-    /// Whether it serves on a wire as well.
-    pub has_wire: bool,
+    /// How many addresses its client has on a wire, as far as it looks up neighbours fast and keeps them.
+    pub neighbours: u8,
     /// Whether the command line named it.
     pub is_given: bool,
     /// Whether it looks through all connections for each segment, so that thousands take long.
@@ -48,7 +48,7 @@ impl Server {
             stack: stack.to_owned(),
             command: Ok(command.to_owned()),
             is_alone: false,
-            has_wire: true,
+            neighbours: SOURCES,
             is_given: true,
             is_slow: false,
         }
@@ -58,32 +58,37 @@ impl Server {
     pub fn adapters() -> Vec<Server> {
         let command =
             |program: Result<PathBuf>, words: &str| Ok(format!("{} {words}", program?.display()));
-        let places = "{mode} {device} {address} {port}";
+        let places = "{link} {mode} {device} {address} {port}";
         vec![
             Server {
                 stack: "smoltcp".to_owned(),
                 command: command(
                     cargo(&["-p", "millrace-peer-smoltcp"], "smoltcp-server"),
-                    &format!("{{link}} {places} {{sockets}}"),
+                    &format!("{places} {{sockets}}"),
                 ),
                 is_alone: true,
-                has_wire: true,
+                // It asks for one neighbour a second.
+                neighbours: 1,
                 is_given: false,
                 is_slow: true,
             },
             Server {
                 stack: "lwIP".to_owned(),
-                command: command(lwip(), places),
+                command: command(
+                    lwip("server.c", "-llwip", "millrace-peer-lwip-server"),
+                    places,
+                ),
                 is_alone: true,
-                has_wire: false,
+                // Its table has ten in Debian's build, one of them for the host.
+                neighbours: 8,
                 is_given: false,
                 is_slow: true,
             },
             Server {
                 stack: "gVisor".to_owned(),
-                command: command(gvisor(), &format!("{{link}} {places}")),
+                command: command(gvisor(), places),
                 is_alone: true,
-                has_wire: true,
+                neighbours: SOURCES,
                 is_given: false,
                 is_slow: false,
             },
@@ -161,15 +166,6 @@ pub fn parse(text: &str) -> Result<(String, String), String> {
             Err("the command says neither what to do nor where without {mode} and {port}".into())
         }
     }
-}
-
-fn lwip() -> Result<PathBuf> {
-    let program = target()?.join("millrace-peer-lwip-tap");
-    let mut command = Command::new("cc");
-    command.args(["-O2", "-I/usr/include/lwip", "-o"]);
-    command.arg(&program).args(["tap.c", "-llwip"]);
-    run(command.current_dir(peer_folder("lwip"))).context("building lwIP's server")?;
-    Ok(program)
 }
 
 #[cfg(test)]

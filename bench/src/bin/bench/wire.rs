@@ -17,8 +17,10 @@ use rustix::process::{Signal, kill_process};
 
 use crate::servers::{Place, Server, wait_for};
 
-/// What the client's stack is on, where its addresses begin, and how many it has.
-const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24 --sources 50";
+/// What the client's stack is on, and where its addresses begin.
+const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24";
+/// How many addresses it has.
+pub const SOURCES: u8 = 50;
 /// The server's core.
 const SERVER: &str = "0";
 /// The client's.
@@ -45,6 +47,8 @@ pub enum Layout {
 pub struct Wire {
     pub world: World,
     server: Process,
+    /// How many addresses the client has.
+    sources: u8,
 }
 
 impl Wire {
@@ -67,7 +71,11 @@ impl Wire {
             }
         };
         let server = world.start_on_subject(pinned(SERVER, &plain))?;
-        let mut wire = Wire { world, server };
+        let mut wire = Wire {
+            world,
+            server,
+            sources: SOURCES,
+        };
         wait_until("the server listens", seconds(20), || {
             wire.server.ensure_not_failed()?;
             is_ready(&wire.world, &wire.server)
@@ -101,6 +109,7 @@ impl Wire {
         let mut wire = Wire {
             world,
             server: process,
+            sources: server.neighbours,
         };
         wait_for(&wire.world, &mut wire.server)?;
         if layout == Layout::Strict {
@@ -140,7 +149,10 @@ impl Wire {
 
     /// What the generator comes to: `words` are the workload, the target and what else is said of it.
     pub fn load(&self, words: &str, length: f64) -> Result<Outcome> {
-        let line = format!("load {words} {CLIENT_LINK} --duration {length} --json");
+        let line = format!(
+            "load {words} {CLIENT_LINK} --sources {} --duration {length} --json",
+            self.sources
+        );
         let words: Vec<&str> = line.split(' ').collect();
         let client = pinned(CLIENT, &self.world.millrace(&words));
         let limit = Duration::from_secs_f64(length) + seconds(30);

@@ -1,23 +1,28 @@
-// lwIP as a server on a TAP device, one thread; what it does is what tests/programs/server.c does in the mode of that name.
+// lwIP as a server, one thread: on a TAP device that it creates, or on one that is there by a packet socket. What it does is what tests/programs/server.c does in the mode
+// of that name.
 //
-//   millrace-peer-lwip-tap short|echo|sink|source DEVICE ADDRESS PORT     prints "ready"; ends on SIGTERM
+//   millrace-peer-lwip-server tap|wire short|echo|sink|source DEVICE ADDRESS PORT     prints "ready"; ends on SIGTERM
 //
 // Debian's build of lwIP as it comes, by its raw API, configured as in pair.c: windows of 65,535 bytes, Nagle off, acknowledgements delayed as they come. Frames of
 // 1,514 bytes, one system call for each; checksums made and checked by lwIP. Connections that wait in TIME-WAIT are let go (pair.c says why).
 
+#define PROGRAM "millrace-peer-lwip-server"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,6 +34,8 @@
 #include <lwip/tcp.h>
 #include <netif/ethernet.h>
 
+#include "fail.h"
+
 enum {
 	MESSAGE = 64,
 	CHUNK = 64 << 10,
@@ -36,23 +43,13 @@ enum {
 	FRAME_MAX = MTU + 14,
 	BURST = 32,      // frames taken before what waits to be sent and the timers are looked at
 	PIECES_MAX = 16, // of a frame in lwIP's buffers
+	WAITING_MAX = 8 << 20, // bytes that wait in a packet socket
 };
 
 static enum { SHORT, ECHO, SINK, SOURCE } mode;
 static int device;
 static struct netif netif;
 static uint8_t taken[UINT16_MAX], chunk[CHUNK];
-
-static void fail(const char *format, ...)
-{
-	va_list arguments;
-	va_start(arguments, format);
-	fputs("millrace-peer-lwip-tap: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputc('\n', stderr);
-	va_end(arguments);
-	exit(1);
-}
 
 static err_t link_output(struct netif *own, struct pbuf *packet)
 {
@@ -144,7 +141,8 @@ static uint64_t now_ms(void)
 	return now.tv_sec * 1000ull + now.tv_nsec / 1000000;
 }
 
-static void open_device(const char *name)
+// Creates a TAP device.
+static void open_tap(const char *name)
 {
 	struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI};
 	if (strlen(name) >= sizeof request.ifr_name)
@@ -155,12 +153,33 @@ static void open_device(const char *name)
 		fail("creating %s: %s", name, strerror(errno));
 }
 
+// Takes what comes to a device that is there, and sends by it.
+static void open_wire(const char *name)
+{
+	struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = if_nametoindex(name)};
+	int on = 1, waiting = WAITING_MAX;
+	if (address.sll_ifindex == 0)
+		fail("%s: %s", name, strerror(errno));
+	// Of no protocol until it is bound, so that nothing of other devices comes.
+	device = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, 0);
+	if (device < 0)
+		fail("a packet socket: %s", strerror(errno));
+	if (setsockopt(device, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on) < 0)
+		fail("PACKET_IGNORE_OUTGOING: %s", strerror(errno));
+	if (setsockopt(device, SOL_SOCKET, SO_RCVBUFFORCE, &waiting, sizeof waiting) < 0)
+		fail("SO_RCVBUFFORCE: %s", strerror(errno));
+	if (bind(device, (struct sockaddr *)&address, sizeof address) < 0)
+		fail("binding to %s: %s", name, strerror(errno));
+}
+
 // Takes in what has come, some of it at a time; whether there was anything.
 static bool receive(void)
 {
 	static uint8_t frame[FRAME_MAX];
 	for (int at = 0; at < BURST; at++) {
 		ssize_t len = read(device, frame, sizeof frame);
+		if (len < 0 && errno != EAGAIN && errno != EINTR)
+			fail("reading from the device: %s", strerror(errno));
 		if (len <= 0)
 			return at > 0;
 		// Not PBUF_POOL: in Debian's build (2.1.3) the buffers of a chain are written past their ends.
@@ -177,25 +196,33 @@ static bool receive(void)
 int main(int argc, char **argv)
 {
 	static const char *const modes[] = {"short", "echo", "sink", "source"};
-	const char *usage = "usage: millrace-peer-lwip-tap short|echo|sink|source DEVICE ADDRESS PORT";
+	const char *usage = "usage: millrace-peer-lwip-server tap|wire short|echo|sink|source DEVICE ADDRESS PORT";
 	ip4_addr_t address, mask, gateway = {0};
-	if (argc != 5 || !ip4addr_aton(argv[3], &address))
+	if (argc != 6 || !ip4addr_aton(argv[4], &address))
 		fail("%s", usage);
-	while (mode <= SOURCE && strcmp(argv[1], modes[mode]) != 0)
+	while (mode <= SOURCE && strcmp(argv[2], modes[mode]) != 0)
 		mode++;
 	if (mode > SOURCE)
 		fail("%s", usage);
-	open_device(argv[2]);
+	if (strcmp(argv[1], "tap") == 0)
+		open_tap(argv[3]);
+	else if (strcmp(argv[1], "wire") == 0)
+		open_wire(argv[3]);
+	else
+		fail("%s", usage);
 	lwip_init();
 	IP4_ADDR(&mask, 255, 255, 255, 0);
 	if (!netif_add(&netif, &address, &mask, &gateway, NULL, setup, ethernet_input))
-		fail("netif_add");
+		fail("lwIP does not take the device");
 	netif_set_default(&netif);
 	netif_set_link_up(&netif);
 	netif_set_up(&netif);
 	struct tcp_pcb *listener = tcp_new();
-	if (!listener || tcp_bind(listener, IP_ANY_TYPE, atoi(argv[4])) != ERR_OK || !(listener = tcp_listen_with_backlog(listener, 0xff)))
-		fail("listening");
+	if (!listener)
+		fail("no memory for a listener");
+	err_t error = tcp_bind(listener, IP_ANY_TYPE, atoi(argv[5]));
+	if (error != ERR_OK || !(listener = tcp_listen_with_backlog_and_err(listener, 0xff, &error)))
+		fail("listening at %s, port %s: %s", argv[4], argv[5], words(error));
 	tcp_accept(listener, accepted);
 	puts("ready");
 	fflush(stdout);
