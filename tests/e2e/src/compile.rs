@@ -29,6 +29,24 @@ pub fn static_program(name: &str) -> Result<String> {
     build(name, &["-O2", "-static"], &format!("{name}-static"))
 }
 
+/// Compiles `bench/peers/lwip/NAME.c`, an adapter of lwIP, with Debian's library. The path of the program.
+pub fn lwip(name: &str) -> Result<PathBuf> {
+    let home = checkout().join("bench/peers/lwip");
+    let source = home.join(name).with_extension("c");
+    let directory = std::env::current_exe()?.with_file_name("programs");
+    fs::create_dir_all(&directory)?;
+    let output = directory.join(format!("lwip-{name}"));
+    if modified(&output) <= newest(&home, std::slice::from_ref(&source))? {
+        let unfinished = directory.join(format!("lwip-{name}.{}", std::process::id()));
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-Wall", "-Werror", "-I/usr/include/lwip", "-o"])
+            .args([&unfinished, &source])
+            .args(["-Wl,--as-needed", "-ldl", "-llwip"]);
+        finish(cc, name, &unfinished, &output)?;
+    }
+    Ok(output)
+}
+
 /// Compiles `crates/capi/examples/NAME.c` with the C library that lies beside the `millrace` binary. The path of the program.
 pub fn embedded(name: &str) -> Result<String> {
     let home = checkout().join("crates/capi");

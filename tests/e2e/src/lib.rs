@@ -11,6 +11,7 @@ pub mod engine;
 pub mod http;
 pub mod load;
 pub mod namespace;
+pub mod others;
 pub mod process;
 pub mod programs;
 pub mod relay;

@@ -114,6 +114,16 @@ impl World {
         })
     }
 
+    /// Turns off what the devices of a veth pair do for a stack, at both ends: it is as a wire then.
+    pub fn turn_offloads_off(&self) -> Result<()> {
+        let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
+        let words: Vec<&str> = line.split(' ').collect();
+        let at_subject = self.start_on_subject(command(&words))?;
+        at_subject.wait(seconds(10))?.success()?;
+        self.run_on_peer(&words, seconds(10))?;
+        Ok(())
+    }
+
     /// Files of this world; removed with it.
     pub fn directory(&self) -> &Path {
         &self.directory

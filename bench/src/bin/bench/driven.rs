@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
+use millrace_e2e::others::Service;
 use millrace_e2e::{Stack, compile};
 
 use crate::jobs::Job;
@@ -163,7 +164,12 @@ impl Work {
     /// The same of another stack's server.
     fn run_other(&self, server: &Server, layout: Layout, length: f64) -> Result<Outcome> {
         let connections = usize::try_from(self.connections)?;
-        let wire = Wire::start_other(server, layout, self.server, connections)?;
+        let service = Service {
+            mode: self.server,
+            port: PORT,
+            connections,
+        };
+        let wire = Wire::start_other(server, layout, service)?;
         self.load(wire, None, length)
     }
 
@@ -219,7 +225,7 @@ fn rates(
     println!("{title}: {}", work.what);
     let named = |stack: &Stack| Subject::named(name(*stack));
     let mut subjects: Vec<Subject> = stacks.iter().map(named).collect();
-    subjects.extend(others.iter().map(|server| Subject::named(&server.stack)));
+    subjects.extend(others.iter().map(|server| Subject::named(server.stack())));
     for _ in 0..rounds {
         let (ours, theirs) = subjects.split_at_mut(stacks.len());
         for (stack, subject) in stacks.iter().zip(ours) {
@@ -242,7 +248,7 @@ fn rates(
         work.goals[usize::from(layout == Layout::Strict)],
     )];
     if work.has_peers {
-        goals.extend(others.iter().map(|server| beside(&server.stack, 2.0)));
+        goals.extend(others.iter().map(|server| beside(server.stack(), 2.0)));
     }
     let scenario = Scenario {
         group: "A server under a light user-level client, on a wire by AF_XDP".to_owned(),

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use millrace_bench::cpu;
 use millrace_bench::load::hold;
 use millrace_bench::report::{Goal, Scenario, Subject};
+use millrace_e2e::others::Service;
 use millrace_e2e::scenario::seconds;
 use millrace_e2e::{Process, SUBJECT, Stack, World, engine};
 use rustix::process::{Pid, Signal};
@@ -64,7 +65,7 @@ fn idle(length: u64, stacks: &[Stack], servers: &[&Server]) -> Vec<Scenario> {
         all.push((name(*stack), seen));
     }
     for server in servers {
-        all.push((server.stack.clone(), others(server, length)));
+        all.push((server.stack().to_owned(), others(server, length)));
     }
     let scenario = |name: &str, unit: &str, most: f64, what: &str, of: fn(&Seen) -> Option<f64>| {
         let mut subjects = Vec::new();
@@ -202,11 +203,18 @@ fn kernels(length: u64) -> Result<Seen> {
 }
 
 fn others(server: &Server, length: u64) -> Result<Seen> {
-    let (world, process) = server.on_tap("echo", 1)?;
-    let start = memory(process.pid())?;
+    let start = |connections| {
+        server.other.on_tap(Service {
+            mode: "echo",
+            port: PORT,
+            connections,
+        })
+    };
+    let (world, process) = start(1)?;
+    let bare = memory(process.pid())?;
     stop(world, process)?;
     let all = if server.is_slow { FEW } else { FEW + MORE };
-    let (world, process) = server.on_tap("echo", all)?;
+    let (world, process) = start(all)?;
     let few = connect(&world, FEW)?;
     let cpu = at_rest(process.pid(), length)?;
     let more = connect(&world, all - FEW)?;
@@ -215,9 +223,9 @@ fn others(server: &Server, length: u64) -> Result<Seen> {
     drop((few, more));
     stop(world, process)?;
     Ok(Seen {
-        start: start.total() / 1e6,
+        start: bare.total() / 1e6,
         cpu,
-        each: (after.private - start.private) / all as f64,
+        each: (after.private - bare.private) / all as f64,
         shared: 0.0,
     })
 }

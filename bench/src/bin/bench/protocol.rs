@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use millrace_bench::figures::short;
 use millrace_bench::report::{Goal, Scenario, Subject};
+use millrace_e2e::compile;
 use serde::Deserialize;
 
 use crate::Arguments;
@@ -161,7 +162,7 @@ fn peers() -> Vec<Peer> {
         },
         Peer {
             stack: "lwIP".to_owned(),
-            program: lwip("pair.c", "-ldl", "millrace-peer-lwip"),
+            program: compile::lwip("pair"),
             countable: true,
         },
         Peer {
@@ -206,16 +207,6 @@ pub fn pair() -> Result<PathBuf> {
         &["-p", "millrace-shard", "--example", "pair"],
         "examples/pair",
     )
-}
-
-/// A program of lwIP's folder, with Debian's library; where it then is.
-pub fn lwip(source: &str, library: &str, file: &str) -> Result<PathBuf> {
-    let program = target()?.join(file);
-    let mut command = Command::new("cc");
-    command.args(["-O2", "-I/usr/include/lwip", "-o"]);
-    command.arg(&program).args([source, library]);
-    run(command.current_dir(peer_folder("lwip")))?;
-    Ok(program)
 }
 
 /// gVisor's.

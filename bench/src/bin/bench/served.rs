@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use millrace_bench::load::{Kind, Outcome};
 use millrace_bench::report::{Goal, Scenario, Subject};
+use millrace_e2e::others::Service;
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::Signal;
@@ -241,7 +242,7 @@ fn compare(
     let mut subjects: Vec<Subject> = stacks
         .iter()
         .map(|stack| Subject::named(name(*stack)))
-        .chain(servers.iter().map(|server| Subject::named(&server.stack)))
+        .chain(servers.iter().map(|server| Subject::named(server.stack())))
         .collect();
     let value = |outcome: &Outcome| workload.figure.of(outcome);
     for _ in 0..rounds {
@@ -289,13 +290,7 @@ fn link_name(link: Link) -> &'static str {
 fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result<Outcome> {
     let world = World::create_on(stack, link, 1)?;
     if link != Link::Tap {
-        let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
-        let words: Vec<&str> = line.split(' ').collect();
-        world
-            .start_on_subject(command(&words))?
-            .wait(seconds(10))?
-            .success()?;
-        world.run_on_peer(&words, seconds(10))?;
+        world.turn_offloads_off()?;
     }
     let server = start(&world, workload.server)?;
     let outcome = client(workload, &world, length)?;
@@ -306,7 +301,11 @@ fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result
 
 /// The same with a server of another stack, on a TAP device.
 fn other(workload: &Workload, server: &Server, length: f64) -> Result<Outcome> {
-    let (world, process) = server.on_tap(workload.server, workload.connections)?;
+    let (world, process) = server.other.on_tap(Service {
+        mode: workload.server,
+        port: PORT,
+        connections: workload.connections,
+    })?;
     let outcome = client(workload, &world, length)?;
     process.stop(Signal::TERM, seconds(15))?;
     world.finish()?;

@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use millrace_bench::cpu::{Interval, Sample};
 use millrace_bench::load::Outcome;
+use millrace_e2e::others::Service;
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::world::NEIGHBOUR;
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, engine};
 use rustix::process::{Signal, kill_process};
 
-use crate::servers::{Place, Server, wait_for};
+use crate::servers::Server;
 
 /// What the client's stack is on, and where its addresses begin.
 const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24";
@@ -59,7 +60,8 @@ impl Wire {
         words: impl FnOnce(&World, &str) -> Result<Vec<String>>,
         is_ready: impl Fn(&World, &Process) -> Result<bool>,
     ) -> Result<Wire> {
-        let world = bare(stack)?;
+        let world = World::create_on(stack, Link::Xdp, 1)?;
+        world.turn_offloads_off()?;
         let words = words(&world, &address(stack).to_string())?;
         let plain = match stack {
             Stack::Kernel => command(&words),
@@ -87,31 +89,13 @@ impl Wire {
     }
 
     /// Starts a server of another stack, on a device where the kernel has the server's address, unless that stack has it alone.
-    pub fn start_other(
-        server: &Server,
-        layout: Layout,
-        mode: &str,
-        connections: usize,
-    ) -> Result<Wire> {
-        let device = "veth0";
-        let words = server.words(&Place {
-            mode,
-            link: "wire",
-            device,
-            connections,
-        })?;
-        let world = bare(Stack::Kernel)?;
-        if server.is_alone {
-            let subject = world.subject_namespace();
-            subject.ip(&format!("address flush dev {device}"))?;
-        }
-        let process = world.start_on_subject(pinned(SERVER, &command(&words)))?;
-        let mut wire = Wire {
+    pub fn start_other(server: &Server, layout: Layout, service: Service<'_>) -> Result<Wire> {
+        let (world, process) = server.other.on_wire(service, &["taskset", "-c", SERVER])?;
+        let wire = Wire {
             world,
             server: process,
             sources: server.neighbours,
         };
-        wait_for(&wire.world, &mut wire.server)?;
         if layout == Layout::Strict {
             wire.make_strict().context("the strict layout")?;
         }
@@ -236,21 +220,8 @@ pub fn address(stack: Stack) -> Ipv4Addr {
     }
 }
 
-/// The two ends and the pair between them, without offloads.
-fn bare(stack: Stack) -> Result<World> {
-    let world = World::create_on(stack, Link::Xdp, 1)?;
-    let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
-    let off: Vec<&str> = line.split(' ').collect();
-    world
-        .start_on_subject(command(&off))?
-        .wait(seconds(10))?
-        .success()?;
-    world.run_on_peer(&off, seconds(10))?;
-    Ok(world)
-}
-
 /// The same command on one core.
-pub fn pinned(core: &str, plain: &Command) -> Command {
+fn pinned(core: &str, plain: &Command) -> Command {
     let mut all = command(&["taskset", "-c", core]);
     all.arg(plain.get_program()).args(plain.get_args());
     for (name, value) in plain.get_envs() {
