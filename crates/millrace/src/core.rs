@@ -128,7 +128,7 @@ pub(crate) struct Core {
     timers: BTreeMap<(Instant, u64), Waker>,
     timers_made: u64,
     /// The other shards, if there are any.
-    peers: Option<Peers>,
+    pub(crate) peers: Option<Peers>,
 }
 
 impl Core {

@@ -48,6 +48,7 @@ mod link;
 mod listener;
 mod parts;
 mod peers;
+mod pins;
 mod raw;
 pub mod shared;
 mod socket;

@@ -11,6 +11,7 @@ use millrace_shard::{Error, How, SocketId, ViewFlags};
 
 use crate::core::{Core, Side};
 use crate::listener::TcpOptions;
+use crate::pins::Asking;
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
 
@@ -112,37 +113,115 @@ impl TcpStream {
     ///
     /// # Errors
     /// Those of [`TcpStream::begin`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
-    /// so for N - 1 in N: take another port, or another shard. Nothing is sent then.
+    /// so for N - 1 in N: [`TcpStream::connect_from`] has that shard hand them over, which this cannot wait for. Nothing is sent then.
     pub fn begin_from(
         stack: &Stack,
         local: Option<SocketAddr>,
         address: SocketAddr,
         options: TcpOptions,
     ) -> io::Result<TcpStream> {
+        if let Some(local) = local.filter(|local| local.port() != 0) {
+            let stream = TcpStream::bound(stack, local, &options)?;
+            let id = stream.socket.id;
+            if stack.with(|core| core.shard.leads_elsewhere(id, address)) {
+                return Err(system(Error::AddressNotAvailable));
+            }
+            stream.open(address)?;
+            return Ok(stream);
+        }
         stack.with(|core| {
             core.read_clock();
             let mut options = *options.of(core)?;
             // Which port is a good one depends on the peer.
             options.address_only = true;
             let (shard, now) = (&mut core.shard, core.now);
-            let id = match local.filter(|local| local.port() != 0) {
-                None => shard.connect(OWNER, local, address, &options, now),
-                Some(local) => shard.bind_with(OWNER, local, &options).and_then(|id| {
-                    let begun = match shard.leads_elsewhere(id, address) {
-                        true => Err(Error::AddressNotAvailable),
-                        false => shard.connect_bound(id, address, now),
-                    };
-                    if begun.is_err() {
-                        // It is there: it has just been bound.
-                        let _ = shard.close(id, now);
-                    }
-                    begun.map(|()| id)
-                }),
-            };
-            let id = id.map_err(system)?;
+            let id = shard.connect(OWNER, local, address, &options, now);
             Ok(TcpStream {
-                socket: Socket::new(stack, id),
+                socket: Socket::new(stack, id.map_err(system)?),
             })
+        })
+    }
+
+    /// Connects from a local address and a port, whichever shard the answers come to: that one hands them over to this. Waits until it is connected.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let stream = millrace::TcpStream::connect_from(&stack, "127.0.0.9:1234".parse()?, "127.0.0.1:80".parse()?, Default::default())?;
+    /// assert_eq!(stream.local_addr()?, "127.0.0.9:1234".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`TcpStream::connect`] and of `bind`. `EADDRNOTAVAIL` if the other shard has a connection with these ends, or is no more; `ENOBUFS` if it hands over as many
+    /// flows as it may have sockets.
+    pub fn connect_from(
+        stack: &Stack,
+        local: SocketAddr,
+        address: SocketAddr,
+        options: TcpOptions,
+    ) -> io::Result<TcpStream> {
+        stack.block_on(TcpStream::connect_from_async(
+            stack, local, address, options,
+        ))
+    }
+
+    /// [`TcpStream::connect_from`] in a task.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let (from, to) = ("127.0.0.9:1234".parse()?, "127.0.0.1:80".parse()?);
+    /// let stream = stack.block_on(millrace::TcpStream::connect_from_async(&stack, from, to, Default::default()))?;
+    /// assert_eq!(stream.peer_addr()?, to);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect_from`].
+    pub async fn connect_from_async(
+        stack: &Stack,
+        local: SocketAddr,
+        address: SocketAddr,
+        options: TcpOptions,
+    ) -> io::Result<TcpStream> {
+        let stream = if local.port() == 0 {
+            TcpStream::begin_from(stack, Some(local), address, options)?
+        } else {
+            let stream = TcpStream::bound(stack, local, &options)?;
+            let asking = Asking::new(stack, stream.socket.id, address);
+            match asking {
+                Some(mut asking) => {
+                    (&mut asking).await.map_err(system)?;
+                    stream.open(address)?;
+                    asking.opened();
+                }
+                None => stream.open(address)?,
+            }
+            stream
+        };
+        stream.connected_async().await?;
+        Ok(stream)
+    }
+
+    /// One that has its own end, and no connection yet.
+    fn bound(stack: &Stack, local: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
+        let id = stack.with(|core| {
+            let options = *options.of(core)?;
+            core.shard.bind_with(OWNER, local, &options).map_err(system)
+        })?;
+        Ok(TcpStream {
+            socket: Socket::new(stack, id),
+        })
+    }
+
+    /// Begins to connect it.
+    fn open(&self, address: SocketAddr) -> io::Result<()> {
+        self.socket.stack.with(|core| {
+            core.read_clock();
+            core.shard
+                .connect_bound(self.socket.id, address, core.now)
+                .map_err(system)
         })
     }
 
