@@ -18,8 +18,8 @@ pub struct RecvRing {
     most: u8,
     /// Stream bytes below this have been read.
     consumed: u64,
-    /// No byte at or beyond this offset has been stored.
-    end: u64,
+    /// No byte at or beyond this offset has been stored: its low half, as a ring is smaller.
+    end: u32,
 }
 
 impl RecvRing {
@@ -29,6 +29,12 @@ impl RecvRing {
             at: self.at,
             log2: self.log2,
         })
+    }
+
+    /// Stream offset at and beyond which no byte has been stored.
+    fn end(&self) -> u64 {
+        let ahead = self.end.wrapping_sub(self.consumed as u32) as i32;
+        self.consumed.wrapping_add_signed(ahead.into())
     }
 
     /// Stream offset up to which the program has read.
@@ -76,7 +82,9 @@ impl RecvRing {
             memory.write(owner, block, at, first);
             memory.write(owner, block, 0, rest);
         }
-        self.end = self.end.max(end);
+        if end > self.end() {
+            self.end = end as u32;
+        }
         true
     }
 
@@ -97,10 +105,11 @@ impl RecvRing {
         if let Some(old) = old {
             // Everything up to the last byte stored, holes included: bytes out of order keep their place.
             let mut offset = self.consumed;
-            while offset < self.end {
+            let end = self.end();
+            while offset < end {
                 let from = offset as usize & (old.len() - 1);
                 let to = offset as usize & (block.len() - 1);
-                let len = ((self.end - offset) as usize)
+                let len = ((end - offset) as usize)
                     .min(old.len() - from)
                     .min(block.len() - to);
                 memory.copy(owner, (old, from), (block, to), len);
@@ -153,8 +162,9 @@ impl RecvRing {
 
     /// The program has read up to `upto`, which is not beyond `received`. The block goes back when it holds nothing.
     pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u64) {
+        let end = self.end();
         self.consumed = upto;
-        if self.end <= upto {
+        if end <= upto {
             self.free(memory, owner);
         }
     }
@@ -162,7 +172,7 @@ impl RecvRing {
     /// Takes out the bytes that were not read, up to the last that has come, holes included, and gives the block back: to be stored again elsewhere, from
     /// [`RecvRing::consumed`] on.
     pub fn take_bytes<M: Memory>(&mut self, memory: &mut M, owner: Owner) -> Vec<u8> {
-        let len = self.end.saturating_sub(self.consumed) as usize;
+        let len = self.end().saturating_sub(self.consumed) as usize;
         let mut bytes = vec![0; if self.log2 != 0 { len } else { 0 }];
         self.copy_out(memory, owner, self.consumed, &mut bytes);
         self.free(memory, owner);

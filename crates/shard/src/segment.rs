@@ -31,8 +31,8 @@ pub struct Fields {
     pub hops: u8,
     /// Type of service, or traffic class.
     pub class: u8,
-    /// The flow label of IPv6.
-    pub flow_label: u32,
+    /// The flow label of IPv6: 20 bits.
+    label: [u8; 3],
 }
 
 impl Fields {
@@ -45,8 +45,18 @@ impl Fields {
         Fields {
             hops: hops.unwrap_or(HOPS),
             class,
-            flow_label,
+            label: [
+                (flow_label >> 16) as u8,
+                (flow_label >> 8) as u8,
+                flow_label as u8,
+            ],
         }
+    }
+
+    /// The flow label of IPv6.
+    pub fn flow_label(&self) -> u32 {
+        let [high, middle, low] = self.label;
+        u32::from_be_bytes([0, high, middle, low])
     }
 }
 
@@ -469,7 +479,7 @@ impl Ip for Ipv6Addr {
             next_header: PROTOCOL,
             hop_limit: fields.hops,
             traffic_class: fields.class,
-            flow_label: fields.flow_label,
+            flow_label: fields.flow_label(),
             payload_len: segment_len as u16,
         }
         .emit(&mut head[IP_START..]);

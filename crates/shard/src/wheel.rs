@@ -11,24 +11,38 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 6;
 const TICK_BITS: u32 = 6;
 const NONE: u32 = u32::MAX;
-/// `Node::slot` of a timer that is not armed.
-const IDLE: u16 = u16::MAX;
+/// Nothing is armed for later than this, some 70,000 years: what is comes as if it were then.
+const LAST_TICK: u64 = u64::MAX >> PLACE_BITS;
+const PLACE_BITS: u32 = 9;
+/// The place of a timer that is not armed.
+const IDLE: u64 = (1 << PLACE_BITS) - 1;
 
 #[derive(Clone, Copy)]
 struct Node {
     next: u32,
     prev: u32,
-    /// Tick at which it fires.
-    tick: u64,
-    /// Level * 64 + slot, or [`IDLE`].
-    slot: u16,
+    /// Tick at which it fires, and in the low [`PLACE_BITS`] level * 64 + slot, or [`IDLE`].
+    fires: u64,
+}
+
+impl Node {
+    fn tick(&self) -> u64 {
+        self.fires >> PLACE_BITS
+    }
+
+    fn slot(&self) -> usize {
+        (self.fires & IDLE) as usize
+    }
+
+    fn is_idle(&self) -> bool {
+        self.fires & IDLE == IDLE
+    }
 }
 
 const IDLE_NODE: Node = Node {
     next: NONE,
     prev: NONE,
-    tick: 0,
-    slot: IDLE,
+    fires: IDLE,
 };
 
 /// The wheel. Ids are small integers, for example indices of a slab.
@@ -64,13 +78,17 @@ impl Wheel {
     /// Makes sure that `id` fires at `at` or earlier. A timer that is already armed for an earlier time stays as it is.
     pub fn arm(&mut self, id: u32, at: Instant) {
         // Rounded up: a timer never fires before its time.
-        let tick = at.as_micros().div_ceil(1 << TICK_BITS).max(self.now);
+        let tick = at
+            .as_micros()
+            .div_ceil(1 << TICK_BITS)
+            .max(self.now)
+            .min(LAST_TICK);
         if id as usize >= self.nodes.len() * CHUNK {
             self.reserve(id);
         }
         let node = self.node(id);
-        if node.slot != IDLE {
-            if node.tick <= tick {
+        if !node.is_idle() {
+            if node.tick() <= tick {
                 return;
             }
             self.unlink(id);
@@ -80,8 +98,7 @@ impl Wheel {
 
     /// Disarms `id`, if it is armed.
     pub fn cancel(&mut self, id: u32) {
-        if self.armed > 0 && (id as usize) < self.nodes.len() * CHUNK && self.node(id).slot != IDLE
-        {
+        if self.armed > 0 && (id as usize) < self.nodes.len() * CHUNK && !self.node(id).is_idle() {
             self.unlink(id);
         }
     }
@@ -146,7 +163,7 @@ impl Wheel {
             while id != NONE {
                 let node = *self.node(id);
                 self.armed -= 1;
-                self.link(id, node.tick);
+                self.link(id, node.tick());
                 id = node.next;
             }
         }
@@ -167,8 +184,7 @@ impl Wheel {
         *self.node_mut(id) = Node {
             next: head,
             prev: NONE,
-            tick,
-            slot: (level * SLOTS + slot) as u16,
+            fires: tick << PLACE_BITS | (level * SLOTS + slot) as u64,
         };
         if head != NONE {
             self.node_mut(head).prev = id;
@@ -181,7 +197,7 @@ impl Wheel {
     #[inline(always)]
     fn unlink(&mut self, id: u32) {
         let node = *self.node(id);
-        let (level, slot) = (node.slot as usize / SLOTS, node.slot as usize % SLOTS);
+        let (level, slot) = (node.slot() / SLOTS, node.slot() % SLOTS);
         if node.prev == NONE {
             self.heads[level][slot] = node.next;
             if node.next == NONE {
@@ -193,7 +209,7 @@ impl Wheel {
         if node.next != NONE {
             self.node_mut(node.next).prev = node.prev;
         }
-        self.node_mut(id).slot = IDLE;
+        self.node_mut(id).fires = IDLE;
         self.armed -= 1;
     }
 
@@ -222,6 +238,11 @@ mod tests {
             std::iter::from_fn(|| wheel.pop(Instant::from_micros(now))).collect();
         fired.sort_unstable();
         fired
+    }
+
+    #[test]
+    fn a_timer_is_small() {
+        assert_eq!(size_of::<Node>(), 16);
     }
 
     #[test]

@@ -81,8 +81,7 @@ impl Connection {
         if len > usize::from(receive.mss) {
             receive.mss = len.min(usize::from(receive.mss_limit)) as u16;
         }
-        let waiting = receive.nxt - receive.acked;
-        if waiting >= 2 * u64::from(receive.mss) {
+        if receive.unacked() >= 2 * u32::from(receive.mss) {
             // RFC 5681 4.2: at least every second full segment.
             self.pending |= Pending::ACK;
             return;

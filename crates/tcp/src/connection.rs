@@ -7,12 +7,13 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::ecn::Ecn;
 use crate::events::{Error, Events};
+use crate::flight::FlightLog;
 use crate::half_open::HalfOpen;
+use crate::info::Phase;
 use crate::options::{self, Features, Recent};
 use crate::pacing::Pacing;
 use crate::past::Disturbed;
 use crate::rare::Rare;
-use crate::recovery::Recovery;
 use crate::rtt::Rtt;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -111,7 +112,9 @@ pub struct Connection {
     pub(crate) acknowledge: Acknowledge,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
-    pub(crate) recovery: Recovery,
+    /// Where loss recovery stands; what it has only after a loss is in `disturbed`.
+    pub(crate) phase: Phase,
+    pub(crate) flight_log: FlightLog,
     pub(crate) disturbed: Disturbed,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
@@ -227,7 +230,8 @@ impl Connection {
             acknowledge: Acknowledge::new(config, settings.interactive, now),
             rtt: Rtt::new(config),
             congestion: Congestion::new(config, settings.algorithm(config)),
-            recovery: Recovery::default(),
+            phase: Phase::default(),
+            flight_log: FlightLog::default(),
             disturbed: Disturbed::default(),
             recent: Recent::default(),
             counters: Counters {
@@ -495,7 +499,7 @@ impl Connection {
         self.pending &= Pending::RESET | Pending::REFUSE;
         self.timers.stop();
         self.disturbed.end_repair();
-        self.receive.gaps = None;
+        self.disturbed.end_gaps();
     }
 
     /// Options of an ordinary segment.

@@ -55,7 +55,7 @@ impl Connection {
     fn take_mark(&mut self, segment: &Segment<'_>) {
         if self.congestion.counts_marks() {
             if segment.marked != self.ecn.marked {
-                if self.receive.nxt > self.receive.acked {
+                if self.receive.unacked() > 0 {
                     self.disturbed.begin().former = Some((self.receive.nxt as u32, self.ecn.echo));
                 }
                 self.ecn.marked = segment.marked;
@@ -83,7 +83,7 @@ impl Connection {
         }
         self.congestion.on_echo(acked as u32);
         let una = Seq(self.send.una as u32);
-        let repairing = matches!(self.recovery.phase, Phase::Recovery | Phase::Loss);
+        let repairing = matches!(self.phase, Phase::Recovery | Phase::Loss);
         if repairing
             || una.before(self.disturbed.past().reduced_until)
             || self.send.in_flight() == 0

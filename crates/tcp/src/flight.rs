@@ -14,15 +14,23 @@ const STEPS: u32 = 12;
 /// Transmissions of new data, oldest first. Once there are many in flight they are kept apart from the connection, until the flight has ended; once there
 /// are more than can be kept, neighbours are joined under the later one's time. So the time of an entry is that of its last byte, and no byte is
 /// known as older than it is: what judges losses by age (RFC 8985) may wait a little too long, but is never too hasty.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FlightLog {
-    entries: [Entry; SHORT],
-    len: u8,
-    long: Option<Box<Long>>,
+#[derive(Clone, Debug)]
+pub(crate) enum FlightLog {
+    Short { len: u8, entries: [Entry; SHORT] },
+    Long(Box<Long>),
+}
+
+impl Default for FlightLog {
+    fn default() -> FlightLog {
+        FlightLog::Short {
+            len: 0,
+            entries: [Entry::default(); SHORT],
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+pub(crate) struct Entry {
     /// End of the transmission: low half of a stream offset.
     end: u32,
     /// When its last byte was sent: low half of a microsecond count.
@@ -37,22 +45,23 @@ impl FlightLog {
             end: end as u32,
             at: now.as_micros() as u32,
         };
-        if let Some(long) = &mut self.long {
-            return long.sent(entry);
-        }
-        let len = usize::from(self.len);
-        if len > 0 && self.entries[len - 1].at == entry.at {
-            self.entries[len - 1].end = entry.end;
+        let (count, entries) = match self {
+            FlightLog::Short { len, entries } => (len, entries),
+            FlightLog::Long(long) => return long.sent(entry),
+        };
+        let len = usize::from(*count);
+        if len > 0 && entries[len - 1].at == entry.at {
+            entries[len - 1].end = entry.end;
             return;
         }
         if len == SHORT {
-            let mut long = Box::new(Long::of(&self.entries));
+            let mut long = Box::new(Long::of(entries));
             long.sent(entry);
-            self.long = Some(long);
+            *self = FlightLog::Long(long);
             return;
         }
-        self.entries[len] = entry;
-        self.len += 1;
+        entries[len] = entry;
+        *count += 1;
     }
 
     /// Everything before offset `una` is acknowledged: forgets it, and tells when the byte before `una` was sent (its
@@ -61,48 +70,50 @@ impl FlightLog {
     #[inline(always)]
     pub(crate) fn acked(&mut self, una: u64) -> Option<u32> {
         let una = Seq(una as u32);
-        if let Some(long) = &mut self.long {
-            let sent = long.acked(una);
-            if long.len == 0 {
-                self.long = None;
-                self.len = 0;
+        let (count, entries) = match self {
+            FlightLog::Short { len, entries } => (len, entries),
+            FlightLog::Long(long) => {
+                let sent = long.acked(una);
+                if long.len == 0 {
+                    *self = FlightLog::default();
+                }
+                return sent;
             }
-            return sent;
-        }
-        let len = usize::from(self.len);
+        };
+        let len = usize::from(*count);
         let mut gone = 0;
-        while gone < len && Seq(self.entries[gone].end).before(una) {
+        while gone < len && Seq(entries[gone].end).before(una) {
             gone += 1;
         }
-        let last = self.entries.get(gone).filter(|_| gone < len);
-        let sent = last.or(self.entries[..len].last()).map(|entry| entry.at);
+        let last = entries.get(gone).filter(|_| gone < len);
+        let sent = last.or(entries[..len].last()).map(|entry| entry.at);
         if last.is_some_and(|entry| entry.end == una.0) {
             gone += 1;
         }
         if gone > 0 {
             for i in gone..len {
-                self.entries[i - gone] = self.entries[i];
+                entries[i - gone] = entries[i];
             }
-            self.len -= gone as u8;
+            *count -= gone as u8;
         }
         sent
     }
 
     /// The transmissions, oldest first: end (modulo 2^32) and time.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let short = match self.long {
-            None => usize::from(self.len),
-            Some(_) => 0,
+        let (short, long) = match self {
+            FlightLog::Short { len, entries } => (&entries[..usize::from(*len)], None),
+            FlightLog::Long(long) => (&[][..], Some(long)),
         };
-        let long = self.long.iter().flat_map(|long| long.iter());
-        let entries = self.entries[..short].iter().copied().chain(long);
+        let long = long.into_iter().flat_map(|long| long.iter());
+        let entries = short.iter().copied().chain(long);
         entries.map(|entry| (entry.end, entry.at))
     }
 }
 
 /// The log of a long flight: a ring.
 #[derive(Clone, Debug)]
-struct Long {
+pub(crate) struct Long {
     entries: [Entry; LONG],
     head: u8,
     len: u8,
@@ -225,7 +236,10 @@ mod tests {
             }
         }
         assert!(known > STEPS, "{known}");
-        assert!(log.long.is_none(), "no memory without a flight");
+        assert!(
+            matches!(log, FlightLog::Short { .. }),
+            "no memory without a flight"
+        );
     }
 
     /// A flight that goes on for ever: each acknowledgement lets one more transmission out.

@@ -107,7 +107,7 @@ impl Connection {
         Info {
             state: self.state,
             error: self.error,
-            phase: match self.recovery.phase {
+            phase: match self.phase {
                 Phase::Open if self.is_reduced() => Phase::Reduced,
                 phase => phase,
             },

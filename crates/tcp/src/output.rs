@@ -150,7 +150,7 @@ impl Connection {
                 (flags, self.receive.seq(self.receive.nxt))
             }
         };
-        self.recovery.log.sent(0, now);
+        self.flight_log.sent(0, now);
         if self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
         }
@@ -183,7 +183,7 @@ impl Connection {
             .disturbed
             .past_mut()
             .and_then(|past| past.former.take())
-            && Seq(end).after(Seq(self.receive.acked as u32))
+            && Seq(end).after(self.receive.acked)
         {
             // RFC 8257 3.2: what came before the mark, or its end, is acknowledged by itself.
             self.pending |= Pending::ACK;
@@ -245,7 +245,7 @@ impl Connection {
     #[cold]
     #[inline(never)]
     fn loss_probe(&mut self, config: &Config, now: Instant) -> Option<Outgoing> {
-        if self.recovery.phase != Phase::Open || self.send.in_flight() == 0 {
+        if self.phase != Phase::Open || self.send.in_flight() == 0 {
             return None;
         }
         let mss = self.segment_size();
@@ -380,7 +380,7 @@ impl Connection {
         let (una, nxt) = (send.una, send.nxt);
         let was_idle = una == payload.start;
 
-        self.recovery.log.sent(nxt, now);
+        self.flight_log.sent(nxt, now);
         if let Some(repair) = self.disturbed.repair_mut() {
             repair.board.sent(nxt, now.as_micros() as u32);
             repair.reduction.on_sent(len as u32);
@@ -436,7 +436,7 @@ impl Connection {
 
     /// Payload of a full segment with the options that the next one carries.
     fn segment_size(&self) -> u16 {
-        let reports = self.receive.gaps.is_some() || self.disturbed.reports_again();
+        let reports = self.disturbed.has_reports();
         if !reports || !self.features.contains(Features::SACK) {
             return self.send.mss;
         }
@@ -453,7 +453,7 @@ impl Connection {
     #[inline(always)]
     fn ack_options(&mut self, now: Instant) -> Options {
         let mut options = self.segment_options(now);
-        if self.receive.gaps.is_some() || self.disturbed.reports_again() {
+        if self.disturbed.has_reports() {
             self.report(&mut options);
         }
         options
@@ -470,8 +470,9 @@ impl Connection {
         if !self.features.contains(Features::SACK) {
             return;
         }
-        let receive = &mut self.receive;
-        let (base, Some(gaps)) = (receive.seq(0), &mut receive.gaps) else {
+        let base = self.receive.seq(0);
+        let past = self.disturbed.past_mut();
+        let Some(gaps) = past.and_then(|past| past.gaps.as_mut()) else {
             return;
         };
         for range in gaps.report(room).into_iter().flatten() {

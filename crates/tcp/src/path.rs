@@ -170,10 +170,9 @@ impl Connection {
         };
         let followed = u32::from(payload) + followers * mss;
         let window = self.congestion.window.cwnd;
-        let good = self.recovery.phase == Phase::Open
+        let good = self.phase == Phase::Open
             && self.timers.backoff == 0
-            && self.receive.gaps.is_none()
-            && !self.disturbed.reports_again()
+            && !self.disturbed.has_reports()
             && !self.is_urgent()
             && window >= least * mss
             && self.send.window >= followed

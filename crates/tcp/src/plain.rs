@@ -86,10 +86,9 @@ impl Connection {
     fn sends_plainly(&self) -> bool {
         (self.pending - Pending::ACK).is_empty()
             && (self.state.is_synchronized() || self.state == State::TimeWait)
-            && self.recovery.phase == Phase::Open
+            && self.phase == Phase::Open
             && self.rare.is_none()
             && self.pacing.is_none()
-            && self.receive.gaps.is_none()
             && self.disturbed.is_calm()
             && !self.features.contains(Features::ECN)
     }
@@ -128,7 +127,7 @@ impl Connection {
         }
         send.forced = false;
         let (una, nxt) = (send.una, send.nxt);
-        self.recovery.log.sent(nxt, now);
+        self.flight_log.sent(nxt, now);
         let flight = send.in_flight();
         self.congestion.on_sent(una, nxt, flight);
         self.counters.last_sent = now.ticks();

@@ -114,7 +114,7 @@ impl Connection {
     /// reordered gets none once recovery has begun.
     fn reordering_window(&self) -> u32 {
         let rack = &self.disturbed.past().rack;
-        if !rack.reordering_seen && matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+        if !rack.reordering_seen && matches!(self.phase, Phase::Recovery | Phase::Loss) {
             return 0;
         }
         let quarter = self.rtt.min_us().min(rack.rtt_us) / 4;

@@ -5,7 +5,6 @@ use millrace_wire::tcp::Seq;
 use crate::config::Config;
 use crate::congestion::{Acked, Delivery};
 use crate::connection::Connection;
-use crate::flight::FlightLog;
 use crate::info::Phase;
 use crate::options::Features;
 use crate::reduction::Reduction;
@@ -14,13 +13,6 @@ use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 use crate::undo::Undo;
-
-/// Loss recovery's memory. What it has only after a loss is in [`crate::past::Past`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recovery {
-    pub(crate) phase: Phase,
-    pub(crate) log: FlightLog,
-}
 
 /// The repair of a flight.
 #[derive(Clone, Debug)]
@@ -34,7 +26,7 @@ impl Connection {
     #[inline]
     pub(crate) fn pipe(&self) -> u32 {
         let flight = self.send.in_flight();
-        if self.recovery.phase == Phase::Open {
+        if self.phase == Phase::Open {
             return flight;
         }
         let counted_out = self.counted_out(flight);
@@ -56,14 +48,14 @@ impl Connection {
 
     /// The repair in progress. If there is none it begins: header prediction is off from then on.
     pub(crate) fn repair(&mut self, config: &Config) -> &mut Repair {
-        let (send, recovery) = (&self.send, &mut self.recovery);
+        let (send, log) = (&self.send, &self.flight_log);
         let past = self.disturbed.begin();
-        if recovery.phase == Phase::Open {
-            recovery.phase = Phase::Disorder;
+        if self.phase == Phase::Open {
+            self.phase = Phase::Disorder;
         }
         past.repair.get_or_insert_with(|| {
             let limit = config.runs_max(send.in_flight());
-            let board = Scoreboard::new(send.una, send.nxt, &recovery.log, limit);
+            let board = Scoreboard::new(send.una, send.nxt, log, limit);
             Box::new(Repair {
                 board,
                 reduction: Reduction::default(),
@@ -93,12 +85,12 @@ impl Connection {
         } else {
             self.count_duplicates(acked, duplicate)
         };
-        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             // Without selective acknowledgement one that covers what was sent again says nothing of what was not.
             let original = delivered.original && (sack || !delivered.ambiguous);
             self.undo_if_disproved(echo, original, acked > 0);
         }
-        match self.recovery.phase {
+        match self.phase {
             Phase::Open | Phase::Disorder | Phase::Reduced => {
                 let left = self
                     .disturbed
@@ -106,7 +98,7 @@ impl Connection {
                     .is_some_and(|repair| repair.board.lost() > 0);
                 if self.detect_loss(config, now) || left {
                     self.on_loss(config, now);
-                    if self.recovery.phase == Phase::Recovery {
+                    if self.phase == Phase::Recovery {
                         self.reduce(bytes, acked > 0);
                     }
                     return;
@@ -157,7 +149,7 @@ impl Connection {
         let before = self.congestion.window;
         let una = self.send.una;
         // The threshold is lowered once for a flight, not again for each time-out of the same segment.
-        let phase = self.recovery.phase;
+        let phase = self.phase;
         let first = phase != Phase::Loss || self.timers.backoff == 0;
         if first {
             let flight = self.send.in_flight();
@@ -194,7 +186,7 @@ impl Connection {
 
     /// The flight is to be repaired from its start.
     fn begin_again(&mut self) {
-        self.recovery.phase = Phase::Loss;
+        self.phase = Phase::Loss;
         self.disturbed.begin().tail = Tail::NONE;
         self.disturbed.begin().high = self.send.nxt;
         self.disturbed.begin().duplicates = 0;
@@ -208,7 +200,7 @@ impl Connection {
             // RFC 6582 3.2 step 2: duplicates of what a time-out sent again say nothing. In recovery one is enough work.
             let fresh =
                 self.send.una > self.disturbed.past().high || self.disturbed.past().high == 0;
-            let calm = matches!(self.recovery.phase, Phase::Open | Phase::Disorder);
+            let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
             return calm
                 && fresh
                 && u32::from(self.disturbed.past().duplicates) >= reordering
@@ -232,12 +224,12 @@ impl Connection {
 
     /// Something is lost: fast recovery begins, unless it has already (RFC 6675 5, step 4).
     pub(crate) fn on_loss(&mut self, config: &Config, now: Instant) {
-        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             return;
         }
         if self.rare.is_some() && self.lose_probe(now) {
             // What else is in flight has its acknowledgements to come; the window stays.
-            self.recovery.phase = Phase::Loss;
+            self.phase = Phase::Loss;
             self.disturbed.begin().tail = Tail::NONE;
             self.disturbed.begin().high = self.send.nxt;
             self.disturbed.begin().undo = None;
@@ -246,7 +238,7 @@ impl Connection {
         let mss = u32::from(self.send.mss);
         let flight = self.send.in_flight();
         let window = self.congestion.window;
-        self.recovery.phase = Phase::Recovery;
+        self.phase = Phase::Recovery;
         self.disturbed.begin().tail = Tail::NONE;
         self.announce_reduction();
         self.disturbed.begin().high = self.send.nxt;
@@ -284,7 +276,7 @@ impl Connection {
     /// that much more be sent). Returns the bytes that this acknowledgement delivered.
     fn count_duplicates(&mut self, acked: u32, duplicate: bool) -> u32 {
         let mss = u32::from(self.send.mss);
-        if self.recovery.phase == Phase::Loss {
+        if self.phase == Phase::Loss {
             // The flight is given up; duplicates are answers to what is sent twice.
             return acked;
         }
@@ -300,7 +292,7 @@ impl Connection {
         let past = self.disturbed.begin();
         let counted = (acked.div_ceil(mss) - 1).min(u32::from(past.duplicates));
         past.duplicates -= counted as u16;
-        if self.recovery.phase == Phase::Disorder {
+        if self.phase == Phase::Disorder {
             past.duplicates = 0;
         }
         acked.saturating_sub(counted * mss)
@@ -313,8 +305,8 @@ impl Connection {
             return;
         };
         let by_echo = advanced && undo.disproved_by_echo(echo);
-        let by_progress = self.recovery.phase == Phase::Loss
-            && undo.disproved_by_progress(original, advanced, can_send);
+        let by_progress =
+            self.phase == Phase::Loss && undo.disproved_by_progress(original, advanced, can_send);
         if by_echo || by_progress {
             self.undo();
         }
@@ -337,12 +329,12 @@ impl Connection {
         };
         self.congestion.undo(undo.before());
         self.disturbed.begin().rack.reordering_seen = true;
-        if matches!(self.recovery.phase, Phase::Recovery | Phase::Loss) {
+        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             if let Some(repair) = self.disturbed.repair_mut() {
                 repair.board.forgive();
             }
             self.disturbed.begin().duplicates = 0;
-            self.recovery.phase = Phase::Disorder;
+            self.phase = Phase::Disorder;
         }
     }
 
@@ -369,7 +361,7 @@ impl Connection {
             una,
             pipe: self.pipe(),
             mss: u32::from(self.send.mss),
-            repairing: self.recovery.phase == Phase::Recovery,
+            repairing: self.phase == Phase::Recovery,
         };
         // What was sent twice tells no rate.
         if let Some((_, end, false)) = delivered.latest {
@@ -384,7 +376,7 @@ impl Connection {
             undo.ended(self.send.nxt);
         }
         self.disturbed.begin().duplicates = 0;
-        self.recovery.phase = Phase::Disorder;
+        self.phase = Phase::Disorder;
         self.calm_down();
     }
 
@@ -395,7 +387,7 @@ impl Connection {
             .repair
             .as_ref()
             .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
-        self.recovery.phase = if plain && past.duplicates == 0 {
+        self.phase = if plain && past.duplicates == 0 {
             past.repair = None;
             // What tells whether a probe has repaired something is no plain acknowledgement.
             if past.tail.is_open() {

@@ -163,7 +163,7 @@ impl Connection {
     fn loss_probe_wait(&self) -> Duration {
         let srtt = u64::from(self.rtt.srtt_us());
         let wanted = srtt > 0
-            && self.recovery.phase == Phase::Open
+            && self.phase == Phase::Open
             && self.send.in_flight() > u32::from(self.send.mss)
             && !self.timers.probed
             && self.timers.backoff == 0;

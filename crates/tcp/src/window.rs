@@ -3,8 +3,6 @@
 
 use millrace_wire::tcp::Seq;
 
-use crate::assembler::Assembler;
-
 /// What we send.
 #[derive(Clone, Debug)]
 pub(crate) struct SendSpace {
@@ -119,14 +117,14 @@ pub(crate) struct ReceiveSpace {
     base: Seq,
     /// RCV.NXT: first byte not received in order; one more once the FIN is.
     pub(crate) nxt: u64,
-    /// Right edge of what we announced; it never moves left.
-    pub(crate) edge: u64,
-    /// Last.ACK.sent.
-    pub(crate) acked: u64,
     /// The program has read up to here.
     pub(crate) consumed: u64,
     /// Offset of the peer's FIN, `u64::MAX` until it is known.
     pub(crate) fin: u64,
+    /// Right edge of what we announced; it never moves left. Low half of an offset: no window is larger than 2^30 bytes (RFC 7323 2.3).
+    edge: Seq,
+    /// Last.ACK.sent, the low half of an offset no further from `nxt`.
+    pub(crate) acked: Seq,
     /// Receive buffer in bytes: the window reaches this far beyond `consumed`.
     pub(crate) limit: u32,
     /// Size of the peer's full segments, as seen.
@@ -135,8 +133,6 @@ pub(crate) struct ReceiveSpace {
     pub(crate) mss_limit: u16,
     /// Shift of our windows.
     pub(crate) scale: u8,
-    /// What was stored beyond a gap.
-    pub(crate) gaps: Option<Box<Assembler>>,
 }
 
 impl ReceiveSpace {
@@ -144,15 +140,14 @@ impl ReceiveSpace {
         ReceiveSpace {
             base: Seq(0),
             nxt: 0,
-            edge: u64::from(limit.min(0xffff)),
-            acked: 0,
             consumed: 0,
             fin: u64::MAX,
+            edge: Seq(limit.min(0xffff)),
+            acked: Seq(0),
             limit,
             mss: mss.min(536),
             mss_limit: mss,
             scale,
-            gaps: None,
         }
     }
 
@@ -177,8 +172,9 @@ impl ReceiveSpace {
     #[inline]
     pub(crate) fn accepts(&self, seq: Seq, len: u32) -> bool {
         let start = self.offset(seq);
-        let (low, nxt) = (self.acked as i64, self.nxt as i64);
-        let high = (self.edge as i64).max(nxt);
+        let nxt = self.nxt as i64;
+        let low = nxt - i64::from(self.unacked());
+        let high = nxt + i64::from(self.window());
         let begins_inside = low <= start && start < high;
         let ends_inside = start < high && start + i64::from(len) > nxt;
         start == nxt || begins_inside || ends_inside
@@ -191,7 +187,19 @@ impl ReceiveSpace {
 
     /// RCV.WND: what remains of the announced window.
     pub(crate) fn window(&self) -> u32 {
-        self.edge.saturating_sub(self.nxt) as u32
+        (self.edge - Seq(self.nxt as u32)).max(0) as u32
+    }
+
+    /// Right edge of what we announced.
+    pub(crate) fn edge(&self) -> u64 {
+        let ahead = self.edge - Seq(self.nxt as u32);
+        self.nxt.wrapping_add_signed(i64::from(ahead))
+    }
+
+    /// What was received since the last acknowledgement that was sent, in bytes.
+    #[inline]
+    pub(crate) fn unacked(&self) -> u32 {
+        (self.nxt as u32).wrapping_sub(self.acked.0)
     }
 
     /// The window that buffer space would allow.
@@ -202,8 +210,11 @@ impl ReceiveSpace {
     /// The window of a SYN or SYN-ACK, which is not scaled.
     pub(crate) fn announce_on_syn(&mut self) -> u16 {
         let window = self.space().min(0xffff);
-        self.edge = self.edge.max(self.nxt + u64::from(window));
-        self.acked = self.nxt;
+        let nxt = Seq(self.nxt as u32);
+        if (nxt + window).after(self.edge) {
+            self.edge = nxt + window;
+        }
+        self.acked = nxt;
         window as u16
     }
 
@@ -211,22 +222,18 @@ impl ReceiveSpace {
     /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
     #[inline(always)]
     pub(crate) fn announce(&mut self, scale: u8) -> u16 {
-        let most = self.consumed + u64::from(self.limit);
+        let (most, edge) = (self.consumed + u64::from(self.limit), self.edge());
         let step = u64::from(self.mss).min(u64::from(self.limit) / 2);
-        let target = if most >= self.edge + step {
-            most
-        } else {
-            self.edge
-        };
+        let target = if most >= edge + step { most } else { edge };
         let room = target.saturating_sub(self.nxt);
         let mut field = room >> scale;
         // What the scale cannot express is rounded down, unless that took back what was announced and there is room to round up.
-        if self.nxt + (field << scale) < self.edge && self.nxt + ((field + 1) << scale) <= most {
+        if self.nxt + (field << scale) < edge && self.nxt + ((field + 1) << scale) <= most {
             field += 1;
         }
         let field = field.min(0xffff);
-        self.edge = self.edge.max(self.nxt + (field << scale));
-        self.acked = self.nxt;
+        self.edge = Seq(edge.max(self.nxt + (field << scale)) as u32);
+        self.acked = Seq(self.nxt as u32);
         field as u16
     }
 }
@@ -261,7 +268,7 @@ mod tests {
         space.nxt = 1_000;
         space.limit = 10_000;
         assert_eq!(space.announce(0), 64_535);
-        assert_eq!(space.edge, 65_535);
+        assert_eq!(space.edge(), 65_535);
     }
 
     #[test]
@@ -274,7 +281,7 @@ mod tests {
             u32::from(space.announce(7)) << 7,
             ((1 << 20) - 1_000) / 128 * 128
         );
-        assert_eq!(space.edge, 1 << 20);
+        assert_eq!(space.edge(), 1 << 20);
         space.consumed = 500;
         assert_eq!(
             u32::from(space.announce(7)) << 7,
@@ -291,14 +298,15 @@ mod tests {
         ) {
             let mut space = receive(1_000, 0);
             space.start(Seq(base));
-            (space.nxt, space.acked, space.edge) = (nxt, nxt.saturating_sub(unacked), nxt + window);
+            let acked = nxt.saturating_sub(unacked);
+            (space.nxt, space.acked, space.edge) = (nxt, Seq(acked as u32), Seq((nxt + window) as u32));
             let first = nxt as i64 + start;
             let seq = space.seq(0) + first as u32;
             let in_window = |at: i64| (nxt as i64..(nxt + window) as i64).contains(&at);
             let shares = (first..first + i64::from(len)).any(in_window);
             let empty_inside = len == 0 && in_window(first);
             let exact = start == 0 || (window == 0 && start < 0 && start + i64::from(len) > 0);
-            let overtaken = first >= space.acked as i64 && first < nxt as i64 ;
+            let overtaken = first >= acked as i64 && first < nxt as i64 ;
             prop_assert_eq!(space.accepts(seq, len), shares || empty_inside || exact || overtaken);
         }
 
@@ -317,15 +325,15 @@ mod tests {
         ) {
             let mut space = receive(limit, scale);
             for (arrive, read) in steps {
-                let edge = space.edge;
-                space.nxt += arrive.min(space.edge - space.nxt);
+                let edge = space.edge();
+                space.nxt += arrive.min(edge - space.nxt);
                 space.consumed = (space.consumed + read).min(space.nxt);
                 let announced = u64::from(space.announce(scale)) << scale;
-                prop_assert!(space.edge >= edge);
-                prop_assert!(space.nxt + announced <= space.edge);
-                prop_assert!(space.edge - (space.nxt + announced) < 1 << scale || announced == 0xffff << scale);
-                prop_assert!(space.edge <= (space.consumed + u64::from(limit)).max(edge));
-                prop_assert_eq!(space.acked, space.nxt);
+                prop_assert!(space.edge() >= edge);
+                prop_assert!(space.nxt + announced <= space.edge());
+                prop_assert!(space.edge() - (space.nxt + announced) < 1 << scale || announced == 0xffff << scale);
+                prop_assert!(space.edge() <= (space.consumed + u64::from(limit)).max(edge));
+                prop_assert_eq!(space.unacked(), 0);
             }
         }
     }

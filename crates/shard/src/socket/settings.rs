@@ -68,7 +68,7 @@ impl<M: Memory> Shard<M> {
                 if let Some(limit) = options.send_buffer {
                     stream.send_limit = limit.get();
                 }
-                stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label);
+                stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label());
                 if options.tcp != before.tcp {
                     let settings = self.sharing.settings.share(&options.tcp);
                     stream

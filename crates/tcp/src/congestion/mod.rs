@@ -203,6 +203,12 @@ impl Congestion {
         self.peak.min(self.window.cwnd)
     }
 
+    /// Whether the algorithm has no memory of its own yet.
+    #[cfg(test)]
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.algorithm, Any::Cubic(None) | Any::NewReno(_))
+    }
+
     /// Whether it wants to know how much was marked, not only whether something was: DCTCP.
     pub(crate) fn counts_marks(&self) -> bool {
         matches!(self.algorithm, Any::Dctcp(_))

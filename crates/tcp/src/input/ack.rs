@@ -18,7 +18,7 @@ impl Connection {
     pub(super) fn on_plain_ack(&mut self, config: &Config, acked: u32, now: Instant) {
         self.send.una += u64::from(acked);
         let mut rtt_us = 0;
-        if let Some(sent) = self.recovery.log.acked(self.send.una) {
+        if let Some(sent) = self.flight_log.acked(self.send.una) {
             rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
             self.rtt.sample(config, rtt_us, now);
             self.timers.measured();
@@ -51,7 +51,7 @@ impl Connection {
         let window_changed = self
             .send
             .update_window(segment.seq, segment.ack, segment.window);
-        if acked > 0 && self.recovery.phase == Phase::Open && segment.options.sack.is_empty() {
+        if acked > 0 && self.phase == Phase::Open && segment.options.sack.is_empty() {
             self.on_plain_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
@@ -136,7 +136,7 @@ impl Connection {
     ) -> Delivered {
         self.send.una += u64::from(acked);
         let una = self.send.una;
-        let sent = self.recovery.log.acked(una);
+        let sent = self.flight_log.acked(una);
         let delivered = match self.disturbed.repair_mut() {
             Some(repair) => repair.board.acked(una, highest),
             None => Delivered {

@@ -52,12 +52,12 @@ impl Connection {
     ) {
         let end = start + payload.len() as i64;
         let nxt = self.receive.nxt as i64;
-        let in_order = start == nxt && self.receive.gaps.is_none() && self.receive.fin == u64::MAX;
-        if in_order && !fin && end <= self.receive.edge as i64 {
+        let in_order = start == nxt && !self.disturbed.has_gaps() && self.receive.fin == u64::MAX;
+        if in_order && !fin && end <= self.receive.edge() as i64 {
             return self.on_plain_data(config, payload, buffer, now);
         }
         // Nothing follows the FIN, and what is beyond the window is not taken: the peer sends it again.
-        let limit = self.receive.edge.min(self.receive.fin) as i64;
+        let limit = self.receive.edge().min(self.receive.fin) as i64;
         let fin_here = fin && end <= limit && self.take_fin_offset(end);
 
         if start < nxt && start < end {
@@ -73,7 +73,7 @@ impl Connection {
         }
         if from < to {
             let part = &payload[(from - start) as usize..(to - start) as usize];
-            if from == nxt && self.receive.gaps.is_none() {
+            if from == nxt && !self.disturbed.has_gaps() {
                 self.on_plain_data(config, part, buffer, now);
             } else if !self.store_out_of_order(config, from as u64, part, buffer) {
                 return;
@@ -93,7 +93,8 @@ impl Connection {
     fn take_fin_offset(&mut self, end: i64) -> bool {
         let end = end as u64;
         let highest = self
-            .receive
+            .disturbed
+            .past()
             .gaps
             .as_ref()
             .map_or(self.receive.nxt, |gaps| gaps.end());
@@ -113,7 +114,8 @@ impl Connection {
     ) -> bool {
         let range = from..from + part.len() as u64;
         let next = self.receive.nxt;
-        let gaps = self.receive.gaps.get_or_insert_default();
+        let past = self.disturbed.begin();
+        let gaps = past.gaps.get_or_insert_default();
         let held = gaps.covering(&range);
         if held.is_none()
             && from > next
@@ -127,7 +129,7 @@ impl Connection {
         });
         if !stored {
             if gaps.is_empty() {
-                self.receive.gaps = None;
+                past.gaps = None;
             }
             return false;
         }
@@ -147,7 +149,7 @@ impl Connection {
         // RFC 5681 4.2: what fills a gap is acknowledged at once.
         self.receive.nxt = gaps.advance(range.end);
         if gaps.is_empty() {
-            self.receive.gaps = None;
+            past.gaps = None;
         }
         self.events |= Events::READABLE;
         true
@@ -156,7 +158,7 @@ impl Connection {
     /// Everything before the peer's FIN has been received (RFC 9293 3.10.7.4, eighth).
     fn on_fin(&mut self) {
         self.receive.nxt += 1;
-        self.receive.gaps = None;
+        self.disturbed.end_gaps();
         self.pending |= Pending::ACK;
         self.events |= Events::PEER_CLOSED;
         match self.state {

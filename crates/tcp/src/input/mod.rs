@@ -88,8 +88,8 @@ impl Connection {
         let acked = segment.ack - self.send.seq(self.send.una);
         let plain = (CLOSING && self.state != State::Established || self.receive.fin == u64::MAX)
             && segment.seq == self.receive.seq(self.receive.nxt)
-            && self.recovery.phase == Phase::Open
-            && self.receive.gaps.is_none()
+            && self.phase == Phase::Open
+            && !self.disturbed.has_gaps()
             && segment.marked == self.ecn.marked
             && acked >= 0
             && acked as u32 <= self.send.in_flight()
@@ -105,7 +105,7 @@ impl Connection {
             if timestamp_delta(timestamps.value, self.recent.value) < 0 {
                 return false;
             }
-            if self.receive.acked == self.receive.nxt {
+            if self.receive.unacked() == 0 {
                 self.recent = Recent::new(self.recent.offset, timestamps.value, now);
             }
         }

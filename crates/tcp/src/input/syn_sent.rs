@@ -94,7 +94,7 @@ impl Connection {
         now: Instant,
     ) {
         let once = self.timers.backoff == 0;
-        match (self.recovery.log.acked(0), segment.options.timestamps) {
+        match (self.flight_log.acked(0), segment.options.timestamps) {
             (Some(sent), _) if once => {
                 self.rtt
                     .sample(config, (now.as_micros() as u32).wrapping_sub(sent), now);

@@ -50,7 +50,7 @@ impl Connection {
             && self.features.contains(Features::TIMESTAMPS)
             && !rst
         {
-            let last_ack_sent = self.receive.seq(self.receive.acked);
+            let last_ack_sent = self.receive.seq(0) + self.receive.acked.0;
             self.recent
                 .update(timestamps.value, segment.seq, last_ack_sent, now);
         }
