@@ -237,8 +237,9 @@ impl Worker {
             self.counters.wakeups += 1;
         }
         let mut seen = entry.seen;
-        seen.received = slot.engine.received.load(Ordering::Relaxed);
-        seen.acked = slot.engine.acked.load(Ordering::Relaxed);
+        let acked = slot.engine.acked.load(Ordering::Relaxed);
+        seen.received = slot.engine.received.load(Ordering::Relaxed) as u32;
+        seen.acked = acked as u32;
         seen.status = slot.engine.status.load(Ordering::Relaxed);
         seen.error = entry.error;
         let mut bits = 0;
@@ -254,7 +255,7 @@ impl Worker {
         if (low != 0 || seen.acked != entry.seen.acked) && wanted != entry.send_wanted {
             let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
             let queued = slot.app.queued.load(Ordering::Acquire);
-            let used = queued.saturating_sub(seen.acked);
+            let used = queued.saturating_sub(acked);
             let unsent = queued.saturating_sub(slot.engine.sent.load(Ordering::Relaxed));
             // With a bound on what was not sent yet: from half of it.
             if used <= limit * 2 / 3 && (low == 0 || unsent.saturating_mul(2) < low) {

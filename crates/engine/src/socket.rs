@@ -84,10 +84,10 @@ pub struct Entry {
 /// The part of a slot's published state that decides which hints are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Bytes received.
-    pub received: u64,
-    /// Bytes acknowledged.
-    pub acked: u64,
+    /// Bytes received: the low half, as no buffer holds so much that it could come round between two looks.
+    pub received: u32,
+    /// Bytes acknowledged, likewise.
+    pub acked: u32,
     /// Status bits.
     pub status: u32,
     /// Error word.
@@ -122,5 +122,16 @@ impl Entry {
         self.error = 0;
         self.send_wanted = 0;
         self.seen = Seen::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each connection has one in private memory.
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<Entry>() <= 136, "{}", size_of::<Entry>());
     }
 }
