@@ -46,7 +46,7 @@ impl<M: Memory> Shard<M> {
         }
         let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
         listener.asks = asks;
-        let options = self.sharing.options.share(options);
+        let options = self.sharing.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),

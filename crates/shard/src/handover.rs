@@ -343,12 +343,11 @@ impl<M: Memory> Shard<M> {
         stream.tuning.since = now;
         let tuple = stream.tuple;
         // The shard that it comes from shares its own.
-        let options = self.sharing.options.share(&socket.options);
-        let settings = self.sharing.settings.share(&options.tcp);
+        let options = self.sharing.share(&socket.options);
         if let Some(stream) = socket.stream_mut() {
             stream
                 .connection
-                .configure(&self.config.tcp, &settings, now);
+                .configure(&self.config.tcp, &options.settings, now);
         }
         let reuse = options.reuse.address;
         socket.options = options;

@@ -82,7 +82,7 @@ impl RecvRing {
             memory.write(owner, block, at, first);
             memory.write(owner, block, 0, rest);
         }
-        if end > self.end() {
+        if (end as u32).wrapping_sub(self.end) as i32 > 0 {
             self.end = end as u32;
         }
         true
@@ -162,9 +162,8 @@ impl RecvRing {
 
     /// The program has read up to `upto`, which is not beyond `received`. The block goes back when it holds nothing.
     pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u64) {
-        let end = self.end();
         self.consumed = upto;
-        if end <= upto {
+        if self.end.wrapping_sub(upto as u32) as i32 <= 0 {
             self.free(memory, owner);
         }
     }

@@ -7,19 +7,30 @@ use std::sync::Arc;
 const REMEMBERED: usize = 16;
 
 /// A value of which most are alike: those take no memory.
-pub trait Usual: Copy + PartialEq + 'static {
+pub trait Usual: PartialEq + 'static {
     /// What most are.
     const USUAL: &'static Self;
 }
 
 /// A value that others may have, too. It is changed by taking another in its place.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Shared<T>(Option<Arc<T>>);
 
-impl<T: Usual> Default for Shared<T> {
+impl<T> Clone for Shared<T> {
+    #[inline(always)]
+    fn clone(&self) -> Shared<T> {
+        Shared(self.0.clone())
+    }
+}
+
+impl<T> Shared<T> {
     /// The usual one.
+    pub const USUAL: Shared<T> = Shared(None);
+}
+
+impl<T> Default for Shared<T> {
     fn default() -> Shared<T> {
-        Shared(None)
+        Shared::USUAL
     }
 }
 
@@ -58,16 +69,25 @@ impl<T> Default for Sharing<T> {
 
 impl<T: Usual> Sharing<T> {
     /// This value, shared with those who wanted it of late.
-    pub fn share(&mut self, value: &T) -> Shared<T> {
-        if value == T::USUAL {
+    pub fn share(&mut self, value: &T) -> Shared<T>
+    where
+        T: Clone,
+    {
+        self.find(|other| other == value, || value.clone())
+    }
+
+    /// The usual value or one of late, whichever is the one that is meant, or else what `make` makes.
+    #[inline]
+    pub fn find(&mut self, is_meant: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> Shared<T> {
+        if is_meant(T::USUAL) {
             return Shared(None);
         }
-        match self.last.iter().position(|last| **last == *value) {
+        match self.last.iter().position(|last| is_meant(last)) {
             Some(0) => {}
             Some(at) => self.last[..=at].rotate_right(1),
             None => {
                 self.last.truncate(REMEMBERED - 1);
-                self.last.insert(0, Shared(Some(Arc::new(*value))));
+                self.last.insert(0, Shared(Some(Arc::new(make()))));
             }
         }
         self.last[0].clone()

@@ -222,18 +222,23 @@ impl ReceiveSpace {
     /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
     #[inline(always)]
     pub(crate) fn announce(&mut self, scale: u8) -> u16 {
-        let (most, edge) = (self.consumed + u64::from(self.limit), self.edge());
-        let step = u64::from(self.mss).min(u64::from(self.limit) / 2);
-        let target = if most >= edge + step { most } else { edge };
-        let room = target.saturating_sub(self.nxt);
-        let mut field = room >> scale;
+        // All from RCV.NXT on.
+        let nxt = Seq(self.nxt as u32);
+        let ahead = i64::from(self.edge - nxt);
+        let most = (self.consumed + u64::from(self.limit)) as i64 - self.nxt as i64;
+        let step = i64::from(u32::from(self.mss).min(self.limit / 2));
+        let target = if most >= ahead + step { most } else { ahead };
+        let mut field = target.max(0) >> scale;
         // What the scale cannot express is rounded down, unless that took back what was announced and there is room to round up.
-        if self.nxt + (field << scale) < edge && self.nxt + ((field + 1) << scale) <= most {
+        if field << scale < ahead && (field + 1) << scale <= most {
             field += 1;
         }
         let field = field.min(0xffff);
-        self.edge = Seq(edge.max(self.nxt + (field << scale)) as u32);
-        self.acked = Seq(self.nxt as u32);
+        let announced = field << scale;
+        if announced > ahead {
+            self.edge = nxt + announced as u32;
+        }
+        self.acked = nxt;
         field as u16
     }
 }

@@ -31,7 +31,7 @@ impl<M: Memory> Shard<M> {
     ) -> Result<SocketId, Error> {
         let mut datagram = Datagram::new(NOWHERE, label);
         datagram.resize(options);
-        let options = self.sharing.options.share(options);
+        let options = self.sharing.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
@@ -96,11 +96,11 @@ impl<M: Memory> Shard<M> {
             return Err(Error::AddressNotAvailable);
         }
         if let Some(socket) = self.sockets.get_mut(index) {
-            socket.options = self.sharing.options.share(&Options {
+            socket.options = self.sharing.share(&Options {
                 reuse: options.reuse,
                 v6_only: options.v6_only,
                 device: options.device,
-                ..*socket.options
+                ..**socket.options
             });
         }
         self.hold_port(index, SocketAddr::new(address, local.port()), |_| true)?;

@@ -53,8 +53,8 @@ impl<M: Memory> Shard<M> {
         }
         let start = self.start(NOWHERE, options, remote, now)?;
         let config = &self.config.tcp;
-        let settings = self.sharing.settings.share(&options.tcp);
-        let shared = self.sharing.options.share(options);
+        let shared = self.sharing.share(options);
+        let settings = shared.settings.clone();
         let Some(index) = self.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
@@ -73,7 +73,7 @@ impl<M: Memory> Shard<M> {
     /// [`Error::TooManySockets`].
     pub fn socket(&mut self, owner: Owner, options: &Options) -> Result<SocketId, Error> {
         let local = NOWHERE;
-        let options = self.sharing.options.share(options);
+        let options = self.sharing.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::empty(),
@@ -100,11 +100,10 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         let options = socket.options.clone();
         let start = self.start(bound, &options, remote, now)?;
-        let settings = self.sharing.settings.share(&options.tcp);
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
-        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &settings, now));
+        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
 use super::{
-    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
+    AcceptQueue, Backlog, Held, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
 };
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
@@ -78,7 +78,7 @@ impl<M: Memory> Shard<M> {
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
-        let options = self.sharing.options.share(options);
+        let options = self.sharing.share(options);
         let index = self.insert_socket(|| Socket {
             owner,
             marks: Marks::BOUND,
@@ -224,7 +224,7 @@ impl<M: Memory> Shard<M> {
         &mut self,
         listener: u32,
         owner: Owner,
-        options: Shared<Options>,
+        options: Shared<Held>,
         tuple: Tuple,
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
@@ -236,10 +236,9 @@ impl<M: Memory> Shard<M> {
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
         let hop = self.first_hop(tuple.remote_ip(), now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
-        let settings = self.sharing.settings.share(&options.tcp);
         let reuse = options.reuse.address;
         let made = self.sockets.insert_with(|| {
-            let mut connection = make(config, &settings);
+            let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
                 connection.start_on_path(config, limit, now);

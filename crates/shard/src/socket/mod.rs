@@ -12,8 +12,9 @@ mod view;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Deref;
 
-use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing};
+use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing, Usual};
 
 pub use api::How;
 pub use backlog::AcceptQueue;
@@ -105,19 +106,58 @@ bitflags::bitflags! {
     }
 }
 
+/// Options as sockets hold them, with the part that their connections hold.
+#[derive(Clone)]
+pub(crate) struct Held {
+    options: Options,
+    pub settings: Shared<Settings>,
+}
+
+impl Deref for Held {
+    type Target = Options;
+
+    #[inline(always)]
+    fn deref(&self) -> &Options {
+        &self.options
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.options == other.options
+    }
+}
+
+impl Usual for Held {
+    const USUAL: &'static Held = &Held {
+        options: Options::UNSET,
+        settings: Shared::USUAL,
+    };
+}
+
 /// What sockets have in common.
 #[derive(Default)]
 pub(crate) struct OptionSharing {
-    pub options: Sharing<Options>,
-    /// The part of the options that connections are told.
-    pub settings: Sharing<Settings>,
+    options: Sharing<Held>,
+    settings: Sharing<Settings>,
+}
+
+impl OptionSharing {
+    /// These options, for a socket to hold.
+    pub fn share(&mut self, options: &Options) -> Shared<Held> {
+        let make = || Held {
+            options: *options,
+            settings: self.settings.share(&options.tcp),
+        };
+        self.options.find(|held| held.options == *options, make)
+    }
 }
 
 /// A socket.
 pub(crate) struct Socket {
     pub owner: Owner,
     pub marks: Marks,
-    pub options: Shared<Options>,
+    pub options: Shared<Held>,
     pub kind: Kind,
 }
 

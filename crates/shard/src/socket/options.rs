@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
-use millrace_tcp::{Algorithm, Keepalive, Settings, Usual};
+use millrace_tcp::{Algorithm, Keepalive, Settings};
 
 use crate::datagram::Discovery;
 
@@ -246,10 +246,6 @@ impl Default for Options {
     fn default() -> Options {
         Options::UNSET
     }
-}
-
-impl Usual for Options {
-    const USUAL: &'static Options = &Options::UNSET;
 }
 
 /// Sharing of a local address.

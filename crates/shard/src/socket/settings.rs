@@ -44,9 +44,10 @@ impl<M: Memory> Shard<M> {
         if matches!(option, Opt::V6Only(_)) && is_bound {
             return Err(Error::Invalid);
         }
-        let mut options = *before;
+        let mut options = **before;
         options.set(option, buffers.send_max, buffers.receive_max)?;
-        socket.options = self.sharing.options.share(&options);
+        let options = self.sharing.share(&options);
+        socket.options = options.clone();
         let (owner_reuse, bound) = (before.reuse, socket.marks.contains(Marks::BOUND));
         socket
             .marks
@@ -70,10 +71,9 @@ impl<M: Memory> Shard<M> {
                 }
                 stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label());
                 if options.tcp != before.tcp {
-                    let settings = self.sharing.settings.share(&options.tcp);
                     stream
                         .connection
-                        .configure(&self.config.tcp, &settings, now);
+                        .configure(&self.config.tcp, &options.settings, now);
                 }
                 if let Opt::QuickAck(on) = option {
                     stream.connection.set_quick_ack(on);
@@ -98,7 +98,7 @@ impl<M: Memory> Shard<M> {
     /// All that was set on a socket.
     pub fn options(&self, id: SocketId) -> Option<Options> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
-        Some(*socket.options)
+        Some(**socket.options)
     }
 
     fn set_datagram_option(&mut self, index: u32, option: Opt, now: Instant) -> Result<(), Error> {
@@ -107,7 +107,7 @@ impl<M: Memory> Shard<M> {
         let Kind::Datagram(datagram) = &mut socket.kind else {
             return Err(Error::NotSupported);
         };
-        let mut options = *socket.options;
+        let mut options = **socket.options;
         match option {
             Opt::Datagram(DatagramOpt::Cork(on)) => {
                 if !on {
@@ -127,7 +127,7 @@ impl<M: Memory> Shard<M> {
             Opt::TrafficClass(class) => options.traffic_class = class,
             option => options.set(option, buffers.send_max, buffers.receive_max)?,
         }
-        socket.options = self.sharing.options.share(&options);
+        socket.options = self.sharing.share(&options);
         datagram.resize(&socket.options);
         let (reuse, port) = (socket.options.reuse, datagram.local.port());
         if let Some(bound) = self.udp.ports.bound_mut(port, index) {

@@ -80,6 +80,36 @@ fn a_set_receive_buffer_bounds_what_the_peer_may_send() {
     assert!((15_000..=20_000).contains(&received), "{received}");
 }
 
+/// Sockets that have the same options share them until one sets another.
+#[test]
+fn what_is_set_on_one_socket_is_not_set_on_another() {
+    let mut net = Net::new();
+    net.listen(80, 8);
+    let clients: Vec<_> = (0..40).map(|_| net.connect(80)).collect();
+    net.run(10_000);
+    let now = net.now();
+    let shard = &mut net.shards[A];
+    for &client in &clients {
+        shard.set_option(client, Opt::NoDelay(true), now).unwrap();
+    }
+    for (timeout, &client) in (1..).zip(&clients[20..]) {
+        let option = Opt::UserTimeout(timeout);
+        shard.set_option(client, option, now).unwrap();
+    }
+    for (i, &client) in (0..).zip(&clients) {
+        let set = shard.options(client).unwrap().tcp;
+        assert!(set.nodelay);
+        let own = (i >= 20).then(|| i - 19);
+        assert_eq!(set.user_timeout_ms, own);
+    }
+    shard
+        .set_option(clients[0], Opt::NoDelay(false), now)
+        .unwrap();
+    let is_set = |client| shard.option(client, OptName::NoDelay);
+    assert_eq!(is_set(clients[0]), Ok(Opt::NoDelay(false)));
+    assert_eq!(is_set(clients[1]), Ok(Opt::NoDelay(true)));
+}
+
 #[test]
 fn accepted_sockets_inherit_from_the_listener() {
     let mut net = Net::new();
