@@ -120,7 +120,7 @@ pub struct Usage {
 
 impl<M: Memory> Shard<M> {
     /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its place in the connection table come to
-    /// about sixty more.
+    /// about fifty more.
     pub const SOCKET_SIZE: usize = Slab::<Socket>::ENTRY_SIZE;
 
     /// A shard with nothing open. `memory` is where receive rings will live.

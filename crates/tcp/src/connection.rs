@@ -115,6 +115,7 @@ pub struct Connection {
     /// Where loss recovery stands; what it has only after a loss is in `disturbed`.
     pub(crate) phase: Phase,
     pub(crate) flight_log: FlightLog,
+    /// What most connections never need.
     pub(crate) disturbed: Disturbed,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
