@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	usage       = "usage: millrace-peer-gvisor short|ping|bulk COUNT PARALLEL, or millrace-peer-gvisor tap|wire short|echo|sink|source DEVICE ADDRESS PORT"
+	usage       = "usage: millrace-peer-gvisor short|ping|bulk COUNT PARALLEL, or millrace-peer-gvisor idle COUNT, or millrace-peer-gvisor tap|wire short|echo|sink|source DEVICE ADDRESS PORT"
 	mtu         = 1500
 	port        = 80
 	parallelMax = 40000 // it chooses ports from 16,000
@@ -87,6 +87,7 @@ func newStack(link stack.LinkEndpoint, address tcpip.Address) (*stack.Stack, err
 // Both ends, and a listener of the server's.
 type pair struct {
 	client   *stack.Stack
+	server   *stack.Stack
 	listener net.Listener
 }
 
@@ -105,7 +106,7 @@ func newPair() (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pair{client, listener}, nil
+	return &pair{client, server, listener}, nil
 }
 
 func (p *pair) dial() (net.Conn, error) {
@@ -328,6 +329,12 @@ func main() {
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "idle" {
+		if err := idle(os.Args[2:]); err != nil {
+			fail(err)
+		}
+		return
 	}
 	elapsed, err := run(os.Args[1:])
 	if err != nil {

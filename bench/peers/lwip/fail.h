@@ -1,4 +1,4 @@
-// How both programs end when something is wrong: what it was on standard error, exit status 1.
+// How both programs end when something is wrong: what it was on standard error, exit status 1; or 2 when more is asked for than goes.
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -6,9 +6,11 @@
 
 #include <lwip/err.h>
 
-static void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+enum { FAILED = 1, TOO_MUCH = 2 };
 
-static void fail(const char *format, ...)
+static void give_up(int status, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+
+static void give_up(int status, const char *format, ...)
 {
 	va_list arguments;
 	va_start(arguments, format);
@@ -16,8 +18,10 @@ static void fail(const char *format, ...)
 	vfprintf(stderr, format, arguments);
 	fputc('\n', stderr);
 	va_end(arguments);
-	exit(1);
+	exit(status);
 }
+
+#define fail(...) give_up(FAILED, __VA_ARGS__)
 
 // An error of lwIP's in words; Debian's build has none of its own.
 static const char *words(err_t error)

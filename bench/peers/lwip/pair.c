@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <lwip/etharp.h>
 #include <lwip/init.h>
@@ -27,6 +28,8 @@
 #include <netif/ethernet.h>
 
 #include "fail.h"
+
+#define STACK "lwIP " LWIP_VERSION_STRING
 
 #if !CHECKSUM_GEN_IP || !CHECKSUM_CHECK_IP || !CHECKSUM_GEN_TCP || !CHECKSUM_CHECK_TCP
 #error "this lwIP was built without checksums: nothing could be compared"
@@ -38,10 +41,11 @@ enum {
 	MTU = 1500,
 	FRAME_MAX = MTU + 14,
 	PORT = 80,
-	PARALLEL_MAX = 16384,       // lwIP chooses ports from 49,152
+	PARALLEL_MAX = 16383,       // lwIP chooses ports from 49,152, and leaves one free
 	ROUND_US = 10,              // virtual time that one exchange takes
 	LINK_BYTES_PER_US = 4096,   // how fast bulk data passes in virtual time: 4 GB/s
 	STUCK_US = 100 * 1000000,   // virtual time without progress that is a failure
+	TOGETHER = 64,              // of idle connections: how many open, or send, at a time
 };
 
 // A frame on its way: bytes, and the buffer that the receiver sees them in.
@@ -66,6 +70,8 @@ struct end {
 	void (*etharp_tmr)(void);
 	void (*tcp_tmr)(void);
 	struct pbuf *(*pbuf_alloced_custom)(pbuf_layer, u16_t, pbuf_type, struct pbuf_custom *, void *, u16_t);
+	struct pbuf *(*pbuf_alloc)(pbuf_layer, u16_t, pbuf_type);
+	err_t (*pbuf_take)(struct pbuf *, const void *, u16_t);
 	u8_t (*pbuf_free)(struct pbuf *);
 	u16_t (*pbuf_copy_partial)(const struct pbuf *, void *, u16_t, u16_t);
 	struct tcp_pcb *(*tcp_new)(void);
@@ -91,7 +97,7 @@ struct end {
 static struct end client, server;
 
 // What is asked for, and how far it is.
-static enum { SHORT, PING, BULK } mode;
+static enum { SHORT, PING, BULK, IDLE } mode;
 static uint64_t count, started, done, received;
 static size_t opened, accepted;
 static uint64_t now_us, timers_us, arp_us;
@@ -127,6 +133,8 @@ static void load(struct end *end)
 	end->etharp_tmr = symbol(library, "etharp_tmr");
 	end->tcp_tmr = symbol(library, "tcp_tmr");
 	end->pbuf_alloced_custom = symbol(library, "pbuf_alloced_custom");
+	end->pbuf_alloc = symbol(library, "pbuf_alloc");
+	end->pbuf_take = symbol(library, "pbuf_take");
 	end->pbuf_free = symbol(library, "pbuf_free");
 	end->pbuf_copy_partial = symbol(library, "pbuf_copy_partial");
 	end->tcp_new = symbol(library, "tcp_new");
@@ -214,11 +222,22 @@ static void set_up(struct end *end)
 	end->netif_set_up(&end->netif);
 }
 
+// What the receiver sees of a frame: its own bytes, without another copy; where memory is looked at a copy of its size, as many may lie there for long.
+static struct pbuf *arrived(struct end *to, struct frame *frame)
+{
+	if (mode != IDLE)
+		return to->pbuf_alloced_custom(PBUF_RAW, frame->len, PBUF_REF, &frame->buffer, frame->bytes, FRAME_MAX);
+	struct pbuf *packet = to->pbuf_alloc(PBUF_RAW, frame->len, PBUF_RAM);
+	if (packet)
+		to->pbuf_take(packet, frame->bytes, frame->len);
+	free_frame(&frame->buffer.pbuf);
+	return packet;
+}
+
 static void deliver(struct end *from, struct end *to)
 {
 	for (size_t at = 0; at < from->used; at++) {
-		struct frame *frame = from->frames[at];
-		struct pbuf *packet = to->pbuf_alloced_custom(PBUF_RAW, frame->len, PBUF_REF, &frame->buffer, frame->bytes, FRAME_MAX);
+		struct pbuf *packet = arrived(to, from->frames[at]);
 		if (!packet)
 			fail("no buffer for a frame");
 		if (to->netif.input(packet, &to->netif) != ERR_OK)
@@ -327,6 +346,13 @@ static err_t server_received(void *argument, struct tcp_pcb *pcb, struct pbuf *p
 			fail("the client closed a connection too early");
 		return ERR_OK;
 	}
+	if (mode == IDLE) {
+		if (packet->tot_len != MESSAGE)
+			fail("%u bytes instead of a message", packet->tot_len);
+		// It is not taken: lwIP keeps it, and offers it again every quarter of a second.
+		done++;
+		return ERR_MEM;
+	}
 	if (mode == BULK) {
 		// The program has it in memory of its own, as it has from the others.
 		for (uint16_t at = 0; at < packet->tot_len;)
@@ -386,12 +412,13 @@ static void exchange_until(const uint64_t *progress, uint64_t goal)
 	}
 }
 
-static void establish(size_t parallel)
+// Opens all connections, so many at a time.
+static void establish(size_t parallel, size_t together)
 {
 	uint64_t last_us = now_us;
-	for (size_t at = 0; at < parallel; at++)
-		start_connection(&connections[at]);
 	while (opened < parallel || accepted < parallel) {
+		while (started < parallel && started < opened + together)
+			start_connection(&connections[started]);
 		exchange();
 		if (now_us > last_us + STUCK_US)
 			fail("%zu of %zu connections after %d s of virtual time", opened, parallel, STUCK_US / 1000000);
@@ -435,6 +462,34 @@ static uint64_t bulk(size_t parallel)
 	return received;
 }
 
+// Bytes resident of this process.
+static double resident(void)
+{
+	unsigned long pages;
+	FILE *file = fopen("/proc/self/statm", "r");
+	if (!file || fscanf(file, "%*u %lu", &pages) != 1)
+		fail("/proc/self/statm cannot be read");
+	fclose(file);
+	return (double)pages * sysconf(_SC_PAGESIZE);
+}
+
+// What connections take: `before` was resident when there was none.
+static void idle(double before)
+{
+	establish(count, TOGETHER);
+	double established = resident();
+	for (size_t at = 0; at < count; at++) {
+		send_message(&client, connections[at].pcb);
+		if (at % TOGETHER == 0 || at + 1 == count)
+			exchange();
+	}
+	exchange();
+	if (done < count)
+		fail("%llu of %llu messages have arrived", (unsigned long long)done, (unsigned long long)count);
+	printf("{\"stack\":\"%s\",\"connections\":%llu,\"idle\":%.0f,\"active\":%.0f}\n", STACK, (unsigned long long)count,
+	       (established - before) / count / 2, (resident() - established) / count);
+}
+
 static double seconds(void)
 {
 	struct timespec now;
@@ -451,18 +506,20 @@ static uint64_t number(const char *text)
 
 int main(int argc, char **argv)
 {
-	static const char *const modes[] = {"short", "ping", "bulk"};
-	const char *usage = "usage: millrace-peer-lwip short|ping|bulk COUNT PARALLEL";
-	if (argc != 4)
+	static const char *const modes[] = {"short", "ping", "bulk", "idle"};
+	const char *usage = "usage: millrace-peer-lwip short|ping|bulk COUNT PARALLEL, or millrace-peer-lwip idle COUNT";
+	if (argc < 3)
 		fail("%s", usage);
-	while (mode <= BULK && strcmp(argv[1], modes[mode]) != 0)
+	while (mode <= IDLE && strcmp(argv[1], modes[mode]) != 0)
 		mode++;
 	count = number(argv[2]);
-	uint64_t parallel = number(argv[3]);
-	if (mode > BULK || !count || !parallel)
+	if (mode > IDLE || argc != (mode == IDLE ? 3 : 4))
+		fail("%s", usage);
+	uint64_t parallel = mode == IDLE ? count : number(argv[3]);
+	if (!count || !parallel)
 		fail("%s", usage);
 	if (parallel > PARALLEL_MAX)
-		fail("%lu at a time: %d is the most", (unsigned long)parallel, PARALLEL_MAX);
+		give_up(TOO_MUCH, "%lu connections: %d are the most, a port each of those that lwIP chooses", (unsigned long)parallel, PARALLEL_MAX);
 	if (mode == SHORT && parallel > count)
 		parallel = count;
 
@@ -475,6 +532,10 @@ int main(int argc, char **argv)
 	set_up(&server);
 	listen_at_port();
 
+	if (mode == IDLE) {
+		idle(resident());
+		return 0;
+	}
 	double start = seconds();
 	uint64_t operations;
 	if (mode == SHORT) {
@@ -483,7 +544,7 @@ int main(int argc, char **argv)
 		exchange_until(&done, count);
 		operations = done;
 	} else {
-		establish(parallel);
+		establish(parallel, parallel);
 		start = seconds();
 		if (mode == PING) {
 			for (size_t at = 0; at < parallel; at++)
@@ -494,7 +555,6 @@ int main(int argc, char **argv)
 			operations = bulk(parallel);
 		}
 	}
-	printf("{\"stack\":\"lwIP %d.%d.%d\",\"operations\":%llu,\"seconds\":%.6f}\n", LWIP_VERSION_MAJOR, LWIP_VERSION_MINOR, LWIP_VERSION_REVISION,
-	       (unsigned long long)operations, seconds() - start);
+	printf("{\"stack\":\"%s\",\"operations\":%llu,\"seconds\":%.6f}\n", STACK, (unsigned long long)operations, seconds() - start);
 	return 0;
 }

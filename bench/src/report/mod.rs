@@ -122,6 +122,9 @@ pub struct Subject {
     pub outcomes: Vec<Outcome>,
     /// Why it has no values, or fewer than rounds.
     pub failure: Option<String>,
+    /// Why it was not measured, where that is no failure: it cannot do as much, or nothing can count it.
+    #[serde(default)]
+    pub left_out: Option<String>,
 }
 
 impl Subject {
@@ -130,6 +133,15 @@ impl Subject {
         Subject {
             stack: stack.into(),
             ..Subject::default()
+        }
+    }
+
+    /// Why there is no value, in words.
+    pub fn without_value(&self) -> String {
+        match (&self.left_out, &self.failure) {
+            (Some(reason), _) => format!("not measured: {reason}"),
+            (None, Some(failure)) => format!("failed: {failure}"),
+            (None, None) => "failed: it gave no value".to_owned(),
         }
     }
 
@@ -365,6 +377,10 @@ mod tests {
             failure: Some("it <crashed>".into()),
             ..Subject::named("other")
         });
+        failed.subjects.push(Subject {
+            left_out: Some("nothing counts it".into()),
+            ..Subject::named("another")
+        });
         Report {
             date: "2026-01-02-0304".into(),
             commit: "abc".into(),
@@ -399,6 +415,7 @@ mod tests {
         assert!(page.contains("<td>2 times</td><td>3 times</td>"), "{page}");
         let page = page::markdown(&report(), "plots").unwrap();
         assert!(page.contains("failed: it <crashed>"), "{page}");
+        assert!(page.contains("not measured: nothing counts it"), "{page}");
         assert!(page.contains("- bulk: no time"), "{page}");
         assert!(
             page.contains(
@@ -430,6 +447,6 @@ mod tests {
     fn what_is_written_can_be_read() {
         let text = serde_json::to_string(&report()).unwrap();
         let read: Report = serde_json::from_str(&text).unwrap();
-        assert_eq!(read.scenarios[0].subjects.len(), 3);
+        assert_eq!(read.scenarios[0].subjects.len(), 4);
     }
 }

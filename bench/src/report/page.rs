@@ -351,7 +351,7 @@ fn table(scenario: &Scenario) -> Table {
         let values = match (subject.spread(), failure) {
             (Some(spread), None) => spread.to_string(),
             (Some(spread), Some(failure)) => format!("{spread}, then failed: {failure}"),
-            (None, failure) => format!("failed: {}", failure.as_deref().unwrap_or("no value")),
+            (None, _) => one_line(&subject.without_value()),
         };
         let mut row = vec![subject.stack.clone(), values];
         if has_ratio {

@@ -27,6 +27,8 @@ const PORT: u16 = 80;
 /// Ports of the client: this one and those above it.
 const FIRST_PORT: u16 = 1024;
 const PORTS: usize = 60_000;
+/// Of idle connections: how many open, or send, at a time.
+const TOGETHER: usize = 64;
 /// Virtual time that one exchange takes.
 const ROUND_US: i64 = 10;
 /// How fast bulk data passes in virtual time: 4 GB/s.
@@ -151,22 +153,28 @@ impl World {
         Ok(())
     }
 
-    /// Connects every socket.
-    fn establish(&mut self) -> Result<(), String> {
+    /// Connects every socket, so many at a time.
+    fn establish(&mut self, together: usize) -> Result<(), String> {
         let parallel = self.client.handles.len();
-        for at in 0..parallel {
-            self.connect(at)?;
-        }
-        loop {
-            self.deliver_there();
-            self.deliver_back();
-            let is_open = |host: &mut Host, at| host.socket(at).state() == State::Established;
-            if (0..parallel)
-                .all(|at| is_open(&mut self.client, at) && is_open(&mut self.server, at))
-            {
-                return self.progress(true);
+        for first in (0..parallel).step_by(together) {
+            let some = first..parallel.min(first + together);
+            for at in some.clone() {
+                self.connect(at)?;
             }
-            self.progress(false)?;
+            let is_open = |host: &mut Host, at| host.socket(at).state() == State::Established;
+            while !some.clone().all(|at| is_open(&mut self.client, at)) {
+                self.deliver_there();
+                self.deliver_back();
+                self.progress(false)?;
+            }
+            self.progress(true)?;
+        }
+        // What the last have to say, which may be any of the server's.
+        self.deliver_there();
+        let server = &mut self.server;
+        match (0..parallel).all(|at| server.socket(at).state() == State::Established) {
+            true => Ok(()),
+            false => Err("the server has fewer connections than the client".into()),
         }
     }
 
@@ -257,7 +265,7 @@ fn short(count: u64, parallel: usize) -> Result<f64, String> {
 /// A message there and back on open connections.
 fn ping(count: u64, parallel: usize) -> Result<(u64, f64), String> {
     let mut world = World::new(parallel, MESSAGE_BUFFER)?;
-    world.establish()?;
+    world.establish(parallel)?;
     let start = Clock::now();
     for at in 0..parallel {
         send_message(world.client.socket(at))?;
@@ -286,7 +294,7 @@ fn bulk(megabytes: u64, parallel: usize) -> Result<(u64, f64), String> {
     let total = megabytes << 20;
     let share = total.div_ceil(parallel as u64);
     let mut world = World::new(parallel, BULK_BUFFER)?;
-    world.establish()?;
+    world.establish(parallel)?;
     let chunk = vec![0x5a; 64 << 10];
     let mut buffer = vec![0; 64 << 10];
     let mut left = vec![share; parallel];
@@ -319,41 +327,100 @@ fn bulk(megabytes: u64, parallel: usize) -> Result<(u64, f64), String> {
     Ok((received, start.elapsed().as_secs_f64()))
 }
 
-fn run(arguments: &[String]) -> Result<(u64, f64), String> {
-    const USAGE: &str = "usage: millrace-peer-smoltcp short|ping|bulk COUNT PARALLEL";
-    let [mode, count, parallel] = arguments else {
-        return Err(USAGE.into());
-    };
+/// Bytes resident of this process.
+fn resident() -> Result<f64, String> {
+    let statm = std::fs::read_to_string("/proc/self/statm").map_err(|error| error.to_string())?;
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<f64>().ok());
+    Ok(pages.ok_or("/proc/self/statm")? * 4096.0)
+}
+
+/// Bytes of each end of a connection that does nothing, buffers included; and what each connection takes more, both ends, with a message that waits to be read.
+fn idle(count: usize) -> Result<(f64, f64), String> {
+    let before = resident()?;
+    let mut world = World::new(count, MESSAGE_BUFFER)?;
+    world.establish(TOGETHER)?;
+    let established = resident()?;
+    for first in (0..count).step_by(TOGETHER) {
+        for at in first..count.min(first + TOGETHER) {
+            send_message(world.client.socket(at))?;
+        }
+        world.deliver_there();
+        world.deliver_back();
+    }
+    let waits = |server: &mut Host, at| server.socket(at).recv_queue() == MESSAGE.len();
+    if !(0..count).all(|at| waits(&mut world.server, at)) {
+        return Err("not every message has arrived".into());
+    }
+    // The lists of them are not to be counted.
+    let listed = (2 * count * size_of::<SocketHandle>()) as f64;
+    let each = |bytes: f64| bytes / count as f64;
+    Ok((
+        each(established - before - listed) / 2.0,
+        each(resident()? - established),
+    ))
+}
+
+/// Why there is no figure.
+enum Trouble {
+    /// More is asked for than goes.
+    TooMuch(String),
+    Failed(String),
+}
+
+impl From<String> for Trouble {
+    fn from(message: String) -> Trouble {
+        Trouble::Failed(message)
+    }
+}
+
+/// The rest of the line that is printed.
+fn run(arguments: &[String]) -> Result<String, Trouble> {
+    const USAGE: &str = "usage: millrace-peer-smoltcp short|ping|bulk COUNT PARALLEL, or millrace-peer-smoltcp idle COUNT";
+    let usage = || Trouble::Failed(USAGE.to_owned());
+    let (mode, numbers) = arguments.split_first().ok_or_else(usage)?;
     let number = |text: &String| text.parse::<u64>().ok().filter(|number| *number > 0);
-    let (Some(count), Some(parallel)) = (number(count), number(parallel)) else {
-        return Err(USAGE.into());
+    let numbers: Option<Vec<u64>> = numbers.iter().map(number).collect();
+    let numbers = numbers.ok_or_else(usage)?;
+    let (count, parallel) = match (mode.as_str(), &numbers[..]) {
+        ("idle", &[count]) => (count, count),
+        ("short" | "ping" | "bulk", &[count, parallel]) => (count, parallel),
+        _ => return Err(usage()),
     };
     if parallel > PORTS as u64 {
-        return Err(format!(
-            "{parallel} at a time: {PORTS} is the most, a port each"
-        ));
+        return Err(Trouble::TooMuch(format!(
+            "{parallel} connections: {PORTS} are the most, a port each"
+        )));
     }
     let parallel = parallel as usize;
-    match mode.as_str() {
-        "short" => Ok((count, short(count, parallel)?)),
-        "ping" => ping(count, parallel),
-        "bulk" => bulk(count, parallel),
-        _ => Err(USAGE.into()),
-    }
+    let (operations, seconds) = match mode.as_str() {
+        "idle" => {
+            let (idle, active) = idle(parallel)?;
+            return Ok(format!(
+                r#""connections":{count},"idle":{idle:.0},"active":{active:.0}"#
+            ));
+        }
+        "short" => (count, short(count, parallel)?),
+        "ping" => ping(count, parallel)?,
+        _ => bulk(count, parallel)?,
+    };
+    Ok(format!(
+        r#""operations":{operations},"seconds":{seconds:.6}"#
+    ))
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok((operations, seconds)) => {
-            println!(
-                r#"{{"stack":"smoltcp 0.14","operations":{operations},"seconds":{seconds:.6}}}"#
-            );
-            ExitCode::SUCCESS
+    let (status, message) = match run(&arguments) {
+        Ok(figures) => {
+            println!(r#"{{"stack":"smoltcp 0.14",{figures}}}"#);
+            return ExitCode::SUCCESS;
         }
-        Err(message) => {
-            eprintln!("millrace-peer-smoltcp: {message}");
-            ExitCode::FAILURE
-        }
-    }
+        Err(Trouble::Failed(message)) => (1, message),
+        Err(Trouble::TooMuch(message)) => (2, message),
+    };
+    eprintln!("millrace-peer-smoltcp: {message}");
+    ExitCode::from(status)
 }

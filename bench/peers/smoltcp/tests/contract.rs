@@ -35,7 +35,24 @@ fn measures(program: &Path, stack: &str, arguments: &[&str], at_least: u64) {
     assert!(said["seconds"].as_f64().expect("a number") > 0.0, "{said}");
 }
 
+/// What connections take, and what is said of more than go.
+fn weighs(program: &Path, stack: &str) {
+    let output = run(program, &["idle", "100"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(said["stack"], stack);
+    assert_eq!(said["connections"], 100);
+    assert!(said["idle"].as_f64().expect("a number") > 0.0, "{said}");
+    assert!(said["active"].as_f64().expect("a number") >= 0.0, "{said}");
+    let output = run(program, &["idle", "100000"]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("are the most"), "{errors}");
+}
+
 fn keeps_the_contract(program: &Path, stack: &str) {
+    weighs(program, stack);
     measures(program, stack, &["short", "100", "1"], 100);
     measures(program, stack, &["short", "100", "8"], 100);
     measures(program, stack, &["ping", "100", "1"], 100);

@@ -326,12 +326,13 @@ fn latency(
 /// What came of a scenario.
 pub fn print(scenario: &Scenario) {
     for subject in &scenario.subjects {
+        let Some(figure) = subject.spread() else {
+            println!("  {:9} {}", subject.stack, subject.without_value());
+            continue;
+        };
         if let Some(failure) = &subject.failure {
             println!("  {:9} failed: {failure}", subject.stack);
         }
-        let Some(figure) = subject.spread() else {
-            continue;
-        };
         println!("  {:9} {figure} {}", subject.stack, scenario.unit);
         let Some(last) = subject.outcomes.last() else {
             continue;

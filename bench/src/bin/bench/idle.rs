@@ -94,13 +94,9 @@ fn idle(length: u64, stacks: &[Stack], servers: &[&Server]) -> Vec<Scenario> {
             reason: None,
         };
         for subject in &scenario.subjects {
-            match (subject.values.first(), &subject.failure) {
-                (Some(value), _) => println!("  {name}: {}: {value:.2} {unit}", subject.stack),
-                (None, failure) => println!(
-                    "  {name}: {} failed: {}",
-                    subject.stack,
-                    failure.as_deref().unwrap_or_default()
-                ),
+            match subject.values.first() {
+                Some(value) => println!("  {name}: {}: {value:.2} {unit}", subject.stack),
+                None => println!("  {name}: {} {}", subject.stack, subject.without_value()),
             }
         }
         scenario

@@ -129,7 +129,9 @@ fn bench(arguments: &Arguments) -> Result<()> {
     let everyone = !arguments.kernel_only && !arguments.millrace_only;
     let is_tap = arguments.link == Link::Tap;
     println!("building the adapters of the other stacks");
-    let peers = match everyone && is_tap && protocol::is_wanted(arguments) {
+    let is_measured = everyone && protocol::is_wanted(arguments);
+    let is_weighed = !arguments.kernel_only && memory::is_wanted(arguments);
+    let peers = match is_tap && (is_measured || is_weighed) {
         true => protocol::all_peers(arguments),
         false => Vec::new(),
     };
@@ -138,15 +140,15 @@ fn bench(arguments: &Arguments) -> Result<()> {
         false => Vec::new(),
     };
     let mut all = Vec::new();
-    if !peers.is_empty() {
+    if is_tap && is_measured {
         all.extend(protocol::jobs(rounds, length / 6.0, arguments, &peers));
     }
     explain(arguments, rounds, length);
     all.extend(served::jobs(rounds, length, arguments, &servers));
     if is_tap {
         all.extend(driven::jobs(rounds, length, arguments, &servers));
-        if !arguments.kernel_only {
-            all.extend(memory::jobs(arguments));
+        if is_weighed {
+            all.extend(memory::jobs(arguments, &peers));
         }
         all.extend(idle::jobs(arguments, &servers));
         all.extend(applications::jobs(rounds, length, arguments));

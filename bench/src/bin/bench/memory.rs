@@ -1,92 +1,156 @@
-//! What connections take of memory: our two shards joined in memory, both ends together, by the size of the process.
+//! What connections take of memory: two stacks of one kind joined in memory, both ends together, by the size of the process.
 
-use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use millrace_bench::report::{Goal, Scenario, Subject};
+use serde::Deserialize;
 
 use crate::Arguments;
 use crate::driven::print;
 use crate::jobs::Job;
-use crate::protocol::{pair, run};
+use crate::protocol::{Peer, said_last};
 
-/// Connections, the most first: what is said of them is the goal's.
-const COUNTS: [(u64, &str); 4] = [
-    (1_000_000, "1,000,000 connections"),
-    (100_000, "100,000 connections"),
-    (10_000, "10,000 connections"),
-    (1_000, "1,000 connections"),
+/// Connections, the most first, and about how many seconds all stacks take for them. The goal is of the most that are measured.
+const COUNTS: [(u64, &str, f64); 4] = [
+    (1_000_000, "1m", 20.0),
+    (100_000, "100k", 30.0),
+    (10_000, "10k", 5.0),
+    (1_000, "1k", 1.0),
+];
+/// So many are asked of ours alone.
+const OURS_ALONE: u64 = 1_000_000;
+/// What an adapter ends with when more is asked for than goes.
+const TOO_MUCH: i32 = 2;
+
+/// A kind, what it is, and its goal.
+const KINDS: [(&str, &str, Option<f64>); 2] = [
+    (
+        "memory-of-idle",
+        "Bytes resident for each end of a connection that is established and does nothing, buffers included",
+        Some(600.0),
+    ),
+    (
+        "memory-of-active",
+        "Bytes resident for a connection, both its ends, with 64 bytes that are sent at one and wait to be read at the other, buffers included",
+        None,
+    ),
 ];
 
-/// Names of the two kinds.
-const NAMES: [&str; 2] = ["memory-of-idle", "memory-of-active"];
-
-/// A job for both kinds, if one of them is wanted; a quick run has no time for a million.
-pub fn jobs<'a>(arguments: &'a Arguments) -> Vec<Job<'a>> {
-    let is_wanted = |name: &&str| arguments.wants(name);
-    if !NAMES.iter().any(is_wanted) {
-        return Vec::new();
-    }
-    let counts = &COUNTS[usize::from(arguments.quick)..];
-    let seconds = if arguments.quick { 4.0 } else { 20.0 };
-    vec![Job::new(NAMES[0], 1, seconds, 0.0, move || {
-        Ok(memory(counts))
-    })]
+/// What an adapter says: bytes of an idle end, and what a message adds at both.
+#[derive(Deserialize)]
+struct Said {
+    idle: f64,
+    active: f64,
 }
 
-fn memory(counts: &[(u64, &str)]) -> Vec<Scenario> {
-    println!("memory of connections: `pair idle COUNT`, two shards joined in memory");
-    let pair = pair();
-    let mut kinds: [Vec<Subject>; 2] = Default::default();
-    for &(count, title) in counts {
-        let taken = match &pair {
-            Ok(pair) => each(pair, count),
-            Err(error) => Err(anyhow::anyhow!("{error:#}")),
-        };
-        for (at, subjects) in kinds.iter_mut().enumerate() {
-            let mut subject = Subject::named(title);
-            match &taken {
-                Ok(bytes) => subject.values.push(bytes[at]),
-                Err(error) => subject.failure = Some(format!("{error:#}")),
-            }
-            subjects.push(subject);
-        }
+/// Why there is no figure.
+enum Missing {
+    TooMuch(String),
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Missing {
+    fn from(error: anyhow::Error) -> Missing {
+        Missing::Failed(error)
     }
-    let [idle, active] = kinds;
-    let whats = [
-        "Bytes resident for each end of a connection that is established and does nothing.",
-        "Bytes more, of both ends, for a connection with 64 bytes that wait to be read.",
-    ];
-    let goals = [Some(600.0), None];
+}
+
+/// Whether anything is wanted for which the adapters are needed.
+pub fn is_wanted(arguments: &Arguments) -> bool {
+    counts(arguments).next().is_some()
+}
+
+/// A job for each number of connections that is wanted in one of the kinds; a quick run has no time for the most.
+pub fn jobs<'a>(arguments: &'a Arguments, peers: &'a [Peer]) -> Vec<Job<'a>> {
+    let job = |(at, (count, size, seconds)): (usize, (u64, &'static str, f64))| {
+        let first = format!("{}-{size}", KINDS[0].0);
+        Job::new(first, 1, seconds, 0.0, move || {
+            Ok(memory(count, size, at == 0, peers))
+        })
+    };
+    counts(arguments).enumerate().map(job).collect()
+}
+
+fn counts(arguments: &Arguments) -> impl Iterator<Item = (u64, &'static str, f64)> {
+    let counts = if arguments.quick {
+        &COUNTS[2..]
+    } else {
+        &COUNTS[..]
+    };
+    counts.iter().copied().filter(|(_, size, _)| {
+        KINDS
+            .iter()
+            .any(|(kind, ..)| arguments.wants(&format!("{kind}-{size}")))
+    })
+}
+
+/// Both kinds with so many connections; `is_judged`: beside the goal.
+fn memory(count: u64, size: &str, is_judged: bool, peers: &[Peer]) -> Vec<Scenario> {
+    println!("memory of {count} connections: `pair idle {count}` of ours, `PROGRAM idle {count}`");
+    let asked = if count >= OURS_ALONE { 1 } else { peers.len() };
+    let taken: Vec<(&str, Result<Said, Missing>)> = peers[..asked]
+        .iter()
+        .map(|peer| (peer.stack.as_str(), each(peer, count)))
+        .collect();
     let mut scenarios = Vec::new();
-    for (((name, what), goal), subjects) in
-        NAMES.into_iter().zip(whats).zip(goals).zip([idle, active])
-    {
-        let goal = goal.map(|bound| Goal {
+    for (at, (kind, what, goal)) in KINDS.into_iter().enumerate() {
+        let subject = |(stack, taken): &(&str, Result<Said, Missing>)| {
+            let mut subject = Subject::named(*stack);
+            match taken {
+                Ok(said) => subject
+                    .values
+                    .push([said.idle, 2.0 * said.idle + said.active][at]),
+                Err(Missing::TooMuch(reason)) => subject.left_out = Some(reason.clone()),
+                Err(Missing::Failed(error)) => subject.failure = Some(format!("{error:#}")),
+            }
+            subject
+        };
+        let goal = goal.filter(|_| is_judged).map(|bound| Goal {
             against: None,
             bound,
         });
         let scenario = Scenario {
-            group: "Memory of connections: two shards joined in memory".to_owned(),
-            name: name.to_owned(),
-            what: what.to_owned(),
+            group: "Memory of connections: two stacks of a kind joined in memory".to_owned(),
+            name: format!("{kind}-{size}"),
+            what: match count {
+                OURS_ALONE => format!("{what}; of a million, which no other adapter is asked for."),
+                _ => format!("{what}; of {count} connections."),
+            },
             unit: "bytes".to_owned(),
             less_is_better: true,
             goals: goal.into_iter().collect(),
-            subjects,
+            subjects: taken.iter().map(subject).collect(),
             reason: None,
         };
-        println!("{name}: {what}");
+        println!("{}: {}", scenario.name, scenario.what);
         print(&scenario);
         scenarios.push(scenario);
     }
     scenarios
 }
 
-/// Bytes of an idle end, and what a message that waits adds.
-fn each(pair: &Path, count: u64) -> Result<[f64; 2]> {
-    let mut command = std::process::Command::new(pair);
-    let said = String::from_utf8(run(command.args(["idle", &count.to_string()]))?)?;
+/// What connections take on one stack.
+fn each(peer: &Peer, count: u64) -> Result<Said, Missing> {
+    let output = Command::new(peer.program()?)
+        .args(["idle", &count.to_string()])
+        .output()
+        .context("running it")?;
+    if output.status.code() == Some(TOO_MUCH) {
+        return Err(Missing::TooMuch(said_last(&output.stderr)));
+    }
+    if !output.status.success() {
+        let last = said_last(&output.stderr);
+        return Err(anyhow::anyhow!("{}: {last}", output.status).into());
+    }
+    Ok(read(&String::from_utf8_lossy(&output.stdout))?)
+}
+
+fn read(said: &str) -> Result<Said> {
+    if let Some(line) = said.lines().find(|line| line.starts_with('{')) {
+        return serde_json::from_str(line).with_context(|| format!("it said {said}"));
+    }
+    // Our own example is for people.
     let number = |rest: &str| -> Result<f64> {
         let mut lines = said.lines();
         let line = lines.find(|line| line.contains(rest));
@@ -94,8 +158,8 @@ fn each(pair: &Path, count: u64) -> Result<[f64; 2]> {
         let word = word.with_context(|| format!("it said {said}"))?;
         Ok(word.parse()?)
     };
-    Ok([
-        number("resident for each end")?,
-        number("more for each connection")?,
-    ])
+    Ok(Said {
+        idle: number("resident for each end")?,
+        active: number("more for each connection")?,
+    })
 }

@@ -88,7 +88,8 @@ const WORKS: [Work; 5] = [
 
 /// One stack's adapter.
 pub struct Peer {
-    stack: String,
+    /// As it is called in reports.
+    pub stack: String,
     /// Built, or why not.
     program: Result<PathBuf>,
     /// Whether valgrind can count its instructions.
@@ -127,14 +128,18 @@ pub fn jobs<'a>(
     wanted.map(job).collect()
 }
 
-/// Whether anything is wanted for which [`peers`] are needed.
+/// Whether anything is wanted for which [`all_peers`] are needed.
 pub fn is_wanted(arguments: &Arguments) -> bool {
     WORKS.iter().any(|work| arguments.wants(work.name))
 }
 
-/// The adapters, built, and what `--peer` names; ours first.
+/// The adapters, built, and what `--peer` names; ours first, or alone.
 pub fn all_peers(arguments: &Arguments) -> Vec<Peer> {
-    let mut peers = peers();
+    let mut peers = vec![ours()];
+    if arguments.millrace_only {
+        return peers;
+    }
+    peers.extend(others());
     peers.extend(arguments.peer.iter().map(|(stack, program)| Peer {
         stack: stack.clone(),
         program: Ok(program.clone()),
@@ -148,13 +153,19 @@ pub fn all_peers(arguments: &Arguments) -> Vec<Peer> {
     peers
 }
 
-fn peers() -> Vec<Peer> {
+fn ours() -> Peer {
+    Peer {
+        stack: "millrace".to_owned(),
+        program: cargo(
+            &["-p", "millrace-shard", "--example", "pair"],
+            "examples/pair",
+        ),
+        countable: true,
+    }
+}
+
+fn others() -> Vec<Peer> {
     vec![
-        Peer {
-            stack: "millrace".to_owned(),
-            program: pair(),
-            countable: true,
-        },
         Peer {
             stack: "smoltcp".to_owned(),
             program: cargo(&["-p", "millrace-peer-smoltcp"], "millrace-peer-smoltcp"),
@@ -201,14 +212,6 @@ pub fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
     Ok(release.join(file))
 }
 
-/// Ours.
-pub fn pair() -> Result<PathBuf> {
-    cargo(
-        &["-p", "millrace-shard", "--example", "pair"],
-        "examples/pair",
-    )
-}
-
 /// gVisor's.
 pub fn gvisor() -> Result<PathBuf> {
     let program = target()?.join("millrace-peer-gvisor");
@@ -228,28 +231,36 @@ pub fn run(command: &mut Command) -> Result<Vec<u8>> {
     let output = command
         .output()
         .with_context(|| format!("running {}", name.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last: Vec<&str> = said.lines().rev().take(3).collect();
     ensure!(
         output.status.success(),
         "{}: {}: {}",
         name.display(),
         output.status,
-        last.into_iter().rev().collect::<Vec<_>>().join(" / ")
+        said_last(&output.stderr)
     );
     Ok(output.stdout)
 }
 
-fn program(peer: &Peer) -> Result<&Path> {
-    match &peer.program {
-        Ok(program) => Ok(program),
-        Err(error) => Err(anyhow::anyhow!("cannot be built: {error:#}")),
+impl Peer {
+    /// Where it is, or why it is not.
+    pub fn program(&self) -> Result<&Path> {
+        match &self.program {
+            Ok(program) => Ok(program),
+            Err(error) => Err(anyhow::anyhow!("cannot be built: {error:#}")),
+        }
     }
+}
+
+/// The last words of a program that ended badly.
+pub fn said_last(errors: &[u8]) -> String {
+    let said = String::from_utf8_lossy(errors);
+    let last: Vec<&str> = said.lines().rev().take(3).collect();
+    last.into_iter().rev().collect::<Vec<_>>().join(" / ")
 }
 
 /// One run: operations, or bytes, and seconds.
 fn once(peer: &Peer, work: &Work, count: u64) -> Result<Said> {
-    let mut command = Command::new(program(peer)?);
+    let mut command = Command::new(peer.program()?);
     command.args([work.mode, &count.to_string(), &work.parallel.to_string()]);
     let said = String::from_utf8(run(&mut command)?)?;
     let last = said.trim().lines().last().context("it said nothing")?;
@@ -323,7 +334,8 @@ fn counted(work: &Work, peers: &[Peer]) -> Scenario {
     let subjects = peers.iter().map(|peer| {
         let mut subject = Subject::named(&peer.stack);
         if !peer.countable {
-            subject.failure = Some("valgrind does not count programs of this kind".to_owned());
+            let reason = "valgrind does not count programs of this kind";
+            subject.left_out = Some(reason.to_owned());
             return subject;
         }
         let [few, many] = work.counted;
@@ -369,7 +381,7 @@ fn instructions(peer: &Peer, work: &Work, count: u64) -> Result<f64> {
             "glibc.cpu.x86_rep_movsb_threshold=1000000000",
         )
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program(peer)?)
+        .arg(peer.program()?)
         .args([work.mode, &count.to_string(), &work.parallel.to_string()]);
     let output = command.output().context("running valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -400,8 +412,8 @@ fn scenario(
         reason: None,
     };
     for subject in &scenario.subjects {
-        match (subject.spread(), &subject.failure) {
-            (Some(spread), _) => println!(
+        match subject.spread() {
+            Some(spread) => println!(
                 "  {:9} {spread} {unit}{}",
                 subject.stack,
                 scenario
@@ -411,11 +423,7 @@ fn scenario(
                         short(ratio.median)
                     ))
             ),
-            (None, failure) => println!(
-                "  {:9} failed: {}",
-                subject.stack,
-                failure.as_deref().unwrap_or("no value")
-            ),
+            None => println!("  {:9} {}", subject.stack, subject.without_value()),
         }
     }
     println!("  goal: {}", scenario.goals_text());
