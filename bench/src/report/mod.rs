@@ -274,6 +274,16 @@ impl Report {
         })
     }
 
+    /// One that was written as JSON.
+    ///
+    /// # Errors
+    /// Of the file system; when something else is in it.
+    pub fn read(file: &Path) -> Result<Report> {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("reading {}", file.display()))
+    }
+
     /// Writes what there is so far as `DATE.json`, for whoever may have to stop.
     ///
     /// # Errors

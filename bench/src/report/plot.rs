@@ -13,8 +13,10 @@ const HALF: u32 = WIDTH / 2;
 /// Height of a bar with what is around it, and of what is above and below all bars.
 const ROW: u32 = 30;
 const AROUND: u32 = 44;
-/// Height of a plot with axes.
+/// Height of a plot with axes, and of a line of its legend; how much room legends have at its right.
 const CHART: u32 = 270;
+const LINE: i32 = 20;
+const SIDE: u32 = 150;
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x6f, 0xb4),
     RGBColor(0xd0, 0x6a, 0x1e),
@@ -210,13 +212,13 @@ fn latency<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
     };
     let least = values().fold(f64::INFINITY, f64::min);
     let most = values().fold(1.0, f64::max);
-    let mut chart = ChartBuilder::on(area)
+    let (plot, side) = area.split_horizontally((WIDTH - SIDE) as i32);
+    let mut chart = ChartBuilder::on(&plot)
         .caption(
             "what so many took at most, us",
             ("sans-serif", 14).into_font().style(FontStyle::Bold),
         )
         .margin(8)
-        .margin_right(150)
         .x_label_area_size(24)
         .y_label_area_size(64)
         .build_cartesian_2d(0.0..4.05f64, (least * 0.8..most * 1.3).log_scale())?;
@@ -234,20 +236,27 @@ fn latency<'a>(area: &Area<'a>, scenario: &Scenario) -> Drawn<'a> {
         .y_label_formatter(&|value| short(*value))
         .light_line_style(WHITE)
         .draw()?;
+    let mut entries = Vec::new();
     for (at, stack, points) in lines {
         let colour = COLOURS[at % COLOURS.len()];
         let points = points.into_iter().map(|(part, value)| (nines(part), value));
         let line = LineSeries::new(points, colour.stroke_width(2)).point_size(2);
-        chart.draw_series(line)?.label(stack).legend(move |(x, y)| {
-            PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
-        });
+        chart.draw_series(line)?;
+        entries.push((stack, colour));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE)
-        .border_style(RGBColor(0xcc, 0xcc, 0xcc))
-        .draw()?;
+    legend(&side, (0, 2 * LINE), &entries)
+}
+
+/// Names of lines and their colours, one below the other, beside or below the lines and not on them.
+fn legend<'a>(area: &Area<'a>, (x, top): (i32, i32), entries: &[(&str, RGBColor)]) -> Drawn<'a> {
+    let font = ("sans-serif", 12).into_font();
+    for (at, (name, colour)) in entries.iter().enumerate() {
+        let y = top + LINE * at as i32;
+        let stroke = vec![(x, y), (x + 20, y)];
+        area.draw(&PathElement::new(stroke, colour.stroke_width(3)))?;
+        let text = Text::new((*name).to_owned(), (x + 26, y - 6), font.clone());
+        area.draw(&text)?;
+    }
     Ok(())
 }
 
@@ -278,14 +287,16 @@ pub(super) fn curves(curves: &Curves) -> Result<String> {
     let cores = points().map(|(cores, _)| *cores).max().unwrap_or(1);
     let values = points().flat_map(|(_, values)| values);
     let most = values.copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    draw(CHART + 40, |area| {
-        let mut chart = ChartBuilder::on(area)
+    let plot_height = CHART + 40;
+    let height = plot_height + LINE as u32 * curves.lines.len() as u32;
+    draw(height, |area| {
+        let (plot, below) = area.split_vertically(plot_height as i32);
+        let mut chart = ChartBuilder::on(&plot)
             .caption(
                 format!("{}, by cores", curves.unit),
                 ("sans-serif", 14).into_font().style(FontStyle::Bold),
             )
             .margin(8)
-            .margin_right(150)
             .x_label_area_size(24)
             .y_label_area_size(64)
             .build_cartesian_2d(0.5..cores as f64 + 0.5, 0.0..most * 1.15)?;
@@ -310,24 +321,17 @@ pub(super) fn curves(curves: &Curves) -> Result<String> {
             let medians = spreads
                 .iter()
                 .map(|(cores, spread)| (*cores, spread.median));
-            chart
-                .draw_series(LineSeries::new(medians, colour.stroke_width(2)).point_size(3))?
-                .label(&line.name)
-                .legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
-                });
+            chart.draw_series(LineSeries::new(medians, colour.stroke_width(2)).point_size(3))?;
             chart.draw_series(spreads.iter().map(|(cores, spread)| {
                 let ends = vec![(*cores, spread.least), (*cores, spread.greatest)];
                 PathElement::new(ends, colour.stroke_width(1))
             }))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE)
-            .border_style(RGBColor(0xcc, 0xcc, 0xcc))
-            .draw()?;
-        Ok(())
+        let lines = curves.lines.iter().enumerate();
+        let entries: Vec<(&str, RGBColor)> = lines
+            .map(|(at, line)| (line.name.as_str(), COLOURS[at % COLOURS.len()]))
+            .collect();
+        legend(&below, (72, LINE / 2 - 2), &entries)
     })
 }
 

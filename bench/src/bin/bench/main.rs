@@ -69,6 +69,9 @@ struct Arguments {
     /// Writes the report as docs/results.md, too, for a reference machine
     #[arg(long)]
     publish: bool,
+    /// Measures nothing, but writes the report of an earlier run again, from its DATE.json
+    #[arg(long, value_name = "FILE")]
+    draw: Option<PathBuf>,
 }
 
 const PORT: u16 = 7000;
@@ -116,6 +119,9 @@ fn main() -> std::process::ExitCode {
 }
 
 fn bench(arguments: &Arguments) -> Result<()> {
+    if let Some(file) = &arguments.draw {
+        return write(&Report::read(file)?, arguments);
+    }
     prepare()?;
     let (rounds, length) = match arguments.quick {
         true => (2, 0.5),
@@ -169,6 +175,21 @@ fn bench(arguments: &Arguments) -> Result<()> {
     }
     report.originals = originals::originals(&report.scenarios);
     println!("\nload average {}", machine::load());
+    write(&report, arguments)?;
+    let missed: Vec<&str> = report
+        .scenarios
+        .iter()
+        .filter(|scenario| scenario.is_met() == Some(false))
+        .map(|scenario| scenario.name.as_str())
+        .collect();
+    if !missed.is_empty() {
+        println!("goals missed: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+/// Writes a report where it is wanted.
+fn write(report: &Report, arguments: &Arguments) -> Result<()> {
     let [json, html, markdown] = report.write(&arguments.out)?;
     println!(
         "report: {}\n        {}\n        {}",
@@ -180,15 +201,6 @@ fn bench(arguments: &Arguments) -> Result<()> {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results.md");
         report.write_markdown(&page, "results")?;
         println!("        {}", page.display());
-    }
-    let missed: Vec<&str> = report
-        .scenarios
-        .iter()
-        .filter(|scenario| scenario.is_met() == Some(false))
-        .map(|scenario| scenario.name.as_str())
-        .collect();
-    if !missed.is_empty() {
-        println!("goals missed: {}", missed.join(", "));
     }
     Ok(())
 }
