@@ -82,6 +82,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("idle-connection", CONNECTION),
     ("memory-of-idle", CONNECTION),
     (
+        "memory-of-active",
+        "A message takes a block of 4 KB at each end, where it waits for its acknowledgement and where it waits to be read; lwIP has it in a buffer of one segment at one end and of its own size at the other.",
+    ),
+    (
         "engine-memory",
         "An engine is a process of its own with pools, rings and tables that are there from the start; the others are libraries in a server.",
     ),
@@ -96,7 +100,7 @@ const LARGE: &str = "Eight tenths of the server's core are the virtual pair's fo
      segments come to the device in runs of up to 44, and the client joins those: it acknowledges 37 of the kernel's at once and 2.7 of ours (docs/performance.md).";
 /// Of memory.
 const CONNECTION: &str = "Six tenths of what a shard keeps of an idle connection are TCP's state, the rest its addresses, its rings, and its places in the tables; an engine keeps 150 \
-     bytes more, for the slot that the program sees.";
+     bytes more, for the slot that the program sees. lwIP has neither selective acknowledgements nor timestamps, as Debian builds it, and its connections one after the other in a list.";
 
 /// The reason, if there is something to give one for.
 pub fn of(scenario: &Scenario) -> Option<String> {
