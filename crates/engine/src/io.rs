@@ -121,7 +121,7 @@ pub(crate) struct IoThread {
     switches: Receiver<Switch>,
     buffer: Box<[u8]>,
     epoll: OwnedFd,
-    /// The port had no room for the frame that comes next.
+    /// The port had no room for the frame that comes next, or has some that have not left.
     full: bool,
     /// What said that the port's device is gone.
     gone: Option<io::Error>,
@@ -289,11 +289,14 @@ impl IoThread {
             }
         }
         // Without anything new, too: a device that was busy has kept what it was given before.
-        if !self.lost
-            && let Err(error) = port.flush()
-        {
-            add(&counters.port_errors, 1);
-            self.gone = Some(error).filter(link::is_gone).or(self.gone.take());
+        if !self.lost {
+            match port.flush() {
+                Ok(all) => self.full |= !all,
+                Err(error) => {
+                    add(&counters.port_errors, 1);
+                    self.gone = Some(error).filter(link::is_gone).or(self.gone.take());
+                }
+            }
         }
         add(&counters.frames_out, count);
         count

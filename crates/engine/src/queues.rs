@@ -274,7 +274,7 @@ impl Port for Queues {
         let port = self.port_of(head);
         let body = [head, payload[0], payload[1]];
         if !self.side.outbound.write(port, word_out(offload), body) {
-            self.counters.tx_dropped += 1;
+            self.counters.tx_refused += 1;
             return Ok(false);
         }
         self.counters.tx_frames += 1;
@@ -282,10 +282,10 @@ impl Port for Queues {
         Ok(true)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<bool> {
         let given = self.side.outbound.commit();
         wake(&self.io, given);
-        Ok(())
+        Ok(true)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -357,7 +357,7 @@ impl Port for Both {
         self.port.send(head, payload, offload)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<bool> {
         self.port.flush()
     }
 

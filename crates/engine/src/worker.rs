@@ -499,9 +499,12 @@ impl Worker {
         self.full = egress.full;
         let sent = egress.sent as usize;
         let mut gone = egress.gone;
-        if let Err(error) = port.flush() {
-            self.counters.port_errors += 1;
-            gone = Some(error).filter(link::is_gone).or(gone);
+        match port.flush() {
+            Ok(all) => self.full |= !all,
+            Err(error) => {
+                self.counters.port_errors += 1;
+                gone = Some(error).filter(link::is_gone).or(gone);
+            }
         }
         if let Some(error) = gone {
             self.full = false;

@@ -7,7 +7,7 @@ use std::task::Waker;
 use millrace_offload::Train;
 use millrace_port::{FRAME_MAX, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
-use millrace_tcp::Instant;
+use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 
@@ -15,6 +15,8 @@ use crate::peers::Peers;
 
 /// Frames taken from the link in one round.
 const RECEIVE_BURST: usize = 64;
+/// How soon a link that had no room is tried again: nothing says when it has.
+const FULL_LOOK: Duration = Duration::from_micros(100);
 
 /// Where a stack's time comes from.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +117,8 @@ pub(crate) struct Core {
     errors: LinkErrors,
     clock: Clock,
     port: Option<Box<dyn Port + Send>>,
+    /// The port had no room for all that was to be sent, or has some that has not left.
+    full: bool,
     /// Joins what the port gives one by one.
     train: Option<Box<Train>>,
     /// Frames leave when the caller comes for them.
@@ -147,6 +151,7 @@ impl Core {
             errors: LinkErrors::default(),
             clock,
             port,
+            full: false,
             callers,
             buffer: vec![0; FRAME_MAX + 4].into_boxed_slice(),
             changed: Vec::new(),
@@ -317,11 +322,14 @@ impl Core {
             port,
             errors: &mut self.errors,
             sent: 0,
+            full: false,
         };
         self.shard.transmit(&mut egress, self.now);
         let sent = egress.sent;
-        if let Err(error) = port.flush() {
-            self.errors.note(&error);
+        self.full = egress.full;
+        match port.flush() {
+            Ok(all) => self.full |= !all,
+            Err(error) => self.errors.note(&error),
         }
         if let Some(peers) = &mut self.peers {
             peers.flush(&mut self.shard);
@@ -345,7 +353,9 @@ impl Core {
     /// When the stack or a task has something to do without being asked.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let timer = self.timers.first_key_value().map(|(&(at, _), _)| at);
-        [self.shard.deadline(), timer].into_iter().flatten().min()
+        let again = self.full.then(|| self.now + FULL_LOOK);
+        let all = [self.shard.deadline(), timer, again];
+        all.into_iter().flatten().min()
     }
 
     /// The link, to wait for it.
@@ -395,6 +405,8 @@ struct Outlet<'a> {
     port: &'a mut (dyn Port + Send),
     errors: &'a mut LinkErrors,
     sent: usize,
+    /// There was no room for one.
+    full: bool,
 }
 
 impl Egress for Outlet<'_> {
@@ -402,6 +414,7 @@ impl Egress for Outlet<'_> {
         match self.port.send(head, payload, offload) {
             Ok(taken) => {
                 self.sent += usize::from(taken);
+                self.full |= !taken;
                 taken
             }
             // The frame is lost as on any link, and TCP repairs it.

@@ -52,7 +52,7 @@ pub(crate) fn document(name: &str, wire: &str, reports: &[Report]) -> Value {
             "rx_bytes": sum(|port| port.rx_bytes),
             "tx_frames": sum(|port| port.tx_frames),
             "tx_bytes": sum(|port| port.tx_bytes),
-            "tx_dropped": sum(|port| port.tx_dropped),
+            "tx_dropped": sum(|port| port.tx_refused + port.tx_dropped),
         })
     };
     let flows: Vec<Value> = reports

@@ -17,6 +17,8 @@ const UNITS: usize = 1;
 const SEND_BURST: usize = 8;
 /// Room beyond the largest frame, for a tag.
 const SPARE: usize = 64;
+/// How soon a wire that has frames left is tried again, in nanoseconds: nothing says when it takes more.
+const FULL_LOOK: u64 = 100_000;
 
 /// What a round has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct Shard<W, H> {
     large: Vec<u8>,
     /// Where the kernel's units leave at their flows' pace, if they do.
     pacer: Option<Box<Pacer>>,
+    /// When the wire, which has frames left, is tried again.
+    again: Option<Instant>,
     unsound: Unsound,
 }
 
@@ -62,6 +66,7 @@ impl<W: Relay, H: Relay> Shard<W, H> {
             receive: Receive::new(config),
             large: vec![0; FRAME_MAX + SPARE],
             pacer: None,
+            again: None,
             unsound: Unsound::default(),
         }
     }
@@ -83,7 +88,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
         let received = self.take_from_wire(now)?;
         let sent = self.take_from_host(now)?;
         self.acknowledge(now)?;
-        self.wire.flush()?;
+        let all = self.wire.flush()?;
+        self.again = (!all).then(|| now.after(FULL_LOOK));
         let served = self.serve(now)?;
         Ok(Round {
             received,
@@ -192,7 +198,8 @@ impl<W: Relay, H: Relay> Shard<W, H> {
     /// When [`Shard::round`] is wanted though no frame has come.
     pub fn deadline(&self) -> Option<Instant> {
         let pace = self.pacer.as_ref().and_then(|pacer| pacer.deadline());
-        self.receive.deadline().into_iter().chain(pace).min()
+        let all = [self.receive.deadline(), pace, self.again];
+        all.into_iter().flatten().min()
     }
 
     /// What pacing has done; nothing without.

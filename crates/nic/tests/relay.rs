@@ -1,9 +1,12 @@
 //! A shard between two ends in memory: what goes in on one side comes out on the other.
 
+use std::io;
+use std::os::fd::BorrowedFd;
+
 use millrace_nic::Shard;
 use millrace_offload::{Config, Instant};
 use millrace_port::pair::{self, Pair, pair};
-use millrace_port::{FRAME_MAX, Relay as _};
+use millrace_port::{Capabilities, Counters, FRAME_MAX, Offload, Port, Relay, Relayed, RxMeta};
 use millrace_wire::checksum::{self, Sum};
 use millrace_wire::ipv4;
 use millrace_wire::tcp::{self, Flags, Segment, Seq};
@@ -204,4 +207,72 @@ fn what_is_not_tcp_passes_both_ways_unharmed_and_in_order() {
     };
     assert_eq!(bytes(take(&mut card.kernel)), frames);
     assert_eq!(bytes(take(&mut card.wire)), frames);
+}
+
+/// A wire that has frames left when it is flushed for the first time.
+struct Slow {
+    pair: Pair,
+    flushed: bool,
+}
+
+impl Port for Slow {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        self.pair.receive(buffer)
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        self.pair.send(head, payload, offload)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(std::mem::replace(&mut self.flushed, true))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.pair.descriptor()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.pair.capabilities()
+    }
+
+    fn counters(&self) -> Counters {
+        self.pair.counters()
+    }
+}
+
+impl Relay for Slow {
+    fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
+        self.pair.receive_parts(buffer, rest)
+    }
+
+    fn send_parts(
+        &mut self,
+        head: &[u8],
+        payload: &[&[u8]],
+        vnet: &VnetHeader,
+    ) -> io::Result<bool> {
+        self.pair.send_parts(head, payload, vnet)
+    }
+}
+
+#[test]
+fn a_wire_that_has_frames_left_is_tried_again_soon() {
+    let (wire, _other) = pair(pair::Config::default());
+    let (host, _kernel) = pair(pair::Config {
+        offload: true,
+        ..pair::Config::default()
+    });
+    let slow = Slow {
+        pair: wire,
+        flushed: false,
+    };
+    let mut shard = Shard::new(slow, host, Config::default());
+    let now = Instant(5);
+    assert_eq!(shard.deadline(), None);
+    assert!(shard.round(now).expect("sound").is_idle());
+    let again = shard.deadline().expect("it does not sleep for good");
+    assert!(again > now && again <= now.after(1_000_000));
+    assert!(shard.round(again).expect("sound").is_idle());
+    assert_eq!(shard.deadline(), None);
 }

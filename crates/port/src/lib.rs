@@ -68,9 +68,11 @@ pub struct Counters {
     pub tx_bytes: u64,
     /// Frames received that were not of the virtual LAN that the port is on, and were dropped.
     pub rx_foreign: u64,
-    /// Frames that the kernel dropped because they were not received soon enough, where it tells.
+    /// Frames that the port took from the device and then dropped, for want of room.
     pub rx_dropped: u64,
-    /// Frames that could not be sent for want of room, or because the device was down.
+    /// Frames that [`Port::send`] refused, for want of room or because the device was down.
+    pub tx_refused: u64,
+    /// Frames that it took and the device dropped, where that is told.
     pub tx_dropped: u64,
 }
 
@@ -83,18 +85,19 @@ pub trait Port {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>>;
 
     /// Sends one frame, which is `head` and both parts of `payload` in a row. `false` when there is no room for it now, or the device is
-    /// down: it is dropped and counted.
+    /// down: it is refused and counted.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for a frame that the port cannot send at all, or an offload that its capabilities do not name; else those of the device.
     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool>;
 
-    /// Has what was sent since the last call leave, on a port that collects frames. To be called after each burst.
+    /// Has what was sent since the last call leave, on a port that collects frames. To be called after each burst. `false` when the device takes no more now and
+    /// frames are left: this is to be called again soon, since nothing else says when it will.
     ///
     /// # Errors
     /// Those of the device.
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
     }
 
     /// The descriptor that becomes readable when there is a frame to receive; none where polling is the only way.

@@ -96,7 +96,7 @@ impl Port for Pair {
         }
         let mut queue = lock(&self.outgoing);
         if queue.frames.len() >= self.config.frames {
-            self.counters.tx_dropped += 1;
+            self.counters.tx_refused += 1;
             return Ok(false);
         }
         let mut slot = queue.spare.pop().unwrap_or_default();
@@ -174,7 +174,7 @@ impl Relay for Pair {
         let unfinished = vnet.flags.contains(vnet::Flags::NEEDS_CSUM);
         let mut queue = lock(&self.outgoing);
         if queue.frames.len() >= self.config.frames || unfinished && !self.config.offload {
-            self.counters.tx_dropped += 1;
+            self.counters.tx_refused += 1;
             return Ok(false);
         }
         let mut slot = queue.spare.pop().unwrap_or_default();
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!([send(), send(), send()], [true, true, false]);
         assert!(b.receive(&mut [0; 14]).expect("sound").is_some());
         assert!(send());
-        assert_eq!(a.counters().tx_dropped, 1);
+        assert_eq!(a.counters().tx_refused, 1);
     }
 
     #[test]

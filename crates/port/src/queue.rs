@@ -185,7 +185,7 @@ impl Queue {
                     | Errno::MSGSIZE
                     | Errno::INVAL,
                 ) => {
-                    self.counters.tx_dropped += 1;
+                    self.counters.tx_refused += 1;
                     Ok(false)
                 }
                 Err(error) => Err(error.into()),
@@ -240,7 +240,7 @@ impl Queue {
                 Err(Errno::INTR) => continue,
                 // No room; no memory; the interface is down.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::IO | Errno::NETDOWN) => {
-                    self.counters.tx_dropped += 1;
+                    self.counters.tx_refused += 1;
                     Ok(false)
                 }
                 Err(error) => Err(error.into()),

@@ -243,7 +243,11 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
         ));
     }
     let is_local = device::driver(name).is_ok_and(|driver| driver == "veth");
-    let sockets = open_sockets(config, &found, queues, generic, &mut notes)?;
+    let window = match is_local {
+        true => socket::WINDOW_VETH,
+        false => socket::WINDOW_MAX,
+    };
+    let sockets = open_sockets(config, &found, queues, window, generic, &mut notes)?;
     for (queue, socket) in (0..).zip(&sockets) {
         program
             .connect(queue, socket.as_fd().as_raw_fd())
@@ -285,7 +289,7 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
         .collect();
     for (at, socket) in sockets.into_iter().enumerate() {
         let port = at % ports.len();
-        ports[port].queues.push(Queue::new(socket));
+        ports[port].queues.push(Queue::new(socket, window));
     }
     for (number, port) in ports.iter_mut().enumerate() {
         let source = match ours {
@@ -383,6 +387,7 @@ fn open_sockets(
     config: &Config,
     found: &Device,
     queues: u16,
+    window: u32,
     generic: bool,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Socket>, Error> {
@@ -392,6 +397,7 @@ fn open_sockets(
         queue: queue.into(),
         zero_copy,
         pieces: found.mtu > WHOLE_MTU_MAX,
+        window,
     };
     let all = |zero_copy| -> Result<Vec<Socket>, (u16, io::Error)> {
         let open = |queue| Socket::open(binding(queue, zero_copy)).map_err(|error| (queue, error));
@@ -473,13 +479,13 @@ impl Xdp {
         None
     }
 
-    /// Counts a frame that was sent, or was not.
+    /// Counts a frame that was taken, or was refused.
     fn sent(&mut self, sent: bool, len: usize) {
         if sent {
             self.counters.tx_frames += 1;
             self.counters.tx_bytes += len as u64;
         } else {
-            self.counters.tx_dropped += 1;
+            self.counters.tx_refused += 1;
         }
     }
 
@@ -558,7 +564,7 @@ impl Port for Xdp {
         Ok(sent)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<bool> {
         self.queues[0].flush()
     }
 
@@ -572,9 +578,11 @@ impl Port for Xdp {
     }
 
     fn counters(&self) -> Counters {
-        let dropped = self.queues.iter().map(|queue| queue.socket.dropped());
+        let received = self.queues.iter().map(|queue| queue.socket.dropped());
+        let sent = self.queues.iter().map(|queue| queue.dropped);
         Counters {
-            rx_dropped: dropped.sum(),
+            rx_dropped: received.sum(),
+            tx_dropped: sent.sum(),
             ..self.counters
         }
     }

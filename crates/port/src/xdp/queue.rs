@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::socket::{CHUNK, REQUEST, RING, Socket};
+use super::socket::{CHUNK, REQUEST, RING, Socket, WINDOW_MAX};
 use crate::Offload;
 
 /// Frames taken before the kernel gets their memory back, unless there are no more.
@@ -16,16 +16,45 @@ pub(super) struct Queue {
     pub(super) socket: Socket,
     /// Chunks for sending that are free, the one that was used last on top: it is in the cache.
     free: Vec<u64>,
+    /// How many of these there are.
+    window: u32,
     /// Frames taken since the kernel got memory back.
     held: u32,
+    /// Frames that the device dropped although it had taken them.
+    pub(super) dropped: u64,
+}
+
+/// What the kernel's answer means for what is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It has taken as many as it does in one call, or has no room.
+    Busy,
+    /// Likewise, and one that it has taken was dropped by the device, whose ring is full or whose cable is out.
+    Dropped,
+    /// The device is down. What is queued stays until it is up.
+    Down,
+}
+
+/// `None`: nothing that has to do with sending. A socket that `copies` has `EBUSY` for one frame that is lost; others for a device that is being set up anew.
+fn answer(error: &io::Error, copies: bool) -> Option<Answer> {
+    match error.raw_os_error()? {
+        libc::EBUSY if copies => Some(Answer::Dropped),
+        libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM => Some(Answer::Busy),
+        libc::ENETDOWN => Some(Answer::Down),
+        _ => None,
+    }
 }
 
 impl Queue {
-    pub(super) fn new(socket: Socket) -> Queue {
+    /// Of a socket that has memory for `window` frames, or pieces of frames, between here and where they are going.
+    pub(super) fn new(socket: Socket, window: u32) -> Queue {
+        let window = window.min(WINDOW_MAX);
         Queue {
             socket,
-            free: (RING..2 * RING).rev().map(chunk).collect(),
+            free: (RING..RING + window).rev().map(chunk).collect(),
+            window,
             held: 0,
+            dropped: 0,
         }
     }
 
@@ -192,7 +221,8 @@ impl Queue {
         for at in 0..count {
             let start = completion.peek(at) & !u64::from(CHUNK - 1);
             // No more than there are, whatever the ring says.
-            if self.free.len() < RING as usize && (chunk(RING)..chunk(2 * RING)).contains(&start) {
+            let ours = chunk(RING)..chunk(RING + self.window);
+            if self.free.len() < self.window as usize && ours.contains(&start) {
                 self.free.push(start);
             }
         }
@@ -200,29 +230,40 @@ impl Queue {
         completion.give_back();
     }
 
-    /// Sends what was queued: one call for all of it.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Sends what was queued: one call for all of it. `false` if some is left that the device has no room for now.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         self.socket.rings.transmit.publish();
-        // Older kernels take 32 frames in a call.
-        for _ in 0..=RING / 32 {
-            let transmit = &mut self.socket.rings.transmit;
-            if !transmit.is_pending() || !transmit.needs_wakeup() {
-                break;
-            }
-            match self.socket.kick() {
-                Ok(()) => {}
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {}
-                    // The device takes no more now, or is down: what is queued stays.
-                    Some(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN) => break,
-                    _ => return Err(error),
-                },
-            }
-        }
-        if self.free.len() < RING as usize / 2 {
+        let all = self.give();
+        if self.free.len() < self.window as usize / 2 {
             self.reclaim();
         }
-        Ok(())
+        all
+    }
+
+    fn give(&mut self) -> io::Result<bool> {
+        let mut left = self.socket.rings.transmit.pending();
+        // Older kernels take 32 frames in a call.
+        for _ in 0..=RING / 32 {
+            if left == 0 || !self.socket.rings.transmit.needs_wakeup() {
+                return Ok(true);
+            }
+            let kicked = self.socket.kick();
+            let before = left;
+            left = self.socket.rings.transmit.pending();
+            let Err(error) = kicked else { continue };
+            match answer(&error, self.socket.copies) {
+                Some(Answer::Busy) if left != before => {}
+                Some(Answer::Busy) => return Ok(false),
+                // It has been too fast for whoever takes them out of the device's ring, so the others wait.
+                Some(Answer::Dropped) => {
+                    self.dropped += 1;
+                    return Ok(left == 0);
+                }
+                Some(Answer::Down) => return Ok(true),
+                None => return Err(error),
+            }
+        }
+        Ok(left == 0)
     }
 }
 
@@ -253,5 +294,24 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Bytes<'a, I> {
             written += now.len();
         }
         written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_the_kernel_took_and_the_device_did_not_is_told_from_one_that_waits() {
+        let told = |number, copies| answer(&io::Error::from_raw_os_error(number), copies);
+        assert_eq!(told(libc::EBUSY, true), Some(Answer::Dropped));
+        assert_eq!(told(libc::EBUSY, false), Some(Answer::Busy));
+        for copies in [true, false] {
+            for number in [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM] {
+                assert_eq!(told(number, copies), Some(Answer::Busy));
+            }
+            assert_eq!(told(libc::ENETDOWN, copies), Some(Answer::Down));
+            assert_eq!(told(libc::ENXIO, copies), None);
+        }
     }
 }

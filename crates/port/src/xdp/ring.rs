@@ -219,13 +219,12 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// Whether the kernel has not taken all that it was shown.
-    pub(super) fn is_pending(&mut self) -> bool {
-        if self.taken == self.published {
-            return false;
+    /// How many of those that it was shown the kernel has not taken.
+    pub(super) fn pending(&mut self) -> u32 {
+        if self.taken != self.published {
+            self.taken = self.ring.consumer().load(Ordering::Acquire);
         }
-        self.taken = self.ring.consumer().load(Ordering::Acquire);
-        self.taken != self.published
+        self.published.wrapping_sub(self.taken)
     }
 
     /// Whether the kernel takes nothing more before it is called.

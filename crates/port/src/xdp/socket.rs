@@ -10,8 +10,13 @@ use crate::ioctl::check;
 
 /// Bytes of memory for one frame, or for a piece of a larger one: a page.
 pub(super) const CHUNK: u32 = 4096;
-/// Entries of each ring, and frames of memory for each direction.
+/// Entries of each ring, and frames of memory for what comes.
 pub(super) const RING: u32 = 2048;
+/// Frames of memory for what leaves, at most.
+pub(super) const WINDOW_MAX: u32 = RING;
+/// And on veth. What is sent there lies in a ring of 256 until the other end takes it, and veth drops what that has no room for; it gives places back sixteen at a time, and the
+/// kernel's own packets lie there as well.
+pub(super) const WINDOW_VETH: u32 = 224;
 /// What the kernel keeps free before each frame for the program (`XDP_PACKET_HEADROOM`).
 const PROGRAM_ROOM: u32 = 256;
 /// The largest frame that fits one chunk.
@@ -31,6 +36,8 @@ pub(super) struct Binding {
     pub(super) zero_copy: bool,
     /// Frames may be in several pieces.
     pub(super) pieces: bool,
+    /// How many frames, or pieces, may be between here and where they are going.
+    pub(super) window: u32,
 }
 
 /// A socket that is bound to one queue of a device, its memory, and its rings.
@@ -41,6 +48,8 @@ pub(super) struct Socket {
     descriptor: OwnedFd,
     /// The kernel finishes checksums that it is asked to.
     pub(super) finishes: bool,
+    /// Frames are copied by the kernel, both ways.
+    pub(super) copies: bool,
 }
 
 impl Socket {
@@ -51,7 +60,8 @@ impl Socket {
         let raw = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
         // SAFETY: just opened, and nobody else's.
         let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
-        let memory = Mapping::new((2 * RING * CHUNK) as usize)?;
+        let window = binding.window.min(WINDOW_MAX);
+        let memory = Mapping::new(((RING + window) * CHUNK) as usize)?;
         // A driver that sends out of the memory itself would have to be asked whether it computes checksums; the kernel's copy always can.
         let finishes = !binding.zero_copy && register(&descriptor, &memory, REQUEST as u32).is_ok();
         if !finishes {
@@ -67,14 +77,16 @@ impl Socket {
         }
         // Older kernels have no such limit to set.
         let _ = set_option(&descriptor, XDP_MAX_TX_SKB_BUDGET, &RING);
+        allow(&descriptor, window);
         let rings = Rings::map(&descriptor, &offsets(&descriptor)?, RING)?;
         let mut socket = Socket {
             rings,
             memory,
             descriptor,
             finishes,
+            copies: !binding.zero_copy,
         };
-        // The first half of the memory is for what comes.
+        // The first part of the memory is for what comes.
         for chunk in 0..RING {
             socket.rings.fill.push(u64::from(chunk * CHUNK));
         }
@@ -179,6 +191,22 @@ fn register(socket: &OwnedFd, memory: &Mapping, request: u32) -> io::Result<()> 
         tx_metadata_len: request,
     };
     set_option(socket, libc::XDP_UMEM_REG, &area)
+}
+
+/// Lets the kernel have copies of a whole window of frames at a time, of two pages each with what it keeps of them. It goes by less where that is refused.
+fn allow(socket: &OwnedFd, window: u32) {
+    let bytes = (window * CHUNK) as c_int;
+    // SAFETY: the value outlives the call, and is as long as is said.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            // Twice as much as is asked for.
+            libc::SO_SNDBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of::<c_int>() as u32,
+        )
+    };
 }
 
 /// Where the indices and entries of the rings are in their mappings.
