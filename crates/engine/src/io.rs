@@ -12,18 +12,22 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use millrace_port::xdp::{Gauge, missed};
 use millrace_port::{FRAME_MAX, Port};
 use millrace_steer::{Groups, Hash, NOBODY, Side, flow_of};
 use rustix::event::{Timespec, epoll};
 
 use crate::link;
 use crate::look::Look;
+use crate::losses::{LOOK_US, Losses, queues_json};
 use crate::queues::{Sleeper, offload_out, wake, word_in};
 
 /// Frames taken from the port, or from the queues, in one round.
 const BURST: usize = 64;
 /// How soon a port that had no room is tried again: nothing says when it has.
 const FULL_LOOK: Duration = Duration::from_micros(100);
+/// How many rounds a thread that does not sleep runs until it looks for losses.
+const LOSS_ROUNDS: u64 = 1 << 14;
 
 /// What an I/O thread counts; it is the only one that writes these.
 #[derive(Debug, Default)]
@@ -34,28 +38,32 @@ pub(crate) struct IoCounters {
     port_errors: AtomicU64,
     links_lost: AtomicU64,
     frames_foreign: AtomicU64,
-    frames_dropped: AtomicU64,
+    send_refused: AtomicU64,
+    send_dropped: AtomicU64,
     rounds: AtomicU64,
     sleeps: AtomicU64,
     wakeups: AtomicU64,
 }
 
 impl IoCounters {
-    /// By name.
-    pub(crate) fn json(&self) -> serde_json::Value {
+    /// By name, with what the kernel has counted at the thread's queues.
+    pub(crate) fn json(&self, gauges: &[Gauge]) -> serde_json::Value {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         serde_json::json!({
             "frames_in": get(&self.frames_in),
             "frames_out": get(&self.frames_out),
-            // For want of room in a shard's queue, and in the device's.
+            // For want of room in a shard's queue, and because the link is lost.
             "dropped": get(&self.dropped),
             "port_errors": get(&self.port_errors),
             "links_lost": get(&self.links_lost),
             "frames_foreign": get(&self.frames_foreign),
-            "frames_dropped": get(&self.frames_dropped),
+            "frames_dropped": missed(gauges),
+            "send_refused": get(&self.send_refused),
+            "send_dropped": get(&self.send_dropped),
             "rounds": get(&self.rounds),
             "sleeps": get(&self.sleeps),
             "wakeups": get(&self.wakeups),
+            "queues": queues_json(gauges),
         })
     }
 }
@@ -110,6 +118,7 @@ pub(crate) struct IoHandle {
     pub(crate) thread: JoinHandle<()>,
     pub(crate) doorbell: Arc<OwnedFd>,
     pub(crate) counters: Arc<IoCounters>,
+    pub(crate) gauges: Vec<Gauge>,
     pub(crate) load: Load,
     pub(crate) switches: Sender<Switch>,
     pub(crate) orders: Arc<Orders>,
@@ -127,6 +136,9 @@ pub(crate) struct IoThread {
     gone: Option<io::Error>,
     /// It is, and that has been said.
     lost: bool,
+    losses: Losses,
+    /// When it looked for losses last.
+    looked: Instant,
     look: Look,
 }
 
@@ -147,6 +159,8 @@ impl IoThread {
             full: false,
             gone: None,
             lost: false,
+            losses: Losses::default(),
+            looked: Instant::now(),
             look: Look::default(),
         })
     }
@@ -160,6 +174,11 @@ impl IoThread {
             }
             let moved = self.receive() + self.transmit();
             add(&self.io.counters.rounds, 1);
+            // One that never sleeps looks here.
+            let rounds = self.io.counters.rounds.load(Ordering::Relaxed);
+            if rounds.is_multiple_of(LOSS_ROUNDS) {
+                self.look_for_losses(Instant::now());
+            }
             if let Some(error) = self.gone.take() {
                 self.lose_link(&error);
             }
@@ -242,13 +261,6 @@ impl IoThread {
             add(&counters.frames_in, count);
             let woken = wake(shards, side.outbound.commit());
             add(&counters.wakeups, woken);
-            let port = port.counters();
-            counters
-                .frames_foreign
-                .store(port.rx_foreign, Ordering::Relaxed);
-            counters
-                .frames_dropped
-                .store(port.rx_dropped, Ordering::Relaxed);
         }
         count
     }
@@ -299,11 +311,30 @@ impl IoThread {
             }
         }
         add(&counters.frames_out, count);
+        let port = port.counters();
+        counters
+            .frames_foreign
+            .store(port.rx_foreign, Ordering::Relaxed);
+        counters
+            .send_refused
+            .store(port.tx_refused, Ordering::Relaxed);
+        counters
+            .send_dropped
+            .store(port.tx_dropped, Ordering::Relaxed);
         count
+    }
+
+    /// Says what the link has lost, if that is new and it has not looked for a while.
+    fn look_for_losses(&mut self, now: Instant) {
+        if now - self.looked >= Duration::from_micros(LOOK_US) {
+            self.looked = now;
+            self.losses.look("an I/O thread", &*self.io.port);
+        }
     }
 
     fn sleep(&mut self) {
         let start = Instant::now();
+        self.look_for_losses(start);
         // While sleeps turn out to be short it looks instead, and lets others have the core between looks.
         let until = Duration::from_micros(self.look.for_us());
         while start.elapsed() < until {

@@ -26,6 +26,7 @@ mod kernels;
 mod life;
 mod link;
 mod look;
+mod losses;
 pub mod memory;
 mod moving;
 mod numbers;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
+use millrace_port::xdp::Gauge;
 use millrace_port::{Counters, Port, RxMeta};
 use millrace_steer::{Hash, Side, flow_of};
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
@@ -376,6 +377,10 @@ impl Port for Both {
     fn counters(&self) -> Counters {
         // What the device counts; frames are counted where they are taken in.
         self.port.counters()
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        self.port.gauges()
     }
 }
 

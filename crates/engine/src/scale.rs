@@ -316,6 +316,7 @@ mod tests {
             thread: thread(),
             doorbell: doorbell().unwrap(),
             counters: Arc::default(),
+            gauges: Vec::new(),
             load: no_load(groups.buckets()),
             switches: switched,
             orders: Arc::default(),

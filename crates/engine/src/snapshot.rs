@@ -3,6 +3,7 @@
 use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
+use crate::losses::queues_json;
 use crate::worker::Worker;
 
 /// One socket, as `ss` shows it.
@@ -51,6 +52,8 @@ struct Description {
     sockets: usize,
     programs: Vec<ProgramRow>,
     worker: crate::worker::WorkerCounters,
+    /// Of the device, with AF_XDP.
+    queues: Vec<serde_json::Value>,
     shard: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -173,6 +176,7 @@ impl Worker {
             sockets,
             programs,
             worker: self.counters(),
+            queues: queues_json(&self.gauges()),
             shard: self
                 .shard
                 .counters()

@@ -293,6 +293,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
     let start = |(number, (io, core)): (usize, (Io, &Option<usize>))| {
         let (doorbell, counters) = (io.own.doorbell.clone(), io.counters.clone());
         let (orders, load) = (io.orders.clone(), io.load.clone());
+        let gauges = io.port.gauges();
         let (switches, receiver) = mpsc::channel();
         let mut io =
             IoThread::new(io, receiver).map_err(system("cannot set up an I/O thread's waiting"))?;
@@ -310,6 +311,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             thread,
             doorbell,
             counters,
+            gauges,
             load,
             switches,
             orders,

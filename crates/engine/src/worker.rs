@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use millrace_context::layout;
 use millrace_offload::Train;
 use millrace_port::Port;
-use millrace_port::xdp::Held;
+use millrace_port::xdp::{Gauge, Held, missed};
 use millrace_shard::{Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
@@ -26,6 +26,7 @@ use crate::egress::PortEgress;
 use crate::follow::Follow;
 use crate::link;
 use crate::look::Look;
+use crate::losses::{LOOK_US, Losses};
 use crate::memory::Arenas;
 use crate::moving::Moving;
 use crate::peers::Peers;
@@ -65,6 +66,10 @@ pub struct WorkerCounters {
     pub frames_foreign: u64,
     /// Frames that were not received soon enough, where the link tells.
     pub frames_dropped: u64,
+    /// Frames that the device had no room for; what can wait is sent later.
+    pub send_refused: u64,
+    /// Frames that the device took and dropped, where it tells.
+    pub send_dropped: u64,
     /// Reads and writes that the device refused.
     pub port_errors: u64,
     /// Links that were lost with their device: what is sent by one goes nowhere.
@@ -186,6 +191,9 @@ pub struct Worker {
     full: bool,
     /// The port's device is gone.
     lost: bool,
+    losses: Losses,
+    /// When it looks for losses.
+    losses_at: Instant,
     /// `counters.wakeups` when it slept last.
     wakeups_before: u64,
     look: Look,
@@ -289,6 +297,8 @@ impl Worker {
             readable: true,
             full: false,
             lost: false,
+            losses: Losses::default(),
+            losses_at: Instant::from_micros(LOOK_US),
             wakeups_before: 0,
             look: Look::default(),
         })
@@ -321,6 +331,9 @@ impl Worker {
                 let _ = self.settled.take().map(|to| to.send(self.shard.conflict()));
             }
             self.tell_reach();
+            if self.losses_at <= self.now {
+                self.look_for_losses();
+            }
             let sent = self.transmit();
             self.publish();
             self.pass_on();
@@ -691,8 +704,26 @@ impl Worker {
             segments_joined: joined.segments,
             units_joined: joined.units,
             frames_foreign: port.rx_foreign,
-            frames_dropped: port.rx_dropped,
+            frames_dropped: port.rx_dropped + missed(&self.gauges()),
+            send_refused: port.tx_refused,
+            send_dropped: port.tx_dropped,
             ..self.counters
+        }
+    }
+
+    /// What the kernel has counted at the queues of its own.
+    pub(crate) fn gauges(&self) -> Vec<Gauge> {
+        let port = self.wire.as_ref().map(Wire::port);
+        port.map_or_else(Vec::new, Port::gauges)
+    }
+
+    /// Says what the link has lost, if that is new.
+    #[cold]
+    fn look_for_losses(&mut self) {
+        self.losses_at = self.now + Duration::from_micros(LOOK_US);
+        if let Some(wire) = &self.wire {
+            let thread = format!("shard {}", self.own);
+            self.losses.look(&thread, wire.port());
         }
     }
 

@@ -130,7 +130,10 @@ impl Workers {
 
     /// What the I/O threads have counted; none if there are none.
     pub(crate) fn io_json(&self) -> Vec<serde_json::Value> {
-        let counters = self.io.iter().map(|handle| handle.counters.json());
+        let counters = self
+            .io
+            .iter()
+            .map(|handle| handle.counters.json(&handle.gauges));
         counters.collect()
     }
 

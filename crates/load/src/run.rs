@@ -126,7 +126,12 @@ async fn shard_main(stack: Stack, work: std::rc::Rc<Work>, plan: Arc<Plan>, tell
         let left = plan.duration.saturating_sub(start.elapsed());
         stack.sleep(left.min(STEP)).await;
         if start.elapsed() >= plan.duration {
-            let _ = tell.send(Told::Last(take(), work.overdue()));
+            let errors = stack.link_errors();
+            let last = Tally {
+                dropped: [errors.receive_dropped, errors.send_dropped],
+                ..take()
+            };
+            let _ = tell.send(Told::Last(last, work.overdue()));
             return;
         }
         let _ = tell.send(Told::Second(take()));

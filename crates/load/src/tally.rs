@@ -31,6 +31,8 @@ pub(crate) struct Tally {
     pub(crate) latency_ns: Histogram<u64>,
     /// What failed, and how often.
     pub(crate) failures: BTreeMap<String, u64>,
+    /// Frames that the link dropped, coming and going, since it was opened.
+    pub(crate) dropped: [u64; 2],
 }
 
 impl Tally {
@@ -43,6 +45,7 @@ impl Tally {
             unsuccessful: 0,
             latency_ns: latency_ns.expect("bounds in order"),
             failures: BTreeMap::new(),
+            dropped: [0; 2],
         }
     }
 
@@ -62,6 +65,9 @@ impl Tally {
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         self.unsuccessful += other.unsuccessful;
+        for (sum, count) in self.dropped.iter_mut().zip(other.dropped) {
+            *sum += count;
+        }
         // Both have the same bounds.
         let _ = self.latency_ns.add(&other.latency_ns);
         for (why, count) in &other.failures {
@@ -134,6 +140,8 @@ pub struct Report {
     pub machine: Option<Interval>,
     /// Operations that were meant to begin and had not when it was over; of an open loop.
     pub overdue: u64,
+    /// Frames that were lost at this end since the link was opened, where it tells (AF_XDP): those that came and were not taken in time, and those that the device took and dropped.
+    pub dropped: [u64; 2],
     latency_ns: Histogram<u64>,
     plan: Plan,
 }
@@ -149,6 +157,7 @@ impl Report {
             cpu_seconds: took.cpu_seconds,
             machine: took.machine,
             overdue,
+            dropped: tally.dropped,
             latency_ns: tally.latency_ns,
             plan: plan.clone(),
         }
@@ -245,6 +254,13 @@ impl Report {
         if self.unsuccessful > 0 {
             let _ = writeln!(text, "  {} answers were no success", self.unsuccessful);
         }
+        let [received, sent] = self.dropped;
+        if received + sent > 0 {
+            let _ = writeln!(
+                text,
+                "  lost at this end: {received} frames that came, {sent} that were sent"
+            );
+        }
         for (why, count) in &self.failures {
             let _ = writeln!(text, "  {count} failed: {why}");
         }
@@ -283,6 +299,8 @@ impl Report {
             "overdue": self.overdue,
             "unsuccessful": self.unsuccessful,
             "failures": self.failures,
+            "frames_dropped": self.dropped[0],
+            "send_dropped": self.dropped[1],
             "cpu_seconds": self.cpu_seconds,
             "machine": self.machine,
         })

@@ -5,6 +5,7 @@ use std::io;
 use std::task::Waker;
 
 use millrace_offload::Train;
+use millrace_port::xdp::missed;
 use millrace_port::{FRAME_MAX, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
@@ -101,6 +102,10 @@ pub struct LinkErrors {
     pub last: i32,
     /// Frames for another shard of the engine that it did not take in time.
     pub handed_dropped: u64,
+    /// Frames that came and that this stack did not take in time, where the link tells (AF_XDP).
+    pub receive_dropped: u64,
+    /// Frames that the device took and dropped, where it tells (AF_XDP).
+    pub send_dropped: u64,
 }
 
 impl LinkErrors {
@@ -344,7 +349,12 @@ impl Core {
 
     /// What was lost on the way.
     pub(crate) fn link_errors(&self) -> LinkErrors {
+        let port = self.port.as_deref();
+        let counted = port.map(Port::counters).unwrap_or_default();
+        let gauges = port.map(Port::gauges).unwrap_or_default();
         LinkErrors {
+            receive_dropped: counted.rx_dropped + missed(&gauges),
+            send_dropped: counted.tx_dropped,
             handed_dropped: self.peers.as_ref().map_or(0, Peers::dropped),
             ..self.errors
         }

@@ -4,17 +4,23 @@ use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use millrace::{Builder, Capabilities, Link, Mac, Offload, Port, PortCounters, RxMeta, Stack};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A link on which a byte of a socket stands for a frame, of which nothing is to be seen.
-struct Bell(UnixStream);
+struct Bell {
+    socket: UnixStream,
+    /// How often it is to be flushed until all has left.
+    left: Arc<AtomicU32>,
+}
 
 impl Port for Bell {
     fn receive(&mut self, _: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        match self.0.read(&mut [0; 1]) {
+        match self.socket.read(&mut [0; 1]) {
             Ok(_) => Ok(Some(RxMeta::default())),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
@@ -25,8 +31,14 @@ impl Port for Bell {
         Ok(true)
     }
 
+    fn flush(&mut self) -> io::Result<bool> {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        Ok(left == 0)
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.socket.as_fd())
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -48,10 +60,14 @@ impl Port for Bell {
 
 /// A stack on such a link, with nothing left to do; and what rings.
 fn quiet() -> (Stack, UnixStream) {
+    quiet_with(Arc::default())
+}
+
+fn quiet_with(left: Arc<AtomicU32>) -> (Stack, UnixStream) {
     let (one, other) = UnixStream::pair().expect("a pair");
     one.set_nonblocking(true).expect("ours");
     let stack = Builder::new()
-        .link(Link::custom(vec![Box::new(Bell(one))]))
+        .link(Link::custom(vec![Box::new(Bell { socket: one, left })]))
         .address(Ipv4Addr::new(10, 0, 0, 2), 24)
         .build()
         .expect("a stack");
@@ -78,6 +94,18 @@ fn a_frame_ends_a_wait() {
     stack.wait(None).expect("a wait");
     assert_eq!(stack.poll(), 1);
     assert!(!is_readable(&stack));
+}
+
+#[test]
+fn what_a_link_has_not_let_go_ends_a_wait() {
+    let left = Arc::<AtomicU32>::default();
+    let (stack, _bell) = quiet_with(left.clone());
+    left.store(3, Ordering::Relaxed);
+    stack.poll();
+    while left.load(Ordering::Relaxed) > 0 {
+        stack.wait(None).expect("a wait");
+        stack.poll();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use millrace_offload::{Counters, FlowInfo, Instant, PaceCounters};
 use millrace_port::Relay;
+use millrace_port::xdp::missed;
 use serde_json::{Map, Value, json};
 
 use crate::shard::Shard;
@@ -21,12 +22,21 @@ impl Report {
     pub(crate) fn of<W: Relay, H: Relay>(shard: &Shard<W, H>, now: Instant) -> Report {
         Report {
             offload: *shard.counters(),
-            wire: shard.wire().counters(),
+            wire: with_missed(shard.wire()),
             host: shard.host().counters(),
             unsound: shard.unsound(),
             pacing: shard.pacing(),
             flows: shard.flows(now).collect(),
         }
+    }
+}
+
+/// What a port has counted, with what the kernel has dropped before it.
+fn with_missed(port: &impl Relay) -> millrace_port::Counters {
+    let counters = port.counters();
+    millrace_port::Counters {
+        rx_dropped: counters.rx_dropped + missed(&port.gauges()),
+        ..counters
     }
 }
 
@@ -52,6 +62,7 @@ pub(crate) fn document(name: &str, wire: &str, reports: &[Report]) -> Value {
             "rx_bytes": sum(|port| port.rx_bytes),
             "tx_frames": sum(|port| port.tx_frames),
             "tx_bytes": sum(|port| port.tx_bytes),
+            "rx_dropped": sum(|port| port.rx_dropped),
             "tx_dropped": sum(|port| port.tx_refused + port.tx_dropped),
         })
     };

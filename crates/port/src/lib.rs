@@ -113,6 +113,11 @@ pub trait Port {
 
     /// What went through it.
     fn counters(&self) -> Counters;
+
+    /// What tells, from any thread, what the kernel has counted at its queues; none where the kernel does not count.
+    fn gauges(&self) -> Vec<xdp::Gauge> {
+        Vec::new()
+    }
 }
 
 /// A locally administered address of a single station, drawn at random.

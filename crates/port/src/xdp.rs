@@ -10,6 +10,7 @@
 //! Or everything that the device receives is ours, for frames that are relayed ([`open_relay`]).
 
 mod error;
+mod gauge;
 mod held;
 mod neighbours;
 mod program;
@@ -30,6 +31,7 @@ use millrace_wire::ethernet::{self, Mac};
 use rustix::event::epoll;
 
 pub use error::Error;
+pub use gauge::{Gauge, Statistics, missed};
 pub use held::{Held, Transport};
 
 use neighbours::Neighbours;
@@ -578,13 +580,16 @@ impl Port for Xdp {
     }
 
     fn counters(&self) -> Counters {
-        let received = self.queues.iter().map(|queue| queue.socket.dropped());
-        let sent = self.queues.iter().map(|queue| queue.dropped);
+        let dropped = self.queues.iter().map(|queue| queue.dropped);
         Counters {
-            rx_dropped: received.sum(),
-            tx_dropped: sent.sum(),
+            tx_dropped: dropped.sum(),
             ..self.counters
         }
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let gauges = self.queues.iter().map(|queue| queue.socket.gauge());
+        gauges.collect()
     }
 }
 

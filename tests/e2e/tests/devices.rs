@@ -11,7 +11,7 @@ use millrace_e2e::{
     Context as _, Link, PEER, Process, Result, SUBJECT, World, command, compile, engine, ensure,
     http, load, over_devices, scenario, seconds, wait_until,
 };
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 
 over_devices!(
     nginx_serves_files,
@@ -313,19 +313,118 @@ fn a_queue_that_is_held_is_asked_for_again_and_then_said() {
 
 /// The rounds that all threads of an engine have run, and the links that they have lost.
 fn rounds_and_losses(world: &World) -> Result<(u64, u64)> {
+    Ok((counted(world, "rounds")?, counted(world, "links_lost")?))
+}
+
+/// Sums a counter over the threads that own the device's queues, wherever they list it.
+fn counted(world: &World, name: &str) -> Result<u64> {
     let counters = engine::counters(world)?;
     let lists = [("shards", "/worker"), ("io_threads", "")];
     let threads = lists.iter().flat_map(|(list, within)| {
         let threads = counters[list].as_array().into_iter().flatten();
         threads.filter_map(move |thread| thread.pointer(within))
     });
-    let sum = |name: &str| {
-        threads
-            .clone()
-            .filter_map(|thread| thread[name].as_u64())
-            .sum()
-    };
-    Ok((sum("rounds"), sum("links_lost")))
+    Ok(threads.filter_map(|thread| thread[name].as_u64()).sum())
+}
+
+/// Sums what the kernel counts at the device's queues, whoever owns them; each of so many is listed once.
+fn counted_at_queues(world: &World, name: &str, queues: u64) -> Result<u64> {
+    let counters = engine::counters(world)?;
+    let mut numbers = Vec::new();
+    let mut sum = 0;
+    for list in ["shards", "io_threads"] {
+        for thread in counters[list].as_array().into_iter().flatten() {
+            for queue in thread["queues"].as_array().into_iter().flatten() {
+                numbers.push(queue["queue"].as_u64().context("a number")?);
+                sum += queue[name].as_u64().with_context(|| format!("{queue}"))?;
+            }
+        }
+    }
+    numbers.sort_unstable();
+    ensure!(numbers.into_iter().eq(0..queues), "{counters}");
+    Ok(sum)
+}
+
+/// A device's ring, which is not as large as a burst of the engine's, is no reason to lose frames; what receives them has a thread of its own here, so that bursts are faster.
+#[test]
+fn bursts_larger_than_the_ring_of_veth_lose_nothing() {
+    scenario::run_over(Link::Xdp, 1, |world| {
+        let (port, ip) = (PORT.to_string(), SUBJECT.to_string());
+        for (mode, words) in [
+            ("echo", "pingpong -c 600 --sources 30"),
+            ("source", "out -c 4"),
+        ] {
+            let program = compile::program("server")?;
+            let server = world.serve(&[&program[..], mode, &ip, &port], PORT)?;
+            let name = world.subject_namespace().name();
+            let line = "echo 1 >/sys/class/net/veth0/threaded";
+            let threaded = command(&["ip", "netns", "exec", name, "sh", "-c", line]);
+            let threaded = world.start_on_subject(threaded)?;
+            threaded.wait(seconds(10))?.success()?;
+            let (workload, rest) = words.split_once(' ').context("words")?;
+            let all = format!(
+                "load {workload} {ip}:{port} {rest} --link xdp:veth0 --addr 10.9.0.100/24 --duration 1 --json"
+            );
+            let all: Vec<&str> = all.split(' ').collect();
+            let load = world.start_on_peer(world.millrace(&all))?;
+            let ended = load.wait(seconds(60))?.success()?;
+            let report: serde_json::Value = serde_json::from_slice(&ended.stdout)?;
+            ensure!(report["send_dropped"] == 0, "{words}: {report}");
+            let dropped = counted(world, "send_dropped")?;
+            ensure!(dropped == 0, "{words}: {dropped} frames lost");
+            server.stop(Signal::TERM, seconds(15))?;
+        }
+        Ok(())
+    });
+}
+
+/// What is lost at either end of a queue is counted, and the first of it said: frames that the engine did not take in time, and those that a device without a cable takes.
+#[test]
+fn what_is_lost_is_counted_and_said_once() {
+    for (io_threads, shards) in [(0, 1), (1, 2)] {
+        scenario::run_on_pipeline(Link::Xdp, io_threads, shards, |world| {
+            let program = format!(
+                "import socket, time\nwhile True:\n try: socket.create_connection(('{PEER}', 9), 1)\n except OSError: time.sleep(0.02)"
+            );
+            let mut running = world.subject(&["python3", "-c", &program])?;
+            let known = format!("neigh show {SUBJECT}");
+            wait_until("the peer knows the engine", seconds(20), || {
+                running.ensure_not_failed()?;
+                Ok(world.peer_namespace().ip(&known)?.contains("lladdr"))
+            })?;
+            ensure!(counted(world, "frames_dropped")? == 0, "nothing yet");
+            let engine = engine::pid(world)?;
+            kill_process(engine, Signal::STOP)?;
+            // More than there is memory for.
+            let flood = format!(
+                "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nfor _ in range(6000): s.sendto(b'x', ('{SUBJECT}', 9))"
+            );
+            let flooded = world.run_on_peer(&["python3", "-c", &flood], seconds(60));
+            kill_process(engine, Signal::CONT)?;
+            flooded?;
+            let at = |name: &str| counted_at_queues(world, name, shards.into());
+            let at_queues = at("rx_dropped")? + at("rx_ring_full")?;
+            ensure!(at_queues > 1000, "{at_queues} frames did not fit");
+            let dropped = counted(world, "frames_dropped")?;
+            ensure!(dropped >= at_queues, "{dropped} of {at_queues}");
+            ensure!(counted(world, "send_dropped")? == 0, "nothing yet");
+            world.peer_namespace().ip("link set veth0 down")?;
+            wait_until("frames are lost", seconds(30), || {
+                running.ensure_not_failed()?;
+                Ok(counted(world, "send_dropped")? > 0)
+            })?;
+            let lost = "frames that its device took and dropped";
+            wait_until("that is said", seconds(30), || {
+                Ok(running.stderr().contains(lost))
+            })?;
+            let ended = running.stop(Signal::TERM, seconds(20))?;
+            let said = ended.error_text();
+            for line in [lost, "frames that came faster than it took them"] {
+                ensure!(said.matches(line).count() == 1, "{line}: {said}");
+            }
+            Ok(())
+        });
+    }
 }
 
 /// Deletes the device under an engine: it goes on, and its threads sleep, though a descriptor that is ready for ever is what the kernel leaves of some.

@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::gauge::{Gauge, Statistics};
 use super::ring::{Mapping, Rings};
 use crate::ioctl::check;
 
@@ -45,7 +47,8 @@ pub(super) struct Binding {
 pub(super) struct Socket {
     pub(super) rings: Rings,
     pub(super) memory: Mapping,
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
+    queue: u32,
     /// The kernel finishes checksums that it is asked to.
     pub(super) finishes: bool,
     /// Frames are copied by the kernel, both ways.
@@ -82,7 +85,8 @@ impl Socket {
         let mut socket = Socket {
             rings,
             memory,
-            descriptor,
+            descriptor: Arc::new(descriptor),
+            queue: binding.queue,
             finishes,
             copies: !binding.zero_copy,
         };
@@ -161,12 +165,25 @@ impl Socket {
         };
     }
 
-    /// What the kernel has dropped for want of room in the rings.
-    pub(super) fn dropped(&self) -> u64 {
-        // SAFETY: zeros are a value of it.
-        let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-        get_option(&self.descriptor, libc::XDP_STATISTICS, &mut statistics)
-            .map_or(0, |()| statistics.rx_dropped + statistics.rx_ring_full)
+    /// What tells what the kernel has counted.
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge::new(self.queue, &self.descriptor)
+    }
+}
+
+/// What the kernel has counted at a socket.
+pub(super) fn statistics(socket: &OwnedFd) -> Statistics {
+    // SAFETY: zeros are a value of it.
+    let mut told: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    // A kernel that knows fewer of them leaves the others as they are.
+    let _ = get_option(socket, libc::XDP_STATISTICS, &mut told);
+    Statistics {
+        rx_dropped: told.rx_dropped,
+        rx_invalid_descs: told.rx_invalid_descs,
+        tx_invalid_descs: told.tx_invalid_descs,
+        rx_ring_full: told.rx_ring_full,
+        rx_fill_ring_empty_descs: told.rx_fill_ring_empty_descs,
+        tx_ring_empty_descs: told.tx_ring_empty_descs,
     }
 }
 
