@@ -15,7 +15,7 @@ use inferno::flamegraph;
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Scenarios are those of the report, by name:
-  memory-short-64, memory-ping-1, memory-bulk, memory-of-idle   two of our shards in one thread
+  memory-short-64, memory-ping-1, memory-bulk, memory-of-idle-1m   two of our shards in one thread
   short-256, bulk-in, wire-short-strict, wire-ping-at-50, nginx-keep-64k, redis-get, iscsi-read, loss-1, ...
       five seconds of it on our stack: engine, shim, server and client, and what the kernel does for them; needs root. With --machine
       all that the machine does, the kernel's threads of network devices too, and whatever else runs
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What our pair does that is called so in the report: `short-64`, `ping-1`, `bulk`, `of-idle`; without a number 64 connections.
+/// What our pair does that is called so in the report: `short-64`, `ping-1`, `bulk`, `of-idle-1m`; without a number 64 connections.
 fn in_memory(work: &str) -> Result<Vec<String>> {
     if work.starts_with("of-") {
         return Ok(vec!["idle".to_owned(), "1000000".to_owned()]);
