@@ -343,6 +343,9 @@ impl Worker {
             return;
         };
         this.contexts.clear();
+        // First, so that nothing is accepted any more for listeners of other shards.
+        self.forget_replicas_of(program);
+        let this = self.program(program);
         let numbers = this.entries.numbers();
         let (waiting, open): (Vec<u32>, Vec<u32>) = numbers
             .filter(|slot| this.entries[*slot].open)
@@ -354,7 +357,6 @@ impl Worker {
             }
         }
         self.publish();
-        self.forget_replicas_of(program);
         let owner = self.program(program).owner;
         self.programs[program as usize] = None;
         // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.

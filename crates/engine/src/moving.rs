@@ -257,7 +257,8 @@ impl Worker {
             let guests: Vec<Guest> = parcel
                 .connections()
                 .filter_map(|id| {
-                    let place = chosen.get(&id).copied().flatten()?;
+                    // Its program may have closed it since it was chosen, and its slot be another's.
+                    let place = self.place(id)?;
                     let program = self.programs[place.program as usize].as_mut()?;
                     let entry = program.entries.leave(place.slot)?;
                     Some(Guest { id, place, entry })
