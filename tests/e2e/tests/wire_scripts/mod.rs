@@ -26,6 +26,17 @@ pub const ALLOWED: &[(&[&str], &str)] = &[
         "the kernel wants the timestamp of its SYN-ACK echoed, not a later one; and applies PAWS to a RST, which RFC 7323 5.2 exempts",
     ),
     (
+        &[
+            "CLOSED: *older timestamp",
+            "CLOSED: data, same timestamp",
+            "CLOSED: data, later timestamp beyond",
+            "LISTEN: *older timestamp",
+            "LISTEN: data, same timestamp",
+            "LISTEN: data, later timestamp beyond",
+        ],
+        "our reset of what belongs to no connection echoes its timestamp (RFC 7323 5.2), the kernel's has none",
+    ),
+    (
         &["*: *urgent", "*: data, urgent 0", "*: nothing, urgent"],
         "the urgent byte is taken out of the stream by the shim, above what is tested here",
     ),
