@@ -88,6 +88,13 @@ impl Worker {
         ) {
             return peers.tell(to, Request::Stray(stray));
         }
+        // What other shards stand in for never moves, so nobody asks for it here by mistake; and it might have to ask them.
+        let slot = stray.submission.slot.index;
+        let here = program.entries.get(slot);
+        if here.is_some_and(|entry| entry.replicated) {
+            let _ = stray.reply.send(Err(EBADF));
+            return;
+        }
         let outcome = match stray.submission.operation {
             Operation::Send => {
                 let bytes = &stray.bytes;

@@ -57,6 +57,13 @@ fn what_another_shard_is_asked_for_is_done_where_the_socket_is() {
     let thread = engine_with_shards("strays", 3);
     let program = Program::attach("strays");
     let listener = program.listener(8000);
+    // It never moves: only its own shard is to be asked.
+    let shared = program.region.slot(listener.index).unwrap();
+    for (asked, outcome) in [(1, -i64::from(libc::EBADF)), (0, 0)] {
+        shared.engine.shard.store(asked, Ordering::Relaxed);
+        let listen = Submission::new(Operation::Listen, listener, 64);
+        assert_eq!(program.ask(listen).0, outcome);
+    }
     for shard in 0..3 {
         program.shard.set(shard);
         let client = program.connect(8000);
