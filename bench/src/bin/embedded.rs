@@ -15,8 +15,9 @@ use millrace_bench::figures::Spread;
 use millrace_bench::load::Outcome;
 use millrace_bench::{machine, supervise};
 use millrace_e2e::namespace::Namespace;
+use millrace_e2e::others::{Other, Service};
 use millrace_e2e::scenario::{prepare, seconds, wait_until};
-use millrace_e2e::{Directory, PEER, Process, SUBJECT, Stack, World, command, compile, example};
+use millrace_e2e::{Directory, Process, SUBJECT, Stack, World, command, compile, example};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -137,25 +138,34 @@ fn servers(arguments: &Arguments) -> Result<()> {
 }
 
 fn one_server(name: &str, length: f64) -> Result<Outcome> {
-    let world = World::create(Stack::Millrace)?;
-    let (own, host, port) = (SUBJECT.to_string(), PEER.to_string(), PORT.to_string());
-    let words = match name {
-        "embedded" => command(&[&beside("embedded_server")?[..], "mr0", &own, &host, &port]),
-        "smoltcp" => {
-            let program = beside("smoltcp-server")?;
-            command(&[&program[..], "tap", "short", "mr0", &own, &port, "1024"])
-        }
-        _ => world.on_subject(&[&compile::program("server")?[..], "short", &own, &port]),
+    let service = Service {
+        mode: "short",
+        port: PORT,
+        connections: CONNECTIONS as usize,
     };
-    let mut server = world.start_on_peer(words)?;
-    ready(&mut server)?;
-    if name == "smoltcp" {
-        world
-            .peer_namespace()
-            .ip(&format!("address add {host}/24 dev mr0"))?;
-        world.peer_namespace().ip("link set mr0 up")?;
+    let (world, server) = match name {
+        "embedded" => Other::embedded(beside("embedded_server").map(PathBuf::from)),
+        "smoltcp" => Other::smoltcp(beside("smoltcp-server").map(PathBuf::from)),
+        _ => return unmodified(service, length),
     }
-    let words = client("short", &format!("{own}:{port}"), CONNECTIONS, length)?;
+    .on_tap(service)?;
+    short_transactions(world, server, length)
+}
+
+/// The server of tests/programs with an engine of its own.
+fn unmodified(service: Service<'_>, length: f64) -> Result<Outcome> {
+    let world = World::create(Stack::Millrace)?;
+    let program = compile::program("server")?;
+    let (own, port) = (SUBJECT.to_string(), service.port.to_string());
+    let mut server = world.subject(&[&program[..], service.mode, &own, &port])?;
+    ready(&mut server)?;
+    short_transactions(world, server, length)
+}
+
+/// What the client makes of a server, which then ends.
+fn short_transactions(world: World, server: Process, length: f64) -> Result<Outcome> {
+    let target = format!("{SUBJECT}:{PORT}");
+    let words = client("short", &target, CONNECTIONS, length)?;
     let outcome = outcome(world.peer(&words)?, length)?;
     server.stop(Signal::TERM, seconds(15))?;
     world.finish()?;

@@ -154,12 +154,16 @@ impl Subject {
 impl Scenario {
     /// Ours, in relation to another subject, round by round.
     pub fn ratio_to(&self, stack: &str) -> Option<Spread> {
-        let other = self
-            .subjects
-            .iter()
-            .skip(1)
-            .find(|subject| subject.stack == stack)?;
-        let ratios = Spread::of_ratios(&self.subjects.first()?.values, &other.values)?;
+        self.ratio(&self.subjects.first()?.stack, stack)
+    }
+
+    /// One subject in relation to another, round by round.
+    pub fn ratio(&self, one: &str, other: &str) -> Option<Spread> {
+        let values = |stack: &str| {
+            let mut subjects = self.subjects.iter();
+            Some(&subjects.find(|subject| subject.stack == stack)?.values)
+        };
+        let ratios = Spread::of_ratios(values(one)?, values(other)?)?;
         // Beside nothing there is no ratio.
         ratios.greatest.is_finite().then_some(ratios)
     }

@@ -1,5 +1,5 @@
-//! Servers of other stacks, as `bench/peers/README.md` has them: a command starts one at an address, over TAP or on a wire, and it does there what `tests/programs/server.c` does
-//! in the mode of that name.
+//! Servers of other stacks and our own inside a program, as `bench/peers/README.md` has them: a command starts one at an address, over TAP or on a wire, and it does there what
+//! `tests/programs/server.c` does in the mode of that name.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ use crate::scenario::{seconds, wait_until};
 use crate::world::DEVICE;
 use crate::{Link, PEER, Process, SUBJECT, Stack, World, command};
 
+/// How ours inside a program is called in reports.
+pub const EMBEDDED: &str = "millrace, embedded";
 /// The device of a wire at the server's end.
 const WIRE: &str = "veth0";
 /// What all adapters are told.
@@ -46,7 +48,12 @@ impl Other {
         }
     }
 
-    /// smoltcp's, by `bench/peers/smoltcp`, built; or why it is not.
+    /// Ours inside a program, by `bench/src/bin/embedded_server.rs`, built; or why it is not.
+    pub fn embedded(program: Result<PathBuf>) -> Other {
+        Other::adapter(EMBEDDED, program, PLACES)
+    }
+
+    /// smoltcp's, by `bench/peers/smoltcp`, likewise.
     pub fn smoltcp(program: Result<PathBuf>) -> Other {
         Other::adapter("smoltcp", program, &format!("{PLACES} {{sockets}}"))
     }

@@ -1,7 +1,9 @@
-//! Servers of other stacks, as the benchmark starts them: those that build without a download, in every mode, over TAP and on a wire. What is compared has to work.
+//! Servers of other stacks and our own inside a program, as the benchmark starts them: those that build without a download, in every mode, over TAP and on a wire. What is compared
+//! has to work.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
 
 use millrace_e2e::others::{Other, Service};
 use millrace_e2e::scenario::prepare;
@@ -17,6 +19,16 @@ const CONNECTIONS: usize = 8;
 /// Bytes of a message, and of bulk one way.
 const MESSAGE: usize = 64;
 const BULK: usize = 1 << 20;
+
+#[test]
+fn ours_serves_over_tap() -> Result<()> {
+    serves(&embedded()?, |other, service| other.on_tap(service))
+}
+
+#[test]
+fn ours_serves_on_a_wire() -> Result<()> {
+    serves(&embedded()?, |other, service| other.on_wire(service, &[]))
+}
 
 #[test]
 fn smoltcp_serves_over_tap() -> Result<()> {
@@ -38,14 +50,23 @@ fn lwip_serves_on_a_wire() -> Result<()> {
     serves(&lwip(), |other, service| other.on_wire(service, &[]))
 }
 
+fn embedded() -> Result<Other> {
+    Ok(Other::embedded(Ok(built("embedded_server")?)))
+}
+
 fn smoltcp() -> Result<Other> {
-    let program = world::millrace().with_file_name("smoltcp-server");
+    Ok(Other::smoltcp(Ok(built("smoltcp-server")?)))
+}
+
+/// A program beside the command.
+fn built(name: &str) -> Result<PathBuf> {
+    let program = world::millrace().with_file_name(name);
     ensure!(
         program.exists(),
         "{} is missing: run `make e2e`, which builds it",
         program.display()
     );
-    Ok(Other::smoltcp(Ok(program)))
+    Ok(program)
 }
 
 fn lwip() -> Other {

@@ -8,7 +8,7 @@ use millrace_e2e::others::Service;
 use millrace_e2e::{Stack, compile};
 
 use crate::jobs::Job;
-use crate::servers::Server;
+use crate::servers::{Server, Whose};
 use crate::wire::{Layout, Wire};
 use crate::{Arguments, PORT};
 
@@ -29,6 +29,8 @@ struct Work {
     is_quick: bool,
     /// Whether other stacks with an adapter are measured.
     has_peers: bool,
+    /// Of their rates, in either layout.
+    goal_beside_peers: Option<f64>,
 }
 
 const WORKS: [Work; 3] = [
@@ -42,6 +44,7 @@ const WORKS: [Work; 3] = [
         offered: true,
         is_quick: false,
         has_peers: true,
+        goal_beside_peers: Some(2.0),
     },
     Work {
         name: "wire-short-8k",
@@ -53,6 +56,7 @@ const WORKS: [Work; 3] = [
         offered: false,
         is_quick: false,
         has_peers: false,
+        goal_beside_peers: None,
     },
     Work {
         name: "wire-ping",
@@ -63,7 +67,8 @@ const WORKS: [Work; 3] = [
         goals: [1.5, 1.5],
         offered: true,
         is_quick: true,
-        has_peers: false,
+        has_peers: true,
+        goal_beside_peers: None,
     },
 ];
 /// Ours, at a part of its own rate.
@@ -84,7 +89,11 @@ pub fn jobs<'a>(
     for work in WORKS.iter().filter(|work| !arguments.quick || work.offered) {
         let others: Vec<&Server> = servers
             .iter()
-            .filter(|server| server.is_given || (work.has_peers && !arguments.quick))
+            .filter(|server| match server.whose {
+                Whose::Ours => !arguments.quick,
+                Whose::Peers => work.has_peers && !arguments.quick,
+                Whose::Given => true,
+            })
             .collect();
         let each = (stacks.len() + others.len()) * rounds;
         let overhead = 0.7 + work.warm_up();
@@ -239,22 +248,19 @@ fn rates(
             });
         }
     }
-    let beside = |stack: &str, bound: f64| Goal {
-        against: Some(stack.to_owned()),
-        bound,
-    };
-    let mut goals = vec![beside(
-        "kernel",
-        work.goals[usize::from(layout == Layout::Strict)],
-    )];
-    if work.has_peers {
-        goals.extend(others.iter().map(|server| beside(server.stack(), 2.0)));
+    let mut goals = vec![Goal {
+        against: Some("kernel".to_owned()),
+        bound: work.goals[usize::from(layout == Layout::Strict)],
+    }];
+    if let Some(bound) = work.goal_beside_peers {
+        goals.extend(others.iter().filter_map(|server| server.goal(bound)));
     }
     let scenario = Scenario {
         group: "A server under a light user-level client, on a wire by AF_XDP".to_owned(),
         name: title,
         what: format!(
-            "{}; {} connections; {layout:?} layout. The epoll server of tests/programs/server.c, unmodified; `millrace load`.",
+            "{}; {} connections; {layout:?} layout. The epoll server of tests/programs/server.c, unmodified; of other stacks, and of ours embedded, a server of their own that does \
+             the same; `millrace load`.",
             work.what, work.connections
         ),
         unit: "per second".to_owned(),

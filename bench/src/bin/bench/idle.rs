@@ -106,14 +106,14 @@ fn idle(length: u64, stacks: &[Stack], servers: &[&Server]) -> Vec<Scenario> {
             "engine-memory",
             "MB",
             64.0,
-            "Resident memory of what serves when it has just started: our engine; of other stacks the whole server; the kernel's own is not counted.",
+            "Resident memory of what serves when it has just started: our engine; of other stacks, and of ours embedded, the whole server; the kernel's own is not counted.",
             |seen| (seen.start > 0.0).then_some(seen.start),
         ),
         scenario(
             "idle-cpu",
             "% of a core",
             0.5,
-            "CPU of what serves 1,000 connections that do nothing: our engine; of other stacks the whole server; on the kernel that of the server, what the kernel itself does not counted.",
+            "CPU of what serves 1,000 connections that do nothing: our engine; of other stacks, and of ours embedded, the whole server; on the kernel that of the server, what the kernel itself does not counted.",
             |seen| Some(seen.cpu),
         ),
         scenario(
@@ -121,7 +121,7 @@ fn idle(length: u64, stacks: &[Stack], servers: &[&Server]) -> Vec<Scenario> {
             "bytes",
             600.0,
             "What each connection that does nothing takes, of 10,000 (smoltcp and lwIP, which look through all of them for each segment: 1,000): of our engine's private memory; of the kernel's slabs, half of \
-             what both ends take; of other stacks the server's memory, buffers included.",
+             what both ends take; of other stacks, and of ours embedded, the server's memory, buffers included.",
             |seen| Some(seen.each),
         ),
         scenario(

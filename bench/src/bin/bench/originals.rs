@@ -2,6 +2,7 @@
 
 use millrace_bench::figures::short;
 use millrace_bench::report::{Original, Scenario};
+use millrace_e2e::others::EMBEDDED;
 
 /// A figure of theirs, and where ours is.
 struct Known {
@@ -11,7 +12,7 @@ struct Known {
 }
 
 enum Ours {
-    /// Millrace beside the kernel in these scenarios.
+    /// Millrace beside the kernel in these scenarios; embedded as well, where it is measured.
     Ratios(&'static [&'static str]),
     /// Measured by another command, or why it is not.
     Told(&'static str),
@@ -86,8 +87,10 @@ pub fn originals(scenarios: &[Scenario]) -> Vec<Original> {
 fn ratio(scenarios: &[Scenario], name: &str) -> String {
     let mut scenarios = scenarios.iter();
     let scenario = scenarios.find(|scenario| scenario.name == name);
-    match scenario.and_then(|scenario| scenario.ratio_to("kernel")) {
-        Some(ratio) => format!("{} times ({name})", short(ratio.median)),
-        None => format!("not in this run (`make bench ARGS='--only {name}'`)"),
+    let times = |stack: &str| Some(short(scenario?.ratio(stack, "kernel")?.median));
+    match (times("millrace"), times(EMBEDDED)) {
+        (Some(ours), None) => format!("{ours} times ({name})"),
+        (Some(ours), Some(embedded)) => format!("{ours} times, embedded {embedded} ({name})"),
+        (None, _) => format!("not in this run (`make bench ARGS='--only {name}'`)"),
     }
 }

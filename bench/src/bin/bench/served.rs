@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::driven::{attempt, name, print};
 use crate::jobs::Job;
-use crate::servers::Server;
+use crate::servers::{Server, Whose};
 use crate::{Arguments, PORT};
 
 /// One thing to measure.
@@ -216,7 +216,7 @@ pub fn jobs<'a>(
     let job = |workload: &'static Workload| {
         let servers: Vec<&Server> = servers
             .iter()
-            .filter(|server| workload.has_peers || server.is_given)
+            .filter(|server| workload.has_peers || server.whose == Whose::Given)
             .collect();
         let times = (arguments.stacks().len() + servers.len()) * rounds;
         Job::new(workload.name, times, length, 0.7, move || {
@@ -263,7 +263,7 @@ fn compare(
         ),
         name: workload.name.to_owned(),
         what: format!(
-            "{} The epoll server of tests/programs/server.c, unmodified, mode {}; of other stacks a server of their own that does the same. {}",
+            "{} The epoll server of tests/programs/server.c, unmodified, mode {}; of other stacks, and of ours embedded, a server of their own that does the same. {}",
             workload.what(),
             workload.server,
             workload.figure.explained()

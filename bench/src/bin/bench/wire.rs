@@ -16,7 +16,7 @@ use millrace_e2e::world::NEIGHBOUR;
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, engine};
 use rustix::process::{Signal, kill_process};
 
-use crate::servers::Server;
+use crate::servers::{Server, Whose};
 
 /// What the client's stack is on, and where its addresses begin.
 const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24";
@@ -30,9 +30,10 @@ const CLIENT: &str = "1";
 /// How a person would make it.
 pub const EXPLAINED: &str = "\
 both ends: `ethtool -K veth0 tso off gso off gro off tx off rx off`; `taskset -c 0` for the server and its engine, `taskset -c 1` for the client
-millrace: `millrace run --link xdp:veth0,address=shared -- SERVER`; kernel: `SERVER`; client: `millrace load KIND ADDRESS:PORT --link xdp:veth0 --addr 10.9.0.10/24 --sources 50`
+millrace: `millrace run --link xdp:veth0,address=shared -- SERVER`; embedded: `embedded_server wire MODE veth0 ADDRESS PORT`; kernel: `SERVER`
+client: `millrace load KIND ADDRESS:PORT --link xdp:veth0 --addr 10.9.0.10/24 --sources 50`
 natural: what is received is worked on where veth does that, on the sender's core
-strict: what the server receives is worked on on its core; kernel: `echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus`; millrace: `echo 1 >/sys/class/net/veth0/threaded`, and of
+strict: what the server receives is worked on on its core; kernel: `echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus`; millrace, embedded or not: `echo 1 >/sys/class/net/veth0/threaded`, and of
 the thread napi/veth0-* `taskset -pc 0` and `chrt -f -p 1`, so that it interrupts the server as RPS does";
 
 /// Where what the server receives is worked on.
@@ -83,7 +84,7 @@ impl Wire {
             is_ready(&wire.world, &wire.server)
         })?;
         if layout == Layout::Strict {
-            wire.make_strict().context("the strict layout")?;
+            wire.make_strict(stack == Stack::Millrace)?;
         }
         Ok(wire)
     }
@@ -97,31 +98,35 @@ impl Wire {
             sources: server.neighbours,
         };
         if layout == Layout::Strict {
-            wire.make_strict().context("the strict layout")?;
+            wire.make_strict(server.whose == Whose::Ours)?;
         }
         Ok(wire)
     }
 
-    /// From now on what the server receives is worked on on its own core.
-    fn make_strict(&self) -> Result<()> {
-        match self.world.stack {
-            Stack::Kernel => self.set("queues/rx-0/rps_cpus", "1"),
-            Stack::Millrace => {
-                let before = receivers()?;
-                self.set("threaded", "1")?;
-                let new = || -> Result<BTreeSet<String>> {
-                    Ok(receivers()?.difference(&before).cloned().collect())
-                };
-                wait_until("the device has a thread", seconds(5), || {
-                    Ok(!new()?.is_empty())
-                })?;
-                for thread in new()? {
-                    run(&["taskset", "-pc", SERVER, &thread])?;
-                    run(&["chrt", "-f", "-p", "1", &thread])?;
-                }
-                Ok(())
-            }
+    /// From now on what the server receives is worked on on its own core. What comes by AF_XDP (`is_xdp`) never reaches what RPS steers.
+    fn make_strict(&self, is_xdp: bool) -> Result<()> {
+        let done = match is_xdp {
+            true => self.receive_by_thread(),
+            false => self.set("queues/rx-0/rps_cpus", "1"),
+        };
+        done.context("the strict layout")
+    }
+
+    /// Has a thread of the kernel's, on the server's core, work on what comes.
+    fn receive_by_thread(&self) -> Result<()> {
+        let before = receivers()?;
+        self.set("threaded", "1")?;
+        let new = || -> Result<BTreeSet<String>> {
+            Ok(receivers()?.difference(&before).cloned().collect())
+        };
+        wait_until("the device has a thread", seconds(5), || {
+            Ok(!new()?.is_empty())
+        })?;
+        for thread in new()? {
+            run(&["taskset", "-pc", SERVER, &thread])?;
+            run(&["chrt", "-f", "-p", "1", &thread])?;
         }
+        Ok(())
     }
 
     /// Sets an attribute of the server's device.
