@@ -142,8 +142,9 @@ int mr_accept(int fd, struct sockaddr *addr, socklen_t *addrlen);
 // As accept4: SOCK_NONBLOCK and SOCK_CLOEXEC; EINVAL for other flags.
 int mr_accept4(int fd, struct sockaddr *addr, socklen_t *addrlen, int flags);
 
-// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards EADDRNOTAVAIL for a port that the program bound, when answers to it would come to another
-// shard: leave the port to the stack.
+// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards answers to a port that the program bound may come to another shard: that one hands
+// them over, which takes a call of its thread before anything is sent; meanwhile the socket is connecting. EADDRNOTAVAIL if the other shard has a connection with these ends, or was ended,
+// ENOBUFS if it hands over as many as it may have sockets; of a connection that was in progress, by SO_ERROR.
 int mr_connect(int fd,
                const struct sockaddr *addr,
                socklen_t addrlen);

@@ -85,6 +85,8 @@ int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrl
 // The addresses that connections leave from, in turn: num_addr (1 to 256) from saddr_base on, all of them ours, or INADDR_ANY for what the route has. Every connection has a
 // port whose answers come to its context, with this call or without; whom it is for makes no difference. EADDRNOTAVAIL for an address that is not ours.
 int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr, in_addr_t dport);
+// Answers to a port that the program has bound may come to another context: that one hands them over, which takes a call of its thread before anything is sent. EADDRNOTAVAIL
+// if the other context has a connection with these ends, or was destroyed.
 int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
 int mtcp_close(mctx_t mctx, int sockid);

@@ -10,6 +10,7 @@ use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT};
 use millrace::{Poll, SocketId, View, ViewFlags};
 
 use crate::host::{Host, Thing, Things};
+use crate::opening::{self, Opening};
 use crate::outcome::Outcome;
 
 /// What can be asked for. The kernel's `EPOLLEXCLUSIVE` and `EPOLLWAKEUP` mean nothing where one thread waits, and are refused.
@@ -131,10 +132,14 @@ impl Host {
             Some(Thing::Socket(socket)) if socket.dead.is_some() => {
                 Poll::IN | Poll::OUT | Poll::ERR | Poll::HUP
             }
-            Some(Thing::Socket(socket)) => {
-                let view = self.stack.with_shard(|shard, _| shard.view(socket.id));
-                view.map_or(Poll::empty(), |view| view.poll())
-            }
+            Some(Thing::Socket(socket)) => match socket.opening {
+                Some(Opening::Asked(_)) => Poll::empty(),
+                Some(Opening::Refused(_)) => opening::refused(),
+                None => {
+                    let view = self.stack.with_shard(|shard, _| shard.view(socket.id));
+                    view.map_or(Poll::empty(), |view| view.poll())
+                }
+            },
             Some(Thing::Pipe(end)) => end.poll(),
             _ => Poll::empty(),
         };

@@ -13,6 +13,7 @@ use millrace::{Instant, Owner, Poll, SocketId, Stack};
 
 use crate::epoll::Set;
 use crate::mtcp::periodic::Periodic;
+use crate::opening::Opening;
 use crate::outcome::Outcome;
 use crate::packets::Packets;
 use crate::pipe::End;
@@ -50,6 +51,8 @@ pub struct Things {
     vacant: BinaryHeap<Reverse<u32>>,
     /// The key of a socket, by its index in the shard.
     keys: Vec<u32>,
+    /// Those that have an [`Opening`].
+    pub opening: Vec<u32>,
 }
 
 /// Something that has a number.
@@ -73,6 +76,8 @@ pub struct Socket {
     pub port_free: bool,
     /// A connect was begun, and nobody was told how it went.
     pub connecting: bool,
+    /// It is connecting, and its connection is not opened yet.
+    pub opening: Option<Opening>,
     pub broadcast: bool,
     /// What is told of each datagram, by [`crate::control::TELLING`].
     pub telling: u8,
@@ -106,6 +111,7 @@ impl Socket {
             bound: false,
             port_free: false,
             connecting: false,
+            opening: None,
             broadcast: false,
             telling: 0,
             patience: [0, 0],
@@ -249,7 +255,7 @@ impl Host {
         if let Some(periodic) = &self.periodic {
             self.beat(periodic);
         }
-        done + self.note_changed()
+        done + self.open_agreed() + self.note_changed()
     }
 
     /// Notes who has become ready; returns how many sockets have changed.

@@ -8,6 +8,7 @@ pub type Piece = (*mut u8, usize);
 
 impl Host {
     fn stream(&self, key: u32) -> Outcome<millrace::SocketId> {
+        self.ensure_opened(key)?;
         let things = self.things.borrow();
         let socket = things.socket(key)?;
         match (socket.datagrams, socket.dead) {

@@ -16,6 +16,7 @@ mod host;
 mod lend;
 mod mtcp;
 mod numbers;
+mod opening;
 mod options;
 mod outcome;
 mod packets;

@@ -8,6 +8,7 @@ use millrace::{Algorithm, DatagramOpt, Discovery, Opt, OptName, ViewFlags};
 
 use crate::control;
 use crate::host::Host;
+use crate::opening::Opening;
 use crate::outcome::Outcome;
 
 /// The longest value there is: `TCP_INFO`.
@@ -367,9 +368,14 @@ impl Host {
             _ if datagrams && control::bit(level, name).is_some() => {
                 c_int::from(control::bit(level, name).is_some_and(|bit| socket.telling & bit != 0))
             }
-            (SOL_SOCKET, libc::SO_ERROR) => match &mut socket.dead {
-                Some(error) => std::mem::take(error),
-                None => self.stack.with_shard(|shard, _| shard.take_error(id)),
+            (SOL_SOCKET, libc::SO_ERROR) => match (&mut socket.dead, &socket.opening) {
+                (Some(error), _) => std::mem::take(error),
+                (None, Some(Opening::Asked(_))) => 0,
+                (None, &Some(Opening::Refused(error))) => {
+                    things.forget_opening(key);
+                    error
+                }
+                (None, None) => self.stack.with_shard(|shard, _| shard.take_error(id)),
             },
             (IPPROTO_TCP, libc::TCP_INFO) => {
                 let now = self.stack.read_clock();

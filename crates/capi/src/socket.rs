@@ -185,7 +185,10 @@ impl Host {
         if self.view(id)?.state.is_none() && self.view(id)?.local.port() == 0 {
             self.bind(key, Host::anywhere(family))?;
         }
-        let id = self.look(key, |socket| socket.id)?;
+        let (id, opening) = self.look(key, |socket| (socket.id, socket.opening.is_some()))?;
+        if opening {
+            return Err(libc::EINVAL);
+        }
         // As on Linux, a negative one is the largest.
         let backlog = u32::try_from(backlog).unwrap_or(4096).min(4096);
         self.shard(|shard, _| shard.listen_bound(id, backlog, None))
@@ -247,15 +250,26 @@ impl Host {
             self.stack.read_clock();
             // Answers to this port may be another shard's by their tag, and that one would refuse them.
             let elsewhere = |shard: &mut Shard<HeapMemory>| shard.leads_elsewhere(id, remote);
-            let id = match self.stack.with_shard(|shard, _| elsewhere(shard)) {
-                false => id,
-                true => self.leave_port_open(key)?,
-            };
-            self.shard(|shard, now| shard.connect_bound(id, remote, now))?;
+            let elsewhere = self.stack.with_shard(|shard, _| elsewhere(shard));
+            let port_free = self.look(key, |socket| socket.port_free)?;
+            match elsewhere {
+                true if !port_free => self.open_elsewhere(key, id, remote)?,
+                _ => {
+                    let id = if elsewhere {
+                        self.leave_port_open(key, id)?
+                    } else {
+                        id
+                    };
+                    self.shard(|shard, now| shard.connect_bound(id, remote, now))?;
+                }
+            }
             self.look(key, |socket| socket.connecting = true)?;
         }
         let nonblocking = self.look(key, |socket| socket.nonblocking)?;
-        let done = self.waiting(key, Side::Write, false, |id| self.connected(id));
+        let done = self.waiting(key, Side::Write, false, |id| {
+            self.ensure_opened(key)?;
+            self.connected(id)
+        });
         match done {
             Err(libc::EAGAIN) if connecting => Err(libc::EALREADY),
             Err(libc::EAGAIN) if nonblocking => {
@@ -273,12 +287,8 @@ impl Host {
         }
     }
 
-    /// Gives up the port of a bound socket, if the program left it to the stack to choose: connect chooses one that leads back here.
-    fn leave_port_open(&self, key: u32) -> Outcome<SocketId> {
-        let (id, free) = self.look(key, |socket| (socket.id, socket.port_free))?;
-        if !free {
-            return Err(libc::EADDRNOTAVAIL);
-        }
+    /// Gives up the port of a bound socket, which the program left to the stack to choose: connect chooses one that leads back here.
+    fn leave_port_open(&self, key: u32, id: SocketId) -> Outcome<SocketId> {
         let local = SocketAddr::new(self.view(id)?.local.ip(), 0);
         let bound = self.shard(|shard, now| {
             let mut options = shard.options(id).ok_or(millrace::Error::NoSocket)?;
@@ -348,6 +358,7 @@ impl Host {
         let mut done = 0;
         loop {
             let sent = self.waiting(key, Side::Write, how.at_once, |id| {
+                self.ensure_opened(key)?;
                 // What it died of is for the next call to tell: this one has sent something.
                 if done > 0 {
                     let error = self.view(id)?.error;
@@ -481,6 +492,7 @@ impl Host {
             let room = &mut out[done..];
             let goes_on = how.goes_on || done > 0;
             let some = self.waiting(key, Side::Read, how.at_once, |id| {
+                self.ensure_opened(key)?;
                 if goes_on {
                     let view = self.view(id)?;
                     if view.error != 0 && view.received == view.consumed {
@@ -640,6 +652,9 @@ impl Host {
             libc::SHUT_RDWR => How::Both,
             _ => return Err(libc::EINVAL),
         };
+        if self.give_up_opening(key) {
+            return Ok(());
+        }
         self.stack.read_clock();
         self.shard(|shard, now| shard.shutdown(id, how, now))?;
         if !self.look(key, |socket| socket.nonblocking)? {
@@ -664,6 +679,7 @@ impl Host {
     /// `EBADF`.
     pub fn remove(&self, key: u32, abort: bool) -> Outcome<()> {
         let mut things = self.things.borrow_mut();
+        things.forget_opening(key);
         match things.remove(key).ok_or(libc::EBADF)? {
             Thing::Socket(socket) => {
                 things.forget_watchers(&socket.watchers);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use millrace_shard::{Error, Flow, SocketId};
 
+use crate::core::Core;
 use crate::stack::Stack;
 
 /// What one shard asks of another.
@@ -108,8 +109,29 @@ impl Pins {
     }
 }
 
+/// Begins to connect a bound socket.
+pub(crate) fn open(core: &mut Core, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
+    core.read_clock();
+    core.shard.connect_bound(id, remote, core.now)
+}
+
+/// As [`open`], after the shard that the answers come to has agreed to hand them over.
+pub(crate) async fn open_bound(
+    stack: &Stack,
+    id: SocketId,
+    remote: SocketAddr,
+) -> Result<(), Error> {
+    let Some(mut asking) = Asking::new(stack, id, remote) else {
+        return stack.with(|core| open(core, id, remote));
+    };
+    (&mut asking).await?;
+    stack.with(|core| open(core, id, remote))?;
+    asking.opened();
+    Ok(())
+}
+
 /// Ready when the shard that the flow is pinned at has agreed, or refused; the pin goes with this unless the connection was opened.
-pub(crate) struct Asking {
+struct Asking {
     stack: Stack,
     flow: Flow,
     answer: Shared,
@@ -118,7 +140,7 @@ pub(crate) struct Asking {
 
 impl Asking {
     /// Asks for the connection from the bound socket `id` to `remote`; none if its answers come here by themselves.
-    pub(crate) fn new(stack: &Stack, id: SocketId, remote: SocketAddr) -> Option<Asking> {
+    fn new(stack: &Stack, id: SocketId, remote: SocketAddr) -> Option<Asking> {
         stack.with(|core| {
             let (owner, flow) = match core.shard.leads_elsewhere(id, remote) {
                 true => core.shard.must_pin(id, remote)?,
@@ -145,7 +167,7 @@ impl Asking {
     }
 
     /// The connection is there: the pin ends with it.
-    pub(crate) fn opened(mut self) {
+    fn opened(mut self) {
         self.opened = true;
     }
 }

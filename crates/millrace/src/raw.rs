@@ -1,11 +1,14 @@
 //! The shard itself, for bindings that make sockets of their own kind.
 
 use std::io;
+use std::net::SocketAddr;
+use std::task::Waker;
 use std::time::Duration;
 
-use millrace_shard::{HeapMemory, Shard, SocketId};
+use millrace_shard::{Error, HeapMemory, Shard, SocketId};
 use millrace_tcp::Instant;
 
+use crate::pins::open_bound;
 use crate::stack::Stack;
 
 impl Stack {
@@ -22,6 +25,46 @@ impl Stack {
     #[inline]
     pub fn with_shard<T>(&self, body: impl FnOnce(&mut Shard<HeapMemory>, Instant) -> T) -> T {
         self.with(|core| body(&mut core.shard, core.now))
+    }
+
+    /// Begins to connect a bound socket, whichever shard of the engine the answers come to: another one has to agree to hand them over first, and nothing is sent before.
+    /// Dropped while it waits for that, it leaves the socket bound.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let local = "127.0.0.1:1234".parse()?;
+    /// let id = stack.with_shard(|shard, _| shard.bind(millrace::Owner(0), local, Default::default()))?;
+    /// stack.block_on(stack.connect_bound(id, "127.0.0.1:80".parse()?))?;
+    /// assert_eq!(listener.accept()?.1, local);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `connect`. [`Error::AddressNotAvailable`] if the other shard has a connection with these ends, or is no more; [`Error::NoMemory`] if it hands over as many
+    /// flows as it may have sockets.
+    pub fn connect_bound(
+        &self,
+        id: SocketId,
+        remote: SocketAddr,
+    ) -> impl Future<Output = Result<(), Error>> + 'static + use<> {
+        let stack = self.clone();
+        async move { open_bound(&stack, id, remote).await }
+    }
+
+    /// What ends [`Stack::wait`] and [`Stack::wait_for_news`] from any thread: for futures that are polled by hand.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// let waker = stack.waker();
+    /// let thread = std::thread::spawn(move || waker.wake());
+    /// // However long it would be.
+    /// stack.wait_for_news(None)?;
+    /// # thread.join().expect("no panic");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn waker(&self) -> Waker {
+        Waker::from(self.remote())
     }
 
     /// Reads the clock, unless it is the caller's: for requests that may come long after the last poll.

@@ -616,6 +616,11 @@ impl Stack {
         core.shard.for_each_socket(core.now, visit);
     }
 
+    /// What other threads reach it by.
+    pub(crate) fn remote(&self) -> Arc<Remote> {
+        self.inner.tasks.remote.clone()
+    }
+
     /// Something short with the stack's parts.
     #[inline]
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut Core) -> T) -> T {

@@ -11,7 +11,7 @@ use millrace_shard::{Error, How, SocketId, ViewFlags};
 
 use crate::core::{Core, Side};
 use crate::listener::TcpOptions;
-use crate::pins::Asking;
+use crate::pins::{open, open_bound};
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
 
@@ -126,7 +126,7 @@ impl TcpStream {
             if stack.with(|core| core.shard.leads_elsewhere(id, address)) {
                 return Err(system(Error::AddressNotAvailable));
             }
-            stream.open(address)?;
+            stack.with(|core| open(core, id, address)).map_err(system)?;
             return Ok(stream);
         }
         stack.with(|core| {
@@ -189,15 +189,8 @@ impl TcpStream {
             TcpStream::begin_from(stack, Some(local), address, options)?
         } else {
             let stream = TcpStream::bound(stack, local, &options)?;
-            let asking = Asking::new(stack, stream.socket.id, address);
-            match asking {
-                Some(mut asking) => {
-                    (&mut asking).await.map_err(system)?;
-                    stream.open(address)?;
-                    asking.opened();
-                }
-                None => stream.open(address)?,
-            }
+            let opened = open_bound(stack, stream.socket.id, address).await;
+            opened.map_err(system)?;
             stream
         };
         stream.connected_async().await?;
@@ -212,16 +205,6 @@ impl TcpStream {
         })?;
         Ok(TcpStream {
             socket: Socket::new(stack, id),
-        })
-    }
-
-    /// Begins to connect it.
-    fn open(&self, address: SocketAddr) -> io::Result<()> {
-        self.socket.stack.with(|core| {
-            core.read_clock();
-            core.shard
-                .connect_bound(self.socket.id, address, core.now)
-                .map_err(system)
         })
     }
 

@@ -66,6 +66,17 @@ impl Remote {
     }
 }
 
+/// Ends the stack's wait, and no more.
+impl Wake for Remote {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
 struct TaskWaker {
     key: Key,
     executor: u64,

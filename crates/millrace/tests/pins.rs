@@ -1,68 +1,17 @@
 //! Connections from ports that the program chose, of a host with two shards: the answers come to the queue of either.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 
-use millrace::{
-    Builder, Capabilities, ChecksumState, Instant, JoinHandle, Link, Mac, Offload, Port,
-    PortCounters, RxMeta, Stack, TcpListener, TcpOptions, TcpStream,
-};
+use millrace::{Builder, Instant, JoinHandle, Link, Stack, TcpListener, TcpOptions, TcpStream};
+
+use queue::{Frames, port};
+
+mod queue;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-
-type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
-
-/// A queue of a device: what comes to it, and where what is sent goes.
-struct Queue {
-    from: Frames,
-    to: Frames,
-    last: u8,
-    queues: u16,
-}
-
-impl Port for Queue {
-    fn receive(&mut self, into: &mut [u8]) -> io::Result<Option<RxMeta>> {
-        Ok(self.from.lock().unwrap().pop_front().map(|frame| {
-            into[..frame.len()].copy_from_slice(&frame);
-            RxMeta {
-                len: frame.len(),
-                checksum: ChecksumState::Unchecked,
-                segment_size: 0,
-            }
-        }))
-    }
-
-    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], _: Offload) -> io::Result<bool> {
-        let frame = [head, payload[0], payload[1]].concat();
-        self.to.lock().unwrap().push_back(frame);
-        Ok(true)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            mac: Mac([2, 0, 0, 0, 0, self.last]),
-            mtu: 1500,
-            tx_checksum: false,
-            tx_segmentation_max: 0,
-            rx_aggregated: false,
-            trusted_checksum: false,
-            queues: self.queues,
-        }
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
 
 /// A host with two shards, the one that it talks to, and the device's choice of a queue, which is bad: all comes to one.
 struct World {
@@ -77,15 +26,6 @@ impl World {
     fn new(wrong: usize) -> World {
         let there = Frames::default();
         let queues: Vec<Frames> = (0..2).map(|_| Frames::default()).collect();
-        let port = |from: &Frames, to: &Frames, last, queues| {
-            let (from, to) = (from.clone(), to.clone());
-            Box::new(Queue {
-                from,
-                to,
-                last,
-                queues,
-            })
-        };
         let parts = Builder::new()
             .link(Link::custom(vec![
                 port(&queues[0], &there, 1, 2),

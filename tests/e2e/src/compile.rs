@@ -49,8 +49,13 @@ pub fn lwip(name: &str) -> Result<PathBuf> {
 
 /// Compiles `crates/capi/examples/NAME.c` with the C library that lies beside the `millrace` binary. The path of the program.
 pub fn embedded(name: &str) -> Result<String> {
+    with_library("examples", name)
+}
+
+/// Compiles `crates/capi/DIRECTORY/NAME.c` likewise.
+pub fn with_library(directory: &str, name: &str) -> Result<String> {
     let home = checkout().join("crates/capi");
-    let source = home.join("examples").join(name).with_extension("c");
+    let source = home.join(directory).join(name).with_extension("c");
     let library = millrace().with_file_name("libmillrace_capi.a");
     let directory = std::env::current_exe()?.with_file_name("programs");
     fs::create_dir_all(&directory)?;

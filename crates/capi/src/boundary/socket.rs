@@ -140,8 +140,9 @@ pub unsafe extern "C" fn mr_accept4(
     })
 }
 
-/// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards EADDRNOTAVAIL for a port that the program bound, when answers to it would come to another
-/// shard: leave the port to the stack.
+/// As connect. AF_UNSPEC takes the peer from a socket for datagrams. On several shards answers to a port that the program bound may come to another shard: that one hands
+/// them over, which takes a call of its thread before anything is sent; meanwhile the socket is connecting. EADDRNOTAVAIL if the other shard has a connection with these ends, or was ended,
+/// ENOBUFS if it hands over as many as it may have sockets; of a connection that was in progress, by SO_ERROR.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mr_connect(fd: c_int, addr: *const sockaddr, addrlen: socklen_t) -> c_int {
     call(|| {
