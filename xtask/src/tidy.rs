@@ -80,6 +80,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
         manifest::check(file, &mut problems);
         docs::check_links(file, &files, |path| root.join(path).exists(), &mut problems);
     }
+    examples::check_below(&files, &mut problems);
     manifest::check_workspace(&files, &mut problems);
     layers::check(&files, &mut problems);
     crate::compliance::check(&files, &mut problems);

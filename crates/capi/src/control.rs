@@ -196,7 +196,7 @@ impl Host {
         let own = match record.to {
             IpAddr::V4(to) => self
                 .stack
-                .with_shard(|shard, _| own(&shard.config().addresses, to)),
+                .with_sockets(|sockets| own(sockets.addresses(), to)),
             IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
         };
         riders.tell(bits, family, record, own);

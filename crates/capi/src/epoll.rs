@@ -136,7 +136,7 @@ impl Host {
                 Some(Opening::Asked(_)) => Poll::empty(),
                 Some(Opening::Refused(_)) => opening::refused(),
                 None => {
-                    let view = self.stack.with_shard(|shard, _| shard.view(socket.id));
+                    let view = self.stack.with_sockets(|sockets| sockets.view(socket.id));
                     view.map_or(Poll::empty(), |view| view.poll())
                 }
             },
@@ -155,7 +155,7 @@ impl Host {
         let Some(key) = things.key_of(id) else {
             return;
         };
-        let Some(view) = self.stack.with_shard(|shard, _| shard.view(id)) else {
+        let Some(view) = self.stack.with_sockets(|sockets| sockets.view(id)) else {
             return;
         };
         let now = self.stack.now();

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::ffi::c_int;
 use std::time::Duration;
 
-use millrace::{Instant, Owner, Poll, SocketId, Stack};
+use millrace::{Instant, Poll, SocketId, Stack};
 
 use crate::epoll::Set;
 use crate::mtcp::periodic::Periodic;
@@ -17,9 +17,6 @@ use crate::opening::Opening;
 use crate::outcome::Outcome;
 use crate::packets::Packets;
 use crate::pipe::End;
-
-/// All that is in one stack has one owner.
-pub const OWNER: Owner = Owner(0);
 
 /// A stack and what a program holds of it.
 pub struct Host {

@@ -25,12 +25,12 @@ impl Host {
     pub fn peek(&self, key: u32) -> Outcome<[Piece; 2]> {
         let id = self.stream(key)?;
         let mut pieces = [(std::ptr::null_mut(), 0); 2];
-        let shown = self.stack.with_shard(|shard, now| {
+        let shown = self.stack.with_sockets(|sockets| {
             let show = |bytes: [&[u8]; 2]| {
                 pieces = bytes.map(|piece| (piece.as_ptr().cast_mut(), piece.len()));
                 0
             };
-            shard.recv_with(id, show, now)
+            sockets.recv_with(id, show)
         });
         shown.map_err(millrace::Error::errno)?;
         Ok(pieces)
@@ -46,7 +46,7 @@ impl Host {
         let upto = view.consumed.checked_add(len as u64).ok_or(libc::EINVAL)?;
         let consumed = self
             .stack
-            .with_shard(|shard, now| shard.consumed(id, upto, now));
+            .with_sockets(|sockets| sockets.consumed(id, upto));
         consumed.map_err(millrace::Error::errno)
     }
 
@@ -59,8 +59,8 @@ impl Host {
             return Err(libc::EINVAL);
         }
         let id = self.stream(key)?;
-        let shown = self.stack.with_shard(|shard, _| {
-            let pieces = shard.reserve(id, len)?;
+        let shown = self.stack.with_sockets(|sockets| {
+            let pieces = sockets.reserve(id, len)?;
             Ok(pieces.map(|piece| (piece.as_mut_ptr(), piece.len())))
         });
         let pieces = shown.map_err(|error: millrace::Error| {
@@ -84,10 +84,7 @@ impl Host {
             Some(lent) if lent.key == key && len <= lent.room => {}
             _ => return Err(libc::EINVAL),
         }
-        // They are where it would have them written.
-        let sent = self
-            .stack
-            .with_shard(|shard, _| shard.send_into(id, len, true, |_| len));
+        let sent = self.stack.with_sockets(|sockets| sockets.commit(id, len));
         sent.map_err(millrace::Error::errno)
     }
 }

@@ -313,25 +313,21 @@ impl Host {
                 if datagrams =>
             {
                 let group = group(level, &value)?;
-                let joined = self
-                    .stack
-                    .with_shard(|shard, now| shard.join(id, group, now));
+                let joined = self.stack.with_sockets(|sockets| sockets.join(id, group));
                 return joined.map_err(millrace::Error::errno);
             }
             (IPPROTO_IP, libc::IP_DROP_MEMBERSHIP) | (IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP)
                 if datagrams =>
             {
                 let group = group(level, &value)?;
-                let left = self
-                    .stack
-                    .with_shard(|shard, now| shard.leave(id, group, now));
+                let left = self.stack.with_sockets(|sockets| sockets.leave(id, group));
                 return left.map_err(millrace::Error::errno);
             }
             _ => parse(find(level, name)?, &value)?,
         };
         let set = self
             .stack
-            .with_shard(|shard, now| shard.set_option(id, option, now));
+            .with_sockets(|sockets| sockets.set_option(id, option));
         set.map_err(millrace::Error::errno)
     }
 
@@ -375,13 +371,11 @@ impl Host {
                     things.forget_opening(key);
                     error
                 }
-                (None, None) => self.stack.with_shard(|shard, _| shard.take_error(id)),
+                (None, None) => self.stack.with_sockets(|sockets| sockets.take_error(id)),
             },
             (IPPROTO_TCP, libc::TCP_INFO) => {
-                let now = self.stack.read_clock();
-                let info = self
-                    .stack
-                    .with_shard(|shard, _| shard.linux_tcp_info(id, now));
+                self.stack.read_clock();
+                let info = self.stack.with_sockets(|sockets| sockets.tcp_info(id));
                 *out = info.map_err(millrace::Error::errno)?;
                 return Ok(VALUE_MAX);
             }
@@ -391,7 +385,7 @@ impl Host {
             }
             _ => {
                 let name = find(level, name)?;
-                let option = self.stack.with_shard(|shard, _| shard.option(id, name));
+                let option = self.stack.with_sockets(|sockets| sockets.option(id, name));
                 return format(option.map_err(millrace::Error::errno)?, out);
             }
         };

@@ -3,11 +3,9 @@
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace::{
-    HeapMemory, How, Instant, Opt, Options, Poll, Record, SendTo, Shard, SocketId, View, ViewFlags,
-};
+use millrace::{How, Opt, Options, Poll, Record, SendTo, SocketId, Sockets, View, ViewFlags};
 
-use crate::host::{Host, OWNER, Socket, Thing};
+use crate::host::{Host, Socket, Thing};
 use crate::outcome::Outcome;
 use crate::packets::PACKET_MAX;
 
@@ -61,16 +59,16 @@ fn number(error: millrace::Error) -> c_int {
 }
 
 impl Host {
-    fn shard<T>(
+    fn sockets<T>(
         &self,
-        body: impl FnOnce(&mut Shard<HeapMemory>, Instant) -> Result<T, millrace::Error>,
+        body: impl FnOnce(&mut Sockets<'_>) -> Result<T, millrace::Error>,
     ) -> Outcome<T> {
-        self.stack.with_shard(body).map_err(number)
+        self.stack.with_sockets(body).map_err(number)
     }
 
     pub fn view(&self, id: SocketId) -> Outcome<View> {
         self.stack
-            .with_shard(|shard, _| shard.view(id))
+            .with_sockets(|sockets| sockets.view(id))
             .ok_or(libc::EBADF)
     }
 
@@ -125,9 +123,9 @@ impl Host {
         };
         self.ensure_room(1)?;
         let options = Options::default();
-        let id = self.shard(|shard, _| match datagrams {
-            true => shard.datagram(OWNER, &options, u32::MAX),
-            false => shard.socket(OWNER, &options),
+        let id = self.sockets(|sockets| match datagrams {
+            true => sockets.datagrams(&options),
+            false => sockets.stream(&options),
         })?;
         let mut socket = Socket::new(id, family, datagrams, self.stack.now());
         socket.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
@@ -145,15 +143,16 @@ impl Host {
         if taken || view.local.port() != 0 {
             return Err(libc::EINVAL);
         }
-        let options = self.shard(|shard, _| shard.options(id).ok_or(millrace::Error::NoSocket))?;
+        let options =
+            self.sockets(|sockets| sockets.options(id).ok_or(millrace::Error::NoSocket))?;
         if datagrams {
-            self.shard(|shard, _| shard.bind_datagram(id, local, &options))?;
+            self.sockets(|sockets| sockets.bind_datagrams(id, local, &options))?;
             return self.look(key, |socket| socket.bound = true);
         }
-        let bound = self.shard(|shard, now| {
-            let bound = shard.bind_with(OWNER, local, &options)?;
+        let bound = self.sockets(|sockets| {
+            let bound = sockets.bind(local, &options)?;
             // It takes the place of the one that was never bound.
-            let _ = shard.close(id, now);
+            let _ = sockets.close(id);
             Ok(bound)
         })?;
         let mut things = self.things.borrow_mut();
@@ -191,7 +190,7 @@ impl Host {
         }
         // As on Linux, a negative one is the largest.
         let backlog = u32::try_from(backlog).unwrap_or(4096).min(4096);
-        self.shard(|shard, _| shard.listen_bound(id, backlog, None))
+        self.sockets(|sockets| sockets.listen(id, backlog))
     }
 
     /// Does `attempt` until it need not wait any longer, if the socket waits at all; what it asked for leaves at once then.
@@ -239,18 +238,19 @@ impl Host {
         })?;
         let Some(remote) = remote else {
             return match datagrams {
-                true => self.shard(|shard, _| shard.disconnect_datagram(id)),
+                true => self.sockets(|sockets| sockets.disconnect_datagrams(id)),
                 false => Err(libc::EAFNOSUPPORT),
             };
         };
         if datagrams {
-            return self.shard(|shard, _| shard.connect_datagram(id, remote));
+            return self.sockets(|sockets| sockets.connect_datagrams(id, remote));
         }
         if !connecting {
             self.stack.read_clock();
             // Answers to this port may be another shard's by their tag, and that one would refuse them.
-            let elsewhere = |shard: &mut Shard<HeapMemory>| shard.leads_elsewhere(id, remote);
-            let elsewhere = self.stack.with_shard(|shard, _| elsewhere(shard));
+            let elsewhere = self
+                .stack
+                .with_sockets(|sockets| sockets.leads_elsewhere(id, remote));
             let port_free = self.look(key, |socket| socket.port_free)?;
             match elsewhere {
                 true if !port_free => self.open_elsewhere(key, id, remote)?,
@@ -260,7 +260,7 @@ impl Host {
                     } else {
                         id
                     };
-                    self.shard(|shard, now| shard.connect_bound(id, remote, now))?;
+                    self.sockets(|sockets| sockets.connect(id, remote))?;
                 }
             }
             self.look(key, |socket| socket.connecting = true)?;
@@ -290,13 +290,13 @@ impl Host {
     /// Gives up the port of a bound socket, which the program left to the stack to choose: connect chooses one that leads back here.
     fn leave_port_open(&self, key: u32, id: SocketId) -> Outcome<SocketId> {
         let local = SocketAddr::new(self.view(id)?.local.ip(), 0);
-        let bound = self.shard(|shard, now| {
-            let mut options = shard.options(id).ok_or(millrace::Error::NoSocket)?;
+        let bound = self.sockets(|sockets| {
+            let mut options = sockets.options(id).ok_or(millrace::Error::NoSocket)?;
             let said = std::mem::replace(&mut options.address_only, true);
-            let bound = shard.bind_with(OWNER, local, &options)?;
+            let bound = sockets.bind(local, &options)?;
             // It is for this bind alone.
-            shard.set_option(bound, Opt::AddressOnly(said), now)?;
-            let _ = shard.close(id, now);
+            sockets.set_option(bound, Opt::AddressOnly(said))?;
+            let _ = sockets.close(id);
             Ok(bound)
         })?;
         let mut things = self.things.borrow_mut();
@@ -309,7 +309,7 @@ impl Host {
     fn connected(&self, id: SocketId) -> Outcome<()> {
         let view = self.view(id)?;
         if view.error != 0 {
-            return Err(self.stack.with_shard(|shard, _| shard.take_error(id)));
+            return Err(self.stack.with_sockets(|sockets| sockets.take_error(id)));
         }
         if view.flags.contains(ViewFlags::CONNECTED) {
             return Ok(());
@@ -331,7 +331,7 @@ impl Host {
         }
         self.ensure_room(1)?;
         let id = self.waiting(key, Side::Read, false, |id| {
-            self.shard(|shard, _| shard.accept(id))
+            self.sockets(|sockets| sockets.accept(id))
         })?;
         let mut socket = Socket::new(id, family, false, self.stack.now());
         socket.nonblocking = nonblocking;
@@ -396,10 +396,10 @@ impl Host {
         push: bool,
     ) -> Outcome<usize> {
         if let [piece] = pieces {
-            return self.shard(|shard, _| shard.send(id, &piece[skip..], push));
+            return self.sockets(|sockets| sockets.send(id, &piece[skip..], push));
         }
         let mut bytes = Cursor::new(pieces, skip);
-        self.shard(|shard, _| shard.send_with(id, len, push, |out| bytes.fill(out)))
+        self.sockets(|sockets| sockets.send_with(id, len, push, |out| bytes.fill(out)))
     }
 
     /// Sends a datagram made of the pieces, to an address or to the peer.
@@ -440,9 +440,9 @@ impl Host {
         }
         if view.local.port() == 0 {
             let options =
-                self.shard(|shard, _| shard.options(id).ok_or(millrace::Error::NoSocket))?;
+                self.sockets(|sockets| sockets.options(id).ok_or(millrace::Error::NoSocket))?;
             let local = Host::anywhere(family);
-            self.shard(|shard, _| shard.bind_datagram(id, local, &options))?;
+            self.sockets(|sockets| sockets.bind_datagrams(id, local, &options))?;
         }
         let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let what = SendTo {
@@ -451,7 +451,7 @@ impl Host {
         };
         let sent = self.waiting(key, Side::Write, how.at_once, |id| {
             let fill = |out: &mut [u8]| Cursor::new(pieces, 0).fill(out);
-            self.shard(|shard, now| shard.send_to(id, &what, len, fill, now))
+            self.sockets(|sockets| sockets.send_to(id, &what, len, fill))
         });
         if sent == Err(libc::EAGAIN) {
             self.starve(key);
@@ -474,7 +474,7 @@ impl Host {
         }
         if self.look(key, |socket| socket.datagrams)? {
             let record = self.waiting(key, Side::Read, how.at_once, |id| {
-                self.shard(|shard, _| shard.recv_from(id, out, how.peek))
+                self.sockets(|sockets| sockets.recv_from(id, out, how.peek))
             })?;
             let full = record.payload_len as usize;
             let len = if how.full_len {
@@ -499,9 +499,9 @@ impl Host {
                         return Err(view.error);
                     }
                 }
-                self.shard(|shard, now| match how.peek {
-                    true => shard.peek(id, room),
-                    false => shard.recv(id, room, now),
+                self.sockets(|sockets| match how.peek {
+                    true => sockets.peek(id, room),
+                    false => sockets.recv(id, room),
                 })
             });
             match some {
@@ -630,7 +630,7 @@ impl Host {
         let bytes = match request {
             libc::FIONREAD if datagrams && view.error != 0 => 0,
             libc::FIONREAD if datagrams => {
-                let first = self.shard(|shard, _| shard.recv_from(id, &mut [], true));
+                let first = self.sockets(|sockets| sockets.recv_from(id, &mut [], true));
                 first.map_or(0, |record| record.payload_len.into())
             }
             libc::FIONREAD => view.received - view.consumed,
@@ -656,7 +656,7 @@ impl Host {
             return Ok(());
         }
         self.stack.read_clock();
-        self.shard(|shard, now| shard.shutdown(id, how, now))?;
+        self.sockets(|sockets| sockets.shutdown(id, how))?;
         if !self.look(key, |socket| socket.nonblocking)? {
             self.flush();
         }
@@ -686,9 +686,9 @@ impl Host {
                 drop(things);
                 self.stack.read_clock();
                 if socket.dead.is_none() {
-                    self.shard(|shard, now| match abort {
-                        true => shard.abort(socket.id, now),
-                        false => shard.close(socket.id, now),
+                    self.sockets(|sockets| match abort {
+                        true => sockets.abort(socket.id),
+                        false => sockets.close(socket.id),
                     })?;
                 }
                 if !socket.nonblocking {
@@ -712,12 +712,12 @@ impl Host {
         }) else {
             return;
         };
-        let options = self.stack.with_shard(|shard, _| shard.options(id));
+        let options = self.stack.with_sockets(|sockets| sockets.options(id));
         let seconds = options.and_then(|options| options.linger).unwrap_or(0);
         if seconds == 0 || self.view(id).is_ok_and(|view| view.state.is_none()) {
             return;
         }
-        let _ = self.shard(|shard, now| shard.shutdown(id, How::Write, now));
+        let _ = self.sockets(|sockets| sockets.shutdown(id, How::Write));
         let until = self.until(u64::from(seconds) * 1_000_000);
         while self
             .view(id)

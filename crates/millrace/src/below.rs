@@ -209,61 +209,25 @@ pub use millrace_shard::SocketState;
 #[doc(inline)]
 pub use millrace_shard::Egress;
 
-/// What [`crate::Stack::with_shard`] lends.
+/// The name of a socket of [`crate::Stack::with_sockets`]'s.
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// let id = stack.with_shard(|shard, _| {
-///     shard.bind(millrace::Owner(0), ([127, 0, 0, 1], 80).into(), Default::default())
-/// })?;
-/// stack.with_shard(|shard, now| shard.close(id, now))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[doc(inline)]
-pub use millrace_shard::Shard;
-
-/// The memory of the shard that [`crate::Stack::with_shard`] lends.
-///
-/// ```
-/// use millrace::{HeapMemory, Shard, SocketId};
-///
-/// /// Whether there is something to read or to accept.
-/// fn has_news(shard: &Shard<HeapMemory>, id: SocketId) -> bool {
-///     shard.view(id).is_some_and(|view| view.poll().contains(millrace::Poll::IN))
-/// }
-/// ```
-#[doc(inline)]
-pub use millrace_shard::HeapMemory;
-
-/// The name of a socket of [`crate::Stack::with_shard`]'s.
-///
-/// ```
-/// # let stack = millrace::Builder::new().build()?;
-/// let make = || stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Default::default()));
+/// let make = || stack.with_sockets(|sockets| sockets.stream(&Default::default()));
 /// assert_ne!(make()?, make()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
 pub use millrace_shard::SocketId;
 
-/// Of the sockets that a binding makes by [`crate::Stack::with_shard`], all have one owner: the stack's.
+/// What the calls of [`crate::Sockets`] return; sockets return [`std::io::Error`] with the same number.
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// let id = stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Default::default()))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[doc(inline)]
-pub use millrace_shard::Owner;
-
-/// What the calls of a [`Shard`] return; sockets return [`std::io::Error`] with the same number.
-///
-/// ```
-/// # let stack = millrace::Builder::new().build()?;
-/// let outcome = stack.with_shard(|shard, now| {
-///     let id = shard.socket(millrace::Owner(0), &Default::default())?;
-///     shard.close(id, now)?;
-///     shard.accept(id)
+/// let outcome = stack.with_sockets(|sockets| {
+///     let id = sockets.stream(&Default::default())?;
+///     sockets.close(id)?;
+///     sockets.accept(id)
 /// });
 /// assert_eq!(outcome.map_err(|error| error.errno()), Err(9));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -271,13 +235,13 @@ pub use millrace_shard::Owner;
 #[doc(inline)]
 pub use millrace_shard::Error;
 
-/// Which direction is shut by [`Shard::shutdown`].
+/// Which direction is shut by [`crate::Sockets::shutdown`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// let outcome = stack.with_shard(|shard, now| {
-///     let id = shard.socket(millrace::Owner(0), &Default::default())?;
-///     shard.shutdown(id, millrace::How::Write, now)
+/// let outcome = stack.with_sockets(|sockets| {
+///     let id = sockets.stream(&Default::default())?;
+///     sockets.shutdown(id, millrace::How::Write)
 /// });
 /// assert_eq!(outcome, Err(millrace::Error::NotConnected));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -285,12 +249,12 @@ pub use millrace_shard::Error;
 #[doc(inline)]
 pub use millrace_shard::How;
 
-/// What can be known of a socket of [`crate::Stack::with_shard`]'s: [`Shard::view`].
+/// What can be known of a socket of [`crate::Stack::with_sockets`]'s: [`crate::Sockets::view`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// let id = stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Default::default()))?;
-/// let view = stack.with_shard(|shard, _| shard.view(id)).expect("it is there");
+/// let id = stack.with_sockets(|sockets| sockets.stream(&Default::default()))?;
+/// let view = stack.with_sockets(|sockets| sockets.view(id)).expect("it is there");
 /// assert_eq!((view.received, view.local.port()), (0, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -300,11 +264,27 @@ pub use millrace_shard::View;
 /// Facts of a socket: [`View::flags`].
 ///
 /// ```
-/// # let stack = millrace::Builder::new().build()?;
-/// let id = stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Default::default()))?;
-/// let view = stack.with_shard(|shard, _| shard.view(id)).expect("it is there");
-/// assert!(!view.flags.contains(millrace::ViewFlags::CONNECTED));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// use millrace::ViewFlags;
+///
+/// /// What a person would say of a socket.
+/// fn describe(flags: ViewFlags) -> String {
+///     let words = [
+///         (ViewFlags::LISTENING, "listens"),
+///         (ViewFlags::DATAGRAM, "for datagrams"),
+///         (ViewFlags::CONNECTING, "connecting"),
+///         (ViewFlags::CONNECTED, "was connected"),
+///         (ViewFlags::WRITABLE, "has room"),
+///         (ViewFlags::END_OF_STREAM, "nothing more comes"),
+///         (ViewFlags::WRITE_SHUT, "nothing more can be sent"),
+///         (ViewFlags::HUNG_UP, "over"),
+///         (ViewFlags::ERROR, "has an error"),
+///         (ViewFlags::REPORTS, "has a report of an error"),
+///     ];
+///     let said = words.iter().filter(|(flag, _)| flags.contains(*flag));
+///     said.map(|(_, word)| *word).collect::<Vec<_>>().join(", ")
+/// }
+///
+/// assert_eq!(describe(ViewFlags::CONNECTED | ViewFlags::WRITABLE), "was connected, has room");
 /// ```
 #[doc(inline)]
 pub use millrace_shard::ViewFlags;
@@ -312,36 +292,24 @@ pub use millrace_shard::ViewFlags;
 /// Readiness, by Linux's numbers: [`View::poll`].
 ///
 /// ```
-/// # let stack = millrace::Builder::new().build()?;
-/// let id = stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Default::default()))?;
-/// let view = stack.with_shard(|shard, _| shard.view(id)).expect("it is there");
-/// // As Linux has it for a socket that was never connected.
-/// assert!(view.poll().contains(millrace::Poll::HUP));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// use millrace::Poll;
+/// let all = Poll::IN | Poll::OUT | Poll::ERR | Poll::HUP | Poll::RDHUP;
+/// // As `epoll_wait` has them.
+/// assert_eq!(all.bits(), 0x215d);
+/// // What is new of one readiness beside another.
+/// assert_eq!(all.difference(Poll::OUT | Poll::HUP), Poll::IN | Poll::ERR | Poll::RDHUP);
+/// assert!(all.contains(Poll::OUT) && !Poll::empty().intersects(all));
 /// ```
 #[doc(inline)]
 pub use millrace_shard::Poll;
 
-/// How long Linux's `struct tcp_info` is, which [`Shard::linux_tcp_info`] fills.
+/// How long Linux's `struct tcp_info` is, which [`crate::Sockets::tcp_info`] fills.
 ///
 /// ```
 /// assert_eq!(millrace::TCP_INFO_LEN, 104);
 /// ```
 #[doc(inline)]
 pub use millrace_shard::TCP_INFO_LEN;
-
-/// Congestion control: the stack's algorithms, and how to bring one of your own.
-///
-/// ```
-/// use millrace::congestion::Window;
-///
-/// let mut window = Window { cwnd: 10_000, ssthresh: 12_000 };
-/// // Up to the threshold; the rest is the algorithm's own matter.
-/// assert_eq!(window.slow_start(3_000), 1_000);
-/// assert!(!window.in_slow_start());
-/// ```
-#[doc(inline)]
-pub use millrace_tcp::congestion;
 
 /// A congestion control: [`crate::Builder::congestion`], [`crate::TcpOptions::congestion`], [`crate::TcpStream::set_congestion`].
 ///
@@ -438,13 +406,57 @@ pub use millrace_tcp::Instant;
 #[doc(inline)]
 pub use millrace_tcp::Duration;
 
-/// What a [`crate::Link`] is made of; a program may bring its own: see [`crate::Link::custom`].
+/// What a [`crate::Link`] is made of; a program may bring its own: [`crate::Link::custom`].
 ///
 /// ```
-/// /// What went through some ports.
-/// fn received(ports: &[Box<dyn millrace::Port + Send>]) -> u64 {
-///     ports.iter().map(|port| port.counters().rx_frames).sum()
+/// use millrace::{Capabilities, Mac, Offload, Port, PortCounters, RxMeta};
+/// use std::{io, os::fd::BorrowedFd};
+///
+/// /// A plug whose ends are connected: what is sent comes back, a frame at a time.
+/// #[derive(Default)]
+/// struct Plug {
+///     frame: Vec<u8>,
+///     counters: PortCounters,
 /// }
+///
+/// impl Port for Plug {
+///     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+///         let frame = std::mem::take(&mut self.frame);
+///         buffer[..frame.len()].copy_from_slice(&frame);
+///         let meta = RxMeta { len: frame.len(), checksum: Default::default(), segment_size: 0 };
+///         Ok(Some(meta).filter(|meta| meta.len > 0))
+///     }
+///     fn send(&mut self, head: &[u8], payload: [&[u8]; 2], _: Offload) -> io::Result<bool> {
+///         if !self.frame.is_empty() {
+///             self.counters.tx_refused += 1;
+///             return Ok(false);
+///         }
+///         self.frame = [head, payload[0], payload[1]].concat();
+///         self.counters.tx_frames += 1;
+///         Ok(true)
+///     }
+///     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+///         // Polling is the only way.
+///         None
+///     }
+///     fn capabilities(&self) -> Capabilities {
+///         # let mac = Mac([2, 0, 0, 0, 0, 7]);
+///         Capabilities { mac, mtu: 1500, ..wire() }
+///     }
+///     fn counters(&self) -> PortCounters {
+///         self.counters
+///     }
+/// }
+/// # fn wire() -> Capabilities {
+/// #     Capabilities { mac: Mac([0; 6]), mtu: 0, tx_checksum: false, tx_segmentation_max: 0, rx_aggregated: false, trusted_checksum: false, queues: 1 }
+/// # }
+///
+/// let mut plug = Plug::default();
+/// assert!(plug.send(&[0; 60], [&[], &[]], Offload::None)?);
+/// // It collects none, its frames may be segments of one another, and the kernel counts nothing at it.
+/// assert!(plug.flush()? && plug.gives_segments() && plug.gauges().is_empty());
+/// assert_eq!(plug.receive(&mut [0; 2048])?.map(|meta| meta.len), Some(60));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
 pub use millrace_port::Port;
@@ -464,14 +476,6 @@ pub use millrace_port::RxMeta;
 /// ```
 #[doc(inline)]
 pub use millrace_port::Counters as PortCounters;
-
-/// Links by AF_XDP: [`crate::Link::xdp`].
-///
-/// ```
-/// assert_eq!("copy".parse(), Ok(millrace::xdp::Mode::Copy));
-/// ```
-#[doc(inline)]
-pub use millrace_port::xdp;
 
 /// A link-layer address.
 ///
@@ -544,14 +548,13 @@ pub use millrace_wire::offload::Offload;
 #[doc(inline)]
 pub use millrace_shard::Device;
 
-/// What is known of a datagram that has come to a socket of [`crate::Stack::with_shard`]'s.
+/// What is known of a datagram that has come to a socket of [`crate::Stack::with_sockets`]'s.
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// # let owner = millrace::Owner(0);
-/// let outcome = stack.with_shard(|shard, _| {
-///     let id = shard.datagram(owner, &Default::default(), u32::MAX)?;
-///     shard.recv_from(id, &mut [0; 512], false).map(|record: millrace::Record| record.from)
+/// let outcome = stack.with_sockets(|sockets| {
+///     let id = sockets.datagrams(&Default::default())?;
+///     sockets.recv_from(id, &mut [0; 512], false).map(|record: millrace::Record| record.from)
 /// });
 /// assert_eq!(outcome, Err(millrace::Error::WouldBlock));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,30 +1,30 @@
-//! The shard itself, for bindings that make sockets of their own kind.
+//! What a binding needs that has sockets of its own kind, and a loop of its own.
 
 use std::io;
 use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::Duration;
 
-use millrace_shard::{Error, HeapMemory, Shard, SocketId};
+use millrace_shard::{Error, SocketId};
 use millrace_tcp::Instant;
 
 use crate::pins::open_bound;
+use crate::sockets::Sockets;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Lends the shard, at the time of the last [`Stack::poll`] or [`Stack::read_clock`]. Sockets made there are closed there; what they say leaves with the next poll.
-    /// `body` must leave the stack alone.
+    /// Lends the sockets by their numbers, at the time of the last [`Stack::poll`] or [`Stack::read_clock`]. Those made there are closed there; what they say leaves with the
+    /// next poll. `body` must leave the stack alone.
     ///
     /// ```
-    /// use millrace::Options;
     /// let stack = millrace::Builder::new().build()?;
-    /// let id = stack.with_shard(|shard, _| shard.socket(millrace::Owner(0), &Options::default()));
-    /// assert!(id.is_ok());
-    /// # Ok::<(), millrace::BuildError>(())
+    /// let id = stack.with_sockets(|sockets| sockets.stream(&Default::default()))?;
+    /// stack.with_sockets(|sockets| sockets.close(id))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn with_shard<T>(&self, body: impl FnOnce(&mut Shard<HeapMemory>, Instant) -> T) -> T {
-        self.with(|core| body(&mut core.shard, core.now))
+    pub fn with_sockets<T>(&self, body: impl FnOnce(&mut Sockets<'_>) -> T) -> T {
+        self.with(|core| body(&mut Sockets::of(core)))
     }
 
     /// Begins to connect a bound socket, whichever shard of the engine the answers come to: another one has to agree to hand them over first, and nothing is sent before.
@@ -34,7 +34,7 @@ impl Stack {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let local = "127.0.0.1:1234".parse()?;
-    /// let id = stack.with_shard(|shard, _| shard.bind(millrace::Owner(0), local, Default::default()))?;
+    /// let id = stack.with_sockets(|sockets| sockets.bind(local, &Default::default()))?;
     /// stack.block_on(stack.connect_bound(id, "127.0.0.1:80".parse()?))?;
     /// assert_eq!(listener.accept()?.1, local);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -142,7 +142,7 @@ impl Stack {
     /// stack.keep_changed(true);
     /// stack.poll();
     /// stack.take_changed(|id| {
-    ///     let readiness = stack.with_shard(|shard, _| shard.view(id).map(|view| view.flags));
+    ///     let readiness = stack.with_sockets(|sockets| sockets.view(id).map(|view| view.flags));
     ///     println!("{id:?}: {readiness:?}");
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())

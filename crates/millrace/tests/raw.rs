@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use millrace::{
-    Builder, Capabilities, ChecksumState, Egress, Frame, Instant, Link, Offload, Options, Owner,
-    Stack, ViewFlags,
+    Builder, Capabilities, ChecksumState, Egress, Frame, Instant, Link, Offload, Options, Stack,
+    ViewFlags,
 };
 
 /// Takes packets out of their frames.
@@ -63,25 +63,27 @@ fn packets_without_frames_carry_a_connection() {
     two.keep_changed(true);
     let at: SocketAddr = (Ipv4Addr::new(10, 0, 0, 2), 80).into();
     let options = Options::default();
-    let listener = two.with_shard(|shard, _| {
-        let id = shard.bind_with(Owner(0), at, &options).expect("free");
-        shard.listen_bound(id, 1, None).expect("bound");
+    let listener = two.with_sockets(|sockets| {
+        let id = sockets.bind(at, &options).expect("free");
+        sockets.listen(id, 1).expect("bound");
         id
     });
-    let client = one.with_shard(|shard, now| {
-        let id = shard.socket(Owner(0), &options).expect("room");
-        shard.connect_bound(id, at, now).expect("a way");
+    let client = one.with_sockets(|sockets| {
+        let id = sockets.stream(&options).expect("room");
+        sockets.connect(id, at).expect("a way");
         id
     });
     one.set_now(Instant::from_micros(1000));
     two.set_now(Instant::from_micros(1000));
     while carry(&one, &two) + carry(&two, &one) > 0 {}
-    let view = one.with_shard(|shard, _| shard.view(client)).expect("open");
+    let view = one
+        .with_sockets(|sockets| sockets.view(client))
+        .expect("open");
     assert!(view.flags.contains(ViewFlags::CONNECTED));
     let mut changed = Vec::new();
     two.take_changed(|id| changed.push(id));
     assert!(changed.contains(&listener), "{changed:?}");
-    let accepted = two.with_shard(|shard, _| shard.accept(listener));
+    let accepted = two.with_sockets(|sockets| sockets.accept(listener));
     assert!(accepted.is_ok());
     two.take_changed(|id| assert_ne!(id, listener, "it was told before"));
 }

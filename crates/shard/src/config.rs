@@ -167,6 +167,12 @@ pub struct Limits {
 
 impl Limits {
     /// The part of one of so many shards, of limits that are meant for all of them. What every shard needs in full it has in full.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// let limits = millrace::Limits { sockets: 1000, ..Default::default() };
+    /// assert_eq!(limits.shared_by(4).sockets, 250);
+    /// ```
     #[must_use]
     pub fn shared_by(&self, shards: u16) -> Limits {
         let part = |of: u32| of.div_ceil(u32::from(shards));

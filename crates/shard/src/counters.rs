@@ -10,11 +10,25 @@ macro_rules! counters {
 
         impl Counters {
             /// Name and value of every counter, in the order of the definition.
+            ///
+            /// ```
+            /// # use millrace_shard as millrace;
+            /// let counters = millrace::Counters { frames_in: 3, ..Default::default() };
+            /// assert!(counters.iter().any(|count| count == ("frames_in", 3)));
+            /// ```
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
 
             /// Adds `other` to this: the sum over shards.
+            ///
+            /// ```
+            /// # use millrace_shard as millrace;
+            /// let shards = [1, 2].map(|frames_in| millrace::Counters { frames_in, ..Default::default() });
+            /// let mut all = millrace::Counters::default();
+            /// shards.iter().for_each(|counters| all.add(counters));
+            /// assert_eq!(all.frames_in, 3);
+            /// ```
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)+
             }

@@ -113,6 +113,12 @@ pub enum Error {
 
 impl Error {
     /// The errno that Linux gives.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// // `EADDRINUSE`.
+    /// assert_eq!(millrace::Error::AddressInUse.errno(), 98);
+    /// ```
     pub fn errno(self) -> i32 {
         match self {
             Error::NoSocket => errno::EBADF,

@@ -104,6 +104,16 @@ impl Config {
 
 impl Config {
     /// Whether connections can have this congestion control.
+    ///
+    /// ```
+    /// # mod millrace {
+    /// #     pub use millrace_tcp::{Algorithm, Config as TcpConfig};
+    /// # }
+    /// let config = millrace::TcpConfig::default();
+    /// assert!(config.has(millrace::Algorithm::Bbr));
+    /// // One that nobody has added.
+    /// assert!(!config.has(millrace::Algorithm::Custom(0)));
+    /// ```
     pub fn has(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::Custom(at) => usize::from(at) < self.custom.len(),
@@ -112,6 +122,14 @@ impl Config {
     }
 
     /// The congestion control of this name, the program's own among them.
+    ///
+    /// ```
+    /// # mod millrace {
+    /// #     pub use millrace_tcp::{Algorithm, Config as TcpConfig};
+    /// # }
+    /// let config = millrace::TcpConfig::default();
+    /// assert_eq!(config.named("bbr"), Some(millrace::Algorithm::Bbr));
+    /// ```
     pub fn named(&self, name: &str) -> Option<Algorithm> {
         let own = self.custom.iter().position(|own| own.name() == name);
         let own = own.and_then(|at| u8::try_from(at).ok());

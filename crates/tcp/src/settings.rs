@@ -85,6 +85,11 @@ pub struct Keepalive {
 
 impl Keepalive {
     /// Linux's, and RFC 9293's two hours.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Keepalive::UNSET.probes, 9);
+    /// ```
     pub const UNSET: Keepalive = Keepalive {
         idle_s: 7_200,
         interval_s: 75,
@@ -116,6 +121,12 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All that the stack has itself, the default one first.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// let names = millrace::Algorithm::ALL.map(|algorithm| algorithm.name());
+    /// assert_eq!(names, ["cubic", "reno", "bbr", "dctcp"]);
+    /// ```
     pub const ALL: [Algorithm; 4] = [
         Algorithm::Cubic,
         Algorithm::NewReno,
@@ -124,6 +135,12 @@ impl Algorithm {
     ];
 
     /// The name that Linux gives it; of a program's own, that it is one.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Algorithm::NewReno.name(), "reno");
+    /// assert_eq!("reno".parse(), Ok(millrace::Algorithm::NewReno));
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Cubic => "cubic",

@@ -27,11 +27,23 @@ pub enum State {
 
 impl State {
     /// Whether the peer may still send payload that we deliver.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert!(millrace::State::FinWait2.can_receive());
+    /// assert!(!millrace::State::CloseWait.can_receive());
+    /// ```
     pub fn can_receive(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
     /// Whether queued payload, or a FIN, may be sent or sent again.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert!(millrace::State::CloseWait.can_send());
+    /// assert!(!millrace::State::FinWait2.can_send());
+    /// ```
     pub fn can_send(self) -> bool {
         matches!(
             self,
@@ -44,6 +56,12 @@ impl State {
     }
 
     /// Whether the handshake is complete and the connection not yet over.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert!(!millrace::State::SynReceived.is_synchronized());
+    /// assert!(millrace::State::Established.is_synchronized());
+    /// ```
     pub fn is_synchronized(self) -> bool {
         !matches!(
             self,

@@ -8,34 +8,71 @@ pub struct Instant(u64);
 
 impl Instant {
     /// Later than any time that is ever reached: a timer that is not running.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// // No deadline is later.
+    /// assert!(millrace::Instant::from_micros(u64::MAX - 1) < millrace::Instant::NEVER);
+    /// ```
     pub const NEVER: Instant = Instant(u64::MAX);
 
     /// The point `micros` microseconds after the origin.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// let later = millrace::Instant::from_micros(700) + millrace::Duration::from_micros(300);
+    /// assert_eq!(later, millrace::Instant::from_millis(1));
+    /// ```
     pub const fn from_micros(micros: u64) -> Instant {
         Instant(micros)
     }
 
     /// The point `millis` milliseconds after the origin.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Instant::from_millis(2).as_micros(), 2_000);
+    /// ```
     pub const fn from_millis(millis: u64) -> Instant {
         Instant(millis.saturating_mul(1_000))
     }
 
     /// Microseconds since the origin.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Instant::from_millis(1_500).as_micros(), 1_500_000);
+    /// ```
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
     /// Milliseconds since the origin, rounded down.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Instant::from_millis(1_500).as_millis(), 1_500);
+    /// ```
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000
     }
 
     /// Seconds since the origin, rounded down.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Instant::from_millis(1_500).as_secs(), 1);
+    /// ```
     pub const fn as_secs(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// `Some(self)`, or `None` for [`Instant::NEVER`].
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Instant::NEVER.reached_ever(), None);
+    /// ```
     pub const fn reached_ever(self) -> Option<Instant> {
         if self.0 == u64::MAX { None } else { Some(self) }
     }
@@ -98,39 +135,84 @@ pub struct Duration(u64);
 
 impl Duration {
     /// No time at all.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// let now = millrace::Instant::from_millis(1);
+    /// // What lies ahead is no time ago.
+    /// assert_eq!(now - millrace::Instant::from_millis(2), millrace::Duration::ZERO);
+    /// ```
     pub const ZERO: Duration = Duration(0);
 
     /// A span of `micros` microseconds.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_micros(1_000), millrace::Duration::from_millis(1));
+    /// ```
     pub const fn from_micros(micros: u64) -> Duration {
         Duration(micros)
     }
 
     /// A span of `millis` milliseconds.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_millis(1_000), millrace::Duration::from_secs(1));
+    /// ```
     pub const fn from_millis(millis: u64) -> Duration {
         Duration(millis.saturating_mul(1_000))
     }
 
     /// A span of `secs` seconds.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_secs(2).as_millis(), 2_000);
+    /// ```
     pub const fn from_secs(secs: u64) -> Duration {
         Duration(secs.saturating_mul(1_000_000))
     }
 
     /// Whole microseconds.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_millis(1_500).as_micros(), 1_500_000);
+    /// ```
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
     /// Whole milliseconds, rounded down.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_millis(1_500).as_millis(), 1_500);
+    /// ```
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000
     }
 
     /// Whole seconds, rounded down.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// assert_eq!(millrace::Duration::from_millis(1_500).as_secs(), 1);
+    /// ```
     pub const fn as_secs(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// The span doubled `times` times, at most `limit`: exponential back-off.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// use millrace::Duration;
+    /// let (first, most) = (Duration::from_millis(200), Duration::from_secs(120));
+    /// assert_eq!(first.backed_off(2, most), Duration::from_millis(800));
+    /// assert_eq!(first.backed_off(20, most), most);
+    /// ```
     pub fn backed_off(self, times: u32, limit: Duration) -> Duration {
         let factor = 1u64 << times.min(40);
         Duration(self.0.saturating_mul(factor)).min(limit)

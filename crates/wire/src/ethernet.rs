@@ -12,26 +12,54 @@ pub struct Mac(pub [u8; 6]);
 
 impl Mac {
     /// All stations.
+    ///
+    /// ```
+    /// # use millrace_wire::ethernet as millrace;
+    /// assert!(millrace::Mac::BROADCAST.is_multicast());
+    /// ```
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
     /// The stations that listen to an IPv6 multicast group (RFC 2464 7).
+    ///
+    /// ```
+    /// # use millrace_wire::ethernet as millrace;
+    /// let mac = millrace::Mac::of_group("ff02::fb".parse().expect("a group"));
+    /// assert_eq!(mac.to_string(), "33:33:00:00:00:fb");
+    /// ```
     pub fn of_group(group: Ipv6Addr) -> Mac {
         let [.., a, b, c, d] = group.octets();
         Mac([0x33, 0x33, a, b, c, d])
     }
 
     /// Where packets to an IPv4 group go (RFC 1112 6.4).
+    ///
+    /// ```
+    /// # use millrace_wire::ethernet as millrace;
+    /// let mac = millrace::Mac::of_group_v4([224, 0, 0, 251].into());
+    /// assert_eq!(mac.to_string(), "01:00:5e:00:00:fb");
+    /// ```
     pub fn of_group_v4(group: Ipv4Addr) -> Mac {
         let [_, b, c, d] = group.octets();
         Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
     }
 
     /// Whether this addresses a group of stations; broadcast is one.
+    ///
+    /// ```
+    /// # use millrace_wire::ethernet as millrace;
+    /// assert!(millrace::Mac([0x33, 0x33, 0, 0, 0, 1]).is_multicast());
+    /// ```
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
     /// Whether this may be the address of a single station: not a group, not all zero.
+    ///
+    /// ```
+    /// # use millrace_wire::ethernet as millrace;
+    /// assert!(millrace::Mac([2, 0, 0, 0, 0, 1]).is_unicast());
+    /// assert!(!millrace::Mac([0; 6]).is_unicast());
+    /// ```
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self.0 != [0; 6]
     }

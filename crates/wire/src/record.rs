@@ -39,6 +39,21 @@ pub fn stored_len(payload_len: usize) -> u64 {
 
 impl Record {
     /// As bytes.
+    ///
+    /// ```
+    /// # use millrace_wire::record as millrace;
+    /// # let record = millrace::Record {
+    /// #     payload_len: 6,
+    /// #     from: ([10, 0, 0, 9], 1234).into(),
+    /// #     to: [10, 0, 0, 2].into(),
+    /// #     to_port: 53,
+    /// #     hops: 64,
+    /// #     class: 0,
+    /// #     segment_size: 0,
+    /// #     dropped: 0,
+    /// # };
+    /// assert_eq!(record.emit().len(), 48);
+    /// ```
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         out[..4].copy_from_slice(&self.payload_len.to_ne_bytes());
@@ -53,6 +68,21 @@ impl Record {
     }
 
     /// Back from bytes, which may be anything.
+    ///
+    /// ```
+    /// # use millrace_wire::record as millrace;
+    /// # let record = millrace::Record {
+    /// #     payload_len: 6,
+    /// #     from: ([10, 0, 0, 9], 1234).into(),
+    /// #     to: [10, 0, 0, 2].into(),
+    /// #     to_port: 53,
+    /// #     hops: 64,
+    /// #     class: 0,
+    /// #     segment_size: 0,
+    /// #     dropped: 0,
+    /// # };
+    /// assert_eq!(millrace::Record::parse(&record.emit()), record);
+    /// ```
     pub fn parse(bytes: &[u8; LEN]) -> Record {
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let word = |at: usize| {

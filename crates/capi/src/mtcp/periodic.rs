@@ -87,7 +87,7 @@ impl Host {
             socket.dead = Some(libc::ETIMEDOUT);
             let id = socket.id;
             // It is there: it has just been looked at.
-            let _ = self.stack.with_shard(|shard, now| shard.abort(id, now));
+            let _ = self.stack.with_sockets(|sockets| sockets.abort(id));
             things.tell(key, Poll::ERR | Poll::HUP | Poll::IN | Poll::OUT);
         }
     }

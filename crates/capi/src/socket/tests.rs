@@ -1,4 +1,4 @@
-use millrace::{Builder, Link, Stack, TcpListener};
+use millrace::{Builder, Instant, Link, Stack, TcpListener};
 
 use super::*;
 use crate::epoll::{Control, Set};
@@ -93,7 +93,7 @@ impl World {
             let id = self.hosts[0].look(key, |socket| socket.id).expect("open");
             let elsewhere = self.hosts[0]
                 .stack
-                .with_shard(|shard, _| shard.leads_elsewhere(id, (REMOTE, 80).into()));
+                .with_sockets(|sockets| sockets.leads_elsewhere(id, (REMOTE, 80).into()));
             elsewhere.then_some(key)
         });
         found.expect("one in two")

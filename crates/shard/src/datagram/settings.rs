@@ -60,6 +60,13 @@ pub enum Discovery {
 
 impl Discovery {
     /// From Linux's number.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// // `IP_PMTUDISC_DO`.
+    /// assert_eq!(millrace::Discovery::from_number(2), Some(millrace::Discovery::Always));
+    /// assert_eq!(millrace::Discovery::from_number(6), None);
+    /// ```
     pub fn from_number(number: u8) -> Option<Discovery> {
         use Discovery::*;
         [Never, Want, Always, Probe, Link, Omit]

@@ -98,6 +98,11 @@ pub enum Device {
 
 impl Device {
     /// The device that has an address of ours.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// assert_eq!(millrace::Device::of([127, 0, 0, 1].into()), millrace::Device::Loopback);
+    /// ```
     pub fn of(address: IpAddr) -> Device {
         if address.is_loopback() {
             Device::Loopback
@@ -217,6 +222,11 @@ pub struct Options {
 
 impl Options {
     /// No option was set.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// assert_eq!(millrace::Options::UNSET, millrace::Options::default());
+    /// ```
     pub const UNSET: Options = Options {
         tcp: Settings::UNSET,
         keepalive: Keepalive::UNSET,

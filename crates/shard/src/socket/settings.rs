@@ -243,6 +243,14 @@ const DEFAULT_MSS: u16 = 536;
 impl Options {
     /// Sets one option, with buffers of at most these sizes.
     ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// let mut options = millrace::Options::default();
+    /// options.set(millrace::Opt::KeepIdle(60), 1 << 20, 1 << 20)?;
+    /// assert_eq!(options.keepalive.idle_s, 60);
+    /// # Ok::<(), millrace::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] for a value out of range.
     pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {

@@ -114,6 +114,17 @@ impl View {
     }
 
     /// The poll bits that Linux's `tcp_poll` gives for a socket in this state.
+    ///
+    /// ```
+    /// # use millrace_shard::{self as millrace, Config, HeapMemory, Shard};
+    /// # let config = Config::new([127, 0, 0, 1].into(), 8, Default::default(), [7; 32]);
+    /// # let mut shard = Shard::new(config, HeapMemory::new(1 << 20), millrace_tcp::Instant::from_micros(0));
+    /// # let owner = millrace_shard::Owner(0);
+    /// # let id = shard.socket(owner, &Default::default()).expect("room");
+    /// let view = shard.view(id).expect("it is there");
+    /// // As Linux has it for a socket that was never connected.
+    /// assert_eq!(view.poll(), millrace::Poll::OUT | millrace::Poll::HUP);
+    /// ```
     pub fn poll(&self) -> Poll {
         let mut bits = Poll::empty();
         let has = |flag| self.flags.contains(flag);

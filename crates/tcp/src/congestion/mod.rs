@@ -74,6 +74,12 @@ pub struct Window {
 
 impl Window {
     /// Whether the window is below the threshold (RFC 5681 3.1).
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// let window = millrace::congestion::Window { cwnd: 14_600, ssthresh: u32::MAX };
+    /// assert!(window.in_slow_start());
+    /// ```
     pub fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
@@ -82,6 +88,14 @@ impl Window {
     /// RFC 3465 has it, so that many small acknowledgements are worth no more than a large one). RFC 3465's bound of two segments per
     /// acknowledgement is not kept: receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and the
     /// bound would leave them in slow start for dozens of round trips.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// let mut window = millrace::congestion::Window { cwnd: 10_000, ssthresh: 12_000 };
+    /// // Up to the threshold; the rest is the algorithm's own matter.
+    /// assert_eq!(window.slow_start(3_000), 1_000);
+    /// assert_eq!(window.cwnd, 12_000);
+    /// ```
     pub fn slow_start(&mut self, acked: u32) -> u32 {
         let room = self.ssthresh.saturating_sub(self.cwnd);
         let taken = acked.min(room);
@@ -131,11 +145,41 @@ pub struct Custom {
 
 impl Custom {
     /// Names an algorithm.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
+    /// # #[derive(Debug)]
+    /// # struct Constant;
+    /// # impl Controller for Constant {
+    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
+    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
+    /// #         window.cwnd
+    /// #     }
+    /// #     fn on_timeout(&mut self) {}
+    /// # }
+    /// let custom = Custom::new("constant", || Box::new(Constant));
+    /// ```
     pub const fn new(name: &'static str, make: fn() -> Box<dyn Controller>) -> Custom {
         Custom { name, make }
     }
 
     /// Its name.
+    ///
+    /// ```
+    /// # use millrace_tcp as millrace;
+    /// # use millrace::congestion::{Acked, Controller, Custom, Window};
+    /// # #[derive(Debug)]
+    /// # struct Constant;
+    /// # impl Controller for Constant {
+    /// #     fn on_ack(&mut self, _: &mut Window, _: &Acked, _: millrace::Instant) {}
+    /// #     fn reduced(&mut self, window: &Window, _: u32, _: u32, _: millrace::Instant) -> u32 {
+    /// #         window.cwnd
+    /// #     }
+    /// #     fn on_timeout(&mut self) {}
+    /// # }
+    /// assert_eq!(Custom::new("constant", || Box::new(Constant)).name(), "constant");
+    /// ```
     pub const fn name(&self) -> &'static str {
         self.name
     }
