@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Kernel, processor, cores and load in one line.
+/// Kernel, processor, cores, memory and load in one line.
 pub fn describe() -> String {
     let kernel = read("/proc/sys/kernel/osrelease");
     let cpuinfo = read("/proc/cpuinfo");
@@ -18,10 +18,14 @@ pub fn describe() -> String {
         .lines()
         .filter(|line| line.starts_with("processor"))
         .count();
+    let memory = read("/proc/meminfo");
+    let kilobytes = memory.split_whitespace().nth(1);
+    let memory: f64 = kilobytes.and_then(|word| word.parse().ok()).unwrap_or(0.0);
     format!(
-        "kernel {kernel}, {cores} cores of {} at {} MHz, load average {}",
+        "kernel {kernel}, {cores} cores of {} at {} MHz, {:.0} GB of memory, load average {}",
         field("model name"),
         field("cpu MHz"),
+        memory / 1e6,
         load()
     )
 }

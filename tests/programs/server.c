@@ -1,14 +1,14 @@
 /*
  * A single-threaded epoll server as one writes it for the kernel: non-blocking sockets, level triggering, no library.
  *
- *   server MODE ADDRESS PORT
+ *   server MODE ADDRESS PORT [MICROSECONDS]
  *
  *   short   reads 64 bytes, answers 64 bytes, closes
  *   echo    answers what it reads, until the client closes
  *   sink    reads and forgets
  *   source  writes until the client closes
  *
- * Prints "ready" when it listens. Ends on SIGTERM.
+ * Prints "ready" when it listens. Ends on SIGTERM. With MICROSECONDS the kernel asks the device for so long before it lets the server sleep (Linux 6.9).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -16,10 +16,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -29,6 +31,14 @@ enum mode { SHORT, ECHO, SINK, SOURCE };
 #define MESSAGE 64
 #define BULK (256 * 1024)
 #define EVENTS 512
+
+/* struct epoll_params and EPIOCSPARAMS of <linux/eventpoll.h>, which Debian 12 does not have. */
+struct polling {
+    uint32_t microseconds;
+    uint16_t budget;
+    uint8_t prefer, unused;
+};
+#define SET_POLLING _IOW(0x8A, 0x01, struct polling)
 
 static char buffer[BULK];
 static enum mode mode;
@@ -96,8 +106,8 @@ static int serve(int fd, unsigned events)
 int main(int argc, char **argv)
 {
     static const char *names[] = { "short", "echo", "sink", "source" };
-    if (argc != 4) {
-        fprintf(stderr, "usage: server short|echo|sink|source ADDRESS PORT\n");
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: server short|echo|sink|source ADDRESS PORT [MICROSECONDS]\n");
         return 2;
     }
     for (mode = SHORT; mode <= SOURCE && strcmp(argv[1], names[mode]); mode++)
@@ -131,6 +141,11 @@ int main(int argc, char **argv)
     struct epoll_event event = { .events = EPOLLIN, .data.fd = listener };
     if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) < 0)
         fail("epoll");
+    if (argc == 5) {
+        struct polling polling = { .microseconds = atoi(argv[4]), .budget = 8 };
+        if (ioctl(set, SET_POLLING, &polling) < 0)
+            fail("EPIOCSPARAMS");
+    }
     puts("ready");
     fflush(stdout);
 

@@ -28,6 +28,9 @@ pub struct Report {
     pub commit: String,
     /// Kernel, processor and cores.
     pub machine: String,
+    /// How everything was started and set up, in sentences that may have `commands` in them.
+    #[serde(default)]
+    pub setup: Vec<String>,
     /// What speaks against the figures: other work on the machine.
     pub warning: Option<String>,
     /// How often each subject was measured, in turns.
@@ -268,6 +271,7 @@ impl Report {
             date: said_by("date", &["-u", "+%Y-%m-%d-%H%M"])?,
             commit: commit(),
             machine: crate::machine::describe(),
+            setup: Vec::new(),
             warning: crate::machine::warning(),
             rounds,
             seconds,
@@ -399,6 +403,7 @@ mod tests {
             date: "2026-01-02-0304".into(),
             commit: "abc".into(),
             machine: "a machine".into(),
+            setup: vec!["started by `server <address>`".into()],
             warning: None,
             rounds: 2,
             seconds: 1.0,
@@ -426,11 +431,16 @@ mod tests {
         let page = page::html(&report()).unwrap();
         assert!(page.contains("it &lt;crashed&gt;"), "{page}");
         assert!(page.contains("<svg"));
+        assert!(
+            page.contains("<li>started by <code>server &lt;address&gt;</code></li>"),
+            "{page}"
+        );
         assert!(page.contains("<td>2 times</td><td>3 times</td>"), "{page}");
         let page = page::markdown(&report(), "plots").unwrap();
         assert!(page.contains("failed: it <crashed>"), "{page}");
         assert!(page.contains("not measured: nothing counts it"), "{page}");
         assert!(page.contains("- bulk: no time"), "{page}");
+        assert!(page.contains("- started by `server <address>`"), "{page}");
         assert!(
             page.contains(
                 "| [name](#name) | us | 1.50 | at most 0.7 of kernel's | 0.75 | missed |"

@@ -13,6 +13,7 @@ const GOALS: &str = "Goals";
 const BEHIND: &str = "Where others are ahead";
 const CURVES: &str = "Scaling with cores";
 const ORIGINALS: &str = "What the designs that this comes from said of themselves";
+const SETUP: &str = "How everything was set up";
 const LEFT_OUT: &str = "Not measured in this run";
 /// What is said where no reason is known.
 const UNKNOWN: &str = "not known yet";
@@ -55,6 +56,13 @@ pub(super) fn markdown(report: &Report, plots: &str) -> Result<String> {
     if !report.originals.is_empty() {
         writeln!(out, "## {ORIGINALS}\n")?;
         markdown_table(&mut out, &originals(report))?;
+    }
+    if !report.setup.is_empty() {
+        writeln!(out, "## {SETUP}\n")?;
+        for line in &report.setup {
+            writeln!(out, "- {line}")?;
+        }
+        writeln!(out)?;
     }
     if !report.left_out.is_empty() {
         writeln!(out, "## {LEFT_OUT}\n")?;
@@ -165,6 +173,13 @@ pub(super) fn html(report: &Report) -> Result<String> {
     if !report.originals.is_empty() {
         writeln!(out, "<h2>{ORIGINALS}</h2>")?;
         html_table(&mut out, &originals(report))?;
+    }
+    if !report.setup.is_empty() {
+        writeln!(out, "<h2>{SETUP}</h2>\n<ul>")?;
+        for line in &report.setup {
+            writeln!(out, "<li>{}</li>", with_code(line))?;
+        }
+        writeln!(out, "</ul>")?;
     }
     if !report.left_out.is_empty() {
         writeln!(out, "<h2>{LEFT_OUT}</h2>\n<ul>")?;
@@ -409,6 +424,16 @@ fn one_line(text: &str) -> String {
         Some((end, _)) => format!("{} ...", &line[..end]),
         None => line,
     }
+}
+
+/// Escaped, and what is between backticks as code.
+fn with_code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let each = parts.map(|(at, part)| match at % 2 {
+        0 => escaped(part),
+        _ => format!("<code>{}</code>", escaped(part)),
+    });
+    each.collect()
 }
 
 fn escaped(text: &str) -> String {

@@ -9,7 +9,7 @@ use millrace_e2e::{Stack, compile};
 
 use crate::jobs::Job;
 use crate::servers::{Server, Whose};
-use crate::wire::{Layout, Wire};
+use crate::wire::{self, Layout, Wire};
 use crate::{Arguments, PORT};
 
 /// What is done.
@@ -25,6 +25,8 @@ struct Work {
     goals: [f64; 2],
     /// Whether it is measured at offered loads, too.
     offered: bool,
+    /// Whether a kernel that polls is, which helps where the server would sleep often and not for long.
+    polling_helps: bool,
     /// Whether a quick run has time for one of those.
     is_quick: bool,
     /// Whether other stacks with an adapter are measured.
@@ -42,6 +44,7 @@ const WORKS: [Work; 3] = [
         connections: 256,
         goals: [2.0, 3.0],
         offered: true,
+        polling_helps: false,
         is_quick: false,
         has_peers: true,
         goal_beside_peers: Some(2.0),
@@ -54,6 +57,7 @@ const WORKS: [Work; 3] = [
         connections: 8192,
         goals: [2.0, 3.0],
         offered: false,
+        polling_helps: false,
         is_quick: false,
         has_peers: false,
         goal_beside_peers: None,
@@ -66,6 +70,7 @@ const WORKS: [Work; 3] = [
         connections: 256,
         goals: [1.5, 1.5],
         offered: true,
+        polling_helps: true,
         is_quick: true,
         has_peers: true,
         goal_beside_peers: None,
@@ -121,7 +126,8 @@ pub fn jobs<'a>(
         if !is_strict && loads.is_empty() {
             continue;
         }
-        let times = each + loads.len() * (stacks.len() + 1) * rounds;
+        let more = 1 + usize::from(work.polling_helps);
+        let times = each + loads.len() * (stacks.len() + more) * rounds;
         jobs.push(Job::new(strict, times, length, overhead, move || {
             let scenario = rates(work, Layout::Strict, stacks, &others, rounds, length);
             let rate_of = |stack: Stack| {
@@ -162,8 +168,13 @@ impl Work {
             stack,
             layout,
             |_, address| {
-                let words = [&program, self.server, address, &PORT.to_string()];
-                Ok(words.map(String::from).to_vec())
+                let mut words = [&program, self.server, address, &PORT.to_string()]
+                    .map(String::from)
+                    .to_vec();
+                if layout == Layout::Polling {
+                    words.push(wire::POLLED.to_owned());
+                }
+                Ok(words)
             },
             |_, server| Ok(server.stdout().contains("ready")),
         )?;
@@ -284,20 +295,27 @@ fn latency(
 ) -> Scenario {
     println!("{}: {}, open loop", work.at(percent), work.what);
     let part = f64::from(percent) / 100.0;
-    let mut offered: Vec<(Subject, Stack, Option<f64>)> = stacks
+    let strict = Layout::Strict;
+    let mut offered: Vec<(Subject, Stack, Layout, Option<f64>)> = stacks
         .iter()
-        .map(|stack| (Subject::named(name(*stack)), *stack, kernels))
+        .map(|stack| (Subject::named(name(*stack)), *stack, strict, kernels))
         .collect();
-    offered.push((Subject::named(OWN), Stack::Millrace, ours));
+    if work.polling_helps && stacks.contains(&Stack::Kernel) {
+        let polling = Subject::named(wire::POLLING);
+        offered.push((polling, Stack::Kernel, Layout::Polling, kernels));
+    }
+    if stacks.contains(&Stack::Millrace) {
+        offered.push((Subject::named(OWN), Stack::Millrace, strict, ours));
+    }
     for _ in 0..rounds {
-        for (subject, stack, capacity) in &mut offered {
+        for (subject, stack, layout, capacity) in &mut offered {
             attempt(
                 subject,
                 |outcome| outcome.latency_us[2],
                 || {
                     let capacity =
                         capacity.context("the rate that this is a part of is not known")?;
-                    work.run(*stack, Layout::Strict, Some(capacity * part), length)
+                    work.run(*stack, *layout, Some(capacity * part), length)
                 },
             );
         }
@@ -308,10 +326,15 @@ fn latency(
         name: work.at(percent),
         what: format!(
             "{}; strict layout; {} operations begin each second, {percent} % of the kernel's rate above; in the last row {}, of ours. Latency counts from when each was meant to begin, \
-             so that who has to wait for a turn is late.",
+             so that who has to wait for a turn is late.{}",
             work.what,
             offer(kernels),
             offer(ours),
+            if work.polling_helps {
+                wire::POLLING_EXPLAINED
+            } else {
+                ""
+            },
         ),
         unit: "us, 99 % of the operations".to_owned(),
         less_is_better: true,

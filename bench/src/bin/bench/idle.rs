@@ -156,7 +156,7 @@ fn stop(world: World, server: Process) -> Result<()> {
 
 fn ours(length: u64) -> Result<Seen> {
     let world = World::create(Stack::Millrace)?;
-    let server = start(&world, "echo")?;
+    let server = start(&world, "echo", &[])?;
     let engine = engine::pid(&world)?;
     let resident = memory(engine)?.total() / 1e6;
     let program = program_pid(&world)?;
@@ -179,7 +179,7 @@ fn ours(length: u64) -> Result<Seen> {
 
 fn kernels(length: u64) -> Result<Seen> {
     let world = World::create(Stack::Kernel)?;
-    let server = start(&world, "echo")?;
+    let server = start(&world, "echo", &[])?;
     let program = program_pid(&world)?;
     let few = connect(&world, FEW)?;
     let cpu = at_rest(program, length)?;

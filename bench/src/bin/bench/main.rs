@@ -149,7 +149,11 @@ fn bench(arguments: &Arguments) -> Result<()> {
     if is_tap && is_measured {
         all.extend(protocol::jobs(rounds, length / 6.0, arguments, &peers));
     }
-    explain(arguments, rounds, length);
+    report.setup = setup(arguments, length);
+    println!("\n{}", report.setup.join("\n"));
+    println!(
+        "\n{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
+    );
     all.extend(served::jobs(rounds, length, arguments, &servers));
     if is_tap {
         all.extend(driven::jobs(rounds, length, arguments, &servers));
@@ -213,35 +217,24 @@ fn servers(arguments: &Arguments) -> Vec<Server> {
     servers
 }
 
-/// How the servers below are started, so that anyone can do it by hand.
-fn explain(arguments: &Arguments, rounds: usize, length: f64) {
-    println!(
-        "\nserver: one thread, epoll, level-triggered, unmodified (tests/programs/server.c); client: one thread, on the kernel"
-    );
+/// How the servers are started and the links set up, so that anyone can do it by hand.
+fn setup(arguments: &Arguments, length: f64) -> Vec<String> {
     let (options, offloads) = match arguments.link {
         Link::Tap => ("--link tap:mr0 --host-addr 10.9.0.1/24", "with its"),
         Link::Xdp => ("--link xdp:veth0", "without"),
         Link::Macvtap => ("--link macvtap:veth0", "without"),
     };
-    println!(
-        "millrace: `millrace run {options} --addr 10.9.0.2/24 -- server MODE 10.9.0.2 {PORT}`"
-    );
-    println!(
-        "kernel: `server MODE 10.9.0.2 {PORT}` in a namespace, veth {offloads} offloads; client: `load KIND 10.9.0.2:{PORT} CONNECTIONS {length}`"
-    );
+    let mut lines = vec![
+        "server: one thread, epoll, level-triggered, unmodified (tests/programs/server.c); client: one thread, on the kernel".to_owned(),
+        format!("millrace: `millrace run {options} --addr 10.9.0.2/24 -- server MODE 10.9.0.2 {PORT}`"),
+        format!(
+            "kernel: `server MODE 10.9.0.2 {PORT}` in a namespace, veth {offloads} offloads; client: `load KIND 10.9.0.2:{PORT} CONNECTIONS {length}`"
+        ),
+    ];
     if arguments.link != Link::Tap {
-        println!(
-            "both: `ethtool -K veth0 tso off gso off gro off tx off rx off` at both ends, `taskset -c 0` for the server and its engine, `taskset -c 1` for the client"
-        );
+        lines.push("both: `ethtool -K veth0 tso off gso off gro off tx off rx off` at both ends, `taskset -c 0` for the server and its engine, `taskset -c 1` for the client".to_owned());
     }
-    println!(
-        "\non a wire, under `millrace load`, applications too\n{}",
-        wire::EXPLAINED
-    );
-    println!(
-        "others: what `bench/peers/README.md` says; over TAP their own device, on the wire by packet sockets"
-    );
-    println!(
-        "\n{rounds} rounds of {length} s after 0.5 s of warm-up, in turns; median (least .. greatest); cores as user/system/interrupt in %"
-    );
+    lines.extend(wire::EXPLAINED.map(String::from));
+    lines.push("other stacks, and ours embedded: as bench/peers/README.md says; over TAP their own device, on the wire packet sockets, of ours AF_XDP".to_owned());
+    lines
 }

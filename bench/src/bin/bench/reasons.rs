@@ -36,7 +36,7 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     (
         "pingpong-1",
-        "Four threads are woken one after the other for a message there and back, where the kernel wakes two, and a stack inside the server's own thread as well.",
+        "Four threads are woken one after the other for a message there and back, where the kernel wakes two, and a stack inside the server's own thread as well; a kernel that polls wakes the client alone, and its server's core is never idle.",
     ),
     (
         "pingpong",

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::driven::{attempt, name, print};
 use crate::jobs::Job;
 use crate::servers::{Server, Whose};
-use crate::{Arguments, PORT};
+use crate::{Arguments, PORT, wire};
 
 /// One thing to measure.
 struct Workload {
@@ -28,6 +28,8 @@ struct Workload {
     goals: &'static [Bound],
     /// Whether stacks with an adapter here are measured, too.
     has_peers: bool,
+    /// Whether a kernel whose server polls is.
+    polling_helps: bool,
     /// Whether a quick run has time for it.
     is_quick: bool,
 }
@@ -97,6 +99,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::CpuPerOperation,
         goals: &[Bound::Of("kernel", 0.65)],
         has_peers: true,
+        polling_helps: true,
         is_quick: true,
     },
     Workload {
@@ -107,6 +110,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::MedianLatency,
         goals: &[Bound::Of("kernel", 1.3)],
         has_peers: true,
+        polling_helps: true,
         is_quick: true,
     },
     Workload {
@@ -117,6 +121,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::CpuPerOperation,
         goals: &[Bound::Of("kernel", 1.0)],
         has_peers: true,
+        polling_helps: false,
         is_quick: false,
     },
     Workload {
@@ -127,6 +132,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::CpuPerOperation,
         goals: &[Bound::Of("kernel", 1.0)],
         has_peers: false,
+        polling_helps: false,
         is_quick: false,
     },
     Workload {
@@ -137,6 +143,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::Throughput,
         goals: BULK,
         has_peers: true,
+        polling_helps: false,
         is_quick: true,
     },
     Workload {
@@ -147,6 +154,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::Throughput,
         goals: BULK,
         has_peers: true,
+        polling_helps: false,
         is_quick: true,
     },
     Workload {
@@ -157,6 +165,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::Throughput,
         goals: &[],
         has_peers: false,
+        polling_helps: false,
         is_quick: false,
     },
     Workload {
@@ -167,6 +176,7 @@ const WORKLOADS: [Workload; 8] = [
         figure: Figure::Throughput,
         goals: &[],
         has_peers: false,
+        polling_helps: false,
         is_quick: false,
     },
 ];
@@ -218,12 +228,19 @@ pub fn jobs<'a>(
             .iter()
             .filter(|server| workload.has_peers || server.whose == Whose::Given)
             .collect();
-        let times = (arguments.stacks().len() + servers.len()) * rounds;
+        let polling = usize::from(polls(workload, arguments));
+        let times = (arguments.stacks().len() + polling + servers.len()) * rounds;
         Job::new(workload.name, times, length, 0.7, move || {
             Ok(vec![compare(workload, rounds, length, arguments, &servers)])
         })
     };
     wanted.map(job).collect()
+}
+
+/// Whether the kernel is measured once more, polling.
+fn polls(workload: &Workload, arguments: &Arguments) -> bool {
+    let has_kernel = arguments.stacks().contains(&Stack::Kernel);
+    workload.polling_helps && has_kernel && arguments.link == Link::Tap
 }
 
 /// Measures one workload on all stacks in turns, and prints what came of it.
@@ -244,6 +261,7 @@ fn compare(
         .map(|stack| Subject::named(name(*stack)))
         .chain(servers.iter().map(|server| Subject::named(server.stack())))
         .collect();
+    let mut polling = polls(workload, arguments).then(|| Subject::named(wire::POLLING));
     let value = |outcome: &Outcome| workload.figure.of(outcome);
     for _ in 0..rounds {
         let (ours, others) = subjects.split_at_mut(stacks.len());
@@ -252,10 +270,20 @@ fn compare(
                 measure(workload, *stack, arguments.link, length)
             });
         }
+        if let Some(subject) = &mut polling {
+            attempt(subject, value, || measure_polling(workload, length));
+        }
         for (server, subject) in servers.iter().zip(others) {
             attempt(subject, value, || other(workload, server, length));
         }
     }
+    let explained = match polling {
+        Some(subject) => {
+            subjects.insert(stacks.len(), subject);
+            wire::POLLING_EXPLAINED
+        }
+        None => "",
+    };
     let scenario = Scenario {
         group: format!(
             "A server under a client on the kernel's side, over {}",
@@ -263,7 +291,7 @@ fn compare(
         ),
         name: workload.name.to_owned(),
         what: format!(
-            "{} The epoll server of tests/programs/server.c, unmodified, mode {}; of other stacks, and of ours embedded, a server of their own that does the same. {}",
+            "{} The epoll server of tests/programs/server.c, unmodified, mode {}; of other stacks, and of ours embedded, a server of their own that does the same. {}{explained}",
             workload.what(),
             workload.server,
             workload.figure.explained()
@@ -292,7 +320,18 @@ fn measure(workload: &Workload, stack: Stack, link: Link, length: f64) -> Result
     if link != Link::Tap {
         world.turn_offloads_off()?;
     }
-    let server = start(&world, workload.server)?;
+    let server = start(&world, workload.server, &[])?;
+    let outcome = client(workload, &world, length)?;
+    server.stop(Signal::TERM, seconds(15))?;
+    world.finish()?;
+    Ok(outcome)
+}
+
+/// The same on a kernel whose server polls.
+fn measure_polling(workload: &Workload, length: f64) -> Result<Outcome> {
+    let world = World::create(Stack::Kernel)?;
+    wire::make_pollable(&world)?;
+    let server = start(&world, workload.server, &[wire::POLLED])?;
     let outcome = client(workload, &world, length)?;
     server.stop(Signal::TERM, seconds(15))?;
     world.finish()?;
@@ -331,14 +370,13 @@ fn client(workload: &Workload, world: &World, length: f64) -> Result<Outcome> {
     serde_json::from_slice(&ended.stdout).context("reading what the load says")
 }
 
-/// The server program, listening.
-pub fn start(world: &World, mode: &str) -> Result<Process> {
-    let plain = world.on_subject(&[
-        &compile::program("server")?,
-        mode,
-        &SUBJECT.to_string(),
-        &PORT.to_string(),
-    ]);
+/// The server program, listening; `more` are words for it beside mode, address and port.
+pub fn start(world: &World, mode: &str, more: &[&str]) -> Result<Process> {
+    let program = compile::program("server")?;
+    let (address, port) = (SUBJECT.to_string(), PORT.to_string());
+    let words = [&program, mode, &address, &port].into_iter();
+    let words: Vec<&str> = words.chain(more.iter().copied()).collect();
+    let plain = world.on_subject(&words);
     let mut server = world.start_on_subject(match world.link {
         Link::Tap => plain,
         Link::Xdp | Link::Macvtap => {

@@ -27,14 +27,28 @@ const SERVER: &str = "0";
 /// The client's.
 const CLIENT: &str = "1";
 
+/// The kernel, as one would have it for a server that is to answer soon.
+pub const POLLING: &str = "polling kernel";
+/// How long its server asks the device before it sleeps, in microseconds.
+pub const POLLED: &str = "50";
+
+/// What reports say of it.
+pub const POLLING_EXPLAINED: &str = " The kernel that polls has the segments joined at the server's device, so that there is one to ask, and its server asks for 50 us before it sleeps; where there is no such \
+                                     row it makes no difference (docs/measurements.md).";
+
 /// How a person would make it.
-pub const EXPLAINED: &str = "\
-both ends: `ethtool -K veth0 tso off gso off gro off tx off rx off`; `taskset -c 0` for the server and its engine, `taskset -c 1` for the client
-millrace: `millrace run --link xdp:veth0,address=shared -- SERVER`; embedded: `embedded_server wire MODE veth0 ADDRESS PORT`; kernel: `SERVER`
-client: `millrace load KIND ADDRESS:PORT --link xdp:veth0 --addr 10.9.0.10/24 --sources 50`
-natural: what is received is worked on where veth does that, on the sender's core
-strict: what the server receives is worked on on its core; kernel: `echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus`; millrace, embedded or not: `echo 1 >/sys/class/net/veth0/threaded`, and of
-the thread napi/veth0-* `taskset -pc 0` and `chrt -f -p 1`, so that it interrupts the server as RPS does";
+pub const EXPLAINED: [&str; 7] = [
+    "on a wire, under `millrace load`, applications too; both ends: `ethtool -K veth0 tso off gso off gro off tx off rx off`; `taskset -c 0` for the server and its engine, `taskset -c 1` for the client",
+    "millrace: `millrace run --link xdp:veth0,address=shared -- SERVER`; embedded: `embedded_server wire MODE veth0 ADDRESS PORT`; kernel: `SERVER`",
+    "client: `millrace load KIND ADDRESS:PORT --link xdp:veth0 --addr 10.9.0.10/24 --sources 50`",
+    "natural: what is received is worked on where veth does that, on the sender's core",
+    "strict: what the server receives is worked on on its core; kernel: `echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus` (RPS); millrace, embedded or not: `echo 1 >/sys/class/net/veth0/threaded`, and of the \
+     thread napi/veth0-* `taskset -pc 0` and `chrt -f -p 1`, so that it interrupts the server as RPS does",
+    "polling kernel: `ethtool -K veth0 tso off gso off` at the client and `ethtool -K veth0 gro on` at the server, so that its device is one that can be polled, on the wire its thread as above, and `SERVER 50`: \
+     microseconds that its epoll asks the device before it sleeps (EPIOCSPARAMS)",
+    "tried and left out where it changed nothing: busy polling over TAP and over veth as it comes, where no socket has a NAPI id to poll; in short transactions and ping-pong on the wire at all they can do, \
+     where there is no time to sleep; the thread of the device in place of RPS for the kernel, which is slower (docs/measurements.md)",
+];
 
 /// Where what the server receives is worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +57,8 @@ pub enum Layout {
     Natural,
     /// On the server's core.
     Strict,
+    /// There as well, by a kernel whose server asks the device for [`POLLED`] microseconds before it sleeps.
+    Polling,
 }
 
 /// The two ends, with a server that listens.
@@ -83,8 +99,13 @@ impl Wire {
             wire.server.ensure_not_failed()?;
             is_ready(&wire.world, &wire.server)
         })?;
-        if layout == Layout::Strict {
-            wire.make_strict(stack == Stack::Millrace)?;
+        match layout {
+            Layout::Natural => {}
+            Layout::Strict => wire.make_strict(stack == Stack::Millrace)?,
+            Layout::Polling => {
+                make_pollable(&wire.world)?;
+                wire.receive_by_thread()?;
+            }
         }
         Ok(wire)
     }
@@ -223,6 +244,18 @@ pub fn address(stack: Stack) -> Ipv4Addr {
         Stack::Kernel => SUBJECT,
         Stack::Millrace => NEIGHBOUR,
     }
+}
+
+/// Has the kernel's server receive from a device that can be polled: veth is one if it joins segments and its other end does not leave them joined.
+pub fn make_pollable(world: &World) -> Result<()> {
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    world.run_on_peer(&words("ethtool -K veth0 tso off gso off"), seconds(10))?;
+    let joining = command(&words("ethtool -K veth0 gro on"));
+    world
+        .start_on_subject(joining)?
+        .wait(seconds(10))?
+        .success()?;
+    Ok(())
 }
 
 /// The same command on one core.
