@@ -87,6 +87,18 @@ impl Socket {
             .map_err(system)
     }
 
+    pub(crate) fn set_ttl(&self, hops: u32) -> io::Result<()> {
+        let hops = u8::try_from(hops).map_err(|_| system(Error::Invalid))?;
+        self.set_option(Opt::Ttl(hops))
+    }
+
+    pub(crate) fn ttl(&self) -> io::Result<u32> {
+        match self.option(OptName::Ttl)? {
+            Opt::Ttl(hops) => Ok(hops.into()),
+            _ => Err(system(Error::Invalid)),
+        }
+    }
+
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         match self.stack.with(|core| core.shard.take_error(self.id)) {
             0 => None,

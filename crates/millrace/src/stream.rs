@@ -6,6 +6,7 @@ mod tasks;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use millrace_shard::{Error, How, SocketId, ViewFlags};
 
@@ -64,6 +65,34 @@ impl TcpStream {
             stream.socket.call(Side::Write, connected)?;
             Ok(stream)
         })
+    }
+
+    /// As [`TcpStream::connect`], for so long at most.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// let address = "127.0.0.1:80".parse()?;
+    /// let stream = millrace::TcpStream::connect_timeout(&stack, &address, std::time::Duration::from_secs(5))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`TcpStream::connect`]; [`io::ErrorKind::TimedOut`], [`io::ErrorKind::InvalidInput`] for no time at all.
+    pub fn connect_timeout(
+        stack: &Stack,
+        address: &SocketAddr,
+        span: Duration,
+    ) -> io::Result<TcpStream> {
+        let stream = TcpStream::begin(stack, *address, TcpOptions::new())?;
+        stream.socket.set_patience(Side::Write, Some(span))?;
+        let connected = stream.socket.call(Side::Write, connected);
+        connected.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })?;
+        stream.socket.set_patience(Side::Write, None)?;
+        Ok(stream)
     }
 
     /// [`TcpStream::connect`] in a task.

@@ -1,12 +1,13 @@
 //! Sockets for datagrams.
 
+mod settings;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use millrace_shard::{Error, Opt, Options, Reuse, SendTo, SocketId};
+use millrace_shard::{Error, Options, Reuse, SendTo, SocketId};
 use millrace_wire::record::Record;
 
 use crate::core::{Core, Side};
@@ -383,6 +384,46 @@ impl UdpSocket {
         Ok(Received::of(&record, out.len()))
     }
 
+    /// As [`UdpSocket::recv_from`], but the datagram stays.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(server.peek_from(&mut [0; 4])?, (4, client.local_addr()?));
+    /// assert_eq!(server.recv_from(&mut [0; 512])?.0, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn peek_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let record = self
+            .socket
+            .call(Side::Read, |core, id| core.shard.recv_from(id, out, true))?;
+        let received = Received::of(&record, out.len());
+        Ok((received.len, received.from))
+    }
+
+    /// As [`UdpSocket::recv`], but the datagram stays.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
+    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
+    /// client.send_to(b"where?", "127.0.0.1:53")?;
+    /// assert_eq!(server.peek(&mut [0; 512])?, 6);
+    /// assert_eq!(server.recv(&mut [0; 512])?, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn peek(&self, out: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(out).map(|(len, _)| len)
+    }
+
     /// [`UdpSocket::recv_with_info`] in a task.
     ///
     /// ```
@@ -514,67 +555,6 @@ impl UdpSocket {
             0 => Err(system(Error::NotConnected)),
             _ => Ok(remote),
         }
-    }
-
-    /// Sets an option: any that [`Opt`] names for datagrams.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// client.set_option(millrace::Opt::SendBuffer(1 << 20))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for a value out of range.
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.socket.set_option(option)
-    }
-
-    /// The pending error (`SO_ERROR`), which is pending no longer.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// assert!(client.take_error().is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn take_error(&self) -> Option<io::Error> {
-        self.socket.take_error()
-    }
-
-    /// Whether calls return `EAGAIN` instead of waiting.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// server.set_nonblocking(true);
-    /// let error = server.recv(&mut [0; 512]).expect_err("nothing has come");
-    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_nonblocking(&self, on: bool) {
-        self.socket.set_nonblocking(on);
-    }
-
-    /// How long a call that receives waits; none is for ever. Then it returns `EAGAIN`.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// server.set_read_timeout(Some(std::time::Duration::from_millis(1)))?;
-    /// assert!(server.recv(&mut [0; 512]).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for no time at all.
-    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(Side::Read, span)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stacks on several threads, and the sockets that any thread may use.
 
 use std::io::{ErrorKind, Read, Write};
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -265,5 +266,68 @@ fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent()
         assert_eq!((begun, refused), (1, 1), "port {port}");
         begin(&stacks[0], port + 1000, (own, 80).into()).expect("to oneself");
         begin(&stacks[1], 0, remote).expect("a port that leads back");
+    }
+}
+
+/// Which marker traits a type has: a method of its own is found before the same of a trait's, where its bound holds.
+struct Probe<T>(PhantomData<T>);
+
+impl<T: Send> Probe<T> {
+    fn is_send(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Sync> Probe<T> {
+    fn is_sync(&self) -> bool {
+        true
+    }
+}
+
+trait Otherwise {
+    fn is_send(&self) -> bool {
+        false
+    }
+
+    fn is_sync(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Otherwise for Probe<T> {}
+
+/// A stack and all that is in it is one thread's; what may go elsewhere says so.
+#[test]
+fn types_cross_threads_as_they_may() {
+    macro_rules! both {
+        ($($type:ty),+) => {
+            [$({
+                let probe = Probe::<$type>(PhantomData);
+                (stringify!($type), probe.is_send(), probe.is_sync())
+            }),+]
+        };
+    }
+    for (name, send, sync) in both![
+        millrace::Stack,
+        millrace::TcpStream,
+        millrace::TcpListener,
+        millrace::UdpSocket,
+        millrace::Incoming,
+        millrace::Descriptor<std::fs::File>,
+        millrace::JoinHandle<()>
+    ] {
+        assert!(!send && !sync, "{name}");
+    }
+    for (name, send, sync) in both![
+        millrace::Engine,
+        millrace::shared::TcpStream,
+        millrace::shared::TcpListener,
+        millrace::shared::UdpSocket,
+        std::task::Waker
+    ] {
+        assert!(send && sync, "{name}");
+    }
+    for (name, send, sync) in both![millrace::Link, millrace::Builder, millrace::Part] {
+        assert!(send && !sync, "{name}");
     }
 }

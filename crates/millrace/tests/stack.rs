@@ -69,6 +69,33 @@ fn a_blocking_read_waits_and_times_out() {
     assert_eq!(all, b"x");
 }
 
+/// Nobody is at the other end of the wire.
+#[test]
+fn a_connect_is_given_up_in_time() {
+    let (stack, _silent) = hosts();
+    let address = SocketAddr::from(([10, 0, 0, 2], 80));
+    for (span_ms, kind) in [(5, ErrorKind::TimedOut), (0, ErrorKind::InvalidInput)] {
+        let span = Duration::from_millis(span_ms);
+        let error = TcpStream::connect_timeout(&stack, &address, span).expect_err("nobody");
+        assert_eq!(error.kind(), kind);
+    }
+    stack.poll();
+    assert_eq!(stack.usage().sockets, 0);
+}
+
+#[test]
+fn datagrams_to_all_are_permitted_first() {
+    let (stack, _other) = hosts();
+    let socket = UdpSocket::bind(&stack, "10.0.0.1:0").expect("free");
+    let error = socket.send_to(b"all", "10.0.0.255:7").expect_err("not yet");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    socket.set_broadcast(true).expect("an option");
+    assert_eq!(
+        socket.send_to(b"all", "10.0.0.255:7").expect("permitted"),
+        3
+    );
+}
+
 #[test]
 fn what_fails_says_so_as_linux_does() {
     let stack = loopback();

@@ -176,6 +176,39 @@ impl TcpStream {
         Ok(self.option(OptName::NoDelay)? == Opt::NoDelay(true))
     }
 
+    /// `IP_TTL`: hops that a packet may take, 1 to 255.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// client.set_ttl(3)?;
+    /// assert!(client.ttl()? == 3 && client.set_ttl(0).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` for another number.
+    pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
+        self.socket.set_ttl(hops)
+    }
+
+    /// `IP_TTL`.
+    ///
+    /// ```
+    /// # let stack = millrace::Builder::new().build()?;
+    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
+    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
+    /// assert_eq!(client.ttl()?, 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None while it is open.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
     /// `TCP_CONGESTION`.
     ///
     /// ```
