@@ -76,11 +76,11 @@ impl Connection {
             // After a pause the peer is in slow start again (RFC 5681 4.1).
             self.acknowledge.quick = config.quick_ack_segments;
         }
-        let receive = &mut self.receive;
-        let full = len >= usize::from(receive.mss);
-        if len > usize::from(receive.mss) {
-            receive.mss = len.min(usize::from(receive.mss_limit)) as u16;
+        let full = len >= usize::from(self.receive.mss);
+        if len > usize::from(self.receive.mss) {
+            self.receive.mss = len.min(usize::from(self.greatest_received())) as u16;
         }
+        let receive = &self.receive;
         if receive.unacked() >= 2 * u32::from(receive.mss) {
             // RFC 5681 4.2: at least every second full segment.
             self.pending |= Pending::ACK;

@@ -254,13 +254,17 @@ impl Connection {
         self.send.segment_limit = self.send.segment_limit.min(peer_mss);
         self.limit_path(peer_mss);
         self.send.mss = self.send.segment_limit - self.features.option_len();
-        self.receive.mss_limit = self.advertised_mss - self.features.option_len();
-        self.receive.mss = self.receive.mss.min(self.receive.mss_limit);
+        self.receive.mss = self.receive.mss.min(self.greatest_received());
         if self.features.contains(Features::SCALE) {
             self.send.scale = peer_scale;
         } else {
             self.receive.scale = 0;
         }
+    }
+
+    /// Payload of the largest segment that the peer may send.
+    pub(crate) fn greatest_received(&self) -> u16 {
+        self.advertised_mss - self.features.option_len()
     }
 
     /// The handshake is complete.
@@ -318,6 +322,12 @@ impl Connection {
         self.send.una.min(self.send.end)
     }
 
+    /// Stream bytes before this offset are queued.
+    #[inline]
+    pub fn queued(&self) -> u64 {
+        self.send.end
+    }
+
     /// Stream bytes that are queued and were never sent (`SIOCOUTQNSD`).
     #[inline]
     pub fn unsent(&self) -> u64 {
@@ -334,8 +344,24 @@ impl Connection {
     /// at least doubles (and so by RFC 9293 3.8.6.2.2 is worth telling).
     #[inline]
     pub fn consumed(&mut self, upto: u64, _now: Instant) {
+        let upto = Seq(upto.min(self.received()) as u32);
+        if upto.after(self.receive.consumed) {
+            self.receive.consumed = upto;
+        }
+        self.consider_window();
+    }
+
+    /// The program has read so many bytes more of those that have been received: as [`Connection::consumed`].
+    #[inline]
+    pub fn consumed_more(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.receive.unread());
+        self.receive.consumed += bytes;
+        self.consider_window();
+    }
+
+    #[inline(always)]
+    fn consider_window(&mut self) {
         let receive = &mut self.receive;
-        receive.consumed = receive.consumed.max(upto.min(receive.received()));
         if !self.state.can_receive() {
             return;
         }
@@ -375,7 +401,7 @@ impl Connection {
             return;
         }
         self.orphan = true;
-        if self.receive.consumed < self.receive.received() {
+        if self.receive.has_unread() {
             return self.abort();
         }
         self.shutdown_write(now);

@@ -20,9 +20,9 @@ pub(crate) struct SendSpace {
     pub(crate) window: u32,
     /// The largest window ever seen.
     pub(crate) max_window: u32,
-    /// SND.WL1, SND.WL2: sequence and acknowledgement number of the segment that `window` came with.
+    /// SND.WL1: sequence number of the segment that `window` came with. SND.WL2, the acknowledgement number of it, is never beyond `una`, before which none is
+    /// taken for a new one: `una` stands for it.
     pub(crate) wl1: Seq,
-    pub(crate) wl2: Seq,
     /// Payload of a full segment, timestamps subtracted.
     pub(crate) mss: u16,
     /// The largest segment that the peer takes and the path carries; option bytes not subtracted.
@@ -48,7 +48,6 @@ impl SendSpace {
             window: 0,
             max_window: 0,
             wl1: Seq(0),
-            wl2: Seq(0),
             mss,
             segment_limit: mss,
             scale: 0,
@@ -94,14 +93,13 @@ impl SendSpace {
     }
 
     /// Takes the window of an acceptable segment (RFC 9293 3.10.7.4, fifth, ESTABLISHED: WL1 and WL2 keep an old segment from
-    /// changing it). Returns whether it changed.
+    /// changing it), before what it acknowledges is. Returns whether it changed.
     #[inline(always)]
     pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, raw: u16) -> bool {
-        if self.wl1.after(seq) || (self.wl1 == seq && self.wl2.after(ack)) {
+        if self.wl1.after(seq) || (self.wl1 == seq && self.seq(self.una).after(ack)) {
             return false;
         }
         self.wl1 = seq;
-        self.wl2 = ack;
         let window = u32::from(raw) << self.scale;
         let changed = window != self.window;
         self.window = window;
@@ -117,8 +115,8 @@ pub(crate) struct ReceiveSpace {
     base: Seq,
     /// RCV.NXT: first byte not received in order; one more once the FIN is.
     pub(crate) nxt: u64,
-    /// The program has read up to here.
-    pub(crate) consumed: u64,
+    /// The program has read up to here: low half of an offset, as no buffer is larger than that.
+    pub(crate) consumed: Seq,
     /// Offset of the peer's FIN, `u64::MAX` until it is known.
     pub(crate) fin: u64,
     /// Right edge of what we announced; it never moves left. Low half of an offset: no window is larger than 2^30 bytes (RFC 7323 2.3).
@@ -129,8 +127,6 @@ pub(crate) struct ReceiveSpace {
     pub(crate) limit: u32,
     /// Size of the peer's full segments, as seen.
     pub(crate) mss: u16,
-    /// Greatest size that `mss` may take: what we announced less the options.
-    pub(crate) mss_limit: u16,
     /// Shift of our windows.
     pub(crate) scale: u8,
 }
@@ -140,13 +136,12 @@ impl ReceiveSpace {
         ReceiveSpace {
             base: Seq(0),
             nxt: 0,
-            consumed: 0,
+            consumed: Seq(0),
             fin: u64::MAX,
             edge: Seq(limit.min(0xffff)),
             acked: Seq(0),
             limit,
             mss: mss.min(536),
-            mss_limit: mss,
             scale,
         }
     }
@@ -204,7 +199,18 @@ impl ReceiveSpace {
 
     /// The window that buffer space would allow.
     pub(crate) fn space(&self) -> u32 {
-        (self.consumed + u64::from(self.limit)).saturating_sub(self.nxt) as u32
+        self.limit.saturating_sub(self.unread())
+    }
+
+    /// What of the received sequence numbers the program has not read; FIN among them, which it never does.
+    #[inline]
+    pub(crate) fn unread(&self) -> u32 {
+        (self.nxt as u32).wrapping_sub(self.consumed.0)
+    }
+
+    /// Whether payload has been received that the program has not read.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.received() as u32 != self.consumed.0
     }
 
     /// The window of a SYN or SYN-ACK, which is not scaled.
@@ -225,7 +231,7 @@ impl ReceiveSpace {
         // All from RCV.NXT on.
         let nxt = Seq(self.nxt as u32);
         let ahead = i64::from(self.edge - nxt);
-        let most = (self.consumed + u64::from(self.limit)) as i64 - self.nxt as i64;
+        let most = i64::from(self.limit) - i64::from(self.unread());
         let step = i64::from(u32::from(self.mss).min(self.limit / 2));
         let target = if most >= ahead + step { most } else { ahead };
         let mut field = target.max(0) >> scale;
@@ -260,9 +266,9 @@ mod tests {
         let mut space = receive(10_000, 0);
         space.nxt = 10_000;
         assert_eq!(space.announce(0), 0);
-        space.consumed = 1_459;
+        space.consumed = Seq(1_459);
         assert_eq!(space.announce(0), 0);
-        space.consumed = 1_460;
+        space.consumed = Seq(1_460);
         assert_eq!(space.announce(0), 1_460);
     }
 
@@ -287,7 +293,7 @@ mod tests {
             ((1 << 20) - 1_000) / 128 * 128
         );
         assert_eq!(space.edge(), 1 << 20);
-        space.consumed = 500;
+        space.consumed = Seq(500);
         assert_eq!(
             u32::from(space.announce(7)) << 7,
             ((1u32 << 20) - 1_000).div_ceil(128) * 128
@@ -329,15 +335,17 @@ mod tests {
             scale in 0u8..8, limit in 1u32..1 << 22, steps in proptest::collection::vec((0u64..70_000, 0u64..70_000), 1..50),
         ) {
             let mut space = receive(limit, scale);
+            let mut consumed = 0;
             for (arrive, read) in steps {
                 let edge = space.edge();
                 space.nxt += arrive.min(edge - space.nxt);
-                space.consumed = (space.consumed + read).min(space.nxt);
+                consumed = (consumed + read).min(space.nxt);
+                space.consumed = Seq(consumed as u32);
                 let announced = u64::from(space.announce(scale)) << scale;
                 prop_assert!(space.edge() >= edge);
                 prop_assert!(space.nxt + announced <= space.edge());
                 prop_assert!(space.edge() - (space.nxt + announced) < 1 << scale || announced == 0xffff << scale);
-                prop_assert!(space.edge() <= (space.consumed + u64::from(limit)).max(edge));
+                prop_assert!(space.edge() <= (consumed + u64::from(limit)).max(edge));
                 prop_assert_eq!(space.unacked(), 0);
             }
         }
@@ -346,6 +354,7 @@ mod tests {
     #[test]
     fn f6_old_segment_cannot_change_the_window() {
         let mut space = SendSpace::new(Seq(0), 1_000);
+        (space.una, space.nxt) = (9, 20);
         assert!(space.update_window(Seq(100), Seq(10), 500));
         assert!(!space.update_window(Seq(99), Seq(11), 1));
         assert!(!space.update_window(Seq(100), Seq(9), 1));

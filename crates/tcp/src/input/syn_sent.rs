@@ -81,7 +81,6 @@ impl Connection {
         );
         // The window of a SYN is never scaled (RFC 7323 2.2).
         self.send.wl1 = syn.seq;
-        self.send.wl2 = syn.ack;
         self.send.window = u32::from(syn.window);
         self.send.max_window = self.send.window;
     }

@@ -141,7 +141,6 @@ impl Connection {
             self.send.scale
         };
         self.send.wl1 = segment.seq;
-        self.send.wl2 = segment.ack;
         self.send.window = u32::from(segment.window) << scaled;
         self.send.max_window = self.send.max_window.max(self.send.window);
         self.events |= Events::WRITABLE;

@@ -68,7 +68,7 @@ fn they_are_small() {
     assert!(size_of::<HalfOpen>() <= 64);
     assert!(size_of::<TimeWait>() <= 48);
     assert!(
-        size_of::<millrace_tcp::Connection>() <= 344,
+        size_of::<millrace_tcp::Connection>() <= 328,
         "{}",
         size_of::<millrace_tcp::Connection>()
     );
