@@ -3,6 +3,7 @@
 //! A program that stands between a network and others needs to know who was meant, and often wants to look for that one before it says that it is there.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 
 use millrace_tcp::Instant;
 
@@ -25,7 +26,7 @@ pub struct Request {
     /// Who asks.
     pub remote: SocketAddr,
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 impl<M: Memory> Shard<M> {

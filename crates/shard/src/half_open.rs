@@ -1,5 +1,7 @@
 //! Connections in SYN-RECEIVED: they belong to a listener and are no sockets yet.
 
+use std::num::NonZeroU32;
+
 use millrace_tcp::{Duration, HalfOpen, Instant};
 
 use crate::slab::Slab;
@@ -65,7 +67,7 @@ impl HalfOpenTable {
     }
 
     /// Tells apart the connections that have had the same index.
-    pub fn generation(&self, index: u32) -> u32 {
+    pub fn generation(&self, index: u32) -> NonZeroU32 {
         self.entries.generation(index)
     }
 

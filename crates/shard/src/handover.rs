@@ -296,8 +296,9 @@ impl<M: Memory> Shard<M> {
         socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
         let (owner, reuse) = (socket.owner, socket.options.reuse.address);
         let stream = socket.stream_mut()?;
-        self.table.remove(&stream.tuple);
-        self.ports.remove_connection(stream.tuple.local(), reuse);
+        let tuple = stream.ends.tuple();
+        self.table.remove(&tuple);
+        self.ports.remove_connection(tuple.local(), reuse);
         stream.hop = Handle::NONE;
         stream.armed = Instant::NEVER;
         stream.send.leave(&mut self.send_pool);
@@ -328,7 +329,7 @@ impl<M: Memory> Shard<M> {
                 received,
             });
         };
-        let at = stream.recv.consumed();
+        let at = stream.consumed();
         if !received.is_empty() && !stream.recv.store(&mut self.memory, owner, at, &received) {
             return Err(Moved {
                 id,
@@ -340,8 +341,8 @@ impl<M: Memory> Shard<M> {
             self.memory.adopt(owner, block);
         }
         stream.send.join(&mut self.send_pool);
-        stream.tuning.since = now;
-        let tuple = stream.tuple;
+        stream.tuning.since = now.as_micros() as u32;
+        let tuple = stream.ends.tuple();
         // The shard that it comes from shares its own.
         let options = self.sharing.share(&socket.options);
         if let Some(stream) = socket.stream_mut() {
@@ -381,7 +382,9 @@ impl<M: Memory> Shard<M> {
 
 impl Moved {
     fn tuple(&self) -> Option<Tuple> {
-        self.socket.stream().map(|stream: &Stream| stream.tuple)
+        self.socket
+            .stream()
+            .map(|stream: &Stream| stream.ends.tuple())
     }
 }
 

@@ -12,7 +12,7 @@ use millrace_wire::{checksum, ethernet, icmpv4, igmp, ipv4, udp};
 use crate::datagram::Packet;
 use crate::memory::Memory;
 use crate::shard::Shard;
-use crate::table::{Pair, Place, Tuple};
+use crate::table::{Pair, Tuple};
 
 /// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168 5).
 pub(crate) fn is_marked(class: u8) -> bool {
@@ -71,7 +71,7 @@ impl<M: Memory> Shard<M> {
         if checksum != ChecksumState::Unchecked
             && let Some(mut segment) = PlainSegment::parse(bytes)
             // What a connection speaks with was looked at when it was made.
-            && let Some(Place::Stream(index)) = self.table.get_v4(&Pair {
+            && let Some(index) = self.table.stream_v4(&Pair {
                 local,
                 remote,
                 local_port: segment.dst_port,

@@ -14,6 +14,7 @@ mod config;
 mod cookie;
 mod counters;
 mod datagram;
+mod ends;
 mod error;
 mod ethernet;
 mod fragments;

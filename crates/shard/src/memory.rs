@@ -9,7 +9,7 @@ pub struct Owner(pub u32);
 /// A block of an owner's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Opaque to the shard: for the engine the offset in the owner's region.
+    /// Less than 2^48, and opaque to the shard: for the engine the offset in the owner's region.
     pub at: u64,
     /// The block has 2^`log2` bytes.
     pub log2: u8,

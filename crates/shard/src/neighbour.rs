@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 
 use hashbrown::HashTable;
 use millrace_tcp::{Duration, Instant};
@@ -47,14 +48,14 @@ const EVICT_SAMPLE: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 impl Handle {
     /// Names nothing.
     pub const NONE: Handle = Handle {
         index: u32::MAX,
-        generation: 0,
+        generation: NonZeroU32::MAX,
     };
 }
 

@@ -1,6 +1,7 @@
 //! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send, in turn.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use millrace_tcp::{Instant, Limits, Outgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
@@ -31,7 +32,7 @@ const LIMITS: Limits = Limits {
 /// A segment that a full port did not take, or not all of.
 pub(crate) struct Stalled {
     socket: u32,
-    generation: u32,
+    generation: NonZeroU32,
     outgoing: Outgoing,
     /// Payload bytes that were taken.
     sent: usize,
@@ -185,7 +186,7 @@ impl<M: Memory> Shard<M> {
             };
             let payload = stream.send.slices(plain.payload.clone());
             let counters = &mut self.counters;
-            let (tuple, fields) = (&stream.tuple, &stream.fields);
+            let (tuple, fields) = (&stream.ends.tuple(), &stream.fields);
             if segment::send_plain(
                 &stations,
                 tuple,
@@ -248,7 +249,7 @@ impl<M: Memory> Shard<M> {
             let job = Job {
                 to,
                 from: self.config.mac,
-                tuple: &stream.tuple,
+                tuple: &stream.ends.tuple(),
                 fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
@@ -345,13 +346,15 @@ impl<M: Memory> Shard<M> {
         };
         let outgoing = &stalled.outgoing;
         // Acknowledged in the meantime (it was a retransmission), or dropped with its connection.
-        if outgoing.payload_len() > 0 && outgoing.payload.start < stream.send.start() {
+        if outgoing.payload_len() > 0
+            && outgoing.payload.start < stream.send.start(outgoing.payload.start)
+        {
             return true;
         }
         let job = Job {
             to,
             from: self.config.mac,
-            tuple: &stream.tuple,
+            tuple: &stream.ends.tuple(),
             fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
@@ -387,7 +390,7 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream() else {
             return Lookup::Gone;
         };
-        let (mut hop, remote) = (stream.hop, stream.tuple.remote_ip());
+        let (mut hop, remote) = (stream.hop, stream.ends.tuple().remote_ip());
         if lookup == Lookup::Gone {
             let Some(Route::Link(next)) = self.route(remote) else {
                 return Lookup::Gone;
@@ -427,7 +430,7 @@ impl<M: Memory> Shard<M> {
                 Some(stream)
                     if settled.mac.is_none() && stream.connection.state() == State::SynSent =>
                 {
-                    stream.error = errno::EHOSTUNREACH;
+                    stream.error = errno::EHOSTUNREACH as u16;
                     stream.connection.abort();
                     self.counters.failed_opens += 1;
                     self.settle(index);
@@ -569,7 +572,7 @@ impl<M: Memory> Shard<M> {
         else {
             return false;
         };
-        let tuple = stream.tuple;
+        let tuple = stream.ends.tuple();
         let peer: Tuple = tuple.reversed();
         self.counters.segments_local += 1;
         if outgoing.payload_len() == 0 {

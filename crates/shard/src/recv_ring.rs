@@ -4,21 +4,23 @@ use millrace_tcp::ReceiveBuffer;
 
 use crate::memory::{Block, Lend, Memory, Owner};
 use crate::pool::{LOG2_MAX, LOG2_MIN};
+use crate::send_ring::whole;
 
 /// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place. It has a
 /// block only while it holds bytes, and starts small: the window advertised may be larger than the block. Where memory is plenty it starts as large as it had to be the last time, so that what comes
 /// in bulk is not copied from block to block every time that all of it was read.
 #[derive(Default)]
 pub struct RecvRing {
-    /// Where the block is.
-    at: u64,
+    /// Where the block is: the low half, and what is above it.
+    at: u32,
+    at_high: u16,
     /// It has 2^`log2` bytes; 0: there is none.
     log2: u8,
     /// How large it had to be, likewise: since there is one, or the last time.
     most: u8,
-    /// Stream bytes below this have been read.
-    consumed: u64,
-    /// No byte at or beyond this offset has been stored: its low half, as a ring is smaller.
+    /// Stream bytes below this have been read: low half of an offset, as a ring is smaller than that.
+    consumed: u32,
+    /// No byte at or beyond this offset has been stored, likewise.
     end: u32,
 }
 
@@ -26,19 +28,32 @@ impl RecvRing {
     /// The block, if there is one.
     pub fn block(&self) -> Option<Block> {
         (self.log2 != 0).then_some(Block {
-            at: self.at,
+            at: u64::from(self.at_high) << 32 | u64::from(self.at),
             log2: self.log2,
         })
     }
 
-    /// Stream offset at and beyond which no byte has been stored.
-    fn end(&self) -> u64 {
-        let ahead = self.end.wrapping_sub(self.consumed as u32) as i32;
-        self.consumed.wrapping_add_signed(ahead.into())
+    #[inline(always)]
+    fn put(&mut self, block: Block) {
+        debug_assert!(block.at >> 48 == 0);
+        (self.at, self.at_high) = (block.at as u32, (block.at >> 32) as u16);
+        self.log2 = block.log2;
     }
 
-    /// Stream offset up to which the program has read.
-    pub fn consumed(&self) -> u64 {
+    /// From what was read to what was stored last, holes included.
+    fn span(&self) -> usize {
+        (self.end.wrapping_sub(self.consumed) as i32).max(0) as usize
+    }
+
+    /// Stream offset up to which the program has read; `near` is one that is less than 2^31 from it, as any that concerns the ring is.
+    #[inline]
+    pub fn consumed(&self, near: u64) -> u64 {
+        whole(self.consumed, near)
+    }
+
+    /// The low half of that.
+    #[inline]
+    pub fn mark(&self) -> u32 {
         self.consumed
     }
 
@@ -51,11 +66,12 @@ impl RecvRing {
         offset: u64,
         data: &[u8],
     ) -> bool {
-        let end = offset + data.len() as u64;
-        if offset < self.consumed {
+        let ahead = (offset as u32).wrapping_sub(self.consumed);
+        if (ahead as i32) < 0 {
             return false;
         }
-        let needed = end - self.consumed;
+        let end = (offset as u32).wrapping_add(data.len() as u32);
+        let needed = u64::from(ahead) + data.len() as u64;
         let block = match self.block() {
             Some(block) if needed <= block.len() as u64 => {
                 self.most = self.most.max(log2_of(needed));
@@ -66,7 +82,8 @@ impl RecvRing {
                 let Some(block) = memory.allocate(owner, LOG2_MIN) else {
                     return false;
                 };
-                (self.at, self.log2, self.most) = (block.at, block.log2, LOG2_MIN);
+                self.put(block);
+                self.most = LOG2_MIN;
                 block
             }
             _ => match self.grow(memory, owner, needed) {
@@ -82,8 +99,8 @@ impl RecvRing {
             memory.write(owner, block, at, first);
             memory.write(owner, block, 0, rest);
         }
-        if (end as u32).wrapping_sub(self.end) as i32 > 0 {
-            self.end = end as u32;
+        if end.wrapping_sub(self.end) as i32 > 0 {
+            self.end = end;
         }
         true
     }
@@ -104,20 +121,18 @@ impl RecvRing {
         self.most = log2;
         if let Some(old) = old {
             // Everything up to the last byte stored, holes included: bytes out of order keep their place.
-            let mut offset = self.consumed;
-            let end = self.end();
-            while offset < end {
-                let from = offset as usize & (old.len() - 1);
-                let to = offset as usize & (block.len() - 1);
-                let len = ((end - offset) as usize)
-                    .min(old.len() - from)
-                    .min(block.len() - to);
+            let (start, all) = (self.consumed as usize, self.span());
+            let mut done = 0;
+            while done < all {
+                let from = (start + done) & (old.len() - 1);
+                let to = (start + done) & (block.len() - 1);
+                let len = (all - done).min(old.len() - from).min(block.len() - to);
                 memory.copy(owner, (old, from), (block, to), len);
-                offset += len as u64;
+                done += len;
             }
             memory.free(owner, old);
         }
-        (self.at, self.log2) = (block.at, block.log2);
+        self.put(block);
         Some(block)
     }
 
@@ -130,8 +145,9 @@ impl RecvRing {
         received: u64,
         out: &mut [u8],
     ) -> usize {
-        let len = out.len().min((received - self.consumed) as usize);
-        self.copy_out(memory, owner, self.consumed, &mut out[..len]);
+        let unread = (received as u32).wrapping_sub(self.consumed);
+        let len = out.len().min(unread as usize);
+        self.copy_out(memory, owner, self.consumed.into(), &mut out[..len]);
         if self.log2 != 0 { len } else { 0 }
     }
 
@@ -154,16 +170,16 @@ impl RecvRing {
             return [&[], &[]];
         };
         let bytes = memory.lend(owner, block);
-        let len = (received - self.consumed) as usize;
+        let len = (received as u32).wrapping_sub(self.consumed) as usize;
         let at = self.consumed as usize & (bytes.len() - 1);
         let first = len.min(bytes.len() - at);
         [&bytes[at..at + first], &bytes[..len - first]]
     }
 
-    /// The program has read up to `upto`, which is not beyond `received`. The block goes back when it holds nothing.
-    pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u64) {
+    /// The program has read up to `upto`, the low half of an offset that is not beyond `received`. The block goes back when it holds nothing.
+    pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u32) {
         self.consumed = upto;
-        if self.end.wrapping_sub(upto as u32) as i32 <= 0 {
+        if self.end.wrapping_sub(self.consumed) as i32 <= 0 {
             self.free(memory, owner);
         }
     }
@@ -171,14 +187,14 @@ impl RecvRing {
     /// Takes out the bytes that were not read, up to the last that has come, holes included, and gives the block back: to be stored again elsewhere, from
     /// [`RecvRing::consumed`] on.
     pub fn take_bytes<M: Memory>(&mut self, memory: &mut M, owner: Owner) -> Vec<u8> {
-        let len = self.end().saturating_sub(self.consumed) as usize;
-        let mut bytes = vec![0; if self.log2 != 0 { len } else { 0 }];
-        self.copy_out(memory, owner, self.consumed, &mut bytes);
+        let mut bytes = vec![0; if self.log2 != 0 { self.span() } else { 0 }];
+        self.copy_out(memory, owner, self.consumed.into(), &mut bytes);
         self.free(memory, owner);
         bytes
     }
 
     /// Gives the block back, whatever it holds.
+    #[inline(always)]
     pub fn free<M: Memory>(&mut self, memory: &mut M, owner: Owner) {
         if let Some(block) = self.block() {
             self.log2 = 0;
@@ -257,7 +273,7 @@ mod tests {
         let mut memory = HeapMemory::new(1 << 20);
         let mut ring = RecvRing::default();
         let fill = |memory: &mut HeapMemory, ring: &mut RecvRing, len: u64| {
-            let at = ring.consumed();
+            let at = ring.consumed(0);
             let mut sizes = Vec::new();
             for from in (at..at + len).step_by(5000) {
                 let to = (at + len).min(from + 5000);
@@ -267,7 +283,7 @@ mod tests {
             let mut out = vec![0; len as usize];
             assert_eq!(ring.peek(memory, OWNER, at + len, &mut out), out.len());
             assert!(out == bytes(at, at + len));
-            ring.consume(memory, OWNER, at + len);
+            ring.consume(memory, OWNER, (at + len) as u32);
             assert_eq!((ring.block(), memory.in_use()), (None, 0));
             sizes
         };
@@ -279,7 +295,7 @@ mod tests {
         // A quarter of the memory is in use: it starts small.
         fill(&mut memory, &mut ring, 20_000);
         let other = memory.allocate(OWNER, 18).expect("room");
-        let at = ring.consumed();
+        let at = ring.consumed(0);
         assert!(ring.store(&mut memory, OWNER, at, &[1; 10]));
         assert_eq!(ring.block().expect("a byte is there").log2, 12);
         memory.free(OWNER, other);

@@ -481,7 +481,7 @@ impl<M: Memory> Shard<M> {
             .get(self.check(id)?)
             .ok_or(crate::Error::NoSocket)?;
         let remote = match socket.stream() {
-            Some(stream) if !socket.marks.contains(Marks::DEAD) => stream.tuple.remote_ip(),
+            Some(stream) if !socket.marks.contains(Marks::DEAD) => stream.ends.tuple().remote_ip(),
             _ => return Err(crate::Error::NotConnected),
         };
         let first = self.first_mtu(remote).ok_or(crate::Error::NotConnected)?;
@@ -528,7 +528,7 @@ impl<M: Memory> Shard<M> {
         else {
             return;
         };
-        let (tuple, reuse, owner) = (stream.tuple, options.reuse.address, *owner);
+        let (tuple, reuse, owner) = (stream.ends.tuple(), options.reuse.address, *owner);
         self.wheel.cancel(index);
         stream.send.free(&mut self.send_pool);
         let state = stream.connection.state();
@@ -593,7 +593,7 @@ impl Socket {
             return;
         }
         if events.intersects(FAILURES) {
-            stream.error = match stream.connection.error() {
+            let error = match stream.connection.error() {
                 // Linux tells a program that has seen the end of the stream that its pipe is broken.
                 Some(Error::ConnectionReset) if self.marks.contains(Marks::PEER_CLOSED) => {
                     errno::EPIPE
@@ -601,6 +601,7 @@ impl Socket {
                 Some(error) => error.errno(),
                 None => 0,
             };
+            stream.error = error as u16;
         }
         self.marks.set(
             Marks::ESTABLISHED,
@@ -709,7 +710,7 @@ mod tests {
             to: MAC,
             from: Mac([2, 0, 0, 0, 0, 66]),
         };
-        let (tuple, fields) = (&stream.tuple, &stream.fields);
+        let (tuple, fields) = (&stream.ends.tuple(), &stream.fields);
         let payload = stream.send.slices(plain.payload.clone());
         let mut bytes = Vec::new();
         let take = |head: &[u8], payload: [&[u8]; 2], _: Offload| {

@@ -8,26 +8,22 @@ use crate::pool::{LOG2_MAX, LOG2_MIN, Pool};
 #[derive(Default)]
 pub struct SendRing {
     block: Option<Box<[u8]>>,
-    /// Stream bytes below this are acknowledged and gone.
-    start: u64,
-    /// Stream bytes below this have been written by the program.
-    end: u64,
+    /// Stream bytes below this are acknowledged and gone: low half of an offset, as a ring is smaller than that.
+    start: u32,
+    /// Stream bytes below this have been written by the program, likewise.
+    end: u32,
 }
 
 impl SendRing {
-    /// Stream offset after the last byte written.
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Stream offset of the first byte kept.
-    pub fn start(&self) -> u64 {
-        self.start
+    /// Stream offset of the first byte kept; `near` is one that is less than 2^31 from it, as any that concerns the ring is.
+    #[inline]
+    pub fn start(&self, near: u64) -> u64 {
+        whole(self.start, near)
     }
 
     /// Bytes kept.
     pub fn len(&self) -> u64 {
-        self.end - self.start
+        self.end.wrapping_sub(self.start).into()
     }
 
     /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there is.
@@ -57,9 +53,9 @@ impl SendRing {
             if let Some(mut block) = pool.allocate(log2) {
                 let mask = block.len() - 1;
                 let mut at = self.start;
-                for part in self.slices(self.start..self.end) {
+                for part in self.kept() {
                     copy_in(&mut block, mask, at, part);
-                    at += part.len() as u64;
+                    at = at.wrapping_add(part.len() as u32);
                 }
                 if let Some(old) = self.block.replace(block) {
                     pool.free(old);
@@ -84,7 +80,7 @@ impl SendRing {
         if first < len {
             fill(&mut block[..len - first]);
         }
-        self.end += len as u64;
+        self.end = self.end.wrapping_add(len as u32);
     }
 
     /// As [`SendRing::fill`], for a writer that is shown both pieces and says how many bytes it has written.
@@ -93,7 +89,7 @@ impl SendRing {
             return 0;
         }
         let written = fill(self.spare(len)).min(len);
-        self.end += written as u64;
+        self.end = self.end.wrapping_add(written as u32);
         written
     }
 
@@ -119,11 +115,20 @@ impl SendRing {
     /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must be kept.
     #[inline(always)]
     pub fn slices(&self, range: Range<u64>) -> [&[u8]; 2] {
-        let len = (range.end - range.start) as usize;
+        self.pieces(range.start as u32, (range.end - range.start) as usize)
+    }
+
+    /// All that is kept.
+    fn kept(&self) -> [&[u8]; 2] {
+        self.pieces(self.start, self.len() as usize)
+    }
+
+    #[inline(always)]
+    fn pieces(&self, start: u32, len: usize) -> [&[u8]; 2] {
         let Some(block) = self.block.as_deref() else {
             return [&[], &[]];
         };
-        let at = range.start as usize & (block.len() - 1);
+        let at = start as usize & (block.len() - 1);
         let first = len.min(block.len() - at);
         [&block[at..at + first], &block[..len - first]]
     }
@@ -131,10 +136,13 @@ impl SendRing {
     /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
     #[inline(always)]
     pub fn release(&mut self, upto: u64, pool: &mut Pool) -> bool {
-        if upto <= self.start {
+        let ahead = (upto as u32).wrapping_sub(self.start);
+        if ahead as i32 <= 0 {
             return false;
         }
-        self.start = upto.min(self.end);
+        self.start = self
+            .start
+            .wrapping_add(ahead.min(self.end.wrapping_sub(self.start)));
         if self.start == self.end {
             self.free(pool);
         }
@@ -172,7 +180,7 @@ impl SendRing {
     /// Returns what [`SendRing::lend`] took. Bytes acknowledged in the meantime are released.
     pub fn put_back(&mut self, lent: SendRing, pool: &mut Pool) {
         match lent.block {
-            Some(block) if self.start < self.end && self.block.is_none() => {
+            Some(block) if self.start != self.end && self.block.is_none() => {
                 self.block = Some(block);
             }
             Some(block) => pool.free(block),
@@ -181,7 +189,14 @@ impl SendRing {
     }
 }
 
-fn copy_in(block: &mut [u8], mask: usize, offset: u64, bytes: &[u8]) {
+/// The offset with this low half that is nearest to another one.
+#[inline]
+pub fn whole(low: u32, near: u64) -> u64 {
+    let ahead = low.wrapping_sub(near as u32) as i32;
+    near.wrapping_add_signed(ahead.into())
+}
+
+fn copy_in(block: &mut [u8], mask: usize, offset: u32, bytes: &[u8]) {
     let at = offset as usize & mask;
     let first = bytes.len().min(block.len() - at);
     block[at..at + first].copy_from_slice(&bytes[..first]);
@@ -205,20 +220,30 @@ mod tests {
     #[test]
     fn bytes_survive_wrap_and_growth() {
         let mut pool = Pool::new(1 << 20);
-        let mut ring = SendRing::default();
+        // The low halves of offsets come round.
+        let mut written = (1u64 << 33) - 5_000;
+        let mut ring = SendRing {
+            start: written as u32,
+            end: written as u32,
+            ..SendRing::default()
+        };
         let byte = |offset: u64| (offset * 7 % 251) as u8;
-        let mut written = 0u64;
         for step in [3000u64, 900, 4096, 1, 20_000, 333] {
             let bytes: Vec<u8> = (written..written + step).map(byte).collect();
             assert_eq!(write(&mut ring, &mut pool, &bytes), step as usize);
             written += step;
             // Keep a tail so that the ring wraps.
             ring.release(written - step / 2 - 1, &mut pool);
-            let kept: Vec<u8> = ring.slices(ring.start()..ring.end()).concat();
+            let start = ring.start(written);
+            assert_eq!(
+                (start, start + ring.len()),
+                (written - step / 2 - 1, written)
+            );
+            let kept: Vec<u8> = ring.slices(start..written).concat();
             assert!(
                 kept.iter()
                     .enumerate()
-                    .all(|(i, &b)| b == byte(ring.start() + i as u64))
+                    .all(|(i, &b)| b == byte(start + i as u64))
             );
         }
         ring.release(written, &mut pool);

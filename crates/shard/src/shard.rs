@@ -25,7 +25,7 @@ use crate::route::{Route, Routes};
 use crate::slab::Slab;
 use crate::socket::{Cookies, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
-use crate::table::{Table, Tuple};
+use crate::table::{MOST, Table, Tuple};
 use crate::time_wait::TimeWaitTable;
 use crate::tuning::Crowd;
 use crate::v6::Ipv6;
@@ -143,13 +143,13 @@ impl<M: Memory> Shard<M> {
             paths: Paths::new(limits.paths),
             cookies: Cookies::new(limits.cookies),
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
-            sockets: Slab::new(limits.sockets),
+            sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
             ports: Ports::new(config.ephemeral.as_deref(), &mut secrets),
             udp: Udp::new(config.ephemeral.as_deref(), &mut secrets),
             any_listener: None,
-            half_open: HalfOpenTable::new(limits.half_open, now),
-            time_wait: TimeWaitTable::new(limits.time_wait),
+            half_open: HalfOpenTable::new(limits.half_open.min(MOST), now),
+            time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
             send_pool: Pool::new(limits.send_memory),
             wheel: Wheel::new(now),
             replies: Replies::new(limits.replies),

@@ -1,5 +1,7 @@
 //! Values at small integer indices, recycled last in, first out, with a generation so that an old name finds nothing new.
 
+use std::num::NonZeroU32;
+
 /// Values in chunks: growth moves nothing.
 pub struct Slab<T> {
     chunks: Vec<Box<[Entry<T>; CHUNK]>>,
@@ -9,7 +11,7 @@ pub struct Slab<T> {
 }
 
 struct Entry<T> {
-    generation: u32,
+    generation: NonZeroU32,
     content: Content<T>,
 }
 
@@ -77,7 +79,7 @@ impl<T> Slab<T> {
         let places = first + 1..=first + CHUNK as u32;
         let entries: Vec<Entry<T>> = places
             .map(|next| Entry {
-                generation: 0,
+                generation: NonZeroU32::MIN,
                 content: Content::Vacant {
                     next: if next % CHUNK as u32 == 0 { NONE } else { next },
                 },
@@ -115,7 +117,7 @@ impl<T> Slab<T> {
         if matches!(entry.content, Content::Vacant { .. }) {
             return None;
         }
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = entry.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
         self.vacant = index;
         self.len -= 1;
         Some(&mut entry.content)
@@ -138,7 +140,7 @@ impl<T> Slab<T> {
 
     /// The value at `index`, to change, with the generation of its place.
     #[inline]
-    pub fn get_mut_with_generation(&mut self, index: u32) -> Option<(&mut T, u32)> {
+    pub fn get_mut_with_generation(&mut self, index: u32) -> Option<(&mut T, NonZeroU32)> {
         let entry = &mut self.chunks.get_mut(index as usize / CHUNK)?[index as usize % CHUNK];
         match &mut entry.content {
             Content::Occupied(value) => Some((value, entry.generation)),
@@ -148,7 +150,7 @@ impl<T> Slab<T> {
 
     /// The value at `index`, if its place has this generation.
     #[inline]
-    pub fn get_of_generation(&self, index: u32, generation: u32) -> Option<&T> {
+    pub fn get_of_generation(&self, index: u32, generation: NonZeroU32) -> Option<&T> {
         let entry = &self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK];
         match &entry.content {
             Content::Occupied(value) if entry.generation == generation => Some(value),
@@ -158,17 +160,19 @@ impl<T> Slab<T> {
 
     /// The same, to change.
     #[inline]
-    pub fn get_of_generation_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
+    pub fn get_of_generation_mut(&mut self, index: u32, generation: NonZeroU32) -> Option<&mut T> {
         self.get_mut_with_generation(index)
             .filter(|&(_, found)| found == generation)
             .map(|(value, _)| value)
     }
 
     /// The generation of the place `index`: it changes whenever a value is taken out.
-    pub fn generation(&self, index: u32) -> u32 {
+    pub fn generation(&self, index: u32) -> NonZeroU32 {
         self.chunks
             .get(index as usize / CHUNK)
-            .map_or(0, |chunk| chunk[index as usize % CHUNK].generation)
+            .map_or(NonZeroU32::MIN, |chunk| {
+                chunk[index as usize % CHUNK].generation
+            })
     }
 
     /// How many values there are.
@@ -197,18 +201,17 @@ mod tests {
     #[test]
     fn t5_a_place_used_a_million_times_tells_its_tenants_apart() {
         let mut slab = Slab::new(1);
-        for tenant in 0..1_000_000u32 {
+        let mut former = NonZeroU32::MAX;
+        for tenant in (1..1_000_000u32).filter_map(NonZeroU32::new) {
             let index = slab.insert(tenant).unwrap();
             assert_eq!(slab.generation(index), tenant);
-            assert_eq!(
-                slab.get_of_generation_mut(index, tenant.wrapping_sub(1)),
-                None
-            );
+            assert_eq!(slab.get_of_generation_mut(index, former), None);
             assert_eq!(
                 slab.get_of_generation_mut(index, tenant).copied(),
                 Some(tenant)
             );
             slab.remove(index);
+            former = tenant;
         }
     }
 
@@ -221,8 +224,8 @@ mod tests {
         assert_eq!(slab.remove(places[70]), None);
         assert_eq!(slab.get(places[70]), None);
         assert_eq!(slab.insert(7), Ok(places[70]));
-        assert_eq!(slab.generation(places[70]), 1);
-        assert_eq!(slab.generation(places[71]), 0);
+        assert_eq!(slab.generation(places[70]).get(), 2);
+        assert_eq!(slab.generation(places[71]).get(), 1);
         assert_eq!(
             slab.iter().map(|(_, value)| *value).sum::<i32>(),
             (0..100).sum::<i32>() - 70 + 7

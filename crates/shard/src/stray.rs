@@ -116,7 +116,7 @@ impl<M: Memory> Shard<M> {
         }
         let socket = self.sockets.get(self.check(id).ok()?)?;
         let flow = match &socket.kind {
-            Kind::Stream(stream) => Flow::stream(stream.tuple),
+            Kind::Stream(stream) => Flow::stream(stream.ends.tuple()),
             Kind::Datagram(datagram) if datagram.is_only_here() => {
                 Flow::datagrams(Tuple::new(datagram.local, datagram.remote?)?)
             }

@@ -23,12 +23,47 @@ pub struct Table {
     v6: HashTable<Entry<Ipv6Addr>>,
     keys: [u64; 3],
     /// What was found last: segments of a flow come one behind the other.
-    found: Option<(Pair<Ipv4Addr>, Place)>,
+    found: Option<Entry<Ipv4Addr>>,
 }
 
+#[derive(Clone, Copy)]
 struct Entry<A> {
     pair: Pair<A>,
-    place: Place,
+    place: Packed,
+}
+
+/// A place in four bytes: its kind in the upper two bits.
+#[derive(Clone, Copy)]
+struct Packed(u32);
+
+/// Bits of a place's number.
+const NUMBER_BITS: u32 = 30;
+/// So many places of a kind there are at most.
+pub const MOST: u32 = 1 << NUMBER_BITS;
+
+impl From<Place> for Packed {
+    #[inline(always)]
+    fn from(place: Place) -> Packed {
+        let (kind, number) = match place {
+            Place::Stream(number) => (0, number),
+            Place::HalfOpen(number) => (1, number),
+            Place::TimeWait(number) => (2, number),
+        };
+        debug_assert!(number >> NUMBER_BITS == 0);
+        Packed(kind << NUMBER_BITS | number)
+    }
+}
+
+impl From<Packed> for Place {
+    #[inline(always)]
+    fn from(packed: Packed) -> Place {
+        let number = packed.0 & ((1 << NUMBER_BITS) - 1);
+        match packed.0 >> NUMBER_BITS {
+            0 => Place::Stream(packed.0),
+            1 => Place::HalfOpen(number),
+            _ => Place::TimeWait(number),
+        }
+    }
 }
 
 impl Table {
@@ -43,25 +78,37 @@ impl Table {
     }
 
     /// What lives at `tuple`.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, tuple: &Tuple) -> Option<Place> {
         match tuple {
-            Tuple::V4(pair) => get(&self.v4, &self.keys, pair),
-            Tuple::V6(pair) => get(&self.v6, &self.keys, pair),
+            Tuple::V4(pair) => find(&self.v4, &self.keys, pair).map(|entry| entry.place.into()),
+            Tuple::V6(pair) => find(&self.v6, &self.keys, pair).map(|entry| entry.place.into()),
         }
     }
 
     /// What lives at a tuple of IPv4, as a burst of segments asks for it.
     #[inline(always)]
     pub fn get_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<Place> {
-        if let Some((found, place)) = self.found
-            && found == *pair
+        self.find_v4(pair).map(Place::from)
+    }
+
+    /// The connection at a tuple of IPv4, likewise; none if something else is there.
+    #[inline(always)]
+    pub fn stream_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<u32> {
+        let packed = self.find_v4(pair)?;
+        (packed.0 >> NUMBER_BITS == 0).then_some(packed.0)
+    }
+
+    #[inline(always)]
+    fn find_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<Packed> {
+        if let Some(found) = self.found
+            && found.pair == *pair
         {
-            return Some(place);
+            return Some(found.place);
         }
-        let place = get(&self.v4, &self.keys, pair)?;
-        self.found = Some((*pair, place));
-        Some(place)
+        let found = find(&self.v4, &self.keys, pair)?;
+        self.found = Some(*found);
+        Some(found.place)
     }
 
     /// Puts `place` at `tuple`, instead of what was there.
@@ -94,8 +141,14 @@ impl Table {
 
     /// Every entry.
     pub fn iter(&self) -> impl Iterator<Item = (Tuple, Place)> {
-        let v4 = self.v4.iter().map(|at| (Tuple::V4(at.pair), at.place));
-        let v6 = self.v6.iter().map(|at| (Tuple::V6(at.pair), at.place));
+        let v4 = self
+            .v4
+            .iter()
+            .map(|at| (Tuple::V4(at.pair), at.place.into()));
+        let v6 = self
+            .v6
+            .iter()
+            .map(|at| (Tuple::V6(at.pair), at.place.into()));
         v4.chain(v6)
     }
 
@@ -114,14 +167,12 @@ impl Table {
 }
 
 #[inline(always)]
-fn get<A: Address>(
-    entries: &HashTable<Entry<A>>,
+fn find<'e, A: Address>(
+    entries: &'e HashTable<Entry<A>>,
     keys: &[u64; 3],
     pair: &Pair<A>,
-) -> Option<Place> {
-    entries
-        .find(hash(pair, keys), |entry| entry.pair == *pair)
-        .map(|entry| entry.place)
+) -> Option<&'e Entry<A>> {
+    entries.find(hash(pair, keys), |entry| entry.pair == *pair)
 }
 
 fn insert<A: Address>(
@@ -132,7 +183,7 @@ fn insert<A: Address>(
 ) {
     let hashed = hash(&pair, keys);
     if let Some(entry) = entries.find_mut(hashed, |entry| entry.pair == pair) {
-        entry.place = place;
+        entry.place = place.into();
         return;
     }
     add(entries, keys, pair, place);
@@ -145,9 +196,11 @@ fn add<A: Address>(
     pair: Pair<A>,
     place: Place,
 ) {
-    entries.insert_unique(hash(&pair, keys), Entry { pair, place }, |entry| {
-        hash(&entry.pair, keys)
-    });
+    let entry = Entry {
+        pair,
+        place: place.into(),
+    };
+    entries.insert_unique(hash(&pair, keys), entry, |entry| hash(&entry.pair, keys));
 }
 
 fn remove<A: Address>(entries: &mut HashTable<Entry<A>>, keys: &[u64; 3], pair: &Pair<A>) {

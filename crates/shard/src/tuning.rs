@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use millrace_tcp::{Duration, Instant};
+use millrace_tcp::Instant;
 
 use crate::config::Buffers;
 use crate::socket::{Options, Stream};
@@ -127,17 +127,19 @@ impl Stream {
             return;
         }
         let tuning = &mut self.tuning;
-        let read = (self.recv.consumed() - tuning.from).min(u64::from(u32::MAX)) as u32;
+        let consumed = self.recv.mark();
+        let read = consumed.wrapping_sub(tuning.from);
         // So little in any time is no reason to grow.
         if read < self.receive_limit / 8 {
             return;
         }
-        let span = Duration::from_micros(u64::from(tuning.span_us));
-        if now - tuning.since < span {
+        let now = now.as_micros() as u32;
+        let taken = now.wrapping_sub(tuning.since);
+        if taken < tuning.span_us {
             return;
         }
         // What took much longer than a round trip does not count.
-        if now - tuning.since <= span + span && read > tuning.best {
+        if taken <= tuning.span_us.saturating_mul(2) && read > tuning.best {
             let grown = u64::from(read - tuning.best);
             // Twice what was read, and more while that still accelerates.
             let wanted = 2 * u64::from(read)
@@ -150,7 +152,7 @@ impl Stream {
             }
         }
         tuning.since = now;
-        tuning.from = self.recv.consumed();
+        tuning.from = consumed;
         tuning.span_us = self.connection.round_trip_us().max(SPAN_MIN_US);
     }
 }

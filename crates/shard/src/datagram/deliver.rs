@@ -80,7 +80,7 @@ impl<M: Memory> Shard<M> {
         if datagram.error != 0 {
             return Err(Error::Connection(std::mem::take(&mut datagram.error)));
         }
-        let at = datagram.recv.consumed();
+        let at = datagram.consumed();
         if at == datagram.received {
             return Err(Error::WouldBlock);
         }
@@ -93,8 +93,8 @@ impl<M: Memory> Shard<M> {
         let payload = at + record::LEN as u64;
         recv.copy_out(&self.memory, *owner, payload, &mut out[..copied]);
         if !peek {
-            let upto = datagram.recv.consumed() + record::stored_len(len);
-            datagram.recv.consume(&mut self.memory, *owner, upto);
+            let upto = datagram.consumed() + record::stored_len(len);
+            datagram.recv.consume(&mut self.memory, *owner, upto as u32);
             self.mark_changed(index);
         }
         Ok(record)
@@ -102,6 +102,11 @@ impl<M: Memory> Shard<M> {
 }
 
 impl Datagram {
+    /// Stream offset up to which the program has read.
+    pub fn consumed(&self) -> u64 {
+        self.recv.consumed(self.received)
+    }
+
     /// Whether a datagram that came from `from` to this address is for this socket.
     pub fn hears(&self, from: SocketAddr) -> bool {
         self.remote.is_none_or(|remote| remote == from)
@@ -116,11 +121,11 @@ impl Datagram {
         memory: &mut M,
         counters: &mut Counters,
     ) -> bool {
-        if self.received - self.recv.consumed() >= u64::from(self.receive_limit) {
+        if self.received - self.consumed() >= u64::from(self.receive_limit) {
             // The program may have read without saying so.
             self.catch_up(owner, memory);
         }
-        if self.received - self.recv.consumed() >= u64::from(self.receive_limit) {
+        if self.received - self.consumed() >= u64::from(self.receive_limit) {
             counters.udp_receive_full += 1;
             self.dropped += 1;
             return false;
@@ -154,8 +159,8 @@ impl Datagram {
     /// Believes what the program says of how far it has read, as far as that can be.
     fn catch_up<M: Memory>(&mut self, owner: Owner, memory: &mut M) {
         let upto = memory.read_upto(owner, self.label);
-        if upto > self.recv.consumed() && upto <= self.received {
-            self.recv.consume(memory, owner, upto);
+        if upto > self.consumed() && upto <= self.received {
+            self.recv.consume(memory, owner, upto as u32);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Datagrams on their way to the port: as one packet, as fragments, or cut into several datagrams.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 
 use millrace_tcp::Instant;
 use millrace_wire::checksum::{Sum, pseudo_v4, pseudo_v6};
@@ -23,7 +24,7 @@ const TURN: usize = 16;
 /// A datagram that has been given to send.
 pub(crate) struct Leaving {
     pub socket: u32,
-    pub generation: u32,
+    pub generation: NonZeroU32,
     /// What it carries is the first `len` bytes.
     pub block: Box<[u8]>,
     pub len: u32,

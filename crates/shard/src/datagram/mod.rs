@@ -156,7 +156,7 @@ impl Datagram {
         flags.set(ViewFlags::WRITABLE, writable);
         View {
             received: self.received,
-            consumed: self.recv.consumed(),
+            consumed: self.consumed(),
             ring: self.recv.block(),
             queued: self.queued,
             acked: self.left,

@@ -160,9 +160,8 @@ impl<M: Memory> Shard<M> {
         if written == 0 {
             stream.send.trim(&mut self.send_pool);
         }
-        stream
-            .connection
-            .enqueue(stream.send.end(), push || room < len);
+        let end = stream.connection.queued() + written as u64;
+        stream.connection.enqueue(end, push || room < len);
         self.ready.add(id.index(), socket);
         Ok(written)
     }
@@ -187,13 +186,8 @@ impl<M: Memory> Shard<M> {
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
         let socket = held(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
-        if len > 0 {
-            let upto = socket
-                .stream()
-                .map_or(0, |stream| stream.recv.consumed() + len as u64);
-            if socket.consume(&mut self.memory, upto, &self.config.buffers, now) {
-                self.ready.add(id.index(), socket);
-            }
+        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.config.buffers, now) {
+            self.ready.add(id.index(), socket);
         }
         Ok(len)
     }
@@ -224,10 +218,9 @@ impl<M: Memory> Shard<M> {
             return Err(Error::NotConnected);
         };
         let received = stream.connection.received();
-        let len = (received - stream.recv.consumed()) as usize;
+        let len = (received - stream.consumed()) as usize;
         let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
-        let upto = stream.recv.consumed() + taken as u64;
-        if taken > 0 && socket.consume(&mut self.memory, upto, &self.config.buffers, now) {
+        if taken > 0 && socket.consume(&mut self.memory, taken as u32, &self.config.buffers, now) {
             self.ready.add(index, socket);
         }
         Ok(taken)
@@ -258,8 +251,9 @@ impl<M: Memory> Shard<M> {
                 if upto > datagram.received {
                     return Err(Error::Invalid);
                 }
-                if upto > datagram.recv.consumed() {
-                    datagram.recv.consume(&mut self.memory, socket.owner, upto);
+                if upto > datagram.consumed() {
+                    let read = upto as u32;
+                    datagram.recv.consume(&mut self.memory, socket.owner, read);
                 }
                 return Ok(());
             }
@@ -268,9 +262,8 @@ impl<M: Memory> Shard<M> {
         if upto > stream.connection.received() {
             return Err(Error::Invalid);
         }
-        if upto > stream.recv.consumed()
-            && socket.consume(&mut self.memory, upto, &self.config.buffers, now)
-        {
+        let more = upto.saturating_sub(stream.consumed()) as u32;
+        if more > 0 && socket.consume(&mut self.memory, more, &self.config.buffers, now) {
             self.ready.add(index, socket);
         }
         Ok(())
@@ -373,7 +366,7 @@ impl<M: Memory> Shard<M> {
                 self.sockets.discard(index);
             }
             Kind::Stream(stream) => {
-                let unread = stream.connection.received() > stream.recv.consumed();
+                let unread = stream.connection.received() > stream.consumed();
                 self.counters.aborted_on_close += u64::from(unread);
                 let crowded = self.orphans >= self.config.limits.orphans;
                 self.counters.orphans_refused += u64::from(crowded);
@@ -403,7 +396,7 @@ impl<M: Memory> Shard<M> {
             && marks.contains(Marks::BOUND)
         {
             marks.remove(Marks::BOUND);
-            self.ports.unbind(stream.tuple.ports().0, index);
+            self.ports.unbind(stream.ends.tuple().ports().0, index);
         }
     }
 
@@ -413,7 +406,7 @@ impl<M: Memory> Shard<M> {
             return crate::errno::EBADF;
         };
         let error = match self.sockets.get_mut(index).map(|socket| &mut socket.kind) {
-            Some(Kind::Stream(stream)) => std::mem::take(&mut stream.error),
+            Some(Kind::Stream(stream)) => std::mem::take(&mut stream.error).into(),
             Some(Kind::Datagram(datagram)) => std::mem::take(&mut datagram.error),
             _ => 0,
         };
@@ -426,7 +419,7 @@ impl<M: Memory> Shard<M> {
     /// The index of a socket that a program holds.
     #[inline]
     pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
-        match self.sockets.get_of_generation(id.index(), id.generation()) {
+        match self.sockets.get_of_generation(id.index(), id.generation) {
             Some(socket) if socket.is_held() => Ok(id.index()),
             _ => Err(Error::NoSocket),
         }
@@ -523,20 +516,23 @@ impl Stream {
             && queued * 3 <= u64::from(send_limit) * 2
             && (notsent_low == 0 || self.connection.unsent() * 2 < u64::from(notsent_low));
         flags.set(ViewFlags::WRITABLE, writable);
+        let (local, remote) = self.ends.addresses();
+        let received = self.connection.received();
+        let end = self.connection.queued();
         View {
             state: Some(state),
             flags,
-            received: self.connection.received(),
-            consumed: self.recv.consumed(),
+            received,
+            consumed: self.recv.consumed(received),
             ring: self.recv.block(),
-            queued: self.send.end(),
-            acked: self.send.start(),
-            sent: self.send.end() - self.connection.unsent(),
+            queued: end,
+            acked: end - queued,
+            sent: end - self.connection.unsent(),
             send_limit,
             notsent_low,
-            error: self.error,
-            local: self.tuple.local(),
-            remote: self.tuple.remote(),
+            error: self.error.into(),
+            local,
+            remote,
             pending_accepts: 0,
             mtu: 0,
             urgent: self.connection.urgent(),
@@ -559,7 +555,7 @@ impl Socket {
             return Err(Error::BrokenPipe);
         };
         if stream.error != 0 {
-            return Err(Error::Connection(std::mem::take(&mut stream.error)));
+            return Err(Error::Connection(std::mem::take(&mut stream.error).into()));
         }
         if marks.intersects(Marks::WRITE_SHUT | Marks::DEAD | Marks::ENDING) {
             return Err(Error::BrokenPipe);
@@ -592,7 +588,7 @@ impl Socket {
         }
         // As in Linux: who has read to the peer's end is told that, whatever became of the connection then.
         if stream.error != 0 && !self.marks.contains(Marks::PEER_CLOSED) {
-            return Err(Error::Connection(std::mem::take(&mut stream.error)));
+            return Err(Error::Connection(std::mem::take(&mut stream.error).into()));
         }
         if stream.is_at_end(self.marks) {
             Ok(0)
@@ -601,23 +597,24 @@ impl Socket {
         }
     }
 
-    /// Unread bytes up to `upto` have been read. Returns whether the connection may have something to send now.
+    /// So many of the unread bytes have been read. Returns whether the connection may have something to send now.
     #[inline]
     fn consume<M: Memory>(
         &mut self,
         memory: &mut M,
-        upto: u64,
+        bytes: u32,
         buffers: &Buffers,
         now: Instant,
     ) -> bool {
         let Kind::Stream(stream) = &mut self.kind else {
             return false;
         };
+        let upto = stream.recv.mark().wrapping_add(bytes);
         stream.recv.consume(memory, self.owner, upto);
         if self.marks.contains(Marks::DEAD) {
             return false;
         }
-        stream.connection.consumed(upto, now);
+        stream.connection.consumed_more(bytes);
         if self.options.receive_buffer.is_none() {
             stream.tune_receive(buffers, now);
         }
@@ -680,7 +677,7 @@ impl Socket {
 /// The socket of a program that holds it, to change.
 #[inline(always)]
 fn held(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
-    match sockets.get_of_generation_mut(id.index(), id.generation()) {
+    match sockets.get_of_generation_mut(id.index(), id.generation) {
         Some(socket) if socket.is_held() => Ok(socket),
         _ => Err(Error::NoSocket),
     }

@@ -6,6 +6,7 @@ use millrace_tcp::{Config, Connection, Duration, Instant, Open, Settings, Shared
 use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
+use crate::ends::Ends;
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
 use crate::neighbour::Handle;
@@ -55,11 +56,12 @@ impl<M: Memory> Shard<M> {
         let config = &self.config.tcp;
         let shared = self.sharing.share(options);
         let settings = shared.settings.clone();
+        let ends = start.tuple.into();
         let Some(index) = self.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
             options: shared,
-            kind: Kind::Stream(start.stream(config, &settings, now)),
+            kind: Kind::Stream(start.stream(ends, config, &settings, now)),
         }) else {
             return Err(Error::TooManySockets);
         };
@@ -103,7 +105,8 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
-        socket.kind = Kind::Stream(start.stream(&self.config.tcp, &options.settings, now));
+        let ends = start.tuple.into();
+        socket.kind = Kind::Stream(start.stream(ends, &self.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -193,7 +196,7 @@ impl<M: Memory> Shard<M> {
             {
                 // The last attempt failed. A port that was chosen for it is chosen anew.
                 Ok(match socket.marks.contains(Marks::BOUND) {
-                    true => stream.tuple.local(),
+                    true => stream.ends.tuple().local(),
                     false => NOWHERE,
                 })
             }
@@ -310,14 +313,20 @@ struct Start {
 }
 
 impl Start {
-    /// Makes the connection.
+    /// Makes the connection. `ends` are made of the tuple before that, so that what is made need not be moved.
     #[inline(always)]
-    fn stream(&self, config: &Config, settings: &Shared<Settings>, now: Instant) -> Stream {
+    fn stream(
+        &self,
+        ends: Ends,
+        config: &Config,
+        settings: &Shared<Settings>,
+        now: Instant,
+    ) -> Stream {
         let mut connection = Connection::connect(config, settings, self.open, now);
         if let Some(limit) = self.path {
             connection.start_on_path(config, limit, now);
         }
-        Stream::new(connection, self.tuple, self.fields, self.limits, now)
+        Stream::new(connection, ends, self.fields, self.limits, now)
     }
 }
 
@@ -335,14 +344,14 @@ impl Stream {
 
     pub fn new(
         connection: Connection,
-        tuple: Tuple,
+        ends: Ends,
         fields: Fields,
         (send_limit, receive_limit): (u32, u32),
         now: Instant,
     ) -> Stream {
         Stream {
             connection,
-            tuple,
+            ends,
             fields,
             hop: Handle::NONE,
             send: SendRing::default(),
@@ -354,7 +363,7 @@ impl Stream {
             listener: u32::MAX,
             armed: Instant::NEVER,
             tuning: Tuning {
-                since: now,
+                since: now.as_micros() as u32,
                 from: 0,
                 span_us: 0,
                 best: 0,

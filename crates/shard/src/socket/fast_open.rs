@@ -86,11 +86,15 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let without = socket.options.no_cookie;
         let stream = socket.stream_mut().ok_or(Error::NotConnected)?;
-        let known = self.cookies.known.get(&stream.tuple.remote_ip()).copied();
+        let known = self
+            .cookies
+            .known
+            .get(&stream.ends.tuple().remote_ip())
+            .copied();
         let known = known.unwrap_or_default();
         let info = stream.connection.info(now);
         // Of a host that has not said what it takes the least is assumed (RFC 7413 4.1.3).
-        let assumed = if stream.tuple.remote_ip().is_ipv4() {
+        let assumed = if stream.ends.tuple().remote_ip().is_ipv4() {
             536
         } else {
             1_220
@@ -209,7 +213,7 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream_mut() else {
             return;
         };
-        let (at, remote) = (stream.listener, stream.tuple.remote_ip());
+        let (at, remote) = (stream.listener, stream.ends.tuple().remote_ip());
         let news = stream.connection.take_fast_open_news();
         let mss = stream.connection.path_segment();
         if early && let Some(listener) = self.sockets.get_mut(at).and_then(Socket::listener_mut) {

@@ -237,6 +237,7 @@ impl<M: Memory> Shard<M> {
         let hop = self.first_hop(tuple.remote_ip(), now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
         let reuse = options.reuse.address;
+        let ends = tuple.into();
         let made = self.sockets.insert_with(|| {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
@@ -244,7 +245,7 @@ impl<M: Memory> Shard<M> {
                 connection.start_on_path(config, limit, now);
             }
             let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
-            let mut stream = Stream::new(connection, tuple, fields, limits, now);
+            let mut stream = Stream::new(connection, ends, fields, limits, now);
             stream.listener = listener;
             stream.hop = hop;
             Socket {

@@ -12,6 +12,7 @@ mod view;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::ops::Deref;
 
 use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing, Usual};
@@ -26,22 +27,22 @@ pub use tcp_info::TCP_INFO_LEN;
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
 use crate::datagram::Datagram;
+use crate::ends::Ends;
 use crate::memory::Owner;
 use crate::neighbour::Handle;
 use crate::recv_ring::RecvRing;
 use crate::segment::Fields;
 use crate::send_ring::SendRing;
-use crate::table::Tuple;
 
 /// Names a socket. Never valid again once the socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 impl SocketId {
-    pub(crate) fn new(index: u32, generation: u32) -> SocketId {
+    pub(crate) fn new(index: u32, generation: NonZeroU32) -> SocketId {
         SocketId { index, generation }
     }
 
@@ -64,7 +65,7 @@ impl SocketId {
     /// assert_eq!(id.generation(), 7);
     /// ```
     pub fn generation(self) -> u32 {
-        self.generation
+        self.generation.get()
     }
 
     /// The id as one number.
@@ -75,7 +76,7 @@ impl SocketId {
     /// assert_eq!(id.to_bits(), 7 << 32 | 3);
     /// ```
     pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        u64::from(self.generation.get()) << 32 | u64::from(self.index)
     }
 
     /// The id that [`SocketId::to_bits`] gave. Any number makes an id; one that was never given out names no socket.
@@ -86,9 +87,9 @@ impl SocketId {
     /// assert_eq!(one, again);
     /// ```
     pub fn from_bits(bits: u64) -> SocketId {
-        SocketId {
-            index: bits as u32,
-            generation: (bits >> 32) as u32,
+        match NonZeroU32::new((bits >> 32) as u32) {
+            Some(generation) => SocketId::new(bits as u32, generation),
+            None => SocketId::new(u32::MAX, NonZeroU32::MIN),
         }
     }
 }
@@ -214,7 +215,7 @@ pub(crate) struct Listener {
     /// Whether the program says of each connection whether it is wanted, before its SYN is answered.
     pub asks: bool,
     /// Half-open connections that it has not been asked about, oldest first: where they are, and which of those that were there.
-    pub requests: VecDeque<(u32, u32)>,
+    pub requests: VecDeque<(u32, NonZeroU32)>,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
     /// Keys of its own for the cookies of TCP Fast Open.
@@ -240,7 +241,7 @@ impl Listener {
 /// A connection with its buffers.
 pub(crate) struct Stream {
     pub connection: Connection,
-    pub tuple: Tuple,
+    pub ends: Ends,
     /// The rest of its IP headers.
     pub fields: Fields,
     /// The neighbour that leads to the peer.
@@ -254,7 +255,7 @@ pub(crate) struct Stream {
     /// The receive buffer: how far the window may reach beyond what was read.
     pub receive_limit: u32,
     /// The pending error as errno; 0 when none.
-    pub error: i32,
+    pub error: u16,
     /// While it waits to be accepted, whose queue it is in.
     pub listener: u32,
     /// When the wheel comes back to it at the latest: [`Instant::NEVER`] if it does not.
@@ -265,14 +266,22 @@ pub(crate) struct Stream {
 /// Measures how fast the program reads, to size the receive buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Tuning {
-    /// When the measurement began.
-    pub since: Instant,
-    /// What had been read then.
-    pub from: u64,
+    /// When the measurement began: low half of a microsecond count. A pause of 71 minutes is taken for none.
+    pub since: u32,
+    /// What had been read then: low half of a stream offset.
+    pub from: u32,
     /// How long a measurement takes, in microseconds: a round trip.
     pub span_us: u32,
     /// Bytes read in the best measurement so far.
     pub best: u32,
+}
+
+impl Stream {
+    /// Stream offset up to which the program has read.
+    #[inline]
+    pub fn consumed(&self) -> u64 {
+        self.recv.consumed(self.connection.received())
+    }
 }
 
 impl Socket {

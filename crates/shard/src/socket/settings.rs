@@ -69,7 +69,8 @@ impl<M: Memory> Shard<M> {
                 if let Some(limit) = options.send_buffer {
                     stream.send_limit = limit.get();
                 }
-                stream.fields = Fields::new(&stream.tuple, &options, stream.fields.flow_label());
+                stream.fields =
+                    Fields::new(&stream.ends.tuple(), &options, stream.fields.flow_label());
                 if options.tcp != before.tcp {
                     stream
                         .connection
@@ -81,11 +82,11 @@ impl<M: Memory> Shard<M> {
                 if options.reuse.address != owner_reuse.address
                     && !socket.marks.contains(Marks::DEAD)
                 {
-                    let local = stream.tuple.local();
+                    let local = stream.ends.tuple().local();
                     self.ports.remove_connection(local, owner_reuse.address);
                     self.ports.add_connection(local, options.reuse.address);
                 }
-                stream.tuple.ports().0
+                stream.ends.tuple().ports().0
             }
         };
         if bound && let Some(registered) = self.ports.bound_mut(port, index) {
