@@ -12,7 +12,8 @@ use millrace_shard::{
 
 use crate::options;
 use crate::serve::{Outcome, done, plain};
-use crate::socket::{AcceptRing, Process, Watch};
+use crate::socket::{AcceptRing, Process};
+use crate::watches::Watch;
 use crate::worker::{Place, Worker};
 
 /// Connections that a listener's ring holds at most; more wait in the shard.
@@ -26,7 +27,7 @@ impl Worker {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
         let slot = this.open_slot().ok_or(ENFILE)?;
-        this.entries[slot].holders.push(process);
+        this.entries[slot].keepers.hold(process);
         let reference = this.reference(slot);
         Ok((0, reference.to_bits().to_ne_bytes().to_vec()))
     }
@@ -68,7 +69,7 @@ impl Worker {
         let entry = &program.entries[place.slot];
         let socket = entry.socket;
         let options = entry.options().to_vec();
-        if entry.accepts.is_some() {
+        if entry.accepts().is_some() {
             let id = socket.ok_or(EINVAL)?;
             return plain(self.listen_everywhere(place, id, backlog, None));
         }
@@ -125,11 +126,11 @@ impl Worker {
             self.shard.memory_mut().free(owner, block);
             return Err(error.errno());
         }
-        self.program(place.program).entries[place.slot].accepts = Some(Box::new(AcceptRing {
+        self.program(place.program).entries[place.slot].set_accepts(AcceptRing {
             at: block.at,
             log2,
             pushed: taken,
-        }));
+        });
         self.touch(place);
         done()
     }
@@ -140,7 +141,7 @@ impl Worker {
         let owner = program.owner;
         let entry = &mut program.entries[place.slot];
         let replicated = entry.replicated;
-        let Some(ring) = entry.accepts.take() else {
+        let Some(ring) = entry.take_accepts() else {
             return;
         };
         let block = Block {
@@ -208,10 +209,10 @@ impl Worker {
 
     pub(crate) fn accepted(&mut self, place: Place, process: Process) -> Outcome {
         let entry = &mut self.program(place.program).entries[place.slot];
-        let Some(waiting) = entry.waiting.take() else {
+        let Some(waiting) = entry.keepers.take_waiting() else {
             return Err(EINVAL);
         };
-        entry.holders.push(process);
+        entry.keepers.hold(process);
         let listener = Place {
             program: place.program,
             slot: waiting.listener,
@@ -237,7 +238,11 @@ impl Worker {
             return Err(EINVAL);
         };
         let watches = &mut program.entries[place.slot].watches;
-        let index = match watches.iter().position(|watch| watch.poller == poller) {
+        let index = match watches
+            .as_slice()
+            .iter()
+            .position(|watch| watch.poller == poller)
+        {
             Some(index) => index,
             None => {
                 watches.push(Watch {
@@ -245,10 +250,10 @@ impl Worker {
                     mask,
                     hint: None,
                 });
-                watches.len() - 1
+                watches.as_slice().len() - 1
             }
         };
-        let watch = &mut watches[index];
+        let watch = &mut watches.as_mut_slice()[index];
         watch.mask = mask;
         // What changed after the program last looked and before it was watched has been hinted to nobody.
         if slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {

@@ -38,7 +38,7 @@ impl Worker {
         let this = self.program(program);
         let entry = &mut this.entries[slot];
         entry.datagrams = true;
-        entry.holders.push(process);
+        entry.keepers.hold(process);
         Ok((0, this.reference(slot).to_bits().to_ne_bytes().to_vec()))
     }
 

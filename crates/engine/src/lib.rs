@@ -22,6 +22,7 @@ mod egress;
 mod follow;
 mod held;
 mod io;
+pub mod keepers;
 mod kernels;
 mod life;
 mod link;
@@ -47,6 +48,7 @@ pub mod socket;
 pub mod start;
 mod strays;
 pub mod topology;
+pub mod watches;
 pub mod worker;
 mod workers;
 

@@ -8,17 +8,14 @@ use millrace_shard::{Block, Memory};
 use crate::command::Command;
 use crate::program::{ContextEntry, PollerEntry, ProcessEntry, Program};
 use crate::socket::Process;
+use crate::watches::Watches;
 use crate::worker::{Place, Worker};
 
 impl Worker {
     /// A process holds a socket no more. The last one closes it.
     pub(crate) fn release(&mut self, place: Place, process: Process) {
         let entry = &mut self.program(place.program).entries[place.slot];
-        let Some(at) = entry.holders.iter().position(|holder| *holder == process) else {
-            return;
-        };
-        entry.holders.swap_remove(at);
-        if entry.holders.is_empty() {
+        if entry.keepers.let_go(process) && entry.keepers.holders().is_empty() {
             self.close(place);
         }
     }
@@ -29,9 +26,9 @@ impl Worker {
         let owner = program.owner;
         let entry = &mut program.entries[place.slot];
         entry.open = false;
-        let (socket, accepts) = (entry.socket.take(), entry.accepts.take());
+        let (socket, accepts) = (entry.socket.take(), entry.take_accepts());
         let replicated = std::mem::take(&mut entry.replicated);
-        entry.watches.clear();
+        entry.watches = Watches::None;
         let generation = entry.generation;
         let home = program.entries.is_own(place.slot);
         if home {
@@ -86,7 +83,7 @@ impl Worker {
             .filter(|slot| {
                 let entry = &program.entries[*slot];
                 entry.open
-                    && entry.waiting.is_some_and(|waiting| {
+                    && entry.keepers.waiting().is_some_and(|waiting| {
                         waiting.listener == listener.slot && waiting.position < position
                     })
                     && !claimed(*slot)
@@ -99,7 +96,7 @@ impl Worker {
     fn reset(&mut self, program: u32, slots: &[u32]) {
         for slot in slots {
             let entry = &mut self.program(program).entries[*slot];
-            entry.waiting = None;
+            entry.keepers.take_waiting();
             if let Some(id) = entry.socket.take() {
                 let _ = self.shard.abort(id, self.now);
             }
@@ -128,7 +125,7 @@ impl Worker {
                 let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
                 let mut contexts = this.contexts.iter();
                 entry.open
-                    && entry.waiting.is_some()
+                    && entry.keepers.waiting().is_some()
                     && contexts
                         .any(|context| context.process == process && context.index + 1 == claim)
             })
@@ -138,11 +135,11 @@ impl Worker {
         let held: Vec<u32> = this
             .entries
             .numbers()
-            .filter(|slot| this.entries[*slot].holders.contains(&process))
+            .filter(|slot| this.entries[*slot].keepers.holders().contains(&process))
             .collect();
         let listeners: Vec<(u32, u64)> = held
             .iter()
-            .filter(|slot| this.entries[**slot].accepts.is_some())
+            .filter(|slot| this.entries[**slot].accepts().is_some())
             .map(|slot| (*slot, this.slot(*slot).app.consumed.load(Ordering::Acquire)))
             .collect();
         self.reset(program, &claimed);
@@ -221,9 +218,9 @@ impl Worker {
                     for entry in program
                         .entries
                         .iter_mut()
-                        .filter(|entry| entry.open && entry.holders.contains(&parent))
+                        .filter(|entry| entry.open && entry.keepers.holders().contains(&parent))
                     {
-                        entry.holders.push(child);
+                        entry.keepers.hold(child);
                     }
                     program.processes.push(ProcessEntry {
                         process: child,
@@ -252,7 +249,8 @@ impl Worker {
                             .entries
                             .numbers()
                             .filter(|slot| {
-                                program.entries[*slot].holders.contains(&process) && !kept(*slot)
+                                program.entries[*slot].keepers.holders().contains(&process)
+                                    && !kept(*slot)
                             })
                             .collect()
                     });
@@ -304,7 +302,7 @@ impl Worker {
                         *entry = None;
                     }
                     for entry in program.entries.iter_mut() {
-                        entry.watches.retain(|watch| watch.poller != poller);
+                        entry.watches.remove(poller);
                     }
                 }
             }
@@ -349,7 +347,7 @@ impl Worker {
         let numbers = this.entries.numbers();
         let (waiting, open): (Vec<u32>, Vec<u32>) = numbers
             .filter(|slot| this.entries[*slot].open)
-            .partition(|slot| this.entries[*slot].waiting.is_some());
+            .partition(|slot| this.entries[*slot].keepers.waiting().is_some());
         for slot in waiting.into_iter().chain(open) {
             let entry = self.program(program).entries.get(slot);
             if entry.is_some_and(|entry| entry.open) {

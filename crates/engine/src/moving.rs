@@ -17,7 +17,6 @@ use millrace_shard::{Moved, Parcel, SocketId};
 use millrace_tcp::{Duration, Instant};
 
 use crate::peers::Request;
-use crate::publish::note_place;
 use crate::queues::Awaited;
 use crate::socket::Entry;
 use crate::worker::{Place, Wire, Worker};
@@ -216,7 +215,7 @@ impl Worker {
                 });
                 if let Some((slot, entry)) = known {
                     // It is in a queue of a listener's.
-                    if entry.waiting.is_some() {
+                    if entry.keepers.waiting().is_some() {
                         continue;
                     }
                     slot.engine.shard.store((*to).into(), Ordering::Relaxed);
@@ -350,7 +349,7 @@ impl Worker {
             let _ = self.shard.abort(id, self.now);
             return;
         };
-        for watch in &mut entry.watches {
+        for watch in entry.watches.as_mut_slice() {
             // Where the last one stands in another shard's ring.
             watch.hint = None;
         }
@@ -358,7 +357,7 @@ impl Worker {
         program.entries.seat(place.slot, entry);
         let slot = program.slot(place.slot);
         slot.engine.shard.store(self.own, Ordering::Relaxed);
-        note_place(&mut self.places, id, place);
+        self.places.note(id, place);
         if self.shard.view(id).is_some() {
             self.take_consumed(place);
         }

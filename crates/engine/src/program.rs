@@ -308,19 +308,16 @@ impl Program {
 
     /// Whether a listener's ring takes one connection more.
     pub fn has_room(&self, listener: u32) -> bool {
-        self.entries[listener]
-            .accepts
-            .as_deref()
-            .is_some_and(|queue| {
-                let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
-                let waiting = queue.pushed - consumed.min(queue.pushed);
-                waiting < queue.capacity()
-            })
+        self.entries[listener].accepts().is_some_and(|queue| {
+            let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
+            let waiting = queue.pushed - consumed.min(queue.pushed);
+            waiting < queue.capacity()
+        })
     }
 
     /// Puts a connection into a listener's queue, which has room for it.
     pub fn append_accepted(&mut self, listener: u32, accepted: SlotRef) {
-        if let Some(queue) = &mut self.entries[listener].accepts {
+        if let Some(queue) = self.entries[listener].accepts_mut() {
             let at = queue.at + ((queue.pushed * 8) & ((1 << queue.log2) - 1));
             self.region
                 .write_arena(at, &accepted.to_bits().to_ne_bytes());

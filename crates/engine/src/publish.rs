@@ -11,6 +11,7 @@ use millrace_context::slot::pack_ring;
 use millrace_context::{Status, futex};
 use millrace_shard::{Error, SocketId, View, ViewFlags};
 
+use crate::keepers::Keepers;
 use crate::program::Program;
 use crate::socket::Waiting;
 use crate::worker::{Place, Worker, ring};
@@ -69,7 +70,7 @@ impl Worker {
 
     /// Where a socket is shown.
     pub(crate) fn place(&self, id: SocketId) -> Option<Place> {
-        let place = self.places.get(id.index() as usize).copied().flatten()?;
+        let place = self.places.get(id)?;
         let entry = self
             .programs
             .get(place.program as usize)?
@@ -81,7 +82,7 @@ impl Worker {
 
     /// Ties a socket to a slot.
     pub(crate) fn tie(&mut self, id: SocketId, place: Place) {
-        note_place(&mut self.places, id, place);
+        self.places.note(id, place);
         if let Some(program) = self.programs[place.program as usize].as_mut() {
             program.entries[place.slot].socket = Some(id);
         }
@@ -104,7 +105,7 @@ impl Worker {
             .view(listener)
             .is_some_and(|view| view.pending_accepts > 0)
         {
-            let Some(queue) = program.entries[place.slot].accepts.as_deref().copied() else {
+            let Some(queue) = program.entries[place.slot].accepts().copied() else {
                 return;
             };
             if !program.has_room(place.slot) {
@@ -122,7 +123,7 @@ impl Worker {
                 break;
             };
             let entry = &mut program.entries[slot];
-            entry.waiting = Some(Waiting {
+            entry.keepers = Keepers::from(Waiting {
                 listener: place.slot,
                 position: queue.pushed,
             });
@@ -132,7 +133,7 @@ impl Worker {
                 program: place.program,
                 slot,
             };
-            note_place(&mut self.places, id, accepted);
+            self.places.note(id, accepted);
             touched.push(accepted);
             moved = true;
         }
@@ -176,7 +177,7 @@ impl Worker {
         if datagrams {
             slot.cold.mtu.store(view.mtu.into(), Ordering::Relaxed);
         }
-        if datagrams || entry.seen.status != status.bits() {
+        if datagrams || entry.seen.status != status.bits() as u16 {
             slot.cold
                 .set_addresses(view.local.into(), view.remote.into());
         }
@@ -187,7 +188,7 @@ impl Worker {
         slot.cold
             .notsent_low
             .store(view.notsent_low, Ordering::Relaxed);
-        if let Some(queue) = entry.accepts.as_deref() {
+        if let Some(queue) = entry.accepts() {
             slot.engine
                 .ring
                 .store(pack_ring(queue.at, queue.log2), Ordering::Release);
@@ -239,11 +240,10 @@ impl Worker {
         let mut seen = entry.seen;
         let acked = slot.engine.acked.load(Ordering::Relaxed);
         seen.received = slot.engine.received.load(Ordering::Relaxed) as u32;
-        seen.acked = acked as u32;
-        seen.status = slot.engine.status.load(Ordering::Relaxed);
-        seen.error = entry.error;
+        seen.status = slot.engine.status.load(Ordering::Relaxed) as u16;
+        seen.errors = (entry.error >> 16) as u16;
         let mut bits = 0;
-        if seen.status != entry.seen.status || seen.error != entry.seen.error {
+        if seen.status != entry.seen.status || seen.errors != entry.seen.errors {
             bits |= IN | OUT | PRI | (libc::EPOLLHUP | libc::EPOLLERR) as u32;
         }
         if seen.received != entry.seen.received {
@@ -252,7 +252,7 @@ impl Worker {
         // Room to send is news only to who has asked for it, and worth it from a third of the buffer (Linux's sk_stream_is_writeable).
         let wanted = slot.app.send_wanted.load(Ordering::Acquire);
         let low = u64::from(slot.cold.notsent_low.load(Ordering::Relaxed));
-        if (low != 0 || seen.acked != entry.seen.acked) && wanted != entry.send_wanted {
+        if wanted != entry.send_wanted {
             let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
             let queued = slot.app.queued.load(Ordering::Acquire);
             let used = queued.saturating_sub(acked);
@@ -264,7 +264,7 @@ impl Worker {
             }
         }
         entry.seen = seen;
-        if bits == 0 || entry.watches.is_empty() {
+        if bits == 0 || entry.watches.as_slice().is_empty() {
             return;
         }
         // Of those who watch exclusively one that sleeps is enough; if none sleeps, all hear of it and the first to look has it.
@@ -282,9 +282,10 @@ impl Worker {
         };
         let chosen = entry
             .watches
+            .as_slice()
             .iter()
             .position(|watch| watch.mask & EXCLUSIVE != 0 && sleeping(watch.poller));
-        for (index, watch) in entry.watches.iter_mut().enumerate() {
+        for (index, watch) in entry.watches.as_mut_slice().iter_mut().enumerate() {
             if watch.mask & bits == 0
                 || watch.mask & EXCLUSIVE != 0 && chosen.is_some_and(|chosen| chosen != index)
             {
@@ -306,8 +307,8 @@ impl Worker {
             watch.hint = Some(shared.push(hints, self.own, &mut poller.tail, place.slot));
             self.counters.hints += 1;
         }
-        if chosen.is_some() && entry.watches.len() > 1 {
-            entry.watches.rotate_left(1);
+        if chosen.is_some() && entry.watches.as_slice().len() > 1 {
+            entry.watches.as_mut_slice().rotate_left(1);
         }
     }
 
@@ -351,15 +352,6 @@ impl Worker {
         }
         self.touch(place);
     }
-}
-
-/// Notes where a socket is shown.
-pub(crate) fn note_place(places: &mut Vec<Option<Place>>, id: SocketId, place: Place) {
-    let index = id.index() as usize;
-    if places.len() <= index {
-        places.resize(index + 1, None);
-    }
-    places[index] = Some(place);
 }
 
 fn status(view: &View) -> Status {

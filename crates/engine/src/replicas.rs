@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use millrace_context::{SlotRef, Status};
 use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
 
+use crate::keepers::Keepers;
 use crate::peers::{Accepted, Replica, Request};
 use crate::socket::Waiting;
 use crate::worker::{Place, Worker};
@@ -421,7 +422,7 @@ impl Worker {
             };
             let entry = &mut program.entries[slot];
             entry.socket = Some(id);
-            entry.waiting = Some(Waiting {
+            entry.keepers = Keepers::from(Waiting {
                 listener: place.slot,
                 // It has one at the listener's home only.
                 position: 0,
@@ -439,7 +440,7 @@ impl Worker {
                     slot: program.reference(slot),
                 },
             );
-            crate::publish::note_place(&mut self.places, id, accepted);
+            self.places.note(id, accepted);
             touched.push(accepted);
         }
     }
@@ -458,7 +459,7 @@ impl Worker {
                 });
             program
                 .find(accepted.listener)
-                .is_some_and(|slot| waits && program.entries[slot].accepts.is_some())
+                .is_some_and(|slot| waits && program.entries[slot].accepts().is_some())
         });
         let Some(peers) = self.peers.as_mut().filter(|_| listens) else {
             return;

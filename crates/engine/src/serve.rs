@@ -201,7 +201,7 @@ impl Worker {
             return;
         };
         let entry = &program.entries[place.slot];
-        let Some(id) = entry.socket.filter(|_| entry.accepts.is_none()) else {
+        let Some(id) = entry.socket.filter(|_| entry.accepts().is_none()) else {
             return;
         };
         let consumed = program
@@ -257,7 +257,7 @@ impl Worker {
                     _ => return Err(EINVAL),
                 };
                 let entry = &self.program(program).entries[place.slot];
-                let listens = entry.accepts.is_some();
+                let listens = entry.accepts().is_some();
                 let id = entry.socket.ok_or(libc::ENOTCONN)?;
                 self.touch(place);
                 let outcome = self.shard.shutdown(id, how, self.now);
@@ -274,7 +274,7 @@ impl Worker {
             Operation::Unwatch => {
                 self.program(program).entries[place.slot]
                     .watches
-                    .retain(|watch| watch.poller != submission.parameter);
+                    .remove(submission.parameter);
                 done()
             }
             Operation::SetOption => self.set_option(place, submission),

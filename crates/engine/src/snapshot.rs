@@ -98,7 +98,8 @@ impl Worker {
             return Vec::new();
         };
         program.entries[place.slot]
-            .holders
+            .keepers
+            .holders()
             .iter()
             .map(|holder| program.pid(*holder))
             .collect()

@@ -1,21 +1,12 @@
 //! What the engine believes of one slot, in private memory.
 
 use millrace_shard::{Opt, SocketId};
-use smallvec::SmallVec;
+
+use crate::keepers::Keepers;
+use crate::watches::Watches;
 
 /// A process slot of a program.
 pub type Process = u16;
-
-/// A poller that wants hints of a socket.
-#[derive(Clone, Copy, Debug)]
-pub struct Watch {
-    /// Index of the poller.
-    pub poller: u32,
-    /// epoll bits that matter to it.
-    pub mask: u32,
-    /// Where its last hint for this socket stands in the poller's ring.
-    pub hint: Option<u32>,
-}
 
 /// Where an accepted socket waits for its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,24 +46,16 @@ pub struct Entry {
     pub away: bool,
     /// Whether it is for datagrams: then it has a socket from the start.
     pub datagrams: bool,
-    /// The shard's socket, once there is one.
-    pub socket: Option<SocketId>,
-    /// Options set before there was one.
-    #[expect(
-        clippy::box_collection,
-        reason = "most slots have none: a word for them, not three"
-    )]
-    options: Option<Box<Vec<Opt>>>,
-    /// Processes that hold it. Empty while it waits to be accepted.
-    pub holders: SmallVec<[Process; 4]>,
-    /// Pollers that want hints: one as a rule, which needs no memory of its own.
-    pub watches: SmallVec<[Watch; 1]>,
-    /// Set while it waits to be accepted.
-    pub waiting: Option<Waiting>,
-    /// Set for a listener.
-    pub accepts: Option<Box<AcceptRing>>,
     /// Other shards have replicas of it.
     pub replicated: bool,
+    /// The shard's socket, once there is one.
+    pub socket: Option<SocketId>,
+    /// What most slots do not have.
+    rare: Option<Box<Rare>>,
+    /// Who holds it, or whose queue it waits in.
+    pub keepers: Keepers,
+    /// Pollers that want hints.
+    pub watches: Watches,
     /// The view's error has been published: the count and the errno.
     pub error: u32,
     /// `send_wanted` that has been answered.
@@ -81,47 +64,65 @@ pub struct Entry {
     pub seen: Seen,
 }
 
+/// What is kept of a slot that listens, or whose options were set before it had a socket.
+#[derive(Debug, Default)]
+struct Rare {
+    options: Vec<Opt>,
+    accepts: Option<AcceptRing>,
+}
+
 /// The part of a slot's published state that decides which hints are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Bytes received: the low half, as no buffer holds so much that it could come round between two looks.
     pub received: u32,
-    /// Bytes acknowledged, likewise.
-    pub acked: u32,
-    /// Status bits.
-    pub status: u32,
-    /// Error word.
-    pub error: u32,
+    /// Status bits: all that there are.
+    pub status: u16,
+    /// The count of errors in the error word.
+    pub errors: u16,
 }
 
 impl Entry {
     /// Options set before there was a socket.
     pub fn options(&self) -> &[Opt] {
-        self.options.as_deref().map_or(&[], Vec::as_slice)
+        self.rare.as_ref().map_or(&[], |rare| &rare.options)
     }
 
     /// One more of them, in place of an earlier one of its kind.
     pub fn set_option(&mut self, opt: Opt) {
-        let options = self.options.get_or_insert_default();
+        let options = &mut self.rare.get_or_insert_default().options;
         options.retain(|set| std::mem::discriminant(set) != std::mem::discriminant(&opt));
         options.push(opt);
     }
 
-    /// Takes the slot into use, keeping the vectors' memory.
+    /// The queue of a listener.
+    #[inline]
+    pub fn accepts(&self) -> Option<&AcceptRing> {
+        self.rare.as_ref()?.accepts.as_ref()
+    }
+
+    /// The same, to change it.
+    pub fn accepts_mut(&mut self) -> Option<&mut AcceptRing> {
+        self.rare.as_mut()?.accepts.as_mut()
+    }
+
+    /// It listens from now on.
+    pub fn set_accepts(&mut self, ring: AcceptRing) {
+        self.rare.get_or_insert_default().accepts = Some(ring);
+    }
+
+    /// It listens no more.
+    pub fn take_accepts(&mut self) -> Option<AcceptRing> {
+        self.rare.as_mut()?.accepts.take()
+    }
+
+    /// Takes the slot into use.
     pub fn open(&mut self) {
-        self.generation = self.generation.wrapping_add(1).max(1);
-        self.open = true;
-        self.datagrams = false;
-        self.socket = None;
-        self.options = None;
-        self.holders.clear();
-        self.watches.clear();
-        self.waiting = None;
-        self.accepts = None;
-        self.replicated = false;
-        self.error = 0;
-        self.send_wanted = 0;
-        self.seen = Seen::default();
+        *self = Entry {
+            generation: self.generation.wrapping_add(1).max(1),
+            open: true,
+            ..Entry::default()
+        };
     }
 }
 
@@ -132,6 +133,6 @@ mod tests {
     /// Each connection has one in private memory.
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<Entry>() <= 136, "{}", size_of::<Entry>());
+        assert!(size_of::<Entry>() <= 72, "{}", size_of::<Entry>());
     }
 }

@@ -105,6 +105,33 @@ pub(crate) struct Place {
     pub(crate) slot: u32,
 }
 
+/// Where a shard's sockets are in programs, by their index.
+#[derive(Default)]
+pub(crate) struct Places(Vec<Place>);
+
+impl Places {
+    const NOWHERE: Place = Place {
+        program: u32::MAX,
+        slot: 0,
+    };
+
+    /// Notes where a socket is shown.
+    pub(crate) fn note(&mut self, id: SocketId, place: Place) {
+        let index = id.index() as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, Places::NOWHERE);
+        }
+        self.0[index] = place;
+    }
+
+    /// Where a socket was shown that had this index last.
+    #[inline]
+    pub(crate) fn get(&self, id: SocketId) -> Option<Place> {
+        let place = self.0.get(id.index() as usize).copied()?;
+        (place != Places::NOWHERE).then_some(place)
+    }
+}
+
 /// Where a shard's frames come from and go.
 pub(crate) enum Wire {
     /// Queues of the device that are its own.
@@ -163,7 +190,7 @@ pub struct Worker {
     pub(crate) peers: Option<Box<Peers>>,
     pub(crate) programs: Vec<Option<Program>>,
     /// By the shard's socket index.
-    pub(crate) places: Vec<Option<Place>>,
+    pub(crate) places: Places,
     pub(crate) changed: Vec<SocketId>,
     /// Buckets on their way to this shard, or from it.
     pub(crate) moving: Moving,
@@ -276,7 +303,7 @@ impl Worker {
             own,
             peers: peers.map(Box::new),
             programs: Vec::new(),
-            places: Vec::new(),
+            places: Places::default(),
             changed: Vec::new(),
             touched: Vec::new(),
             moving: Moving::default(),

@@ -99,7 +99,7 @@ const KNOWN: &[(&str, &str)] = &[
 const LARGE: &str = "Eight tenths of the server's core are the virtual pair's for frames of 1,514 bytes one by one: the AF_XDP socket's copy, and the client's receiving, which veth does on the sender's core. The kernel's own \
      segments come to the device in runs of up to 44, and the client joins those: it acknowledges 37 of the kernel's at once and 2.7 of ours (docs/performance.md).";
 /// Of memory.
-const CONNECTION: &str = "Six tenths of what a shard keeps of an idle connection are TCP's state, the rest its addresses, its rings, and its places in the tables; an engine keeps 150 \
+const CONNECTION: &str = "Six tenths of what a shard keeps of an idle connection are TCP's state, the rest its addresses, its rings, and its places in the tables; an engine keeps 80 \
      bytes more, for the slot that the program sees. lwIP has neither selective acknowledgements nor timestamps, as Debian builds it, and its connections one after the other in a list.";
 
 /// The reason, if there is something to give one for.
