@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use millrace_offload::Train;
 use millrace_port::xdp::missed;
-use millrace_port::{FRAME_MAX, Port};
+use millrace_port::{BUFFER_LEN, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
@@ -158,7 +158,7 @@ impl Core {
             port,
             full: false,
             callers,
-            buffer: vec![0; FRAME_MAX + 4].into_boxed_slice(),
+            buffer: vec![0; BUFFER_LEN].into_boxed_slice(),
             changed: Vec::new(),
             kept: None,
             waiting: Vec::new(),

@@ -30,13 +30,15 @@ pub mod xdp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use millrace_wire::ethernet;
+use millrace_wire::{ethernet, vnet};
 pub use relay::{Relay, Relayed};
 
 pub use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 
 /// The largest frame that a port receives, in bytes: Ethernet header and the largest IP datagram. A buffer that is smaller may cut frames off.
 pub const FRAME_MAX: usize = ethernet::HEADER_LEN + 0xffff;
+/// A buffer of so many bytes has room for what some devices put before a frame, too, which costs less than a place of its own.
+pub const BUFFER_LEN: usize = FRAME_MAX + vnet::LEN;
 /// How many slices a frame may be given in, its head included.
 pub const PARTS_MAX: usize = 65;
 /// The smallest MTU that a port may have (RFC 791).
@@ -78,7 +80,7 @@ pub struct Counters {
 
 /// A source and sink of frames, owned by one thread. Nothing blocks.
 pub trait Port {
-    /// Receives one frame into `buffer`, which has [`FRAME_MAX`] bytes; `None` when there is none now.
+    /// Receives one frame into `buffer`, which has [`FRAME_MAX`] bytes, better [`BUFFER_LEN`]; `None` when there is none now.
     ///
     /// # Errors
     /// Those of the device, after which it is of no more use: it is gone.

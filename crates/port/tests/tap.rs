@@ -7,11 +7,11 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use millrace_port::tap::{self, Config, Error, Tap};
-use millrace_port::{ChecksumState, FRAME_MAX, MTU_MAX, Offload, Port, RxMeta};
+use millrace_port::{BUFFER_LEN, ChecksumState, FRAME_MAX, MTU_MAX, Offload, Port, RxMeta};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::icmpv4::{self, Message};
 use millrace_wire::tcp::{self, Flags, Segment, Seq};
-use millrace_wire::{arp, checksum, ipv4};
+use millrace_wire::{arp, checksum, ipv4, udp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -347,6 +347,38 @@ fn what_the_kernel_sends_arrives_aggregated() {
             "largest frame had {largest} bytes of payload"
         );
     });
+}
+
+/// Whether the next is a short one or the longest is not known when the room for it is given.
+#[test]
+fn short_frames_and_the_longest_arrive_whole_in_any_order() {
+    namespace::run(
+        "short_frames_and_the_longest_arrive_whole_in_any_order",
+        || {
+            let mut station = Station::new(&Config {
+                mtu: MTU_MAX,
+                ..config()
+            });
+            let socket = UdpSocket::bind((HOST, 0)).expect("a socket");
+            let longest = usize::from(MTU_MAX) - ipv4::HEADER_LEN - udp::HEADER_LEN;
+            for room in [BUFFER_LEN, FRAME_MAX] {
+                station.buffer = vec![0; room];
+                for len in [1, 1, longest, longest, 2, 1500, 3, 2500, longest, 4] {
+                    let sent = pattern(len);
+                    let to = SocketAddrV4::new(OURS, 7);
+                    assert_eq!(socket.send_to(&sent, to).expect("sent"), len);
+                    let received = station.receive_until(|frame, _| {
+                        let (link, payload) = ethernet::Header::parse(frame).ok()?;
+                        let (ip, _, payload) = ipv4::Header::parse(payload).ok()?;
+                        let is_ours =
+                            link.ethertype == EtherType::IPV4 && ip.protocol == udp::PROTOCOL;
+                        is_ours.then(|| payload[udp::HEADER_LEN..].to_vec())
+                    });
+                    assert!(received == sent, "{len} bytes into {room}");
+                }
+            }
+        },
+    );
 }
 
 #[test]
