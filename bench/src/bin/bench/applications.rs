@@ -152,7 +152,7 @@ pub fn jobs<'a>(rounds: usize, length: f64, arguments: &'a Arguments) -> Vec<Job
     let stacks = arguments.stacks();
     let job = |application: &'static Application| {
         let times = stacks.len() * rounds;
-        Job::new(application.name, times, length, 1.1, move || {
+        Job::new(application.name, times, length, 0.8, move || {
             Ok(vec![compare(application, rounds, length, stacks)])
         })
     };

@@ -101,7 +101,7 @@ pub fn jobs<'a>(
             })
             .collect();
         let each = (stacks.len() + others.len()) * rounds;
-        let overhead = 0.7 + work.warm_up();
+        let overhead = 0.3 + work.warm_up();
         let natural = work.in_layout(Layout::Natural);
         if arguments.wants(&natural) && !arguments.quick {
             let others = others.clone();

@@ -49,7 +49,7 @@ pub fn jobs<'a>(arguments: &'a Arguments, servers: &'a [Server]) -> Vec<Job<'a>>
         false => servers.iter().collect(),
     };
     let stacks = arguments.stacks().len() + servers.len();
-    vec![Job::new("idle", stacks, length as f64, 5.5, move || {
+    vec![Job::new("idle", stacks, length as f64, 3.5, move || {
         Ok(idle(length, arguments.stacks(), &servers))
     })]
 }

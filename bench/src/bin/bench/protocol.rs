@@ -122,7 +122,7 @@ pub fn jobs<'a>(
             ])
         });
         // Under callgrind everything takes fifty times as long.
-        job.seconds += if quick { 6.0 } else { 8.0 };
+        job.seconds += if quick { 2.0 } else { 4.0 };
         job
     };
     wanted.map(job).collect()

@@ -230,7 +230,7 @@ pub fn jobs<'a>(
             .collect();
         let polling = usize::from(polls(workload, arguments));
         let times = (arguments.stacks().len() + polling + servers.len()) * rounds;
-        Job::new(workload.name, times, length, 0.7, move || {
+        Job::new(workload.name, times, length, 0.6, move || {
             Ok(vec![compare(workload, rounds, length, arguments, &servers)])
         })
     };
