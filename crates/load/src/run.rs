@@ -1,10 +1,12 @@
 //! A run: the shards, their clock, and what they tell.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use millrace::{Builder, Stack};
+use rustix::thread::set_current_timer_slack;
 
 use crate::link::{self, Link};
 use crate::machine::Sample;
@@ -115,6 +117,10 @@ fn in_memory(plan: &Arc<Plan>, progress: &mut impl FnMut(Progress)) -> Result<Re
 
 /// Warms up, and tells what each second comes to.
 async fn shard_main(stack: Stack, work: std::rc::Rc<Work>, plan: Arc<Plan>, tell: Sender<Told>) {
+    if plan.rate.is_some() {
+        // Operations begin at their times, and not up to 50 us later as the kernel would have it.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+    }
     // Nobody hears it any more when the run has failed.
     work.begin().await;
     let take = || std::mem::replace(&mut *work.tally.borrow_mut(), Tally::new());
