@@ -318,7 +318,7 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         lane.claim(accepted);
         slot.app.consumed.store(position + 1, Ordering::Release);
         let socket = Socket::new(listener.engine, reference)?;
-        lane.submit(&socket.submission(Operation::Accepted, 0))?;
+        lane.submit_quietly(&socket.submission(Operation::Accepted, 0))?;
         Ok(socket)
     };
     let socket = take().inspect_err(|_| sys::close(fd))?;

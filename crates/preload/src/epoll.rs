@@ -162,10 +162,10 @@ pub struct Wait<'a> {
 /// `epoll_wait` on a set that has memory.
 pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     let engine = engine::get()?;
-    lane::end_batch(engine);
     if wait.events.is_empty() {
         return Err(Errno::INVAL);
     }
+    lane::pause_batch(engine);
     if !sets::watches_engine(wait.index) {
         sets::watch_engine(wait.index, wait.epoll, engine);
     }
@@ -180,6 +180,7 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
             lane::begin_batch(engine);
             return Ok(count);
         }
+        lane::end_batch(engine);
         let left = until.map(|until| until.saturating_sub(sys::now_us()));
         let own = sets::poller(wait.index);
         let shared = own.and_then(|own| poller::shared(engine, own.index));

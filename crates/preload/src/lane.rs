@@ -135,6 +135,12 @@ impl Lane {
 
     /// Submits. There is room: one entry is certain after [`Lane::take`] and after each [`Lane::submit`].
     pub fn submit(&self, submission: &Submission) -> Result<()> {
+        thread::with(|thread| thread.urgent.set(thread.urgent.get() | 1 << self.shard));
+        self.submit_quietly(submission)
+    }
+
+    /// Submits what nobody waits for but this thread when it sleeps: until then the shard is not rung for it.
+    pub fn submit_quietly(&self, submission: &Submission) -> Result<()> {
         self.context.submit(self.ring, submission);
         if thread::with(|thread| thread.batch.get()) {
             let low =
@@ -212,12 +218,25 @@ pub fn begin_batch(engine: &'static Engine) {
     }
 }
 
+/// The thread is about to look for events: rings for what it left unrung, if anybody waits for any of it. If nobody does the batch goes on, since there may be events.
+pub fn pause_batch(engine: &'static Engine) {
+    let quiet = thread::with(|thread| {
+        thread.batch.get() && thread.unrung.get() != 0 && thread.urgent.get() == 0
+    });
+    if !quiet {
+        end_batch(engine);
+    }
+}
+
 /// The thread is about to wait: rings for what it left unrung.
 pub fn end_batch(engine: &'static Engine) {
     if thread::with(|thread| thread.batch.replace(false)) {
         announce(engine, false);
     }
-    let mut unrung = thread::with(|thread| thread.unrung.replace(0));
+    let mut unrung = thread::with(|thread| {
+        thread.urgent.set(0);
+        thread.unrung.replace(0)
+    });
     while unrung != 0 {
         let shard = unrung.trailing_zeros();
         unrung &= unrung - 1;

@@ -61,7 +61,7 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: boo
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
     fence(Ordering::SeqCst);
-    post(engine, shared, |lane| lane.submit(&submission))
+    post(engine, shared, |lane| lane.submit_quietly(&submission))
 }
 
 /// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
