@@ -1,8 +1,9 @@
 //! How long a shard's thread looks for the answer of a program that it has woken, before it takes a nap.
 //!
-//! A program at work answers within microseconds as a rule: sooner than this thread could be put to sleep and woken again, above all from
-//! another core. So when naps turn out to be short the thread does without them: it looks for a while first, and lets others have the core
-//! between looks, since the program may want that very one. When naps turn out longer it stops looking at once.
+//! A program at work answers within microseconds as a rule: sooner than this thread could be put to sleep and woken again from another
+//! core. So when naps turn out to be short the thread does without them: it looks for a while first, and lets others have the core between
+//! looks. When naps turn out longer it stops looking at once. A program on this thread's own core is not looked for: Linux goes on with a thread
+//! that yields for 50 us and more before it turns to another, where a nap hands the core over at once.
 
 /// Naps shorter than this, in microseconds, are not worth it; it looks no longer than that, either.
 const WORTH_US: u64 = 50;
@@ -21,7 +22,12 @@ impl Look {
         self.us
     }
 
-    /// A nap has ended, by an event or by its own time-out.
+    /// A nap has ended without an answer.
+    pub(crate) fn missed(&mut self) {
+        self.us = 0;
+    }
+
+    /// A nap has ended by an event.
     pub(crate) fn napped(&mut self, us: u64) {
         self.us = if us <= WORTH_US {
             (self.us * 2).clamp(FIRST_US, WORTH_US)

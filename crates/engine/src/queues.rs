@@ -11,6 +11,7 @@ use millrace_port::xdp::Gauge;
 use millrace_port::{Counters, Port, RxMeta};
 use millrace_steer::{Hash, Side, flow_of};
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
+use rustix::thread::sched_getcpu;
 
 use crate::worker::ring;
 
@@ -18,9 +19,11 @@ use crate::worker::ring;
 #[derive(Clone, Debug)]
 pub(crate) struct Sleeper {
     pub(crate) doorbell: Arc<OwnedFd>,
-    /// [`ASLEEP`] while it sleeps.
+    /// [`ASLEEP`] while it sleeps; above [`CORE_SHIFT`] the core that it was seen on last, plus 1.
     pub(crate) state: Arc<Line>,
 }
+
+const CORE_SHIFT: u32 = 8;
 
 impl Sleeper {
     pub(crate) fn new(doorbell: Arc<OwnedFd>) -> Sleeper {
@@ -33,7 +36,20 @@ impl Sleeper {
     /// Says whether this thread sleeps; a full fence is to follow if so, and a look at its queues.
     pub(crate) fn sleeps(&self, asleep: bool) {
         let state = if asleep { ASLEEP } else { AWAKE };
-        self.state.0.store(state, Ordering::Relaxed);
+        let core = sched_getcpu() as u32 + 1;
+        self.state
+            .0
+            .store(state | core << CORE_SHIFT, Ordering::Relaxed);
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.state.0.load(Ordering::Relaxed) & ((1 << CORE_SHIFT) - 1) == ASLEEP
+    }
+
+    /// Whether it was last seen on the core that the calling thread is on.
+    pub(crate) fn shares_core(&self) -> bool {
+        let core = self.state.0.load(Ordering::Relaxed) >> CORE_SHIFT;
+        core == sched_getcpu() as u32 + 1
     }
 }
 
@@ -46,7 +62,7 @@ pub(crate) fn wake(threads: &[Sleeper], given: u64) -> u64 {
     fence(Ordering::SeqCst);
     let mut woken = 0;
     for (at, thread) in threads.iter().enumerate() {
-        if given >> at & 1 == 1 && thread.state.0.load(Ordering::Relaxed) == ASLEEP {
+        if given >> at & 1 == 1 && thread.is_asleep() {
             ring(thread.doorbell.as_fd());
             woken += 1;
         }
@@ -418,5 +434,23 @@ mod tests {
         ] {
             assert_eq!(offload_out(word_out(offload)), offload);
         }
+    }
+
+    #[test]
+    fn a_thread_says_whether_it_sleeps_and_where() {
+        let sleeper = Sleeper::new(crate::worker::doorbell().unwrap());
+        assert!(!sleeper.is_asleep() && !sleeper.shares_core());
+        sleeper.sleeps(true);
+        assert!(sleeper.is_asleep());
+        assert_eq!(wake(std::slice::from_ref(&sleeper), 0b10), 0);
+        assert_eq!(wake(std::slice::from_ref(&sleeper), 0b01), 1);
+        sleeper.sleeps(false);
+        assert!(!sleeper.is_asleep());
+        assert_eq!(wake(std::slice::from_ref(&sleeper), 0b01), 0);
+        let mut own = rustix::thread::CpuSet::new();
+        own.set(sched_getcpu());
+        rustix::thread::sched_setaffinity(None, &own).unwrap();
+        sleeper.sleeps(true);
+        assert!(sleeper.shares_core());
     }
 }

@@ -7,10 +7,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use millrace_context::layout;
 use millrace_offload::Train;
 use millrace_port::Port;
 use millrace_port::xdp::{Gauge, Held, missed};
@@ -19,7 +17,7 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::command::Command;
 use crate::egress::PortEgress;
@@ -29,6 +27,7 @@ use crate::look::Look;
 use crate::losses::{LOOK_US, Losses};
 use crate::memory::Arenas;
 use crate::moving::Moving;
+use crate::nap::Alarm;
 use crate::peers::Peers;
 use crate::program::Program;
 use crate::queues::{Both, Queues};
@@ -38,18 +37,10 @@ use crate::reach::Reach;
 const RECEIVE_BURST: usize = 64;
 /// The largest frame: 64 KB of IP and an Ethernet header, with room for a VLAN tag.
 const FRAME_MAX: usize = 65_536 + 64;
-/// How long a shard sleeps at most while a program is between two waits: its submissions are not rung for until it waits again.
-const NAP: Duration = Duration::from_micros(1000);
-/// How long it sleeps at most while receive rings are out: the program may have emptied one without ringing.
-const SWEEP: Duration = Duration::from_micros(1_000_000);
 
-/// How soon a port that had no room is tried again: nothing says when it has.
-const FULL_LOOK: Duration = Duration::from_micros(100);
-/// How often an engine that is to end looks whether it can.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
-
-const TOKEN_PORT: u64 = 1;
+pub(crate) const TOKEN_PORT: u64 = 1;
 const TOKEN_DOORBELL: u64 = 2;
+pub(crate) const TOKEN_ALARM: u64 = 3;
 
 /// What a worker counts beside its shard.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -160,7 +151,7 @@ impl Wire {
     }
 
     /// The virtual queues, if there are any.
-    fn queues(&self) -> Option<&Queues> {
+    pub(crate) fn queues(&self) -> Option<&Queues> {
         match self {
             Wire::Port(_) => None,
             Wire::Queues(queues) => Some(queues),
@@ -169,7 +160,7 @@ impl Wire {
     }
 
     /// Whether anything has come by virtual queues.
-    fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         match self {
             Wire::Port(_) => false,
             Wire::Queues(queues) => queues.look(),
@@ -205,25 +196,27 @@ pub struct Worker {
     buffer: Box<[u8]>,
     /// Joins the segments of a port that gives them one by one.
     train: Option<Box<Train>>,
-    epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
     doorbell: Arc<OwnedFd>,
     commands: Receiver<Command>,
     start: std::time::Instant,
-    draining: Option<Instant>,
+    pub(crate) draining: Option<Instant>,
     /// Told when the shard's addresses can be used.
     settled: Option<Sender<Option<Conflict>>>,
     /// The port may have frames.
-    readable: bool,
+    pub(crate) readable: bool,
     /// The port had no room for all that was to be sent.
-    full: bool,
+    pub(crate) full: bool,
     /// The port's device is gone.
     lost: bool,
     losses: Losses,
     /// When it looks for losses.
     losses_at: Instant,
     /// `counters.wakeups` when it slept last.
-    wakeups_before: u64,
-    look: Look,
+    pub(crate) wakeups_before: u64,
+    pub(crate) look: Look,
+    /// Ends naps.
+    pub(crate) alarm: Alarm,
 }
 
 /// What a worker is made of.
@@ -290,6 +283,13 @@ impl Worker {
             epoll::EventData::new_u64(TOKEN_DOORBELL),
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
+        let alarm = Alarm::new()?;
+        epoll::add(
+            &epoll,
+            &alarm,
+            epoll::EventData::new_u64(TOKEN_ALARM),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
         if let Some(descriptor) = port.and_then(Port::descriptor) {
             epoll::add(
                 &epoll,
@@ -328,10 +328,11 @@ impl Worker {
             losses_at: Instant::from_micros(LOOK_US),
             wakeups_before: 0,
             look: Look::default(),
+            alarm,
         })
     }
 
-    fn clock(&mut self) {
+    pub(crate) fn clock(&mut self) {
         self.now = Instant::from_micros(self.start.elapsed().as_micros() as u64);
     }
 
@@ -379,7 +380,7 @@ impl Worker {
     }
 
     /// Takes a burst of frames.
-    fn receive(&mut self) -> usize {
+    pub(crate) fn receive(&mut self) -> usize {
         match &mut self.wire {
             Some(Wire::Queues(queues)) => self.readable = queues.look(),
             Some(Wire::Both(both)) => self.readable |= both.queues.look(),
@@ -602,123 +603,6 @@ impl Worker {
             talking |= matches!(socket.state, Tcp(state) if !matches!(state, TimeWait | Closed | FinWait2));
         });
         !talking
-    }
-
-    /// The contexts that have something, seen from the flags alone.
-    fn pending(&mut self) -> bool {
-        self.peers.as_mut().is_some_and(|peers| peers.pending())
-            || self.wire.as_mut().is_some_and(Wire::look)
-            || self.programs.iter().flatten().any(|program| {
-                program.contexts.iter().any(|entry| {
-                    program
-                        .region
-                        .context(entry.index)
-                        .is_some_and(|(context, _)| context.pending(&entry.cursor))
-                })
-            })
-    }
-
-    /// Tells the programs whether to ring ([`layout::AWAKE`] and its sisters).
-    fn announce(&mut self, wakefulness: u32) {
-        if let Some(peers) = &self.peers {
-            peers.sleeps(wakefulness != layout::AWAKE);
-        }
-        if let Some(queues) = self.wire.as_ref().and_then(Wire::queues) {
-            queues.own.sleeps(wakefulness != layout::AWAKE);
-        }
-        for program in self.programs.iter().flatten() {
-            let line = &program.region.header().sleeping[self.own as usize].0;
-            line.store(wakefulness, Ordering::Relaxed);
-        }
-        fence(Ordering::SeqCst);
-    }
-
-    fn sleep(&mut self) {
-        // A thread that has just been woken, or is between two waits, rings when it waits again: until then a nap will do.
-        let woken = self.counters.wakeups != self.wakeups_before;
-        self.wakeups_before = self.counters.wakeups;
-        let nap = woken || self.batching();
-        if nap && self.finds_answer() {
-            return;
-        }
-        self.announce(if nap { layout::NAPPING } else { layout::ASLEEP });
-        if self.pending() {
-            self.announce(layout::AWAKE);
-            return;
-        }
-        let timeout = self.patience(nap).map(|patience| {
-            let micros = patience.as_micros();
-            Timespec {
-                tv_sec: (micros / 1_000_000) as i64,
-                tv_nsec: (micros % 1_000_000 * 1000) as i64,
-            }
-        });
-        self.counters.sleeps += 1;
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
-        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            for event in events {
-                self.readable |= event.data.u64() == TOKEN_PORT;
-            }
-        }
-        self.announce(layout::AWAKE);
-        let before = self.now;
-        self.clock();
-        if nap {
-            self.look.napped((self.now - before).as_micros());
-        }
-    }
-
-    /// Looks for an answer instead of taking a nap, if naps have been short. Whether there is one, or something else to do.
-    fn finds_answer(&mut self) -> bool {
-        let until = self.now + Duration::from_micros(self.look.for_us());
-        while self.now < until {
-            self.readable = true;
-            if self.receive() > 0 || self.pending() {
-                return true;
-            }
-            rustix::thread::sched_yield();
-            self.clock();
-        }
-        false
-    }
-
-    /// Whether a thread of a program is between two waits.
-    fn batching(&self) -> bool {
-        self.programs.iter().flatten().any(|program| {
-            let contexts = program.contexts.iter();
-            contexts
-                .filter_map(|entry| program.region.context(entry.index))
-                .any(|(context, _)| context.batching())
-        })
-    }
-
-    /// How long it may sleep.
-    fn patience(&self, nap: bool) -> Option<Duration> {
-        let deadline = self.shard.deadline();
-        let mut patience = deadline.map(|deadline| deadline - self.now);
-        let mut at_most = |limit: Duration| {
-            patience = Some(patience.map_or(limit, |sooner| sooner.min(limit)));
-        };
-        if let Some(until) = self.draining {
-            at_most((until - self.now).min(DRAIN_LOOK));
-        }
-        let mut programs = self.programs.iter().flatten();
-        let stuck = self
-            .peers
-            .as_ref()
-            .is_some_and(|peers| !peers.stuck.is_empty());
-        if self.full {
-            at_most(FULL_LOOK);
-        }
-        if nap || stuck || self.moving.is_leaving() {
-            at_most(NAP);
-        } else if programs.any(|program| {
-            // What is left for a slot that has moved is not rung for, either.
-            self.shard.memory().usage(program.owner).0 > 0 || program.entries.some_away()
-        }) {
-            at_most(SWEEP);
-        }
-        patience
     }
 
     /// The counters, with what the port has counted.
