@@ -83,7 +83,7 @@ embedded: build
 	$(TARGET)/release/embedded $(ARGS)
 
 profile: build
-	@command -v perf >/dev/null || { echo 'make profile: needs perf; try: sudo apt-get install linux-perf' >&2; exit 1; }
+	scripts/install-deps perf:linux-perf
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(CARGO) build --release --locked --quiet -p millrace-shard --example pair
 	$(TARGET)/release/profile $(SCENARIO) $(ARGS)

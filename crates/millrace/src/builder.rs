@@ -148,7 +148,7 @@ impl Builder {
         Builder::default()
     }
 
-    /// The link.
+    /// The link: one, and the last that is said. A program on several networks builds a stack for each.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
