@@ -187,8 +187,8 @@ fn a_connection_waits_for_the_other_shard() {
 /// Closed or shut while it waits, it leaves nothing in the other shard; shut, it may be connected anew.
 #[test]
 fn a_connection_is_given_up_before_the_other_shard_has_answered() {
-    let mut world = World::new();
     for shut in [true, false] {
+        let mut world = World::new();
         let key = world.bound_to_the_other();
         assert_eq!(world.connect(0, key), Err(libc::EINPROGRESS));
         match shut {
