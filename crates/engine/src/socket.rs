@@ -1,5 +1,6 @@
 //! What the engine believes of one slot, in private memory.
 
+use millrace_context::Status;
 use millrace_shard::{Opt, SocketId};
 
 use crate::keepers::Keepers;
@@ -81,6 +82,8 @@ pub struct Seen {
     /// The count of errors in the error word.
     pub errors: u16,
 }
+
+const _: () = assert!(Status::all().bits() <= u16::MAX as u32);
 
 impl Entry {
     /// Options set before there was a socket.

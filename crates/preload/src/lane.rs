@@ -135,7 +135,7 @@ impl Lane {
 
     /// Submits. There is room: one entry is certain after [`Lane::take`] and after each [`Lane::submit`].
     pub fn submit(&self, submission: &Submission) -> Result<()> {
-        thread::with(|thread| thread.urgent.set(thread.urgent.get() | 1 << self.shard));
+        thread::with(|thread| thread.urgent.set(true));
         self.submit_quietly(submission)
     }
 
@@ -221,7 +221,7 @@ pub fn begin_batch(engine: &'static Engine) {
 /// The thread is about to look for events: rings for what it left unrung, if anybody waits for any of it. If nobody does the batch goes on, since there may be events.
 pub fn pause_batch(engine: &'static Engine) {
     let quiet = thread::with(|thread| {
-        thread.batch.get() && thread.unrung.get() != 0 && thread.urgent.get() == 0
+        thread.batch.get() && thread.unrung.get() != 0 && !thread.urgent.get()
     });
     if !quiet {
         end_batch(engine);
@@ -234,7 +234,7 @@ pub fn end_batch(engine: &'static Engine) {
         announce(engine, false);
     }
     let mut unrung = thread::with(|thread| {
-        thread.urgent.set(0);
+        thread.urgent.set(false);
         thread.unrung.replace(0)
     });
     while unrung != 0 {

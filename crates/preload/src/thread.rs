@@ -13,8 +13,8 @@ pub struct Thread {
     pub batch: Cell<bool>,
     /// Shards that have submissions they have not been rung for.
     pub unrung: Cell<u64>,
-    /// Those of them that have such as somebody waits for.
-    pub urgent: Cell<u64>,
+    /// Somebody waits for one of these submissions.
+    pub urgent: Cell<bool>,
     /// The hidden poller of `poll` and `select`, as an address; 0 for none.
     pub poller: Cell<usize>,
     /// Locks held, a byte for each rank.
@@ -28,7 +28,7 @@ thread_local! {
             number: Cell::new(0),
             batch: Cell::new(false),
             unrung: Cell::new(0),
-            urgent: Cell::new(0),
+            urgent: Cell::new(false),
             poller: Cell::new(0),
             locks: Cell::new(0),
         }
@@ -70,7 +70,7 @@ pub fn forked() {
         thread.tid.set(0);
         thread.batch.set(false);
         thread.unrung.set(0);
-        thread.urgent.set(0);
+        thread.urgent.set(false);
         thread.poller.set(0);
         thread.locks.set(0);
     });

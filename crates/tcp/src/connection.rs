@@ -344,11 +344,7 @@ impl Connection {
     /// at least doubles (and so by RFC 9293 3.8.6.2.2 is worth telling).
     #[inline]
     pub fn consumed(&mut self, upto: u64, _now: Instant) {
-        let upto = Seq(upto.min(self.received()) as u32);
-        if upto.after(self.receive.consumed) {
-            self.receive.consumed = upto;
-        }
-        self.consider_window();
+        self.consumed_more(self.receive.more_read(upto));
     }
 
     /// The program has read so many bytes more of those that have been received: as [`Connection::consumed`].

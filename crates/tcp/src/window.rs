@@ -208,6 +208,14 @@ impl ReceiveSpace {
         (self.nxt as u32).wrapping_sub(self.consumed.0)
     }
 
+    /// How much more the program has read when it has read up to `upto`, as a whole offset: halves alone would not tell what was read 2^31 bytes ago from what is still to come.
+    #[inline]
+    pub(crate) fn more_read(&self, upto: u64) -> u32 {
+        let received = self.received();
+        let consumed = self.nxt - u64::from(self.unread());
+        upto.min(received).saturating_sub(consumed) as u32
+    }
+
     /// Whether payload has been received that the program has not read.
     pub(crate) fn has_unread(&self) -> bool {
         self.received() as u32 != self.consumed.0
@@ -254,6 +262,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_was_read_long_ago_is_nothing_new() {
+        let mut space = receive(1 << 20, 7);
+        space.nxt = 5 << 30;
+        space.consumed = Seq((space.nxt - 1000) as u32);
+        assert_eq!(space.more_read(space.nxt - 400), 600);
+        assert_eq!(space.more_read(space.nxt + 400), 1000, "no more than came");
+        for ago in [1000, 1001, 1 << 30, 1 << 31, 3 << 30, 5 << 30] {
+            assert_eq!(space.more_read(space.nxt - ago), 0, "{ago} bytes ago");
+        }
+    }
 
     fn receive(limit: u32, scale: u8) -> ReceiveSpace {
         let mut space = ReceiveSpace::new(limit, scale, 1_460);
