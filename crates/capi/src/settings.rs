@@ -248,6 +248,7 @@ impl Settings {
                 device: name.clone(),
                 queues: None,
                 mode: xdp::Mode::Auto,
+                busy_poll: xdp::BusyPoll::Auto,
                 ports: self.shards,
                 mac: None,
                 shared: Vec::new(),

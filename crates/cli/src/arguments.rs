@@ -67,6 +67,7 @@ pub struct LinkArguments {
     /// `packet:NAME`, a network device that is there already, which the kernel goes on using: it takes an --addr that nobody else has; `macvtap:NAME`, likewise,
     /// by a device on top of it; `xdp:NAME`, likewise,
     /// by AF_XDP sockets past the kernel's stack, with `,queues=N` how many of its queues, and with `,mode=MODE` how: auto, zerocopy, copy or generic; with
+    /// `,busy-poll=on` (or off, or auto: where the driver has zero copy) millrace runs the driver's poller when it looks for packets; with
     /// `,address=shared` it has the addresses and routes that the kernel has there, and the ports that programs ask for: no --addr
     #[arg(long, value_name = "KIND[:NAME][,OPTION=VALUE]")]
     pub link: Option<Spec>,

@@ -272,11 +272,49 @@ fn xdp(findings: &mut Findings, name: &str, mtu: u32, queues: u16) {
                 "ethtool -l {name} tells how many it can have; ethtool -L {name} combined 2"
             ));
     }
-    let polled = match netdev::pollers(name) {
-        Ok(0) | Err(_) => "none of its pollers can be busy-polled",
-        Ok(_) => "its pollers could be busy-polled; millrace waits and looks by itself instead",
-    };
-    findings.add(Grade::Ok, &format!("{name}: busy polling"), polled);
+    let deferred = fs::read_to_string(format!("/sys/class/net/{name}/napi_defer_hard_irqs"));
+    let deferred = deferred.is_ok_and(|count| count.trim() != "0");
+    let (found, change) = busy_polling(features, netdev::polled_queues(name).ok(), deferred, name);
+    let finding = findings.add(Grade::Ok, &format!("{name}: busy polling"), found);
+    if let Some(change) = change {
+        finding.change(change);
+    }
+}
+
+/// What busy polling is like on a device of which so many queues have a poller that the kernel knows, if it tells, and where interrupts are `deferred` or not; and what would make more
+/// of it.
+fn busy_polling(
+    features: netdev::Features,
+    polled: Option<usize>,
+    deferred: bool,
+    name: &str,
+) -> (String, Option<String>) {
+    match polled {
+        None => {
+            let found =
+                "the kernel does not tell; `busy-poll=on` tries, and says whether it is real";
+            (found.to_owned(), None)
+        }
+        Some(0) => {
+            let found = "not real: the driver does not tell the kernel which poller serves which queue, so that packets come by interrupts";
+            (found.to_owned(), None)
+        }
+        Some(polled) if !features.zero_copy => {
+            let found = format!(
+                "real on {polled} queue(s), if `busy-poll=on` asks for it: without zero copy that is a poll of the driver's own copies"
+            );
+            (found, None)
+        }
+        Some(polled) => {
+            let found = format!(
+                "real: millrace runs the pollers of {polled} queue(s) when it looks for packets (busy-poll=auto)"
+            );
+            let change = format!(
+                "until they are deferred interrupts come all the same: echo 2 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > /sys/class/net/{name}/gro_flush_timeout"
+            );
+            (found, (!deferred).then_some(change))
+        }
+    }
 }
 
 /// What is peculiar to a veth pair.
@@ -318,6 +356,30 @@ fn text(findings: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn busy_polling_is_real_where_the_kernel_knows_the_pollers() {
+        let told = |zero_copy, polled, deferred| {
+            let features = netdev::Features {
+                native: true,
+                zero_copy,
+                pieces: false,
+            };
+            busy_polling(features, polled, deferred, "eth7")
+        };
+        assert!(told(true, None, false).0.contains("does not tell;"));
+        assert!(told(true, Some(0), false).0.starts_with("not real"));
+        assert!(
+            told(false, Some(2), false)
+                .0
+                .contains("real on 2 queue(s), if")
+        );
+        let (found, change) = told(true, Some(4), false);
+        assert!(found.contains("the pollers of 4 queue(s)"), "{found}");
+        let change = change.expect("interrupts are in the way");
+        assert!(change.contains("/sys/class/net/eth7/napi_defer_hard_irqs"));
+        assert_eq!(told(true, Some(4), true).1, None);
+    }
 
     #[test]
     fn what_fails_is_told_with_the_command_that_mends_it() {

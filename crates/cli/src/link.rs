@@ -41,10 +41,16 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
                 "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
             );
             let device = match spec {
-                Spec::Xdp { queues, mode, .. } => Device::Xdp {
+                Spec::Xdp {
+                    queues,
+                    mode,
+                    busy_poll,
+                    ..
+                } => Device::Xdp {
                     name: name.clone(),
                     queues: *queues,
                     mode: mode.to_string(),
+                    busy_poll: busy_poll.to_string(),
                     shared,
                 },
                 Spec::Macvtap { .. } => Device::Macvtap { name: name.clone() },
@@ -410,6 +416,8 @@ mod tests {
             ("--link macvtap:eth0", "macvtap:eth0"),
             ("--link xdp:eth0,mode=copy", "xdp:eth0,mode=copy"),
             ("--link xdp:eth0,mode=fast", "mode=fast"),
+            ("--link xdp:eth0,busy-poll=on", "xdp:eth0,busy-poll=on"),
+            ("--link xdp:eth0,busy-poll=50", "busy-poll=50"),
         ] {
             let words: Vec<&str> = line.split_whitespace().collect();
             let error = format!("{:#}", link(&words).expect_err(line));

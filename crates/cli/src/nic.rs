@@ -27,7 +27,7 @@ By `packet:` the kernel goes on using the device of the wire for itself. Before 
 answering there for those of the other: sysctl net.ipv4.conf.eth0.arp_ignore=1")]
 pub struct NicArguments {
     /// Where frames come from: `packet:NAME`, a network device that is there already and up, and that the kernel goes on using; or `xdp:NAME`, likewise, of which
-    /// all frames are the card's (options as for `run --link`: queues=N, mode=MODE)
+    /// all frames are the card's (options as for `run --link`: queues=N, mode=MODE, busy-poll=HOW)
     #[arg(long, value_name = "KIND:NAME", required_unless_present_any = ["stats", "flows"])]
     wire: Option<Spec>,
     /// The interface that the kernel gets: `tap:NAME`, or `tap` for a free name. It has an address of its own on the link, and lives as long as
@@ -74,11 +74,13 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
             name,
             queues,
             mode,
+            busy_poll,
             shared: false,
         }) => Wire::Xdp {
             device: name.clone(),
             queues: *queues,
             mode: *mode,
+            busy_poll: *busy_poll,
         },
         Some(other) => {
             bail!("--wire {other} is no wire; give packet:NAME or xdp:NAME, a network device")

@@ -108,6 +108,8 @@ pub enum Device {
         queues: Option<u16>,
         /// `auto`, `zerocopy`, `copy` or `generic`.
         mode: String,
+        /// `auto`, `on` or `off`: whether the driver's poller runs when packets are looked for.
+        busy_poll: String,
         /// The link's addresses are the kernel's there, too; none: they are the engine's own.
         shared: Option<Shared>,
     },

@@ -1,4 +1,4 @@
-//! Frames that a link loses without an error: the port and the kernel count them, and the first is said.
+//! What a link does without an error and should not, above all losing frames: the port and the kernel count it, and the first is said.
 
 use millrace_port::Port;
 use millrace_port::xdp::{Gauge, missed};
@@ -14,6 +14,7 @@ pub(crate) fn queues_json(gauges: &[Gauge]) -> Vec<Value> {
         fields.insert("queue".into(), gauge.queue().into());
         let read = gauge.read().fields();
         fields.extend(read.map(|(name, count)| (name.to_owned(), count.into())));
+        fields.extend(gauge.poller().map(|id| ("napi_id".to_owned(), id.into())));
         Value::Object(fields)
     };
     gauges.iter().map(queue).collect()
@@ -24,15 +25,31 @@ pub(crate) fn queues_json(gauges: &[Gauge]) -> Vec<Value> {
 pub(crate) struct Losses {
     sent: bool,
     received: bool,
+    unpolled: bool,
 }
 
 impl Losses {
     /// Says what has been lost, the first time that it is seen.
     #[cold]
     pub(crate) fn look(&mut self, thread: &str, port: &dyn Port) {
-        for line in self.news(port.counters().tx_dropped, || missed(&port.gauges())) {
+        let counters = port.counters();
+        let mut news = self.news(counters.tx_dropped, || missed(&port.gauges()));
+        if !self.unpolled && counters.rx_frames > 0 {
+            news.extend(self.unpolled(&port.gauges()));
+        }
+        for line in news {
             eprintln!("millrace: {thread} {line}");
         }
+    }
+
+    /// What is to be said of queues that were to be busy-polled and have no poller although frames have come.
+    fn unpolled(&mut self, gauges: &[Gauge]) -> Option<String> {
+        let unknown = |gauge: &&Gauge| gauge.poller() == Some(0);
+        let queue = gauges.iter().find(unknown)?.queue();
+        self.unpolled = true;
+        Some(format!(
+            "does not busy-poll queue {queue}: the kernel does not tell which poller brings its frames, so that they come by interrupts (said once; `millrace doctor --link xdp:DEVICE` tells whose driver does)"
+        ))
     }
 
     /// What is to be said of these counts.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, mpsc};
 
@@ -367,10 +368,25 @@ impl Link {
                 name,
                 queues,
                 mode,
+                busy_poll,
                 shared,
             } => {
                 untagged(link, name)?;
-                Link::xdp(link, name, *queues, ports, mode, shared.is_some())
+                Link::xdp(
+                    link.mtu,
+                    &xdp::Config {
+                        device: name.clone(),
+                        queues: *queues,
+                        mode: word(mode, "there is no such mode of AF_XDP")?,
+                        busy_poll: word(busy_poll, "there is no such way of busy polling")?,
+                        ports,
+                        mac: None,
+                        shared: match shared {
+                            Some(_) => link.addresses.iter().map(|&(ip, _)| ip).collect(),
+                            None => Vec::new(),
+                        },
+                    },
+                )
             }
         }
     }
@@ -399,33 +415,13 @@ impl Link {
         Ok(Link::of(name.to_owned(), link.mtu, sockets))
     }
 
-    fn xdp(
-        link: &config::Link,
-        name: &str,
-        queues: Option<u16>,
-        ports: u16,
-        mode: &str,
-        shared: bool,
-    ) -> Result<Link, StartError> {
-        let opened = xdp::open(&xdp::Config {
-            device: name.to_owned(),
-            queues,
-            // The command line has looked at it; who makes a configuration by other means may not have.
-            mode: mode.parse().map_err(|()| {
-                system("there is no such mode of AF_XDP")(io::ErrorKind::InvalidInput.into())
-            })?,
-            ports,
-            mac: None,
-            shared: match shared {
-                true => link.addresses.iter().map(|&(ip, _)| ip).collect(),
-                false => Vec::new(),
-            },
-        })?;
+    fn xdp(mtu: u16, config: &xdp::Config) -> Result<Link, StartError> {
+        let opened = xdp::open(config)?;
         for note in opened.notes {
             eprintln!("millrace: {note}");
         }
         let held = opened.held;
-        let link = Link::of(name.to_owned(), link.mtu, opened.ports);
+        let link = Link::of(config.device.clone(), mtu, opened.ports);
         Ok(Link { held, ..link })
     }
 
@@ -518,6 +514,12 @@ fn shared(config: &Config) -> Option<(&str, Shared)> {
 fn tag(link: &config::Link) -> Result<Option<Tag>, StartError> {
     let tag = |id| Tag::new(id).ok_or(StartError::Vlan(id));
     link.vlan.map(tag).transpose()
+}
+
+/// A word that the command line has looked at; who makes a configuration by other means may not have.
+fn word<T: FromStr>(text: &str, unknown: &'static str) -> Result<T, StartError> {
+    let error = |_| system(unknown)(io::ErrorKind::InvalidInput.into());
+    text.parse().map_err(error)
 }
 
 /// Refuses a virtual LAN.

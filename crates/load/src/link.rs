@@ -45,11 +45,16 @@ pub(crate) fn open(device: &Spec, plan: &Plan) -> Result<millrace::Link, LinkErr
         Spec::Macvtap { name } => millrace::Link::macvtap(name, plan.shards),
         Spec::Xdp { shared: true, .. } => Err(LinkError::Shared),
         Spec::Xdp {
-            name, queues, mode, ..
+            name,
+            queues,
+            mode,
+            busy_poll,
+            ..
         } => millrace::Link::xdp(&xdp::Config {
             device: name.clone(),
             queues: *queues,
             mode: *mode,
+            busy_poll: *busy_poll,
             ports: plan.shards,
             mac: None,
             shared: Vec::new(),

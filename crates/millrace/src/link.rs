@@ -310,6 +310,7 @@ impl Link {
     ///     device: "eth0".to_owned(),
     ///     queues: None,
     ///     mode: xdp::Mode::Auto,
+    ///     busy_poll: xdp::BusyPoll::Auto,
     ///     ports: 1,
     ///     mac: None,
     ///     shared: Vec::new(),
@@ -487,11 +488,16 @@ impl FromStr for Link {
             spec::Spec::Macvtap { name } => Link::macvtap(&name, 1),
             spec::Spec::Xdp { shared: true, .. } => Err(LinkError::Shared),
             spec::Spec::Xdp {
-                name, queues, mode, ..
+                name,
+                queues,
+                mode,
+                busy_poll,
+                ..
             } => Link::xdp(&xdp::Config {
                 device: name,
                 queues,
                 mode,
+                busy_poll,
                 ports: 1,
                 mac: None,
                 shared: Vec::new(),

@@ -1,7 +1,7 @@
 //! What can be chosen.
 
 use millrace_offload::ActiveAck;
-use millrace_port::xdp::Mode;
+use millrace_port::xdp::{BusyPoll, Mode};
 
 /// Where frames come from.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub enum Wire {
         queues: Option<u16>,
         /// How frames get here.
         mode: Mode,
+        /// Whether its poller runs when the card looks for frames.
+        busy_poll: BusyPoll,
     },
 }
 

@@ -89,11 +89,13 @@ pub fn start(config: &Config, ready: impl FnOnce(&str, &[String])) -> Result<(),
             device,
             queues,
             mode,
+            busy_poll,
         } => {
             let opened = xdp::open_relay(&xdp::Config {
                 device: device.clone(),
                 queues: *queues,
                 mode: *mode,
+                busy_poll: *busy_poll,
                 ports: config.shards,
                 mac: None,
                 shared: Vec::new(),

@@ -19,6 +19,12 @@ const DEVICE_XDP_FEATURES: u16 = 3;
 const NAPI_GET: u8 = 11;
 const NAPI_INDEX: u16 = 1;
 const NAPI_ID: u16 = 2;
+const QUEUE_GET: u8 = 10;
+const QUEUE_INDEX: u16 = 2;
+const QUEUE_TYPE: u16 = 3;
+const QUEUE_NAPI: u16 = 4;
+/// The type of a queue that receives.
+const RECEIVES: u32 = 0;
 
 const HEADER: usize = 20;
 const REQUEST: u16 = 1;
@@ -72,6 +78,26 @@ pub fn pollers(device: &str) -> io::Result<usize> {
     ask(NAPI_GET, DUMP, (NAPI_INDEX, index(device)?), |kind, _| {
         count += usize::from(kind == NAPI_ID);
     })?;
+    Ok(count)
+}
+
+/// Of how many of a device's queues for receiving the driver tells the kernel which poller serves them, without which no AF_XDP socket can be busy-polled (since Linux 6.13).
+///
+/// # Errors
+/// There is no such device, or the kernel does not tell.
+pub fn polled_queues(device: &str) -> io::Result<usize> {
+    let (mut count, mut receives) = (0, false);
+    ask(
+        QUEUE_GET,
+        DUMP,
+        (QUEUE_INDEX, index(device)?),
+        |kind, value| match kind {
+            // The type comes before the poller.
+            QUEUE_TYPE => receives = value == RECEIVES.to_ne_bytes(),
+            QUEUE_NAPI => count += usize::from(receives),
+            _ => {}
+        },
+    )?;
     Ok(count)
 }
 
@@ -179,6 +205,7 @@ mod tests {
             assert!(!features.zero_copy);
         }
         assert!(pollers("lo").map_or(true, |count| count == 0));
+        assert!(polled_queues("lo").map_or(true, |count| count == 0));
         assert!(xdp_features("none-such0").is_err());
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use crate::xdp::Mode;
+use crate::xdp::{BusyPoll, Mode};
 
 /// A port to be opened.
 ///
@@ -42,6 +42,8 @@ pub enum Spec {
         queues: Option<u16>,
         /// `mode=MODE`.
         mode: Mode,
+        /// `busy-poll=HOW`.
+        busy_poll: BusyPoll,
         /// `address=shared`: with the addresses that the kernel has there.
         shared: bool,
     },
@@ -58,7 +60,7 @@ pub enum Error {
     Kind(String),
     /// An option that there is not.
     #[error(
-        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
+        "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, busy-poll=auto, on or off, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
     )]
     Option(String),
     /// No name that Linux gives to a network device.
@@ -103,6 +105,7 @@ impl FromStr for Spec {
                 let name = words.next().unwrap_or(rest).to_owned();
                 check_device_name(&name)?;
                 let (mut queues, mut mode, mut shared) = (None, Mode::Auto, false);
+                let mut busy_poll = BusyPoll::Auto;
                 for word in words {
                     let unknown = || Error::Option(word.to_owned());
                     match word.split_once('=').ok_or_else(unknown)? {
@@ -112,6 +115,9 @@ impl FromStr for Spec {
                             queues.ok_or_else(unknown)?;
                         }
                         ("mode", word) => mode = word.parse().map_err(|()| unknown())?,
+                        ("busy-poll", word) => {
+                            busy_poll = word.parse().map_err(|()| unknown())?;
+                        }
                         ("address", "own") => shared = false,
                         ("address", "shared") => shared = true,
                         _ => return Err(unknown()),
@@ -121,6 +127,7 @@ impl FromStr for Spec {
                     name,
                     queues,
                     mode,
+                    busy_poll,
                     shared,
                 })
             }
@@ -142,6 +149,7 @@ impl fmt::Display for Spec {
                 name,
                 queues,
                 mode,
+                busy_poll,
                 shared,
             } => {
                 write!(f, "xdp:{name}")?;
@@ -150,6 +158,9 @@ impl fmt::Display for Spec {
                 }
                 if *mode != Mode::Auto {
                     write!(f, ",mode={mode}")?;
+                }
+                if *busy_poll != BusyPoll::Auto {
+                    write!(f, ",busy-poll={busy_poll}")?;
                 }
                 f.write_str(if *shared { ",address=shared" } else { "" })
             }
@@ -296,6 +307,7 @@ mod tests {
             "queues=257",
             "mode=",
             "mode=fast",
+            "busy-poll=always",
             "speed=1",
         ] {
             let text = format!("xdp:eth0,{option}");
@@ -305,6 +317,7 @@ mod tests {
             "xdp:eth0",
             "xdp:eth0,queues=2",
             "xdp:eth0,mode=generic",
+            "xdp:eth0,mode=copy,busy-poll=on",
             "xdp:eth0,address=shared",
         ] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);

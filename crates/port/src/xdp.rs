@@ -9,6 +9,7 @@
 //!
 //! Or everything that the device receives is ours, for frames that are relayed ([`open_relay`]).
 
+mod busy_poll;
 mod error;
 mod gauge;
 mod held;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use millrace_wire::ethernet::{self, Mac};
 use rustix::event::epoll;
 
+pub use busy_poll::BusyPoll;
 pub use error::Error;
 pub use gauge::{Gauge, Statistics, missed};
 pub use held::{Held, Transport};
@@ -102,6 +104,8 @@ pub struct Config {
     pub mode: Mode,
     /// How many ports there are to be; each has one queue at least, those that are left go round.
     pub ports: u16,
+    /// Whether the program that looks for frames runs the driver's poller.
+    pub busy_poll: BusyPoll,
     /// The stack's address; a random, locally administered one when there is none. It must not be the device's own.
     pub mac: Option<Mac>,
     /// Addresses of the kernel's on this device, at most [`SHARED_MAX`] of each family, that the stack has, too: then it has the device's link-layer address. None: it has its own.
@@ -249,7 +253,8 @@ fn open_for(config: &Config, mac: Mac, ours: Ours<'_>) -> Result<Opened, Error> 
         true => socket::WINDOW_VETH,
         false => socket::WINDOW_MAX,
     };
-    let sockets = open_sockets(config, &found, queues, window, generic, &mut notes)?;
+    let mut sockets = open_sockets(config, &found, queues, window, generic, &mut notes)?;
+    busy_poll::set_up(config.busy_poll, name, generic, &mut sockets, &mut notes)?;
     for (queue, socket) in (0..).zip(&sockets) {
         program
             .connect(queue, socket.as_fd().as_raw_fd())
@@ -604,6 +609,7 @@ mod tests {
             queues: None,
             mode: Mode::Auto,
             ports: 1,
+            busy_poll: BusyPoll::Auto,
             mac: None,
             shared: Vec::new(),
         };

@@ -246,6 +246,10 @@ fn what_cannot_be_had_is_said() {
             "xdp:veth0,mode=zerocopy",
             &["does not share its memory", "mode=copy"],
         )?;
+        check(
+            "xdp:veth0,mode=generic,busy-poll=on",
+            &["cannot be busy-polled", "generic mode", "busy-poll=off"],
+        )?;
         check("xdp:veth0,queues=2", &["queues=2", "choose 1 to 1"])?;
         check(
             "xdp:veth0 --shards 2 --topology rtc",
@@ -527,6 +531,7 @@ fn the_doctor_looks_at_a_device() {
             "veth0: XDP",
             "driver veth",
             "copied once more",
+            "veth0: busy polling",
             "privileges for xdp",
         ] {
             ensure!(said.contains(part), "{said}");

@@ -51,6 +51,16 @@ pub enum Error {
         /// What the kernel says.
         source: io::Error,
     },
+    /// No poller.
+    #[error(
+        "the queues of `{device}` cannot be busy-polled: {source}; leave `busy-poll` out, or give `busy-poll=off`"
+    )]
+    NoBusyPoll {
+        /// The device.
+        device: String,
+        /// What is missing.
+        source: io::Error,
+    },
     /// Somebody else has the queue.
     #[error(
         "queue {queue} of `{device}` is in use by another AF_XDP socket; end the process that holds it (`ss --xdp` lists them), or choose \

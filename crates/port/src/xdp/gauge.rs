@@ -54,6 +54,11 @@ impl Gauge {
         self.queue
     }
 
+    /// The number (NAPI id) of the driver's poller that runs when frames are looked for, 0 as long as the kernel does not know it; none where it is not to, or once the port is gone.
+    pub fn poller(&self) -> Option<u32> {
+        socket::poller(&*self.socket.upgrade()?)
+    }
+
     /// What the kernel has counted; nothing once the port is gone.
     pub fn read(&self) -> Statistics {
         self.socket

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::busy_poll::Poller;
 use super::socket::{CHUNK, REQUEST, RING, Socket, WINDOW_MAX};
 use crate::Offload;
 
@@ -61,16 +62,28 @@ impl Queue {
     /// Takes one frame into `buffer`, and what that has no room for into `more`. Says how long it is.
     pub(super) fn receive(&mut self, buffer: &mut [u8], more: &mut [u8]) -> Option<usize> {
         loop {
-            let Some((count, len)) = self.next() else {
-                self.refill();
-                return None;
-            };
+            let (count, len) = self.next().or_else(|| self.poll())?;
             let whole = self.copy_out(count, buffer, more);
             self.return_chunks(count);
             if whole {
                 return Some(len);
             }
         }
+    }
+
+    /// The kernel gets its memory back, and the driver looks for more if its poller is ours to run; then as [`Queue::next`].
+    fn poll(&mut self) -> Option<(u32, usize)> {
+        let came = self.held > 0;
+        self.refill();
+        match self.socket.poller {
+            Poller::Ours => {
+                self.socket.kick_receive();
+                return self.next();
+            }
+            Poller::Wanted if came => self.socket.find_poller(),
+            Poller::Wanted | Poller::None => {}
+        }
+        None
     }
 
     /// Of the next frame, how many pieces it has and bytes in all; none if it is not all there yet.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::busy_poll::Poller;
 use super::gauge::{Gauge, Statistics};
 use super::ring::{Mapping, Rings};
 use crate::ioctl::check;
@@ -27,6 +28,10 @@ pub(super) const SINGLE_MAX: usize = (CHUNK - PROGRAM_ROOM) as usize;
 pub(super) const REQUEST: usize = 24;
 /// How many frames the kernel takes in one call (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17); it took 32 before.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+/// How long a call may poll, in microseconds: these poll once, since they never block, but 0 is not to poll at all.
+const POLL_TIME: c_int = 20;
+/// Frames that the driver takes in one poll: as many as it does when it polls by itself.
+const POLL_BUDGET: c_int = 64;
 /// A queue that was let go of a moment ago is busy for some milliseconds.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -53,6 +58,8 @@ pub(super) struct Socket {
     pub(super) finishes: bool,
     /// Frames are copied by the kernel, both ways.
     pub(super) copies: bool,
+    /// Of its queue.
+    pub(super) poller: Poller,
 }
 
 impl Socket {
@@ -89,6 +96,7 @@ impl Socket {
             queue: binding.queue,
             finishes,
             copies: !binding.zero_copy,
+            poller: Poller::None,
         };
         // The first part of the memory is for what comes.
         for chunk in 0..RING {
@@ -150,7 +158,22 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the driver look at the fill ring.
+    /// Has every call that looks at this socket run the driver's poller, which interrupts leave to it for as long as the device is told to wait (`napi_defer_hard_irqs` and
+    /// `gro_flush_timeout`).
+    pub(super) fn busy_poll(&mut self) -> io::Result<()> {
+        let options = [
+            (libc::SO_PREFER_BUSY_POLL, 1),
+            (libc::SO_BUSY_POLL, POLL_TIME),
+            (libc::SO_BUSY_POLL_BUDGET, POLL_BUDGET),
+        ];
+        for (option, value) in options {
+            set(&self.descriptor, libc::SOL_SOCKET, option, &value)?;
+        }
+        self.poller = Poller::Wanted;
+        Ok(())
+    }
+
+    /// Has the driver look at the fill ring, and run its poller if it is to be.
     pub(super) fn kick_receive(&self) {
         // SAFETY: nothing is received: there is no room for bytes, and no address. Whether it failed shows in the ring.
         unsafe {
@@ -165,10 +188,32 @@ impl Socket {
         };
     }
 
+    /// A frame has come: now the kernel knows which poller brings them, or never will.
+    pub(super) fn find_poller(&mut self) {
+        self.poller = match poller(&self.descriptor) {
+            Some(0) | None => Poller::None,
+            Some(_) => Poller::Ours,
+        };
+    }
+
     /// What tells what the kernel has counted.
     pub(super) fn gauge(&self) -> Gauge {
         Gauge::new(self.queue, &self.descriptor)
     }
+}
+
+/// The number (NAPI id) of the poller that brings a socket's frames, 0 as long as the kernel does not know it; none where it is not to be run from here.
+pub(super) fn poller(socket: &OwnedFd) -> Option<u32> {
+    let (mut wanted, mut id): (c_int, u32) = (0, 0);
+    get(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_PREFER_BUSY_POLL,
+        &mut wanted,
+    )
+    .ok()?;
+    get(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id).ok()?;
+    (wanted != 0).then_some(id)
 }
 
 /// What the kernel has counted at a socket.
@@ -213,17 +258,8 @@ fn register(socket: &OwnedFd, memory: &Mapping, request: u32) -> io::Result<()> 
 /// Lets the kernel have copies of a whole window of frames at a time, of two pages each with what it keeps of them. It goes by less where that is refused.
 fn allow(socket: &OwnedFd, window: u32) {
     let bytes = (window * CHUNK) as c_int;
-    // SAFETY: the value outlives the call, and is as long as is said.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            // Twice as much as is asked for.
-            libc::SO_SNDBUFFORCE,
-            (&raw const bytes).cast(),
-            size_of::<c_int>() as u32,
-        )
-    };
+    // Twice as much as is asked for.
+    let _ = set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
 }
 
 /// Where the indices and entries of the rings are in their mappings.
@@ -235,12 +271,16 @@ fn offsets(socket: &OwnedFd) -> io::Result<libc::xdp_mmap_offsets> {
 }
 
 fn get_option<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> io::Result<()> {
+    get(socket, libc::SOL_XDP, option, value)
+}
+
+fn get<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as u32;
     // SAFETY: the value outlives the call, and is as long as is said; every value of these bytes is one of its type, which is of numbers.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_XDP,
+            level,
             option,
             std::ptr::from_mut(value).cast(),
             &raw mut len,
@@ -250,11 +290,15 @@ fn get_option<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> io::Result<(
 }
 
 fn set_option<T>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+    set(socket, libc::SOL_XDP, option, value)
+}
+
+fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     // SAFETY: the value outlives the call, and is as long as is said; the memory that it may name outlives the socket.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_XDP,
+            level,
             option,
             std::ptr::from_ref(value).cast(),
             size_of::<T>() as u32,
