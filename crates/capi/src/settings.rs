@@ -103,6 +103,11 @@ impl Settings {
     fn try_set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "link" if value == "none" => self.link = None,
+            "link" if self.link.is_some() => {
+                return Err(
+                    "there is one; an engine in C has one link, one in Rust several".into(),
+                );
+            }
             "link" => self.link = Some(value.parse()?),
             "host" => self.hosts.push(prefix(value)?),
             "mtu" => self.mtu = Some(number(value, 576, 65_535)?),
@@ -386,6 +391,7 @@ mod tests {
             ("route 10.0.0.0/8", "a.conf:1: route: "),
             ("link ring", "a.conf:1: link: there is no link `ring`"),
             ("link tap:", "a.conf:1: link: `` cannot name"),
+            ("link packets\nlink tap", "a.conf:2: link: there is one; "),
             ("clock wall", "a.conf:1: clock: `wall` is neither"),
             (
                 "congestion vegas",

@@ -3,15 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use millrace_shard::{Buffers, Claim, Config, HeapMemory, Ipv6, Limits, Shard, Via};
+use millrace_shard::{Buffers, Claim, Config, Limits};
 use millrace_tcp::congestion::Custom;
-use millrace_tcp::{Algorithm, Ecn, Instant, MtuProbing};
+use millrace_tcp::{Algorithm, Ecn, MtuProbing};
 
 use crate::core::Clock;
 use crate::link::Link;
-use crate::peers::Peers;
+use crate::plan::{LINKS_MAX, Plan, Ready, unlike};
 use crate::stack::Stack;
 use crate::tasks::Remote;
 
@@ -32,11 +31,9 @@ use crate::tasks::Remote;
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
-    pub(crate) link: Link,
-    addresses: Vec<(IpAddr, u8)>,
-    routes: Vec<(IpAddr, u8, IpAddr)>,
+    /// One at least; without a link there is nothing but loopback.
+    pub(crate) plans: Vec<Plan>,
     loopback: bool,
-    mtu: Option<u16>,
     claim: Claim,
     limits: Limits,
     buffers: Buffers,
@@ -57,8 +54,8 @@ pub struct Builder {
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// A link and no address.
-    #[error("the link has no address; give it one with `address`")]
+    /// A link without an address.
+    #[error("a link has no address; give it one with `address`, after `link`")]
     NoAddress,
     /// An address without a link.
     #[error("the address {0} is on no link; give one with `link`")]
@@ -76,6 +73,29 @@ pub enum BuildError {
     /// A congestion control that another builder was given.
     #[error("the congestion control {0:?} is not this stack's; add it with `add_congestion`")]
     Congestion(Algorithm),
+    /// The same address twice.
+    #[error("the address {0} is said twice; an address is on one link, and there once")]
+    SameAddress(IpAddr),
+    /// One prefix on two links: a neighbour could be behind either.
+    #[error(
+        "{address} and {other} have the same prefix of {bits} bits on two links; give one of them a longer prefix, or an address of another network"
+    )]
+    SamePrefix {
+        /// The address that was said first.
+        address: IpAddr,
+        /// The one on the other link.
+        other: IpAddr,
+        /// How long the prefix is.
+        bits: u8,
+    },
+    /// More links than a stack has room for.
+    #[error("{links} links; a stack has {most} at most")]
+    Links {
+        /// What was asked for.
+        links: usize,
+        /// What there may be.
+        most: usize,
+    },
     /// A gateway of the other family.
     #[error("{gateway} is no way to {prefix}: they are of different families")]
     Route {
@@ -119,11 +139,8 @@ pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> BuildError {
 impl Default for Builder {
     fn default() -> Builder {
         Builder {
-            link: Link::none(),
-            addresses: Vec::new(),
-            routes: Vec::new(),
+            plans: vec![Plan::default()],
             loopback: true,
-            mtu: None,
             claim: Claim::Announce,
             limits: Limits::default(),
             buffers: Buffers::default(),
@@ -148,23 +165,44 @@ impl Builder {
         Builder::default()
     }
 
-    /// The link: one, and the last that is said. A program on several networks builds a stack for each.
+    /// A link. May be said again, for a host on several networks: what [`Builder::address`], [`Builder::route`], [`Builder::gateway`] and [`Builder::mtu`] say is of the link that
+    /// was said last, or of the first one if none was said yet. [`Link::none`] adds none. The front page has what several links mean to sockets:
+    /// [Several links](crate#several-links).
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
-    /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
     /// let stack = millrace::Builder::new()
     ///     .link(millrace::Link::packets(1500))
     ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+    ///     .link(millrace::Link::packets(9000))
+    ///     .address(Ipv4Addr::new(172, 16, 0, 2), 16)
+    ///     .gateway(Ipv4Addr::new(172, 16, 0, 1))
     ///     .build()?;
+    /// assert_eq!(stack.links(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn link(mut self, link: Link) -> Builder {
-        self.link = link;
+        if link.capabilities().is_none() {
+            return self;
+        }
+        let plan = self.last();
+        match plan.link.capabilities() {
+            None => plan.link = link,
+            Some(_) => self.plans.push(Plan {
+                link,
+                ..Plan::default()
+            }),
+        }
         self
     }
 
-    /// An address of the host, one at least on a link. What is in its prefix of so many bits is on the link. May be said again.
+    /// What is said of the last link.
+    fn last(&mut self) -> &mut Plan {
+        self.plans.last_mut().expect("there is one from the start")
+    }
+
+    /// An address of the host on the link that was said last, one at least on each. What is in its prefix of so many bits is on the link; no other link has the same prefix. May be
+    /// said again.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -177,11 +215,12 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn address(mut self, address: impl Into<IpAddr>, prefix_len: u8) -> Builder {
-        self.addresses.push((address.into(), prefix_len));
+        self.last().addresses.push((address.into(), prefix_len));
         self
     }
 
-    /// What begins with these bits is behind that neighbour. May be said again; the longest prefix counts.
+    /// What begins with these bits is behind that neighbour on the link that was said last. May be said again; the longest prefix of all links counts, and among equals that of the
+    /// link that was said first.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -199,12 +238,14 @@ impl Builder {
         prefix_len: u8,
         gateway: impl Into<IpAddr>,
     ) -> Builder {
-        self.routes
+        self.last()
+            .routes
             .push((prefix.into(), prefix_len, gateway.into()));
         self
     }
 
-    /// Everything that is not on the link and has no route is behind that neighbour.
+    /// Everything that is on no link and has no route is behind that neighbour on the link that was said last. Each link answers by its own: a peer that is heard on one without a way
+    /// back gets no answer.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -240,7 +281,7 @@ impl Builder {
         self
     }
 
-    /// The largest IP packet in bytes, if it is to be smaller than the link's.
+    /// The largest IP packet in bytes on the link that was said last, if it is to be smaller than the link's.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -250,12 +291,13 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mtu(mut self, bytes: u16) -> Builder {
-        self.mtu = Some(bytes);
+        self.last().mtu = Some(bytes);
         self
     }
 
     /// Whether packets to any address are for this host: on a link where everything that leaves somebody else arrives here, such as a TUN device that a namespace has
-    /// as its default route. [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it.
+    /// as its default route. [`crate::TcpListener::anywhere`] and [`crate::UdpSocket::anywhere`] then hear all of it. It holds for all links; the answer leaves by the link by which
+    /// it was asked for.
     ///
     /// ```
     /// # use std::net::Ipv4Addr;
@@ -354,7 +396,7 @@ impl Builder {
         self
     }
 
-    /// The limits of every table and pool; those of an engine are shared out among its shards.
+    /// The limits of every table and pool; they are shared out among the shards of an engine, and among the links of a stack.
     ///
     /// ```
     /// let limits = millrace::Limits { sockets: 16, ..millrace::Limits::default() };
@@ -392,7 +434,7 @@ impl Builder {
         self
     }
 
-    /// Bytes that received data may take; 1 GiB by default. Those of an engine are shared out among its shards. What does not fit is not acknowledged.
+    /// Bytes that received data may take; 1 GiB by default. They are shared out among the shards of an engine, and among the links of a stack. What does not fit is not acknowledged.
     ///
     /// ```
     /// let stack = millrace::Builder::new().receive_memory(64 << 20).build()?;
@@ -441,89 +483,58 @@ impl Builder {
     /// # Errors
     /// Each says what does not fit.
     pub fn build(self) -> Result<Stack, BuildError> {
-        let config = self.config()?;
+        let configs = self.configs(1)?;
         let clock = self.clock();
         let remote = Remote::new().map_err(refused("cannot make a doorbell"))?;
         let epoll = waiting(&remote)?;
-        let memory = self.receive_memory;
-        Ok(stack(config, memory, self.link, clock, remote, None, epoll))
+        let memory = self.receive_memory_of(1);
+        let links = self.plans.into_iter().map(|plan| plan.link).zip(configs);
+        let ready = |(link, config)| Ready {
+            config,
+            memory,
+            link,
+            peers: None,
+        };
+        Ok(Stack::new(links.map(ready).collect(), clock, remote, epoll))
     }
 
-    /// What each shard is told.
-    pub(crate) fn config(&self) -> Result<Config, BuildError> {
+    /// What the links are to be, each on one of so many shards.
+    pub(crate) fn configs(&self, shards: u16) -> Result<Vec<Config>, BuildError> {
         if !self.tcp.has(self.tcp.congestion) {
             return Err(BuildError::Congestion(self.tcp.congestion));
+        }
+        if self.plans.len() > LINKS_MAX {
+            return Err(BuildError::Links {
+                links: self.plans.len(),
+                most: LINKS_MAX,
+            });
         }
         let secret = match self.secret {
             Some(secret) => secret,
             None => random().map_err(refused("cannot get random bytes"))?,
         };
-        let mut config = Config::new(Ipv4Addr::LOCALHOST, 8, self.link.mac(), secret);
-        config.loopback = self.loopback;
-        config.limits = self.limits.clone();
-        config.buffers = self.buffers;
-        config.tcp = self.tcp.clone();
-        config.mtu = u16::MAX;
-        let Some(capabilities) = self.link.capabilities() else {
-            return match self.addresses.first() {
-                Some(&(address, _)) => Err(BuildError::NoLink(address)),
-                None => Ok(config),
+        let config = |plan: &Plan| {
+            let mut config = Config::new(Ipv4Addr::LOCALHOST, 8, plan.link.mac(), secret);
+            config.loopback = self.loopback;
+            config.limits = match self.parts_of(shards) {
+                1 => self.limits.clone(),
+                parts => self.limits.shared_by(parts),
             };
+            config.buffers = self.buffers;
+            config.tcp = self.tcp.clone();
+            config.claim = self.claim;
+            config.any_address = self.any_address;
+            plan.complete(config)
         };
-        if self.addresses.is_empty() {
-            return Err(BuildError::NoAddress);
-        }
-        // Where all others are behind one station there is nobody to tell, or to ask.
-        let alone = self.link.only_station().is_some();
-        config.claim = if alone { Claim::Nothing } else { self.claim };
-        config.any_address = self.any_address;
-        config.only_station = self.link.only_station();
-        config.addresses.clear();
-        let mut ipv6 = Ipv6::default();
-        if alone {
-            ipv6.probes = 0;
-        }
-        for &(address, bits) in &self.addresses {
-            let most = if address.is_ipv4() { 32 } else { 128 };
-            if bits > most {
-                return Err(BuildError::Prefix {
-                    address,
-                    bits,
-                    most,
-                });
-            }
-            match address {
-                IpAddr::V4(address) => config.addresses.push((address, bits)),
-                IpAddr::V6(address) => ipv6.addresses.push((address, bits)),
-            }
-        }
-        for &(prefix, prefix_len, gateway) in &self.routes {
-            match (prefix, gateway) {
-                (IpAddr::V4(prefix), IpAddr::V4(gateway)) => config.routes.push(Via {
-                    prefix,
-                    prefix_len,
-                    gateway,
-                }),
-                (IpAddr::V6(prefix), IpAddr::V6(gateway)) => ipv6.routes.push(Via {
-                    prefix,
-                    prefix_len,
-                    gateway,
-                }),
-                _ => return Err(BuildError::Route { prefix, gateway }),
-            }
-        }
-        let least = if ipv6.addresses.is_empty() { 576 } else { 1280 };
-        let mtu = self.mtu.unwrap_or(capabilities.mtu);
-        if !(least..=capabilities.mtu).contains(&mtu) {
-            return Err(BuildError::Mtu {
-                mtu,
-                least,
-                most: capabilities.mtu,
-            });
-        }
-        config.mtu = mtu;
-        config.ipv6 = (!ipv6.addresses.is_empty()).then_some(ipv6);
-        Ok(config)
+        let configs = self.plans.iter().map(config);
+        let configs = configs.collect::<Result<Vec<_>, _>>()?;
+        unlike(&self.plans)?;
+        Ok(configs)
+    }
+
+    /// Among how many limits and memory are shared out.
+    fn parts_of(&self, shards: u16) -> u16 {
+        shards * self.plans.len() as u16
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -533,24 +544,10 @@ impl Builder {
         }
     }
 
-    pub(crate) fn receive_memory_bytes(&self) -> u64 {
-        self.receive_memory
+    /// What each link has of it on each of so many shards, in bytes.
+    pub(crate) fn receive_memory_of(&self, shards: u16) -> u64 {
+        self.receive_memory / u64::from(self.parts_of(shards))
     }
-}
-
-/// A stack of one shard.
-pub(crate) fn stack(
-    config: Config,
-    receive_memory: u64,
-    link: Link,
-    clock: Clock,
-    remote: Arc<Remote>,
-    peers: Option<Peers>,
-    epoll: OwnedFd,
-) -> Stack {
-    let memory = HeapMemory::new(receive_memory);
-    let shard = Shard::new(config, memory, Instant::from_micros(0));
-    Stack::new(shard, link, clock, remote, peers, epoll)
 }
 
 /// What a stack waits with.

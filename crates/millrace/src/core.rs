@@ -1,5 +1,6 @@
-//! What a stack is made of: the shard, its link, its clock, and who waits for what.
+//! What a stack is made of, once for each link: the shard, its link, its clock, and who waits for what.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::task::Waker;
@@ -13,6 +14,7 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 
 use crate::peers::Peers;
+use crate::plan::Ready;
 
 /// Frames taken from the link in one round.
 const RECEIVE_BURST: usize = 64;
@@ -98,7 +100,7 @@ impl Waiters {
 pub struct LinkErrors {
     /// Reads and writes of frames that failed. What they carried is lost as on any link.
     pub refused: u64,
-    /// What the system said last, as errno; 0 for nothing.
+    /// What the system said last, as errno; 0 for nothing. Of several links, the last one that has something to say.
     pub last: i32,
     /// Frames for another shard of the engine that it did not take in time.
     pub handed_dropped: u64,
@@ -113,9 +115,20 @@ impl LinkErrors {
         self.refused += 1;
         self.last = error.raw_os_error().unwrap_or(0);
     }
+
+    /// Adds those of another link.
+    pub(crate) fn add(&mut self, other: &LinkErrors) {
+        self.refused += other.refused;
+        self.handed_dropped += other.handed_dropped;
+        self.receive_dropped += other.receive_dropped;
+        self.send_dropped += other.send_dropped;
+        if other.last != 0 {
+            self.last = other.last;
+        }
+    }
 }
 
-/// Everything that a thread needs to be a host.
+/// Everything that a thread needs to be a host on one link.
 pub(crate) struct Core {
     pub(crate) shard: Shard<HeapMemory>,
     pub(crate) now: Instant,
@@ -140,19 +153,106 @@ pub(crate) struct Core {
     pub(crate) peers: Option<Peers>,
 }
 
+/// Those of a stack, one for each link. Most stacks have one: it is found without a search, and goes round no loop.
+pub(crate) struct Cores {
+    first: RefCell<Core>,
+    more: Box<[RefCell<Core>]>,
+}
+
+impl Cores {
+    /// Of one link at least.
+    pub(crate) fn new(mut links: impl Iterator<Item = Core>) -> Cores {
+        Cores {
+            first: RefCell::new(links.next().expect("there is one from the start")),
+            more: links.map(RefCell::new).collect(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, link: usize) -> &RefCell<Core> {
+        match link.checked_sub(1) {
+            None => &self.first,
+            Some(other) => &self.more[other],
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        1 + self.more.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RefCell<Core>> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Says what time it is.
+    #[inline]
+    pub(crate) fn set_now(&self, now: Instant) {
+        self.first.borrow_mut().set_now(now);
+        for core in &self.more {
+            core.borrow_mut().set_now(now);
+        }
+    }
+
+    /// Timers of all; returns how many sockets they changed.
+    #[inline]
+    pub(crate) fn run_timers(&self) -> usize {
+        let first = self.first.borrow_mut().run_timers();
+        match self.more.is_empty() {
+            true => first,
+            false => first + self.others(Core::run_timers),
+        }
+    }
+
+    /// Frames in, and timers, of all; returns how much that was.
+    #[inline]
+    pub(crate) fn take_in(&self) -> usize {
+        let first = self.first.borrow_mut().take_in();
+        match self.more.is_empty() {
+            true => first,
+            false => first + self.others(Core::take_in),
+        }
+    }
+
+    /// Sends what may leave now, on all.
+    pub(crate) fn transmit(&self) {
+        self.iter().for_each(|core| {
+            core.borrow_mut().transmit();
+        });
+    }
+
+    /// Frames out of all; returns how much that was.
+    #[inline]
+    pub(crate) fn send_out(&self) -> usize {
+        let first = self.first.borrow_mut().send_out();
+        match self.more.is_empty() {
+            true => first,
+            false => first + self.others(Core::send_out),
+        }
+    }
+
+    #[inline(never)]
+    fn others(&self, each: fn(&mut Core) -> usize) -> usize {
+        let others = self.more.iter();
+        others.map(|core| each(&mut core.borrow_mut())).sum()
+    }
+}
+
 impl Core {
-    pub(crate) fn new(
-        shard: Shard<HeapMemory>,
-        port: Option<Box<dyn Port + Send>>,
-        callers: bool,
-        clock: Clock,
-        peers: Option<Peers>,
-    ) -> Core {
+    pub(crate) fn new(ready: Ready, clock: Clock) -> Core {
+        let Ready {
+            config,
+            memory,
+            link,
+            peers,
+        } = ready;
+        let callers = link.is_callers();
+        let port = link.into_port();
         let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
+        let start = Instant::from_micros(0);
         Core {
             train: gives_segments.then(Box::default),
-            shard,
-            now: Instant::from_micros(0),
+            shard: Shard::new(config, HeapMemory::new(memory), start),
+            now: start,
             errors: LinkErrors::default(),
             clock,
             port,
@@ -173,6 +273,32 @@ impl Core {
         if let Clock::Real(start) = self.clock {
             self.now = Instant::from_micros(start.elapsed().as_micros() as u64);
         }
+    }
+
+    /// Time does not go back.
+    #[inline]
+    fn set_now(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// Runs what is due; returns how many sockets that changed.
+    #[inline(always)]
+    fn run_timers(&mut self) -> usize {
+        self.advance();
+        self.wake()
+    }
+
+    /// Takes in what has come and runs what is due; returns how much that was. Where a stack of one link calls it there is no other call.
+    #[inline(always)]
+    fn take_in(&mut self) -> usize {
+        self.read_clock();
+        self.receive() + self.run_timers()
+    }
+
+    /// Sends what may leave; returns how much that was. What turned round inside is news.
+    #[inline(always)]
+    fn send_out(&mut self) -> usize {
+        self.transmit() + self.wake()
     }
 
     /// Takes frames in, as many as one round does; returns how many.

@@ -88,7 +88,7 @@ pub(crate) fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the engine has ended")
 }
 
-/// Stacks on threads of their own, which share the addresses of one link: each has a queue of it, and the flows whose tag is its.
+/// Stacks on threads of their own, which share the addresses of their links: each has a queue of each link, and the flows whose tag is its.
 ///
 /// A server binds a listener on every shard; each accepts the connections that are its own. A connection that a shard makes comes back to it.
 ///
@@ -112,7 +112,7 @@ pub struct Engine {
 }
 
 impl Builder {
-    /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes of its stack and its number. The link needs a queue
+    /// Starts `shards` threads (1 to 64) with a stack each, and on each the task that `main` makes of its stack and its number. Each link needs a queue
     /// for each; limits are shared out.
     ///
     /// ```

@@ -1,7 +1,7 @@
 //! A TCP/IP stack inside your program.
 //!
-//! A [`Stack`] is a host: it has addresses on a [`Link`], and sockets that read like those of [`std::net`]. It runs on the thread that made it, makes no
-//! system calls but those of its link, and shares nothing with anybody.
+//! A [`Stack`] is a host: it has addresses on a [`Link`] or several, and sockets that read like those of [`std::net`]. It runs on the thread that made it, makes no
+//! system calls but those of its links, and shares nothing with anybody.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -26,16 +26,17 @@
 //! stack's own loopback, or two stacks in one program.
 //!
 //! 1. [The stack](#the-stack): a host, its link, and who makes it work
-//! 2. [The engine](#the-engine): many cores, and sockets for any thread
-//! 3. [TCP](#tcp): listening, connecting, reading and writing
-//! 4. [UDP](#udp): datagrams
-//! 5. [Tasks](#tasks): many connections on one thread
-//! 6. [Zero-copy](#zero-copy): bytes where they are
-//! 7. [Options](#options): of a socket, a listener, a host
-//! 8. [Any address](#any-address): standing for everybody
-//! 9. [Limits](#limits): what is bounded, and what happens there
-//! 10. [Errors](#errors): what fails, and how it is told
-//! 11. [Time and frames of one's own](#time-and-frames-of-ones-own): tests, simulation, bindings
+//! 2. [Several links](#several-links): a host on several networks
+//! 3. [The engine](#the-engine): many cores, and sockets for any thread
+//! 4. [TCP](#tcp): listening, connecting, reading and writing
+//! 5. [UDP](#udp): datagrams
+//! 6. [Tasks](#tasks): many connections on one thread
+//! 7. [Zero-copy](#zero-copy): bytes where they are
+//! 8. [Options](#options): of a socket, a listener, a host
+//! 9. [Any address](#any-address): standing for everybody
+//! 10. [Limits](#limits): what is bounded, and what happens there
+//! 11. [Errors](#errors): what fails, and how it is told
+//! 12. [Time and frames of one's own](#time-and-frames-of-ones-own): tests, simulation, bindings
 //!
 //! # The stack
 //!
@@ -54,9 +55,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Several links
+//!
+//! [`Builder::link`] may be said again; addresses, routes and an MTU are of the link that was said before them. Links of every kind go together, and each keeps its own neighbours, MTU and offloads.
+//! - **Listening** ([`TcpListener::bind`], [`UdpSocket::bind`]) at the unspecified address hears all links, and takes from each in turn; at an address, the link that has it. Port 0 is one that is free on all of them.
+//!   A multicast group is heard on all links that the socket is on.
+//! - **Connecting and sending** goes to the host itself if the address is its own; or else by the link with the longest prefix, of its networks or its routes, and among equals the one that was said first. No way is
+//!   `ENETUNREACH`. A source that is bound chooses its link, and then that link's routes count alone: an address is of one link and is heard nowhere else (the strong model of RFC 1122 3.3.4.2), so there is nothing
+//!   between two links' addresses in one host (`ENETUNREACH`). Loopback is with the first link. A connection stays on its link, and is answered by it: give each link a way to whoever may come by it.
+//! - **One link alone** is what [`Stack::on_link`] gives: a handle whose sockets are on that link, whatever other ways there are. [`Received::link`] says by which link a datagram came; a link-local address of IPv6 says it,
+//!   too, by its scope, which counts links from 1.
+//! - **Limits** and receive memory are shared out among the links in equal parts, so that a stack never holds more than it was given. [`Stack::counters`], [`Stack::usage`] and [`Stack::link_errors`] are of all links, or on a handle
+//!   of one link of that one. [`Stack::poll`], [`Stack::wait`], [`Stack::deadline`] and [`Stack::descriptor`] are of all.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//!
+//! let (inside, one) = millrace::Link::pair(1500);
+//! let (outside, other) = millrace::Link::pair(9000);
+//! let stack = millrace::Builder::new()
+//!     .link(inside)
+//!     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
+//!     .link(outside)
+//!     .address(Ipv4Addr::new(192, 0, 2, 2), 24)
+//!     .gateway(Ipv4Addr::new(192, 0, 2, 1))
+//!     .build()?;
+//! let all = millrace::TcpListener::bind(&stack, "0.0.0.0:80")?;
+//! let private = millrace::TcpListener::bind(&stack, "10.0.0.2:81")?;
+//! // By the gateway, from the address that is there.
+//! let client = millrace::TcpStream::begin(&stack, "203.0.113.7:80".parse()?, Default::default())?;
+//! assert_eq!(client.local_addr()?.ip(), Ipv4Addr::new(192, 0, 2, 2));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The engine
 //!
-//! An [`Engine`] has a stack on each of several threads, one for each queue of the link. They share the link's addresses; a connection is one shard's for as long as it lives, and a server binds its listener on
+//! An [`Engine`] has a stack on each of several threads, one for each queue of each link. They share the links' addresses; a connection is one shard's for as long as it lives, and a server binds its listener on
 //! every shard. A program that has threads of its own takes [`Builder::parts`]. The sockets of [`shared`] are for any thread, at the price of two wake-ups and a copy for each call.
 //!
 //! ```
@@ -212,11 +246,14 @@ pub mod congestion;
 mod core;
 mod descriptor;
 mod engine;
+mod group;
 mod link;
+mod links;
 mod listener;
 mod parts;
 mod peers;
 mod pins;
+mod plan;
 mod raw;
 pub mod shared;
 mod socket;

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use millrace_shard::{Error, Opt, OptName, Options, Request, Reuse, SocketId};
 
 use crate::core::{Core, Side};
+use crate::group::Group;
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
 use crate::stream::TcpStream;
@@ -142,7 +143,7 @@ impl TcpOptions {
 /// ```
 #[derive(Debug)]
 pub struct TcpListener {
-    socket: Socket,
+    sockets: Group,
 }
 
 impl TcpListener {
@@ -185,22 +186,22 @@ impl TcpListener {
         address: impl ToSocketAddrs,
         options: TcpOptions,
     ) -> io::Result<TcpListener> {
+        let listen = |core: &mut Core, address| {
+            let id = core
+                .shard
+                .bind_with(OWNER, address, options.of(core)?)
+                .map_err(system)?;
+            let backlog = options.backlog.unwrap_or(BACKLOG);
+            let listening = core.shard.listen_bound(id, backlog, None);
+            if listening.is_err() {
+                core.close(id);
+            }
+            listening.map_err(system)?;
+            Ok(id)
+        };
         each(address, |address| {
-            stack.with(|core| {
-                let id = core
-                    .shard
-                    .bind_with(OWNER, address, options.of(core)?)
-                    .map_err(system)?;
-                let backlog = options.backlog.unwrap_or(BACKLOG);
-                let listening = core.shard.listen_bound(id, backlog, None);
-                if listening.is_err() {
-                    core.close(id);
-                }
-                listening.map_err(system)?;
-                Ok(TcpListener {
-                    socket: Socket::new(stack, id),
-                })
-            })
+            let sockets = Group::bind(stack, address, listen)?;
+            Ok(TcpListener { sockets })
         })
     }
 
@@ -252,15 +253,12 @@ impl TcpListener {
 
     fn anywhere_with(stack: &Stack, options: TcpOptions, asks: bool) -> io::Result<TcpListener> {
         let backlog = options.backlog.unwrap_or(BACKLOG);
-        stack.with(|core| {
-            let id = core
-                .shard
+        let sockets = Group::everywhere(stack, |core| {
+            core.shard
                 .listen_anywhere(OWNER, options.of(core)?, backlog, asks)
-                .map_err(system)?;
-            Ok(TcpListener {
-                socket: Socket::new(stack, id),
-            })
-        })
+                .map_err(system)
+        })?;
+        Ok(TcpListener { sockets })
     }
 
     /// Has connections wait for the program's word before their SYN is answered, or no longer.
@@ -277,10 +275,13 @@ impl TcpListener {
     /// # Errors
     /// `EINVAL` when it was shut.
     pub fn set_asking(&self, on: bool) -> io::Result<()> {
-        self.socket
-            .stack
-            .with(|core| core.shard.set_asks(self.socket.id, on))
-            .map_err(system)
+        self.sockets
+            .each()
+            .try_for_each(|Socket { stack, id, .. }| {
+                stack
+                    .with(|core| core.shard.set_asks(*id, on))
+                    .map_err(system)
+            })
     }
 
     /// The next connection that somebody asks for and that is not answered yet, in a task.
@@ -302,13 +303,14 @@ impl TcpListener {
     /// As [`TcpListener::accept`].
     pub async fn request_async(&self) -> io::Result<Incoming> {
         let request = poll_fn(|cx| {
-            self.socket
+            self.sockets
                 .poll(cx, Side::Read, |core, id| core.shard.next_request(id))
         });
+        let (socket, request) = request.await?;
         Ok(Incoming {
-            stack: self.socket.stack.clone(),
-            listener: self.socket.id,
-            request: request.await?,
+            stack: socket.stack.clone(),
+            listener: socket.id,
+            request,
             settled: false,
         })
     }
@@ -327,10 +329,10 @@ impl TcpListener {
     /// # Errors
     /// `EAGAIN` when it does not wait, `EINVAL` when it was shut.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let id = self
-            .socket
+        let accepted = self
+            .sockets
             .call(Side::Read, |core, id| core.shard.accept(id))?;
-        self.accepted(id)
+        accept(accepted)
     }
 
     /// [`TcpListener::accept`] in a task.
@@ -363,17 +365,9 @@ impl TcpListener {
     /// ```
     pub fn poll_accept(&self, cx: &Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let polled = self
-            .socket
+            .sockets
             .poll(cx, Side::Read, |core, id| core.shard.accept(id));
-        polled.map(|accepted| self.accepted(accepted?))
-    }
-
-    fn accepted(&self, id: SocketId) -> io::Result<(TcpStream, SocketAddr)> {
-        let stream = TcpStream {
-            socket: Socket::new(&self.socket.stack, id),
-        };
-        let peer = stream.peer_addr()?;
-        Ok((stream, peer))
+        polled.map(|accepted| accept(accepted?))
     }
 
     /// Connections as they come, for ever.
@@ -403,7 +397,7 @@ impl TcpListener {
     /// # Errors
     /// None while it is open.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.ends().map(|(local, _)| local)
+        self.sockets.lead().ends().map(|(local, _)| local)
     }
 
     /// Whether [`TcpListener::accept`] returns `EAGAIN` instead of waiting.
@@ -417,7 +411,7 @@ impl TcpListener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_nonblocking(&self, on: bool) {
-        self.socket.set_nonblocking(on);
+        self.sockets.set_nonblocking(on);
     }
 
     /// Sets an option: any of those that Linux has and [`Opt`] names.
@@ -432,7 +426,7 @@ impl TcpListener {
     /// # Errors
     /// `EINVAL` for a value out of range.
     pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.socket.set_option(option)
+        self.sockets.set_option(option)
     }
 
     /// Reads an option.
@@ -447,7 +441,7 @@ impl TcpListener {
     /// # Errors
     /// None while it is open.
     pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.socket.option(name)
+        self.sockets.option(name)
     }
 
     /// The pending error (`SO_ERROR`), which is pending no longer.
@@ -459,8 +453,17 @@ impl TcpListener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn take_error(&self) -> Option<io::Error> {
-        self.socket.take_error()
+        self.sockets.take_error()
     }
+}
+
+/// The stream of a connection that this listener has let in, and who is at its other end.
+fn accept((listener, id): (&Socket, SocketId)) -> io::Result<(TcpStream, SocketAddr)> {
+    let stream = TcpStream {
+        socket: Socket::new(&listener.stack, id),
+    };
+    let peer = stream.peer_addr()?;
+    Ok((stream, peer))
 }
 
 /// A connection that somebody asks for. Dropped without an answer, it is refused.

@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use millrace_shard::{Claim, Config, Groups, Hash, Steer};
+use millrace_shard::{Claim, Groups, Hash, Steer};
 
-use crate::builder::{BuildError, Builder, random, refused, stack, waiting};
+use crate::builder::{BuildError, Builder, random, refused, waiting};
 use crate::core::Clock;
 use crate::link::Link;
 use crate::peers::Peers;
+use crate::plan::{Plan, Ready};
 use crate::stack::Stack;
 use crate::tasks::Remote;
 
@@ -25,18 +26,15 @@ use crate::tasks::Remote;
 /// ```
 #[derive(Debug)]
 pub struct Part {
-    config: Config,
-    receive_memory: u64,
-    link: Link,
+    links: Vec<Ready>,
     clock: Clock,
     pub(crate) remote: Arc<Remote>,
-    peers: Option<Peers>,
     /// What the stack will wait with, once [`Part::prepare`] has opened it.
     epoll: Option<OwnedFd>,
 }
 
 impl Builder {
-    /// The stacks of `shards` shards (1 to 64) that share the link's addresses, for threads of the caller's; [`Builder::start`] has them on threads of its own. The link
+    /// The stacks of `shards` shards (1 to 64) that share the links' addresses, for threads of the caller's; [`Builder::start`] has them on threads of its own. Each link
     /// needs a queue for each; limits are shared out. Every one of them has to run: what is meant for one that does not is lost.
     ///
     /// ```
@@ -55,16 +53,20 @@ impl Builder {
     /// # Errors
     /// As [`Builder::build`], and [`BuildError::Queues`].
     pub fn parts(self, shards: u16) -> Result<Vec<Part>, BuildError> {
-        let queues = self.link.queues();
-        let fits = match queues {
-            0 => !self.link.is_callers() || shards == 1,
+        let fits = |plan: &Plan| match plan.link.queues() {
+            0 => !plan.link.is_callers() || shards == 1,
             queues => queues == usize::from(shards),
         };
-        if shards == 0 || shards > 64 || !fits {
+        let unfit = match shards {
+            1..=64 => self.plans.iter().find(|plan| !fits(plan)),
+            _ => self.plans.first(),
+        };
+        if let Some(Plan { link, .. }) = unfit {
+            let queues = link.queues();
             return Err(BuildError::Queues { shards, queues });
         }
-        let mut config = self.config()?;
-        config.limits = config.limits.shared_by(shards);
+        let configs = self.configs(shards)?;
+        let memory = self.receive_memory_of(shards);
         let keys: [[u8; 8]; 3] = [
             random().map_err(refused("cannot get random bytes"))?,
             random().map_err(refused("cannot get random bytes"))?,
@@ -72,39 +74,43 @@ impl Builder {
         ];
         let [one, two, three] = keys.map(u64::from_ne_bytes);
         let hash = Hash::Keyed([one, two, three | 1]);
-        let receive_memory = self.receive_memory_bytes() / u64::from(shards);
         let clock = self.clock();
         let remotes: Result<Vec<_>, _> = (0..shards).map(|_| Remote::new()).collect();
         let remotes = remotes.map_err(refused("cannot make a doorbell"))?;
-        let mut peers = Peers::mesh(&remotes).into_iter();
-        let mut links: Vec<Link> = match shards {
-            1 => vec![self.link],
-            _ => self.link.split().collect(),
+        let part = |remote: &Arc<Remote>| Part {
+            links: Vec::with_capacity(configs.len()),
+            clock,
+            remote: remote.clone(),
+            epoll: None,
         };
-        links.resize_with(shards.into(), Link::none);
-        let parts = (0..shards).zip(remotes).zip(links);
-        let part = |((own, remote), link)| {
-            let mut config = config.clone();
-            config.steer = (shards > 1).then(|| Steer {
-                own,
-                hash: hash.clone(),
-                groups: Groups::even(shards),
-            });
-            // One speaks for all.
-            if own > 0 {
-                config.claim = Claim::Nothing;
+        let mut parts: Vec<Part> = remotes.iter().map(part).collect();
+        for (plan, config) in self.plans.into_iter().zip(configs) {
+            let mut links: Vec<Link> = match shards {
+                1 => vec![plan.link],
+                _ => plan.link.split().collect(),
+            };
+            links.resize_with(shards.into(), Link::none);
+            let peers = Peers::mesh(&remotes);
+            for (own, ((part, link), peers)) in (0..).zip(parts.iter_mut().zip(links).zip(peers)) {
+                let mut config = config.clone();
+                config.steer = (shards > 1).then(|| Steer {
+                    own,
+                    hash: hash.clone(),
+                    groups: Groups::even(shards),
+                });
+                // One speaks for all.
+                if own > 0 {
+                    config.claim = Claim::Nothing;
+                }
+                part.links.push(Ready {
+                    config,
+                    memory,
+                    link,
+                    peers: Some(peers).filter(|_| shards > 1),
+                });
             }
-            Part {
-                config,
-                receive_memory,
-                link,
-                clock,
-                remote,
-                peers: peers.next().filter(|_| shards > 1),
-                epoll: None,
-            }
-        };
-        Ok(parts.map(part).collect())
+        }
+        Ok(parts)
     }
 }
 
@@ -145,14 +151,6 @@ impl Part {
             Some(epoll) => epoll,
             None => waiting(&self.remote)?,
         };
-        Ok(stack(
-            self.config,
-            self.receive_memory,
-            self.link,
-            self.clock,
-            self.remote,
-            self.peers,
-            epoll,
-        ))
+        Ok(Stack::new(self.links, self.clock, self.remote, epoll))
     }
 }

@@ -1,4 +1,5 @@
-//! What a binding needs that has sockets of its own kind, and a loop of its own.
+//! What a binding needs that has sockets of its own kind, and a loop of its own. A number names a socket of one link: of a stack of several it is the first, and that of the handle
+//! if it is one of [`Stack::on_link`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use crate::stack::Stack;
 
 impl Stack {
     /// Lends the sockets by their numbers, at the time of the last [`Stack::poll`] or [`Stack::read_clock`]. Those made there are closed there; what they say leaves with the
-    /// next poll. `body` must leave the stack alone.
+    /// next poll. `body` must leave the stack alone. They are those of one link, and a number means nothing on another: the first link, or that of [`Stack::on_link`].
     ///
     /// ```
     /// let stack = millrace::Builder::new().build()?;
@@ -96,7 +97,7 @@ impl Stack {
         self.pause(at_most)
     }
 
-    /// Sends what may leave now. A poll does this and more.
+    /// Sends what may leave now, on all links. A poll does this and more.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -108,10 +109,10 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn flush(&self) {
-        self.with(|core| core.transmit());
+        self.inner.cores.transmit();
     }
 
-    /// Whether [`Stack::poll`] keeps which sockets have changed, for [`Stack::take_changed`]; by default it tells its tasks, and forgets.
+    /// Whether [`Stack::poll`] keeps which sockets of [`Stack::with_sockets`]'s link have changed, for [`Stack::take_changed`]; by default it tells its tasks, and forgets.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -132,7 +133,7 @@ impl Stack {
         self.with(|core| core.keep_changed(on));
     }
 
-    /// Gives the sockets that have changed since the last time to `take`, each once for every poll that changed it.
+    /// Gives the sockets of [`Stack::with_sockets`]'s link that have changed since the last time to `take`, each once for every poll that changed it.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;

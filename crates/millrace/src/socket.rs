@@ -13,7 +13,7 @@ use crate::stack::{Stack, system};
 
 /// Everything in a stack of its own has one owner.
 pub(crate) const OWNER: Owner = Owner(0);
-/// A socket of a stack. It is closed when it is dropped.
+/// A socket of a stack, on one of its links. It is closed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) stack: Stack,
@@ -37,14 +37,26 @@ impl Socket {
     pub(crate) fn call<T>(
         &self,
         side: Side,
-        attempt: impl FnMut(&mut Core, SocketId) -> Result<T, Error>,
+        mut attempt: impl FnMut(&mut Core, SocketId) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let mut attempt = attempt;
-        self.stack.blocking(
-            self.nonblocking.get(),
-            self.patience[side as usize].get(),
-            |core| attempt(core, self.id),
-        )
+        let attempt = || self.stack.with(|core| attempt(core, self.id));
+        let outcome = self.waiting(side, attempt);
+        // What it has queued leaves at once.
+        if !self.nonblocking.get() {
+            self.stack.with(Core::transmit);
+        }
+        outcome
+    }
+
+    /// Does `attempt` at once or waiting, as this socket is to.
+    pub(crate) fn waiting<T>(
+        &self,
+        side: Side,
+        attempt: impl FnMut() -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let patience = self.patience[side as usize].get();
+        let nonblocking = self.nonblocking.get();
+        self.stack.blocking(nonblocking, patience, attempt)
     }
 
     /// Does `attempt` in a task.
@@ -108,10 +120,10 @@ impl Socket {
 
     /// The own address and the peer's.
     pub(crate) fn ends(&self) -> io::Result<(SocketAddr, SocketAddr)> {
-        self.stack.with(|core| {
-            let view = core.shard.view(self.id).ok_or(Error::NoSocket);
-            view.map(|view| (view.local, view.remote)).map_err(system)
-        })
+        let view = self.stack.with(|core| core.shard.view(self.id));
+        let view = view.ok_or(Error::NoSocket).map_err(system)?;
+        let scoped = |address| self.stack.scoped(address);
+        Ok((scoped(view.local), scoped(view.remote)))
     }
 }
 

@@ -11,15 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use millrace_shard::{Counters, Egress, Error, HeapMemory, Shard, SocketId, SocketInfo, Usage};
+use millrace_shard::{Egress, Error, SocketId};
 use millrace_tcp::{Algorithm, Instant};
 use millrace_wire::offload::Frame;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use crate::core::{Clock, Core, LinkErrors, Side};
+use crate::core::{Clock, Core, Cores, Side};
 use crate::descriptor::Watched;
-use crate::link::Link;
-use crate::peers::Peers;
+use crate::plan::Ready;
 use crate::tasks::{JoinHandle, Remote, Tasks, joined};
 
 const TOKEN_LINK: u64 = 1;
@@ -64,19 +63,24 @@ type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 /// ```
 #[derive(Clone)]
 pub struct Stack {
-    inner: Rc<Inner>,
+    pub(crate) inner: Rc<Inner>,
+    /// The link that this handle means where it means one.
+    pub(crate) link: u16,
+    /// Whether it means that one alone.
+    pub(crate) narrow: bool,
 }
 
-struct Inner {
-    core: RefCell<Core>,
+pub(crate) struct Inner {
+    /// One for each link.
+    pub(crate) cores: Cores,
     tasks: Tasks,
     epoll: OwnedFd,
-    /// Whether the link is in there, too, for somebody who waits for [`Stack::descriptor`]. If it is not, a frame that comes while the stack works has nobody to tell, which
-    /// is cheaper for whoever sends it.
-    has_link: Cell<bool>,
+    /// Whether the links are in there, too: there are several, or somebody waits for [`Stack::descriptor`]. If they are not, a frame that comes while the stack works has nobody to
+    /// tell, which is cheaper for whoever sends it.
+    has_links: Cell<bool>,
     watching: RefCell<Watching>,
-    /// Sockets that were dropped while the stack was borrowed.
-    closing: RefCell<Vec<SocketId>>,
+    /// Sockets that were dropped while their link was borrowed.
+    closing: RefCell<Vec<(u16, SocketId)>>,
 }
 
 /// What a stack waits with beside its link: for its doorbell, and for what tasks wait for.
@@ -92,26 +96,25 @@ pub(crate) fn waiting(remote: &Remote) -> io::Result<OwnedFd> {
 }
 
 impl Stack {
-    /// A stack that waits with what [`waiting`] has made of the same doorbell.
+    /// A stack of so many links that waits with what [`waiting`] has made of the same doorbell.
     pub(crate) fn new(
-        shard: Shard<HeapMemory>,
-        link: Link,
+        links: Vec<Ready>,
         clock: Clock,
         remote: Arc<Remote>,
-        peers: Option<Peers>,
         epoll: OwnedFd,
     ) -> Stack {
-        let callers = link.is_callers();
-        let core = Core::new(shard, link.into_port(), callers, clock, peers);
+        let core = |ready| Core::new(ready, clock);
         Stack {
             inner: Rc::new(Inner {
-                core: RefCell::new(core),
+                cores: Cores::new(links.into_iter().map(core)),
                 tasks: Tasks::new(remote),
                 epoll,
-                has_link: Cell::new(false),
+                has_links: Cell::new(false),
                 watching: RefCell::default(),
                 closing: RefCell::default(),
             }),
+            link: 0,
+            narrow: false,
         }
     }
 
@@ -130,14 +133,9 @@ impl Stack {
                 // What fails here fails in `wait`, which says so.
                 let _ = self.take_events(Some(&Timespec::default()));
             }
-            let received = {
-                let mut core = self.inner.core.borrow_mut();
-                core.read_clock();
-                let received = core.receive();
-                core.advance();
-                received + core.wake()
-            };
-            received + self.tasks_and_out(|core| core.transmit())
+            let received = self.inner.cores.take_in();
+            let run = self.run_tasks();
+            received + run + self.inner.cores.send_out()
         })
     }
 
@@ -172,11 +170,11 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_now(&self, now: Instant) {
-        let mut core = self.inner.core.borrow_mut();
-        core.now = core.now.max(now);
+        self.inner.cores.set_now(now);
     }
 
-    /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it gives rise to leaves with [`Stack::transmit`].
+    /// Takes in one frame of the caller's, at the time of the last [`Stack::set_now`]. What it gives rise to leaves with [`Stack::transmit`]. It comes by the first link; by another, on
+    /// a handle of [`Stack::on_link`].
     ///
     /// ```
     /// # use millrace::Instant;
@@ -194,13 +192,15 @@ impl Stack {
     /// ```
     pub fn input(&self, frame: &Frame<'_>) {
         self.inner.tasks.enter(|| {
-            let mut core = self.inner.core.borrow_mut();
-            core.input(frame);
-            core.wake();
+            self.with(|core| {
+                core.input(frame);
+                core.wake();
+            });
         });
     }
 
-    /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is one, gets none of it.
+    /// Runs timers and tasks, and gives all that may leave now to the caller; the link, if there is one, gets none of it. That is what leaves by the first link; by another, on a
+    /// handle of [`Stack::on_link`].
     ///
     /// ```
     /// # use millrace::Instant;
@@ -226,27 +226,23 @@ impl Stack {
     /// ```
     pub fn transmit(&self, egress: &mut impl Egress) {
         self.inner.tasks.enter(|| {
-            {
-                let mut core = self.inner.core.borrow_mut();
-                core.advance();
-                core.wake();
-            }
-            self.tasks_and_out(|core| {
+            self.inner.cores.run_timers();
+            self.run_tasks();
+            self.with(|core| {
                 core.transmit_to(egress);
-                0
+                core.wake();
             });
         });
     }
 
-    fn tasks_and_out(&self, out: impl FnOnce(&mut Core) -> usize) -> usize {
+    /// Runs tasks, and closes what they have dropped; returns how many ran.
+    #[inline]
+    fn run_tasks(&self) -> usize {
         let run = self.inner.tasks.run();
-        let mut core = self.inner.core.borrow_mut();
-        for id in self.inner.closing.borrow_mut().drain(..) {
-            core.close(id);
+        for (link, id) in self.inner.closing.borrow_mut().drain(..) {
+            self.inner.cores.get(link.into()).borrow_mut().close(id);
         }
-        let sent = out(&mut core);
-        // What turned round inside is news.
-        run + sent + core.wake()
+        run
     }
 
     /// When [`Stack::poll`] has something to do even if no frame comes; none if never.
@@ -261,11 +257,11 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn deadline(&self) -> Option<Instant> {
-        let core = self.inner.core.borrow();
         if self.inner.tasks.has_ready() {
-            return Some(core.now);
+            return Some(self.now());
         }
-        core.deadline()
+        let cores = self.inner.cores.iter();
+        cores.filter_map(|core| core.borrow().deadline()).min()
     }
 
     /// The time of the last [`Stack::poll`], from an origin that is the stack's.
@@ -279,7 +275,7 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn now(&self) -> Instant {
-        self.inner.core.borrow().now
+        self.with(|core| core.now)
     }
 
     /// Waits until there is something to do: a frame, a timer, a wake-up from another thread; for `at_most` so long. Returns at once if the link cannot be waited
@@ -298,20 +294,21 @@ impl Stack {
     /// # Errors
     /// Those of `poll` and `epoll_wait`; an interruption by a signal is none.
     pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
-        let patience = {
-            let mut core = self.inner.core.borrow_mut();
+        let mut patience = at_most;
+        for core in self.inner.cores.iter() {
+            let mut core = core.borrow_mut();
             core.read_clock();
-            let blind = core.port().is_some_and(|port| port.descriptor().is_none());
-            if blind || self.inner.tasks.has_ready() {
+            if core.port().is_some_and(|port| port.descriptor().is_none()) {
                 return Ok(());
             }
-            let until = core.deadline();
-            until.map(|until| Duration::from_micros((until - core.now).as_micros()))
-        };
-        let patience = match (patience, at_most) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+            if let Some(until) = core.deadline() {
+                let left = Duration::from_micros((until - core.now).as_micros());
+                patience = Some(patience.map_or(left, |span| span.min(left)));
+            }
+        }
+        if self.inner.tasks.has_ready() {
+            return Ok(());
+        }
         match self.pause(patience) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             outcome => outcome,
@@ -324,20 +321,42 @@ impl Stack {
             tv_sec: span.as_secs() as i64,
             tv_nsec: span.subsec_nanos().into(),
         });
-        {
-            let core = self.inner.core.borrow();
+        if self.inner.cores.count() == 1 {
+            let core = self.inner.cores.get(0).borrow();
             let link = core.port().and_then(|port| port.descriptor());
-            let Some(link) = link.filter(|_| !self.inner.has_link.get()) else {
+            let Some(link) = link.filter(|_| !self.inner.has_links.get()) else {
                 return self.take_events(timeout.as_ref());
             };
             let mut both = [link, self.inner.epoll.as_fd()]
                 .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN));
             poll(&mut both, timeout.as_ref())?;
-            if both[1].revents().is_empty() {
-                return Ok(());
+            return match both[1].revents().is_empty() {
+                true => Ok(()),
+                false => self.take_events(Some(&Timespec::default())),
+            };
+        }
+        self.watch_links()?;
+        self.take_events(timeout.as_ref())
+    }
+
+    /// Has the links in what the stack waits with.
+    fn watch_links(&self) -> io::Result<()> {
+        if self.inner.has_links.get() {
+            return Ok(());
+        }
+        for core in self.inner.cores.iter() {
+            let core = core.borrow();
+            if let Some(link) = core.port().and_then(|port| port.descriptor()) {
+                let token = epoll::EventData::new_u64(TOKEN_LINK);
+                match epoll::add(&self.inner.epoll, link, token, epoll::EventFlags::IN) {
+                    // Of an attempt that failed at a later one.
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
-        self.take_events(Some(&Timespec::default()))
+        self.inner.has_links.set(true);
+        Ok(())
     }
 
     /// Takes what the kernel has to say, waiting for it so long; wakes those whose descriptors it is about.
@@ -391,7 +410,7 @@ impl Stack {
         }
     }
 
-    /// A descriptor that is readable when [`Stack::poll`] has something to do, for a loop of your own around `epoll`; look at [`Stack::deadline`] as well.
+    /// A descriptor that is readable when [`Stack::poll`] has something to do on any link, for a loop of your own around `epoll`; look at [`Stack::deadline`] as well.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -404,13 +423,7 @@ impl Stack {
     /// # Errors
     /// `ENOMEM`, `ENOSPC`: the kernel cannot tell of frames.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        let core = self.inner.core.borrow();
-        let link = core.port().and_then(|port| port.descriptor());
-        if let Some(link) = link.filter(|_| !self.inner.has_link.get()) {
-            let token = epoll::EventData::new_u64(TOKEN_LINK);
-            epoll::add(&self.inner.epoll, link, token, epoll::EventFlags::IN)?;
-            self.inner.has_link.set(true);
-        }
+        self.watch_links()?;
         Ok(self.inner.epoll.as_fd())
     }
 
@@ -554,66 +567,7 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn congestion(&self, name: &str) -> Option<Algorithm> {
-        self.inner.core.borrow().shard.config().tcp.named(name)
-    }
-
-    /// Counts since the start.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// assert_eq!(stack.counters().passive_opens, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn counters(&self) -> Counters {
-        *self.inner.core.borrow().shard.counters()
-    }
-
-    /// What is in use now.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// // A listener, and both ends.
-    /// assert_eq!(stack.usage().sockets, 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn usage(&self) -> Usage {
-        self.inner.core.borrow().shard.usage()
-    }
-
-    /// Frames that were lost on this side of the link.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// assert_eq!(stack.link_errors().refused, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn link_errors(&self) -> LinkErrors {
-        self.inner.core.borrow().link_errors()
-    }
-
-    /// Shows every socket, half-open connection and connection in TIME-WAIT to `visit`, as `ss` would. `visit` must leave the stack alone.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// let mut established = 0;
-    /// stack.for_each_socket(|socket| {
-    ///     established += usize::from(socket.state == millrace::SocketState::Tcp(millrace::State::Established));
-    /// });
-    /// assert_eq!(established, 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn for_each_socket(&self, visit: impl FnMut(&SocketInfo)) {
-        let core = self.inner.core.borrow();
-        core.shard.for_each_socket(core.now, visit);
+        self.with(|core| core.shard.config().tcp.named(name))
     }
 
     /// What other threads reach it by.
@@ -621,29 +575,24 @@ impl Stack {
         self.inner.tasks.remote.clone()
     }
 
-    /// Something short with the stack's parts.
+    /// Something short with the parts of this handle's link.
     #[inline]
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut Core) -> T) -> T {
-        body(&mut self.inner.core.borrow_mut())
+        body(&mut self.inner.cores.get(self.link.into()).borrow_mut())
     }
 
-    /// Does `attempt`, once or until it need not wait any longer; what it queues leaves at once.
+    /// Does `attempt`, once or until it need not wait any longer.
     pub(crate) fn blocking<T>(
         &self,
         nonblocking: bool,
         until: Option<Duration>,
-        mut attempt: impl FnMut(&mut Core) -> Result<T, Error>,
+        mut attempt: impl FnMut() -> Result<T, Error>,
     ) -> io::Result<T> {
         let mut end = None;
         loop {
-            match self.with(&mut attempt) {
+            match attempt() {
                 Err(Error::WouldBlock) if !nonblocking => {}
-                outcome => {
-                    if !nonblocking {
-                        self.with(Core::transmit);
-                    }
-                    return outcome.map_err(system);
-                }
+                outcome => return outcome.map_err(system),
             }
             let now = self.with(|core| {
                 core.read_clock();
@@ -688,9 +637,9 @@ impl Stack {
 
     /// Closes a socket, now or as soon as the stack can be reached.
     pub(crate) fn close(&self, id: SocketId) {
-        match self.inner.core.try_borrow_mut() {
+        match self.inner.cores.get(self.link.into()).try_borrow_mut() {
             Ok(mut core) => core.close(id),
-            Err(_) => self.inner.closing.borrow_mut().push(id),
+            Err(_) => self.inner.closing.borrow_mut().push((self.link, id)),
         }
     }
 }
@@ -704,9 +653,11 @@ impl std::fmt::Debug for Stack {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Connections that sockets have closed end as well as they can: what may leave now does.
-        let core = self.core.get_mut();
-        core.read_clock();
-        core.transmit();
+        for core in self.cores.iter() {
+            let mut core = core.borrow_mut();
+            core.read_clock();
+            core.transmit();
+        }
     }
 }
 

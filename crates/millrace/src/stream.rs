@@ -129,7 +129,7 @@ impl TcpStream {
         TcpStream::begin_from(stack, None, address, options)
     }
 
-    /// As [`TcpStream::begin`], from a local address; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
+    /// As [`TcpStream::begin`], from a local address, which chooses its link; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -149,6 +149,7 @@ impl TcpStream {
         address: SocketAddr,
         options: TcpOptions,
     ) -> io::Result<TcpStream> {
+        let stack = &stack.way(local, address)?;
         if let Some(local) = local.filter(|local| local.port() != 0) {
             let stream = TcpStream::bound(stack, local, &options)?;
             let id = stream.socket.id;
@@ -214,6 +215,7 @@ impl TcpStream {
         address: SocketAddr,
         options: TcpOptions,
     ) -> io::Result<TcpStream> {
+        let stack = &stack.way(Some(local), address)?;
         let stream = if local.port() == 0 {
             TcpStream::begin_from(stack, Some(local), address, options)?
         } else {

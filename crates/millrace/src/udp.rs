@@ -4,13 +4,14 @@ mod settings;
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 
 use millrace_shard::{Error, Options, Reuse, SendTo, SocketId};
 use millrace_wire::record::Record;
 
 use crate::core::{Core, Side};
+use crate::group::Group;
 use crate::socket::{OWNER, Socket, each};
 use crate::stack::{Stack, system};
 
@@ -28,7 +29,7 @@ use crate::stack::{Stack, system};
 /// ```
 #[derive(Debug)]
 pub struct UdpSocket {
-    socket: Socket,
+    sockets: Group,
 }
 
 /// What is known of a datagram that has come.
@@ -55,17 +56,20 @@ pub struct Received {
     pub to: SocketAddr,
     /// Datagrams that were dropped before it for want of room, since the socket was made, modulo 2^32 (`SO_RXQ_OVFL`).
     pub dropped: u32,
+    /// The link by which it came, from 0 on in the order in which the builder was told of them: see [`Stack::on_link`].
+    pub link: usize,
 }
 
 impl Received {
-    fn of(record: &Record, room: usize) -> Received {
+    fn of((socket, record): (&Socket, Record), room: usize) -> Received {
         let full_len = record.payload_len as usize;
         Received {
             len: full_len.min(room),
             full_len,
-            from: record.from,
+            from: socket.stack.scoped(record.from),
             to: SocketAddr::new(record.to, record.to_port),
             dropped: record.dropped,
+            link: socket.stack.link.into(),
         }
     }
 }
@@ -104,20 +108,11 @@ impl UdpSocket {
         address: SocketAddr,
         options: &Options,
     ) -> io::Result<UdpSocket> {
-        stack.with(|core| {
-            // Nobody reads its ring but through the shard, which knows how far: it needs no name.
-            let id = core
-                .shard
-                .datagram(OWNER, options, u32::MAX)
-                .map_err(system)?;
-            if let Err(error) = core.shard.bind_datagram(id, address, options) {
-                core.close(id);
-                return Err(system(error));
-            }
-            Ok(UdpSocket {
-                socket: Socket::new(stack, id),
-            })
-        })
+        let sockets = Group::bind(stack, address, |core, address| {
+            let bind = |core: &mut Core, id| core.shard.bind_datagram(id, address, options);
+            datagrams(core, options, bind)
+        })?;
+        Ok(UdpSocket { sockets })
     }
 
     /// A socket with a peer, at a port that brings the answers back here.
@@ -134,18 +129,11 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`UdpSocket::connect`].
     pub fn connected(stack: &Stack, peer: SocketAddr) -> io::Result<UdpSocket> {
-        stack.with(|core| {
-            let id = core
-                .shard
-                .datagram(OWNER, &Options::default(), u32::MAX)
-                .map_err(system)?;
-            if let Err(error) = core.shard.connect_datagram(id, peer) {
-                core.close(id);
-                return Err(system(error));
-            }
-            Ok(UdpSocket {
-                socket: Socket::new(stack, id),
-            })
+        let stack = stack.way(None, peer)?;
+        let connect = |core: &mut Core, id| core.shard.connect_datagram(id, peer);
+        let id = stack.with(|core| datagrams(core, &Options::default(), connect))?;
+        Ok(UdpSocket {
+            sockets: Group::of(Socket::new(&stack, id)),
         })
     }
 
@@ -169,22 +157,14 @@ impl UdpSocket {
     /// # Errors
     /// `EADDRINUSE` when there is such a socket.
     pub fn anywhere(stack: &Stack) -> io::Result<UdpSocket> {
-        stack.with(|core| {
-            let id = core
-                .shard
-                .datagram(OWNER, &Options::default(), u32::MAX)
-                .map_err(system)?;
-            if let Err(error) = core.shard.hear_anything(id) {
-                core.close(id);
-                return Err(system(error));
-            }
-            Ok(UdpSocket {
-                socket: Socket::new(stack, id),
-            })
-        })
+        let sockets = Group::everywhere(stack, |core| {
+            let hear = |core: &mut Core, id| core.shard.hear_anything(id);
+            datagrams(core, &Options::default(), hear)
+        })?;
+        Ok(UdpSocket { sockets })
     }
 
-    /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, and hears what that one sends from now on.
+    /// A socket that speaks as whoever a datagram was meant for, to whoever has sent it, by the link by which it came, and hears what that one sends from now on.
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
@@ -214,12 +194,14 @@ impl UdpSocket {
             },
             ..Options::default()
         };
-        let socket = UdpSocket::bind_with(stack, received.to, &options)?;
+        let stack = stack.on_link(received.link)?;
+        let socket = UdpSocket::bind_with(&stack, received.to, &options)?;
         socket.connect(received.from)?;
         Ok(socket)
     }
 
-    /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there.
+    /// Gives it a peer: only what comes from there is heard, and [`UdpSocket::send`] goes there. One that was bound on several links is from now on on the one that leads to this peer,
+    /// and has no peer by another.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
@@ -234,11 +216,26 @@ impl UdpSocket {
     /// `ENETUNREACH`, `EINVAL`, ...
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         each(address, |address| {
-            self.socket
-                .stack
-                .with(|core| core.shard.connect_datagram(self.socket.id, address))
-                .map_err(system)
+            let socket = self.towards(None, address)?;
+            let connect = |core: &mut Core| core.shard.connect_datagram(socket.id, address);
+            socket.stack.with(connect).map_err(system)?;
+            self.sockets.keep_only(socket);
+            Ok(())
         })
+    }
+
+    /// The one that sends this.
+    fn way(&self, what: &SendTo) -> io::Result<&Socket> {
+        match (self.sockets.single(), what.to) {
+            (Some(single), _) => Ok(single),
+            (None, Some(to)) => self.towards(what.from, to),
+            (None, None) => Err(system(Error::DestinationRequired)),
+        }
+    }
+
+    fn towards(&self, from: Option<IpAddr>, to: SocketAddr) -> io::Result<&Socket> {
+        let from = from.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        self.sockets.towards(from, to).map_err(system)
     }
 
     /// Sends a datagram; returns its length. It waits while the send buffer is full.
@@ -288,8 +285,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::send_to`].
     pub fn send_as(&self, bytes: &[u8], what: &SendTo) -> io::Result<usize> {
-        self.socket
-            .call(Side::Write, |core, id| send(core, id, bytes, what))
+        let socket = self.way(what)?;
+        socket.call(Side::Write, |core, id| send(core, id, bytes, what))
     }
 
     /// [`UdpSocket::send_to`] in a task.
@@ -322,11 +319,8 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::send_to`].
     pub async fn send_as_async(&self, bytes: &[u8], what: &SendTo) -> io::Result<usize> {
-        poll_fn(|cx| {
-            self.socket
-                .poll(cx, Side::Write, |core, id| send(core, id, bytes, what))
-        })
-        .await
+        let socket = self.way(what)?;
+        poll_fn(|cx| socket.poll(cx, Side::Write, |core, id| send(core, id, bytes, what))).await
     }
 
     /// The oldest datagram that has come: its length, cut to the buffer's, and who sent it.
@@ -379,9 +373,9 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub fn recv_with_info(&self, out: &mut [u8]) -> io::Result<Received> {
         let record = self
-            .socket
+            .sockets
             .call(Side::Read, |core, id| core.shard.recv_from(id, out, false))?;
-        Ok(Received::of(&record, out.len()))
+        Ok(Received::of(record, out.len()))
     }
 
     /// As [`UdpSocket::recv_from`], but the datagram stays.
@@ -400,9 +394,9 @@ impl UdpSocket {
     /// As [`UdpSocket::recv_from`].
     pub fn peek_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let record = self
-            .socket
+            .sockets
             .call(Side::Read, |core, id| core.shard.recv_from(id, out, true))?;
-        let received = Received::of(&record, out.len());
+        let received = Received::of(record, out.len());
         Ok((received.len, received.from))
     }
 
@@ -472,13 +466,13 @@ impl UdpSocket {
     /// ```
     pub fn poll_recv(&self, cx: &Context<'_>, out: &mut [u8]) -> Poll<io::Result<Received>> {
         let room = out.len();
-        let polled = self.socket.poll(cx, Side::Read, |core, id| {
+        let polled = self.sockets.poll(cx, Side::Read, |core, id| {
             core.shard.recv_from(id, out, false)
         });
-        polled.map_ok(|record| Received::of(&record, room))
+        polled.map_ok(|record| Received::of(record, room))
     }
 
-    /// Hears what is sent to a group, too.
+    /// Hears what is sent to a group, too, on every link that the socket is on and that has addresses of the group's family.
     ///
     /// ```
     /// # let link = millrace::Link::packets(1500);
@@ -492,10 +486,7 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for what is no group, `EADDRINUSE` for one that it hears already.
     pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
-        self.socket
-            .stack
-            .with(|core| core.shard.join(self.socket.id, group, core.now))
-            .map_err(system)
+        self.on_some(|core, id| core.shard.join(id, group, core.now))
     }
 
     /// Undoes [`UdpSocket::join_multicast`].
@@ -513,10 +504,19 @@ impl UdpSocket {
     /// # Errors
     /// `EADDRNOTAVAIL` for a group that it does not hear.
     pub fn leave_multicast(&self, group: IpAddr) -> io::Result<()> {
-        self.socket
-            .stack
-            .with(|core| core.shard.leave(self.socket.id, group, core.now))
-            .map_err(system)
+        self.on_some(|core, id| core.shard.leave(id, group, core.now))
+    }
+
+    /// Does something on every link that can; an error is one if none can.
+    fn on_some(&self, act: impl Fn(&mut Core, SocketId) -> Result<(), Error>) -> io::Result<()> {
+        let mut outcome = Err(Error::NoSocket);
+        for Socket { stack, id, .. } in self.sockets.each() {
+            let one = stack.with(|core| act(core, *id));
+            if outcome.is_err() {
+                outcome = one;
+            }
+        }
+        outcome.map_err(system)
     }
 
     /// Its address.
@@ -532,7 +532,7 @@ impl UdpSocket {
     /// # Errors
     /// None while it is open.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.ends().map(|(local, _)| local)
+        self.sockets.lead().ends().map(|(local, _)| local)
     }
 
     /// Its peer's.
@@ -550,12 +550,29 @@ impl UdpSocket {
     /// # Errors
     /// `ENOTCONN` without one.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let (_, remote) = self.socket.ends()?;
+        let (_, remote) = self.sockets.lead().ends()?;
         match remote.port() {
             0 => Err(system(Error::NotConnected)),
             _ => Ok(remote),
         }
     }
+}
+
+/// A socket that `then` has bound, connected or the like.
+fn datagrams(
+    core: &mut Core,
+    options: &Options,
+    then: impl FnOnce(&mut Core, SocketId) -> Result<(), Error>,
+) -> io::Result<SocketId> {
+    // Nobody reads its ring but through the shard, which knows how far: it needs no name.
+    let id = core.shard.datagram(OWNER, options, u32::MAX);
+    let id = id.map_err(system)?;
+    let outcome = then(core, id);
+    if outcome.is_err() {
+        core.close(id);
+    }
+    outcome.map_err(system)?;
+    Ok(id)
 }
 
 fn to(address: SocketAddr) -> SendTo {

@@ -100,3 +100,53 @@ fn the_callers_link_has_one_shard() {
     assert!(part(2).is_err());
     assert!(part(0).is_err());
 }
+
+#[test]
+fn each_link_has_its_own_packets_and_numbers() {
+    let peer = |net| {
+        Builder::new()
+            .link(Link::packets(1500))
+            .address(Ipv4Addr::new(10, net, 0, 2), 24)
+            .manual_clock()
+    };
+    let own = |net| Ipv4Addr::new(10, net, 0, 1);
+    let both = Builder::new()
+        .link(Link::packets(1500))
+        .address(own(1), 24)
+        .link(Link::packets(9000))
+        .address(own(2), 24)
+        .manual_clock()
+        .build()
+        .expect("a host");
+    for (link, net) in [(0, 1), (1, 2)] {
+        let handle = both.on_link(link).expect("it is there");
+        handle.keep_changed(true);
+        let peer = peer(net).build().expect("a host");
+        let listener = millrace::TcpListener::bind(&peer, "0.0.0.0:80").expect("free");
+        listener.set_nonblocking(true);
+        let to = SocketAddr::from(([10, net, 0, 2], 80));
+        let options = Options::default();
+        let id = handle.with_sockets(|sockets| {
+            let id = sockets.stream(&options).expect("room");
+            sockets.connect(id, to).expect("a way");
+            id
+        });
+        while carry(&handle, &peer) + carry(&peer, &handle) > 0 {}
+        let view = handle.with_sockets(|sockets| sockets.view(id));
+        let view = view.expect("open");
+        assert!(view.flags.contains(ViewFlags::CONNECTED));
+        assert_eq!(view.local.ip(), own(net));
+        assert_eq!(
+            listener.accept().expect("it has come").1,
+            view.local,
+            "link {link}"
+        );
+        let mut changed = Vec::new();
+        handle.take_changed(|id| changed.push(id));
+        assert!(changed.contains(&id));
+        let frames = handle.counters().frames_out;
+        assert!(frames > 0);
+        let other = both.on_link(1 - link).expect("it is there").counters();
+        assert_eq!(both.counters().frames_out, frames + other.frames_out);
+    }
+}

@@ -97,6 +97,43 @@ fn a_frame_ends_a_wait() {
 }
 
 #[test]
+fn a_frame_on_either_link_ends_a_wait() {
+    let link = || {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        one.set_nonblocking(true).expect("ours");
+        let bell = Bell {
+            socket: one,
+            left: Arc::default(),
+        };
+        (Link::custom(vec![Box::new(bell)]), other)
+    };
+    let ((one, first), (two, second)) = (link(), link());
+    let stack = Builder::new()
+        .link(one)
+        .address(Ipv4Addr::new(10, 1, 0, 2), 24)
+        .link(two)
+        .address(Ipv4Addr::new(10, 2, 0, 2), 24)
+        .build()
+        .expect("a stack");
+    while stack.poll() > 0 {}
+    for mut bell in [&first, &second] {
+        bell.write_all(&[1]).expect("open");
+        stack.wait(None).expect("a wait");
+        assert_eq!(stack.poll(), 1);
+        assert!(!is_readable(&stack));
+        bell.write_all(&[1]).expect("open");
+        assert!(is_readable(&stack));
+        assert_eq!(stack.poll(), 1);
+    }
+    // A timer is heard beside them, and a device that is gone does not hide the other.
+    stack.block_on(stack.sleep(Duration::from_millis(1)));
+    drop(first);
+    (&second).write_all(&[1]).expect("open");
+    stack.wait(None).expect("a wait");
+    assert!(stack.poll() >= 1);
+}
+
+#[test]
 fn what_a_link_has_not_let_go_ends_a_wait() {
     let left = Arc::<AtomicU32>::default();
     let (stack, _bell) = quiet_with(left.clone());

@@ -56,6 +56,7 @@ pub use error::{Error, errno};
 pub use handover::{Moved, Parcel, Taken};
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use millrace_steer::{Groups, Hash, Tuple};
+pub use route::Nearness;
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
     AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,

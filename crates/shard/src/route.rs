@@ -13,10 +13,21 @@ pub enum Route {
     Link(IpAddr),
 }
 
+/// How near a shard's link brings one to a destination: the greater the nearer. Who has several links takes the one that brings it nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Nearness {
+    /// It leads everywhere, and nobody has said that it shall lead there: all others are behind one station, or a router advertises itself.
+    Fallback,
+    /// A prefix of the configuration has it, of so many bits.
+    Prefix(u8),
+}
+
 /// An address of either family.
 pub trait Address: Copy + Eq {
     /// The mask of a prefix.
     fn mask(len: u8) -> Self;
+    /// How long the prefix of a mask is.
+    fn prefix_len(mask: Self) -> u8;
     /// Whether two are the same under a mask.
     fn is_same(self, other: Self, mask: Self) -> bool;
 }
@@ -25,6 +36,10 @@ impl Address for Ipv4Addr {
     fn mask(len: u8) -> Ipv4Addr {
         let host_bits = 32 - u32::from(len.min(32));
         Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0))
+    }
+
+    fn prefix_len(mask: Ipv4Addr) -> u8 {
+        mask.to_bits().leading_ones() as u8
     }
 
     #[inline]
@@ -37,6 +52,10 @@ impl Address for Ipv6Addr {
     fn mask(len: u8) -> Ipv6Addr {
         let host_bits = 128 - u32::from(len.min(128));
         Ipv6Addr::from_bits(u128::MAX.checked_shl(host_bits).unwrap_or(0))
+    }
+
+    fn prefix_len(mask: Ipv6Addr) -> u8 {
+        mask.to_bits().leading_ones() as u8
     }
 
     #[inline]
@@ -100,6 +119,19 @@ impl<A: Address> Prefixes<A> {
             .iter()
             .find(|prefix| prefix.address.is_same(destination, prefix.mask))
             .map(|prefix| prefix.gateway.unwrap_or(destination))
+    }
+
+    /// How near these prefixes bring one to `destination`, for hosts with several links.
+    pub fn nearness(&self, destination: A) -> Option<Nearness> {
+        self.0
+            .iter()
+            .find(|prefix| prefix.address.is_same(destination, prefix.mask))
+            .map(
+                |prefix| match (A::prefix_len(prefix.mask), prefix.gateway) {
+                    (0, None) => Nearness::Fallback,
+                    (len, _) => Nearness::Prefix(len),
+                },
+            )
     }
 }
 
@@ -189,6 +221,14 @@ impl Routes {
             }
         }
         best.unwrap_or(&self.first).address
+    }
+
+    /// How near the link brings one to `destination`. Groups and all hosts are on every link.
+    pub fn nearness(&self, destination: Ipv4Addr) -> Option<Nearness> {
+        let everywhere = destination.is_multicast() || destination.is_broadcast();
+        self.prefixes
+            .nearness(destination)
+            .or(everywhere.then_some(Nearness::Fallback))
     }
 
     /// Whether packets to `address` are for this host: those to its own, or to anybody ([`Config::any_address`]).
@@ -403,5 +443,26 @@ mod tests {
     fn rfc3021_a_prefix_of_31_bits_has_no_broadcast() {
         let routes = routes(&[("10.1.2.3", 31)], &[]);
         assert_eq!(routes.find(ip("10.1.2.2")), link("10.1.2.2"));
+    }
+
+    #[test]
+    fn the_longest_prefix_is_the_nearest_and_what_nobody_said_the_farthest() {
+        let routes = routes(
+            &[("10.1.2.3", 24)],
+            &[("10.0.0.0", 8, "10.1.2.9"), ("0.0.0.0", 0, "10.1.2.1")],
+        );
+        for (destination, len) in [("10.1.2.9", 24), ("10.9.9.9", 8), ("192.0.2.1", 0)] {
+            let nearness = routes.nearness(ip(destination));
+            assert_eq!(nearness, Some(Nearness::Prefix(len)), "{destination}");
+        }
+        let mut alone = Config::new(ip("10.1.2.3"), 24, Mac([2, 0, 0, 0, 0, 1]), [0; 32]);
+        let closed = Routes::new(&alone);
+        assert_eq!(closed.nearness(ip("192.0.2.1")), None);
+        assert_eq!(closed.nearness(ip("239.1.1.1")), Some(Nearness::Fallback));
+        alone.only_station = Some(Mac([2, 0, 0, 0, 0, 2]));
+        let behind_one = Routes::new(&alone);
+        let everywhere = behind_one.nearness(ip("192.0.2.1"));
+        assert_eq!(everywhere, Some(Nearness::Fallback));
+        assert!(everywhere < Some(Nearness::Prefix(0)));
     }
 }

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::ports::Ports;
 use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
-use crate::route::{Route, Routes};
+use crate::route::{Nearness, Route, Routes};
 use crate::slab::Slab;
 use crate::socket::{Cookies, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
@@ -116,6 +116,45 @@ pub struct Usage {
     pub send_memory: u64,
     /// Flows that belong here and are other shards'.
     pub pinned: usize,
+}
+
+impl Usage {
+    /// Adds `other` to this: the sum over shards.
+    ///
+    /// ```
+    /// # use millrace_shard as millrace;
+    /// let mut all = millrace::Usage { sockets: 2, ..Default::default() };
+    /// all.add(&millrace::Usage { sockets: 3, ..Default::default() });
+    /// assert_eq!(all.sockets, 5);
+    /// ```
+    pub fn add(&mut self, other: &Usage) {
+        let Usage {
+            sockets,
+            orphans,
+            half_open,
+            time_wait,
+            table,
+            ports,
+            neighbours,
+            timers,
+            replies,
+            fragmented,
+            send_memory,
+            pinned,
+        } = *other;
+        self.sockets += sockets;
+        self.orphans += orphans;
+        self.half_open += half_open;
+        self.time_wait += time_wait;
+        self.table += table;
+        self.ports += ports;
+        self.neighbours += neighbours;
+        self.timers += timers;
+        self.replies += replies;
+        self.fragmented += fragmented;
+        self.send_memory += send_memory;
+        self.pinned += pinned;
+    }
 }
 
 impl<M: Memory> Shard<M> {
@@ -364,6 +403,22 @@ impl<M: Memory> Shard<M> {
         match destination {
             IpAddr::V4(destination) => self.routes.find(destination),
             IpAddr::V6(destination) => self.v6.find(destination),
+        }
+    }
+
+    /// How near the link brings one to `destination`; none if it does not lead there. For hosts that have several links, with a shard for each.
+    pub fn nearness(&self, destination: IpAddr) -> Option<Nearness> {
+        match destination.to_canonical() {
+            IpAddr::V4(destination) => self.routes.nearness(destination),
+            IpAddr::V6(destination) => self.v6.nearness(destination),
+        }
+    }
+
+    /// Whether `address` is of this host on the link: neither loopback nor one that is only taken for ours ([`Config::any_address`]).
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.routes.is_own(address) && !address.is_unspecified(),
+            IpAddr::V6(address) => self.v6.is_own(address),
         }
     }
 

@@ -150,6 +150,52 @@ fn files_on_two_shards() -> Result<()> {
     server.end()
 }
 
+/// The kernel talks to both links at once, and to itself from one to the other.
+fn two_networks_on(shards: &str) -> Result<()> {
+    let directory = Directory::create()?;
+    let root = directory.join("root");
+    std::fs::create_dir(&root)?;
+    content::write_file(&root.join("large"), 5, 16 << 20)?;
+    let path = root.display().to_string();
+    let server = Server::start("two_links", &["10.78.0.1:8000", shards], directory)?;
+    let words = format!("python3 -m http.server 8000 --bind 10.78.0.1 --directory {path}");
+    let words: Vec<&str> = words.split(' ').collect();
+    let files = Process::spawn(&server.namespace, &server.directory, command(&words))?;
+    let ask = |net: u8| -> Result<()> {
+        let out = server.directory.join(format!("got{net}"));
+        for _ in 0..5 {
+            let said = server.beside(&format!("curl -sSf http://10.{net}.0.2/"))?;
+            let (from, at) = (format!("10.{net}.0.1:"), format!("at 10.{net}.0.2:80"));
+            ensure!(said.starts_with(&from) && said.contains(&at), "{said}");
+            let got = out.display();
+            server.beside(&format!(
+                "curl -sSf --retry 20 --retry-connrefused --retry-all-errors --retry-delay 1 -o {got} http://10.{net}.0.2:8080/large"
+            ))?;
+            content::ensure_same(&root.join("large"), &out)?;
+        }
+        let socket = server.namespace.enter(|| UdpSocket::bind("0.0.0.0:0"))?;
+        socket.connect(format!("10.{net}.0.2:7"))?;
+        socket.set_read_timeout(Some(seconds(10)))?;
+        for len in [0, 1, 1472, 9000] {
+            socket.send(&vec![net; len])?;
+            let mut buffer = vec![0; 10_000];
+            let heard = socket.recv(&mut buffer).context("an answer")?;
+            ensure!(buffer[..heard] == vec![net; len], "{heard} of {len} bytes");
+        }
+        Ok(())
+    };
+    let ask = &ask;
+    std::thread::scope(|scope| -> Result<()> {
+        let both = [77, 78].map(|net| scope.spawn(move || ask(net)));
+        for each in both {
+            each.join().expect("it does not panic")?;
+        }
+        Ok(())
+    })?;
+    files.stop(Signal::TERM, seconds(10))?;
+    server.end()
+}
+
 /// curl trusts the certificate that the server was given, keeps the connection, and agrees on what is best; with another certificate there is no answer.
 fn https_to_curl() -> Result<()> {
     let directory = Directory::create()?;
@@ -266,6 +312,16 @@ fn pingpong() {
 #[test]
 fn echo() {
     echo_to_one_after_the_other().expect("what was said");
+}
+
+#[test]
+fn two_links() {
+    two_networks_on("1").expect("both networks");
+}
+
+#[test]
+fn two_links_on_two_shards() {
+    two_networks_on("2").expect("both networks");
 }
 
 #[test]

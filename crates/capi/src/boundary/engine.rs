@@ -27,7 +27,8 @@ pub extern "C" fn mr_engine_new() -> c_int {
 
 /// Says one thing about an engine before its start. Keys:
 ///
-/// link: none (the default: loopback), packets (the caller's: see mr_stack_input), tap, tap:NAME, tun, tun:NAME, packet:NAME, macvtap:NAME, xdp:NAME;
+/// link: none (the default: loopback), packets (the caller's: see mr_stack_input), tap, tap:NAME, tun, tun:NAME, packet:NAME, macvtap:NAME, xdp:NAME; one for each engine,
+/// a second is EINVAL until the first is taken back by none;
 /// host: the kernel's address at the other end of a TAP or TUN device, as 10.77.0.1/24, as often as there are;
 /// address: one of ours, likewise; route: "10.0.0.0/8 via 10.77.0.1"; gateway: for all that has no route;
 /// mtu: the largest packet, 576 to 65535; shards: 1 to 64, each with a queue of the link and for a thread of its own;

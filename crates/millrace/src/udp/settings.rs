@@ -22,7 +22,7 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for a value out of range.
     pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.socket.set_option(option)
+        self.sockets.set_option(option)
     }
 
     /// The pending error (`SO_ERROR`), which is pending no longer.
@@ -35,7 +35,7 @@ impl UdpSocket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn take_error(&self) -> Option<io::Error> {
-        self.socket.take_error()
+        self.sockets.take_error()
     }
 
     /// Whether calls return `EAGAIN` instead of waiting.
@@ -50,7 +50,7 @@ impl UdpSocket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_nonblocking(&self, on: bool) {
-        self.socket.set_nonblocking(on);
+        self.sockets.set_nonblocking(on);
     }
 
     /// How long a call that receives waits; none is for ever. Then it returns `EAGAIN`.
@@ -67,7 +67,7 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for no time at all.
     pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(Side::Read, span)
+        self.sockets.set_patience(Side::Read, span)
     }
 
     /// Reads an option.
@@ -83,7 +83,7 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for those that [`crate::DatagramOpt`] has: whoever set them knows.
     pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.socket.option(name)
+        self.sockets.option(name)
     }
 
     /// `IP_TTL`: hops that a datagram may take, 1 to 255.
@@ -100,7 +100,9 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for another number.
     pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
-        self.socket.set_ttl(hops)
+        self.sockets
+            .each()
+            .try_for_each(|socket| socket.set_ttl(hops))
     }
 
     /// `IP_TTL`.
@@ -116,7 +118,7 @@ impl UdpSocket {
     /// # Errors
     /// None while it is open.
     pub fn ttl(&self) -> io::Result<u32> {
-        self.socket.ttl()
+        self.sockets.lead().ttl()
     }
 
     /// `SO_BROADCAST`: may send to all hosts of a link.
@@ -149,7 +151,7 @@ impl UdpSocket {
     /// # Errors
     /// `EINVAL` for no time at all.
     pub fn set_write_timeout(&self, span: Option<Duration>) -> io::Result<()> {
-        self.socket.set_patience(Side::Write, span)
+        self.sockets.set_patience(Side::Write, span)
     }
 
     /// How long a call that receives waits.
@@ -162,7 +164,7 @@ impl UdpSocket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_timeout(&self) -> Option<Duration> {
-        self.socket.patience(Side::Read)
+        self.sockets.lead().patience(Side::Read)
     }
 
     /// How long a call that sends waits.
@@ -175,6 +177,6 @@ impl UdpSocket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn write_timeout(&self) -> Option<Duration> {
-        self.socket.patience(Side::Write)
+        self.sockets.lead().patience(Side::Write)
     }
 }

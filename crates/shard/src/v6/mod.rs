@@ -15,7 +15,7 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::ipv6::{self, MTU_MIN, solicited_node};
 
 use crate::config::{Claim, Config};
-use crate::route::{Prefixes, Route};
+use crate::route::{Nearness, Prefixes, Route};
 use detect::{Own, State};
 use groups::Reports;
 use routers::Routers;
@@ -96,9 +96,25 @@ impl Ipv6 {
             .map(|hop| Route::Link(hop.into()))
     }
 
+    /// How near the link brings one to `destination`. Groups are on every link.
+    pub fn nearness(&self, destination: Ipv6Addr) -> Option<Nearness> {
+        if !self.is_on() {
+            return None;
+        }
+        let everywhere = destination.is_multicast() || self.has_default_router();
+        self.prefixes
+            .nearness(destination)
+            .or(everywhere.then_some(Nearness::Fallback))
+    }
+
+    /// Whether `address` is of this host on the link.
+    pub fn is_own(&self, address: Ipv6Addr) -> bool {
+        self.own.iter().any(|own| own.address == address)
+    }
+
     /// Whether `address` is this host: one of its own, or `::1`.
     pub fn is_local(&self, address: Ipv6Addr) -> bool {
-        address.is_loopback() || self.own.iter().any(|own| own.address == address)
+        address.is_loopback() || self.is_own(address)
     }
 
     /// Whether a socket may be bound to `address`. It may before the address is known to be nobody else's; only packets have to wait for that.
