@@ -2,24 +2,28 @@
 //!
 //! Each belongs to a shard of an [`crate::Engine`], whose thread does the work; a call hands its bytes over and waits. That costs two wake-ups and a copy, so it is
 //! for programs that have threads anyway, not for the last microsecond: what runs as a task on the shard itself needs neither. On a shard's own thread they return
-//! [`io::ErrorKind::Deadlock`].
+//! [`io::ErrorKind::Deadlock`]. They wait for ever, unless `set_read_timeout`, `set_write_timeout` or `set_nonblocking` say otherwise, as those of [`std::net`].
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::Sender;
 use std::task::Poll;
+use std::time::Duration;
 
 use millrace_shard::Opt;
 
 mod udp;
+mod waiting;
 
 pub use udp::UdpSocket;
 
-use crate::engine::{Shard, Shards, Sockets, ended};
+use crate::core::Side;
+use crate::engine::{Shard, Shards, Sockets};
+use waiting::{Hearer, Patience, Teller, Wait, channel};
 
 /// Bytes that one call hands over at most.
 const PIECE: usize = 256 << 10;
@@ -36,6 +40,7 @@ fn ask<S: 'static, T: Send + 'static, F>(
     shard: usize,
     key: u64,
     sockets: fn(&Shard) -> &Sockets<S>,
+    wait: Wait,
     job: impl FnOnce(Rc<S>) -> F + Send + 'static,
 ) -> io::Result<T>
 where
@@ -45,9 +50,10 @@ where
         // It is there as long as whoever asks.
         let socket = sockets(here).borrow().get(&key).cloned();
         if let Some(socket) = socket {
+            let stack = here.stack.clone();
             here.stack.spawn(async move {
                 // Whoever asked is waiting.
-                let _ = reply.send(job(socket).await);
+                let _ = reply.send(wait.within(&stack, job(socket)).await);
             });
         }
     })?
@@ -78,7 +84,8 @@ pub struct TcpListener {
     shards: Arc<Shards>,
     key: u64,
     local: SocketAddr,
-    accepted: Mutex<Receiver<Accepted>>,
+    accepted: Hearer<Accepted>,
+    patience: Patience,
 }
 
 impl TcpListener {
@@ -88,7 +95,8 @@ impl TcpListener {
             shards: shards.clone(),
             key: new_key(),
             local: address,
-            accepted: Mutex::new(accepted),
+            accepted,
+            patience: Patience::default(),
         };
         for shard in 0..shards.count() {
             let (key, tell, shards) = (listener.key, tell.clone(), shards.clone());
@@ -120,8 +128,21 @@ impl TcpListener {
     /// # Errors
     /// Those of [`crate::TcpListener::accept`]; [`io::ErrorKind::NotConnected`] when the engine has ended.
     pub fn accept(&self) -> Accepted {
-        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted.recv().map_err(|_| ended())?
+        self.accepted.take(self.patience.of(Side::Read))?
+    }
+
+    /// Whether [`TcpListener::accept`] returns [`io::ErrorKind::WouldBlock`] instead of waiting.
+    ///
+    /// ```
+    /// let engine = millrace::Builder::new().start(2, |_, _| async {})?;
+    /// let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// listener.set_nonblocking(true);
+    /// let nobody = listener.accept().err().expect("nobody has come");
+    /// assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_nonblocking(&self, on: bool) {
+        self.patience.set_nonblocking(on);
     }
 
     /// Its address.
@@ -144,7 +165,7 @@ fn accept_all(
     shard: usize,
     key: u64,
     listener: crate::TcpListener,
-    tell: Sender<Accepted>,
+    tell: Teller<Accepted>,
 ) {
     let listener = Rc::new(listener);
     let watched = Rc::downgrade(&listener);
@@ -170,6 +191,7 @@ fn accept_all(
                     key,
                     local,
                     peer,
+                    patience: Patience::default(),
                 };
                 Ok((shared, peer))
             });
@@ -220,6 +242,7 @@ pub struct TcpStream {
     key: u64,
     local: SocketAddr,
     peer: SocketAddr,
+    patience: Patience,
 }
 
 impl TcpStream {
@@ -245,11 +268,13 @@ impl TcpStream {
             key,
             local,
             peer: address,
+            patience: Patience::default(),
         })
     }
 
     fn ask<T: Send + 'static, F>(
         &self,
+        wait: Wait,
         job: impl FnOnce(Rc<crate::TcpStream>) -> F + Send + 'static,
     ) -> io::Result<T>
     where
@@ -260,6 +285,7 @@ impl TcpStream {
             self.shard,
             self.key,
             |here| &here.streams,
+            wait,
             job,
         )
     }
@@ -306,7 +332,9 @@ impl TcpStream {
     /// # Errors
     /// As [`crate::TcpStream::set_option`].
     pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.ask(move |stream| async move { stream.set_option(option) })
+        self.ask(Wait::Forever, move |stream| async move {
+            stream.set_option(option)
+        })
     }
 
     /// Shuts a direction.
@@ -325,14 +353,99 @@ impl TcpStream {
     /// # Errors
     /// As [`crate::TcpStream::shutdown`].
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.ask(move |stream| async move { stream.shutdown(how) })
+        self.ask(
+            Wait::Forever,
+            move |stream| async move { stream.shutdown(how) },
+        )
+    }
+
+    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they wait for the shard's answer all the same. For all threads that have the socket.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// use std::io::{Read, Write};
+    /// let mut stream = engine.connect(listener.local_addr())?;
+    /// stream.set_nonblocking(true);
+    /// let nothing = stream.read(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_nonblocking(&self, on: bool) {
+        self.patience.set_nonblocking(on);
+    }
+
+    /// How long what reads waits at most: for ever by default. Then it returns [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// use std::io::{Read, Write};
+    /// let mut stream = engine.connect(listener.local_addr())?;
+    /// stream.set_read_timeout(Some(std::time::Duration::from_millis(5)))?;
+    /// let nothing = stream.read(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.patience.set(Side::Read, span)
+    }
+
+    /// How long what writes waits at most, as [`TcpStream::set_read_timeout`].
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// use std::io::{Read, Write};
+    /// let mut stream = engine.connect(listener.local_addr())?;
+    /// stream.set_write_timeout(Some(std::time::Duration::from_secs(5)))?;
+    /// stream.write_all(b"hello")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    pub fn set_write_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.patience.set(Side::Write, span)
+    }
+
+    /// What [`TcpStream::set_read_timeout`] was told.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// use std::io::{Read, Write};
+    /// let mut stream = engine.connect(listener.local_addr())?;
+    /// assert_eq!(stream.read_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.patience.get(Side::Read)
+    }
+
+    /// What [`TcpStream::set_write_timeout`] was told.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// # let listener = engine.listen("127.0.0.1:80".parse()?)?;
+    /// use std::io::{Read, Write};
+    /// let mut stream = engine.connect(listener.local_addr())?;
+    /// assert_eq!(stream.write_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.patience.get(Side::Write)
     }
 }
 
 impl Read for &TcpStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = out.len().min(PIECE);
-        let bytes = self.ask(move |stream| async move {
+        let wait = self.patience.of(Side::Read);
+        let bytes = self.ask(wait, move |stream| async move {
             let mut bytes = vec![0; len];
             let len = stream.read_async(&mut bytes).await?;
             bytes.truncate(len);
@@ -346,7 +459,10 @@ impl Read for &TcpStream {
 impl Write for &TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let bytes = bytes[..bytes.len().min(PIECE)].to_vec();
-        self.ask(move |stream| async move { stream.write_async(&bytes).await })
+        let wait = self.patience.of(Side::Write);
+        self.ask(wait, move |stream| async move {
+            stream.write_async(&bytes).await
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

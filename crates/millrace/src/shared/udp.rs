@@ -5,14 +5,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use millrace_shard::SendTo;
 
+use super::waiting::{Hearer, Patience, Teller, Wait, channel};
 use super::{PIECE, ask, new_key};
-use crate::engine::{Shard, Shards, ended};
+use crate::core::Side;
+use crate::engine::{Shard, Shards};
 
 /// Datagrams of one shard that wait for a thread to take them; the rest wait in the shard's own socket, which has a limit of its own.
 const WAITING_MAX: usize = 64;
@@ -46,15 +48,16 @@ pub struct UdpSocket {
     shards: Arc<Shards>,
     key: u64,
     local: SocketAddr,
-    side: Side,
+    whom: Whom,
+    patience: Patience,
 }
 
 /// Who is heard.
-enum Side {
+enum Whom {
     /// A peer, by the socket of this shard.
     Peer(SocketAddr, usize),
     /// Everybody, by sockets of all shards.
-    Everybody(Mutex<Receiver<(usize, Heard)>>, Arc<[Mutex<Inbox>]>),
+    Everybody(Hearer<(usize, Heard)>, Arc<[Mutex<Inbox>]>),
 }
 
 /// What one shard has given to the threads.
@@ -84,7 +87,8 @@ impl UdpSocket {
             shards: shards.clone(),
             key,
             local,
-            side: Side::Peer(peer, shard),
+            whom: Whom::Peer(peer, shard),
+            patience: Patience::default(),
         })
     }
 
@@ -109,7 +113,8 @@ impl UdpSocket {
             shards: shards.clone(),
             key: new_key(),
             local: address,
-            side: Side::Everybody(Mutex::new(heard), inboxes.clone()),
+            whom: Whom::Everybody(heard, inboxes.clone()),
+            patience: Patience::default(),
         };
         for shard in 0..shards.count() {
             let (key, address) = (socket.key, socket.local);
@@ -129,18 +134,20 @@ impl UdpSocket {
     fn ask<T: Send + 'static, F>(
         &self,
         shard: usize,
+        wait: Wait,
         job: impl FnOnce(Rc<crate::UdpSocket>) -> F + Send + 'static,
     ) -> io::Result<T>
     where
         F: Future<Output = io::Result<T>> + 'static,
     {
         let (shards, key) = (&self.shards, self.key);
-        ask(shards, shard, key, |here| &here.datagrams, job)
+        ask(shards, shard, key, |here| &here.datagrams, wait, job)
     }
 
     fn send_as(&self, shard: usize, bytes: &[u8], what: SendTo) -> io::Result<usize> {
         let bytes = bytes.to_vec();
-        self.ask(shard, move |socket| async move {
+        let wait = self.patience.of(Side::Write);
+        self.ask(shard, wait, move |socket| async move {
             socket.send_as_async(&bytes, &what).await
         })
     }
@@ -158,9 +165,9 @@ impl UdpSocket {
     /// # Errors
     /// `EDESTADDRREQ` without a peer, and those of [`crate::UdpSocket::send_to`].
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let shard = match self.side {
-            Side::Peer(_, shard) => shard,
-            Side::Everybody(..) => 0,
+        let shard = match self.whom {
+            Whom::Peer(_, shard) => shard,
+            Whom::Everybody(..) => 0,
         };
         self.send_as(shard, bytes, SendTo::default())
     }
@@ -178,9 +185,9 @@ impl UdpSocket {
     /// # Errors
     /// As [`crate::UdpSocket::send_to`].
     pub fn send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
-        let shard = match self.side {
-            Side::Peer(_, shard) => shard,
-            Side::Everybody(..) => {
+        let shard = match self.whom {
+            Whom::Peer(_, shard) => shard,
+            Whom::Everybody(..) => {
                 let mut hasher = DefaultHasher::new();
                 address.hash(&mut hasher);
                 (hasher.finish() % self.shards.count() as u64) as usize
@@ -224,14 +231,14 @@ impl UdpSocket {
     /// # Errors
     /// As [`crate::UdpSocket::recv_from`].
     pub fn recv_from(&self, out: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let (bytes, from) = match &self.side {
-            Side::Peer(_, shard) => {
+        let wait = self.patience.of(Side::Read);
+        let (bytes, from) = match &self.whom {
+            Whom::Peer(_, shard) => {
                 let len = out.len().min(PIECE);
-                self.ask(*shard, move |socket| receive(socket, len))?
+                self.ask(*shard, wait, move |socket| receive(socket, len))?
             }
-            Side::Everybody(heard, inboxes) => {
-                let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-                let (shard, datagram) = heard.recv().map_err(|_| ended())?;
+            Whom::Everybody(heard, inboxes) => {
+                let (shard, datagram) = heard.take(wait)?;
                 let mut inbox = lock(&inboxes[shard]);
                 inbox.waiting -= 1;
                 if let Some(task) = inbox.task.take() {
@@ -272,10 +279,81 @@ impl UdpSocket {
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] without one.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        match self.side {
-            Side::Peer(peer, _) => Ok(peer),
-            Side::Everybody(..) => Err(io::ErrorKind::NotConnected.into()),
+        match self.whom {
+            Whom::Peer(peer, _) => Ok(peer),
+            Whom::Everybody(..) => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+
+    /// Whether calls return [`io::ErrorKind::WouldBlock`] instead of waiting for the network; they wait for the shard's answer all the same. For all threads that have the socket.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// socket.set_nonblocking(true);
+    /// let nothing = socket.recv(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_nonblocking(&self, on: bool) {
+        self.patience.set_nonblocking(on);
+    }
+
+    /// How long what reads waits at most: for ever by default. Then it returns [`io::ErrorKind::WouldBlock`], as the standard library's sockets do here.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// socket.set_read_timeout(Some(std::time::Duration::from_millis(5)))?;
+    /// let nothing = socket.recv(&mut [0; 8]).expect_err("nothing has come");
+    /// assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    pub fn set_read_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.patience.set(Side::Read, span)
+    }
+
+    /// How long what writes waits at most, as [`UdpSocket::set_read_timeout`].
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// socket.set_write_timeout(Some(std::time::Duration::from_secs(5)))?;
+    /// socket.send_to(b"hello", socket.local_addr())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for no time at all.
+    pub fn set_write_timeout(&self, span: Option<Duration>) -> io::Result<()> {
+        self.patience.set(Side::Write, span)
+    }
+
+    /// What [`UdpSocket::set_read_timeout`] was told.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// assert_eq!(socket.read_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.patience.get(Side::Read)
+    }
+
+    /// What [`UdpSocket::set_write_timeout`] was told.
+    ///
+    /// ```
+    /// # let engine = millrace::Builder::new().start(1, |_, _| async {})?;
+    /// let socket = engine.bind_datagrams("127.0.0.1:53".parse()?)?;
+    /// assert_eq!(socket.write_timeout(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.patience.get(Side::Write)
     }
 }
 
@@ -293,7 +371,7 @@ fn hear(
     shard: usize,
     key: u64,
     socket: crate::UdpSocket,
-    tell: Sender<(usize, Heard)>,
+    tell: Teller<(usize, Heard)>,
     inboxes: Arc<[Mutex<Inbox>]>,
 ) {
     let socket = Rc::new(socket);
@@ -329,9 +407,9 @@ fn hear(
 impl Drop for UdpSocket {
     fn drop(&mut self) {
         let key = self.key;
-        let (those, inboxes) = match &self.side {
-            Side::Peer(_, shard) => (*shard..*shard + 1, None),
-            Side::Everybody(_, inboxes) => (0..self.shards.count(), Some(inboxes)),
+        let (those, inboxes) = match &self.whom {
+            Whom::Peer(_, shard) => (*shard..*shard + 1, None),
+            Whom::Everybody(_, inboxes) => (0..self.shards.count(), Some(inboxes)),
         };
         for shard in those {
             let inboxes = inboxes.cloned();
