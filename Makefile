@@ -93,6 +93,7 @@ bench-quick: bench
 
 bench: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench: needs root: it creates network namespaces and TAP devices; try: sudo make bench' >&2; exit 1; }
+	scripts/install-deps go:golang-go
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/bench $(ARGS)
 

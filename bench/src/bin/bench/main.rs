@@ -4,6 +4,7 @@
 
 mod applications;
 mod driven;
+mod go;
 mod idle;
 mod jobs;
 mod lossy;

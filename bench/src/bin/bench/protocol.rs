@@ -10,8 +10,8 @@ use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::compile;
 use serde::Deserialize;
 
-use crate::Arguments;
 use crate::jobs::Job;
+use crate::{Arguments, go};
 
 /// What is done, and how much of it is tried before it is known how long it takes.
 struct Work {
@@ -215,9 +215,15 @@ pub fn cargo(what: &[&str], file: &str) -> Result<PathBuf> {
 /// gVisor's.
 pub fn gvisor() -> Result<PathBuf> {
     let program = target()?.join("millrace-peer-gvisor");
-    let mut command = Command::new("go");
-    command.args(["build", "-o"]).arg(&program).arg(".");
-    run(command.current_dir(peer_folder("gvisor")))?;
+    let folder = peer_folder("gvisor");
+    let mut command = Command::new(go::toolchain(&folder)?);
+    // No parts of another toolchain; and nothing is asked of git, which answers only whose checkout it is.
+    command
+        .env_remove("GOROOT")
+        .args(["build", "-buildvcs=false", "-o"])
+        .arg(&program)
+        .arg(".");
+    run(command.current_dir(folder))?;
     Ok(program)
 }
 
