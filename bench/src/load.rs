@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::cpu::{Interval, Sample};
 use crate::histogram::Histogram;
 
-pub use idle::hold;
+pub use idle::{hold, open};
 
 /// Bytes of a small message.
 pub const MESSAGE: usize = 64;

@@ -7,6 +7,7 @@
  *   echo    answers what it reads, until the client closes
  *   sink    reads and forgets
  *   source  writes until the client closes
+ *   hold    does nothing
  *
  * Prints "ready" when it listens. Ends on SIGTERM. With MICROSECONDS the kernel asks the device for so long before it lets the server sleep (Linux 6.9).
  */
@@ -26,7 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum mode { SHORT, ECHO, SINK, SOURCE };
+enum mode { SHORT, ECHO, SINK, SOURCE, HOLD };
 
 #define MESSAGE 64
 #define BULK (256 * 1024)
@@ -69,6 +70,9 @@ static void accept_all(int listener)
             fail("TCP_NODELAY");
         received[fd] = 0;
         struct epoll_event event = { .events = mode == SOURCE ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.fd = fd };
+        /* What waits is told once. */
+        if (mode == HOLD)
+            event.events |= EPOLLET;
         if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) < 0)
             fail("epoll_ctl");
     }
@@ -77,6 +81,8 @@ static void accept_all(int listener)
 /* One read and what follows from it; 0 when the connection is to be closed. */
 static int serve(int fd, unsigned events)
 {
+    if (mode == HOLD)
+        return !(events & (EPOLLERR | EPOLLHUP));
     if (mode == SOURCE) {
         if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
             return 0;
@@ -105,14 +111,14 @@ static int serve(int fd, unsigned events)
 
 int main(int argc, char **argv)
 {
-    static const char *names[] = { "short", "echo", "sink", "source" };
+    static const char *names[] = { "short", "echo", "sink", "source", "hold" };
     if (argc != 4 && argc != 5) {
-        fprintf(stderr, "usage: server short|echo|sink|source ADDRESS PORT [MICROSECONDS]\n");
+        fprintf(stderr, "usage: server short|echo|sink|source|hold ADDRESS PORT [MICROSECONDS]\n");
         return 2;
     }
-    for (mode = SHORT; mode <= SOURCE && strcmp(argv[1], names[mode]); mode++)
+    for (mode = SHORT; mode <= HOLD && strcmp(argv[1], names[mode]); mode++)
         ;
-    if (mode > SOURCE) {
+    if (mode > HOLD) {
         fprintf(stderr, "server: no mode \"%s\"\n", argv[1]);
         return 2;
     }

@@ -8,6 +8,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{MESSAGE, connected};
 
+/// `count` connections, on which nothing has been sent.
+pub fn open(address: SocketAddr, count: usize) -> Result<Vec<OwnedFd>> {
+    (0..count).map(|_| connected(address)).collect()
+}
+
 /// `count` connections to an echo server; on each a message has gone to and fro.
 pub fn hold(address: SocketAddr, count: usize) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::with_capacity(count);

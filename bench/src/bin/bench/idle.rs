@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::driven::name;
 use crate::jobs::Job;
+use crate::kernel::slabs;
 use crate::served::start;
 use crate::servers::Server;
 use crate::{Arguments, PORT};
@@ -247,13 +248,8 @@ fn memory(pid: Pid) -> Result<Memory> {
     })
 }
 
-/// Bytes of the kernel's slabs.
-fn slabs() -> Result<f64> {
-    field(&fs::read_to_string("/proc/meminfo")?, "Slab:")
-}
-
 /// A field that is in kilobytes, in bytes.
-fn field(text: &str, name: &str) -> Result<f64> {
+pub fn field(text: &str, name: &str) -> Result<f64> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(name))

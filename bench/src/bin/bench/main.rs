@@ -7,6 +7,7 @@ mod driven;
 mod go;
 mod idle;
 mod jobs;
+mod kernel;
 mod lossy;
 mod memory;
 mod originals;

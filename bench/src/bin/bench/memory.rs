@@ -1,4 +1,4 @@
-//! What connections take of memory: two stacks of one kind joined in memory, both ends together, by the size of the process.
+//! What connections take of memory: two stacks of one kind joined in memory, both ends together, by the size of the process; and beside them the kernel's, by its slabs.
 
 use std::process::Command;
 
@@ -9,17 +9,20 @@ use serde::Deserialize;
 use crate::Arguments;
 use crate::driven::print;
 use crate::jobs::Job;
+use crate::kernel;
 use crate::protocol::{Peer, said_last};
 
 /// Connections, the most first, and about how many seconds all stacks take for them. The goal is of the most that are measured.
 const COUNTS: [(u64, &str, f64); 4] = [
     (1_000_000, "1m", 20.0),
-    (100_000, "100k", 30.0),
-    (10_000, "10k", 5.0),
-    (1_000, "1k", 1.0),
+    (100_000, "100k", 45.0),
+    (10_000, "10k", 8.0),
+    (1_000, "1k", 3.0),
 ];
 /// So many are asked of ours alone.
 const OURS_ALONE: u64 = 1_000_000;
+/// What is said of the kernel's.
+const KERNELS: &str = " The kernel's ends are in two namespaces, over veth, their descriptors with processes of 15,000 each; what counts is its slabs, and the bytes of messages.";
 /// What an adapter ends with when more is asked for than goes.
 const TOO_MUCH: i32 = 2;
 
@@ -39,9 +42,9 @@ const KINDS: [(&str, &str, Option<f64>); 2] = [
 
 /// What an adapter says: bytes of an idle end, and what a message adds at both.
 #[derive(Deserialize)]
-struct Said {
-    idle: f64,
-    active: f64,
+pub struct Said {
+    pub idle: f64,
+    pub active: f64,
 }
 
 /// Why there is no figure.
@@ -65,8 +68,9 @@ pub fn is_wanted(arguments: &Arguments) -> bool {
 pub fn jobs<'a>(arguments: &'a Arguments, peers: &'a [Peer]) -> Vec<Job<'a>> {
     let job = |(at, (count, size, seconds)): (usize, (u64, &'static str, f64))| {
         let first = format!("{}-{size}", KINDS[0].0);
+        let has_kernel = !arguments.millrace_only && count < OURS_ALONE;
         Job::new(first, 1, seconds, 0.0, move || {
-            Ok(memory(count, size, at == 0, peers))
+            Ok(memory(count, size, at == 0, has_kernel, peers))
         })
     };
     counts(arguments).enumerate().map(job).collect()
@@ -86,13 +90,23 @@ fn counts(arguments: &Arguments) -> impl Iterator<Item = (u64, &'static str, f64
 }
 
 /// Both kinds with so many connections; `is_judged`: beside the goal.
-fn memory(count: u64, size: &str, is_judged: bool, peers: &[Peer]) -> Vec<Scenario> {
+fn memory(
+    count: u64,
+    size: &str,
+    is_judged: bool,
+    has_kernel: bool,
+    peers: &[Peer],
+) -> Vec<Scenario> {
     println!("memory of {count} connections: `pair idle {count}` of ours, `PROGRAM idle {count}`");
     let asked = if count >= OURS_ALONE { 1 } else { peers.len() };
-    let taken: Vec<(&str, Result<Said, Missing>)> = peers[..asked]
+    let mut taken: Vec<(&str, Result<Said, Missing>)> = peers[..asked]
         .iter()
         .map(|peer| (peer.stack.as_str(), each(peer, count)))
         .collect();
+    if has_kernel {
+        let kernels = kernel::each(count).map_err(Missing::Failed);
+        taken.insert(1, ("kernel", kernels));
+    }
     let mut scenarios = Vec::new();
     for (at, (kind, what, goal)) in KINDS.into_iter().enumerate() {
         let subject = |(stack, taken): &(&str, Result<Said, Missing>)| {
@@ -111,11 +125,14 @@ fn memory(count: u64, size: &str, is_judged: bool, peers: &[Peer]) -> Vec<Scenar
             bound,
         });
         let scenario = Scenario {
-            group: "Memory of connections: two stacks of a kind joined in memory".to_owned(),
+            group: "Memory of connections: two stacks of a kind joined in memory; the kernel's over veth".to_owned(),
             name: format!("{kind}-{size}"),
             what: match count {
-                OURS_ALONE => format!("{what}; of a million, which no other adapter is asked for."),
-                _ => format!("{what}; of {count} connections."),
+                OURS_ALONE => format!("{what}; of a million, which nobody else is asked for."),
+                _ => format!(
+                    "{what}; of {count} connections.{}",
+                    if has_kernel { KERNELS } else { "" }
+                ),
             },
             unit: "bytes".to_owned(),
             less_is_better: true,
