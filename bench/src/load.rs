@@ -59,25 +59,34 @@ pub struct Outcome {
     pub machine: Interval,
     /// CPU seconds of the client's process, what the kernel did for it included.
     pub own_seconds: f64,
+    /// Operations that were due at the end and had not begun; 0 where no rate was asked for.
+    #[serde(default)]
+    pub overdue: u64,
+    /// Operations that have failed, beside those.
+    #[serde(default)]
+    pub failed: u64,
+    /// How most of them have; empty where none has.
+    #[serde(default)]
+    pub failure: String,
 }
 
 impl Outcome {
     /// What `millrace load --json` has said.
     ///
     /// # Errors
-    /// When it said something else, or when more than one in a thousand operations failed.
+    /// When it said something else, or when answers were no success.
     pub fn of_report(report: &Value) -> Result<Outcome> {
         let number = |value: &Value, name: &str| -> Result<f64> {
             value[name].as_f64().with_context(|| name.to_owned())
         };
         let operations = number(report, "operations")?;
         let failures = report["failures"].as_object().context("failures")?;
-        let failed: f64 = failures.values().filter_map(Value::as_f64).sum();
-        ensure!(
-            failed * 1000.0 <= operations.max(1.0),
-            "too much failed: {}",
-            report["failures"]
-        );
+        let failures = || {
+            let counts = failures.iter();
+            counts.filter_map(|(why, count)| Some((why, count.as_u64()?)))
+        };
+        let failed = failures().map(|(_, count)| count).sum();
+        let worst = failures().max_by_key(|(_, count)| *count);
         let unsuccessful = number(report, "unsuccessful")?;
         ensure!(
             unsuccessful == 0.0,
@@ -101,7 +110,36 @@ impl Outcome {
             distribution_us,
             machine: serde_json::from_value(report["machine"].clone()).context("machine")?,
             own_seconds: number(report, "cpu_seconds")?,
+            overdue: number(report, "overdue")? as u64,
+            failed,
+            failure: worst.map_or_else(String::new, |(why, _)| why.clone()),
         })
+    }
+
+    /// The part (0 to 1) of what was to be done that was done; 1 where no rate was asked for.
+    pub fn carried(&self) -> f64 {
+        let due = self.operations + self.overdue + self.failed;
+        self.operations as f64 / due.max(1) as f64
+    }
+
+    /// Whether more than one in a thousand operations failed.
+    pub fn is_flawed(&self) -> bool {
+        self.failed * 1000 > self.operations.max(1)
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// When it is flawed.
+    pub fn flawless(self) -> Result<Outcome> {
+        ensure!(
+            !self.is_flawed(),
+            "too much failed: {} beside {} operations, most of them: {}",
+            self.failed,
+            self.operations,
+            self.failure
+        );
+        Ok(self)
     }
 
     /// Operations per second.
@@ -217,6 +255,9 @@ impl Meter {
                     distribution_us,
                     machine,
                     own_seconds,
+                    overdue: 0,
+                    failed: 0,
+                    failure: String::new(),
                 }));
             }
             _ => {}

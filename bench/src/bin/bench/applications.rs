@@ -286,7 +286,7 @@ impl Does {
                 let stays = if stays { "" } else { " --no-keep-alive" };
                 let words =
                     format!("http http://{target}/{file} --connections {CONNECTIONS}{stays}");
-                wire.load(&words, length)
+                wire.load(&words, length)?.flawless()
             }
             Does::Https(stays) => {
                 let stays = if stays { "-k " } else { "" };
@@ -339,6 +339,9 @@ fn counted(operations: f64, machine: Interval) -> Outcome {
         distribution_us: Vec::new(),
         machine,
         own_seconds: 0.0,
+        overdue: 0,
+        failed: 0,
+        failure: String::new(),
     }
 }
 

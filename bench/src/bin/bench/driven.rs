@@ -1,6 +1,6 @@
-//! The epoll server under the light client, on a wire: how many operations a second, then how long they take at fixed rates.
+//! The epoll server under the light client, on a wire: how many operations a second; how long they take at fixed rates is in [`crate::offered`].
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use millrace_bench::figures::{Spread, short};
 use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
@@ -10,12 +10,12 @@ use millrace_e2e::{Stack, compile};
 use crate::jobs::Job;
 use crate::servers::{Server, Whose};
 use crate::wire::{self, Layout, Wire};
-use crate::{Arguments, PORT};
+use crate::{Arguments, PORT, offered};
 
 /// What is done.
-struct Work {
-    name: &'static str,
-    what: &'static str,
+pub struct Work {
+    pub name: &'static str,
+    pub what: &'static str,
     /// Mode of `tests/programs/server.c`.
     server: &'static str,
     /// Of `millrace load`.
@@ -26,7 +26,7 @@ struct Work {
     /// Whether it is measured at offered loads, too.
     offered: bool,
     /// Whether a kernel that polls is, which helps where the server would sleep often and not for long.
-    polling_helps: bool,
+    pub polling_helps: bool,
     /// Whether a quick run has time for one of those.
     is_quick: bool,
     /// Whether other stacks with an adapter are measured.
@@ -76,8 +76,6 @@ const WORKS: [Work; 3] = [
         goal_beside_peers: None,
     },
 ];
-/// Ours, at a part of its own rate.
-const OWN: &str = "millrace, of its own";
 /// Of the kernel's strict rate, and of ours, in percent.
 const LOADS: [u32; 3] = [10, 50, 80];
 
@@ -127,7 +125,8 @@ pub fn jobs<'a>(
             continue;
         }
         let more = 1 + usize::from(work.polling_helps);
-        let times = each + loads.len() * (stacks.len() + more) * rounds;
+        let at_a_load = (stacks.len() + more) * rounds + others.len() * rounds.min(offered::ROUNDS);
+        let times = each + loads.len() * at_a_load;
         jobs.push(Job::new(strict, times, length, overhead, move || {
             let scenario = rates(work, Layout::Strict, stacks, &others, rounds, length);
             let rate_of = |stack: Stack| {
@@ -138,7 +137,13 @@ pub fn jobs<'a>(
             let capacities = [Stack::Millrace, Stack::Kernel].map(rate_of);
             let mut scenarios = vec![scenario];
             for percent in loads {
-                scenarios.push(latency(work, percent, capacities, stacks, rounds, length));
+                let load = offered::Load {
+                    percent,
+                    capacities,
+                };
+                scenarios.push(offered::latency(
+                    work, load, stacks, &others, rounds, length,
+                ));
             }
             Ok(scenarios)
         }));
@@ -152,7 +157,7 @@ impl Work {
     }
 
     /// At this part of the kernel's rate, in percent.
-    fn at(&self, percent: u32) -> String {
+    pub fn at(&self, percent: u32) -> String {
         format!("{}-at-{percent}", self.name)
     }
 
@@ -161,8 +166,14 @@ impl Work {
         if self.connections > 1000 { 3.0 } else { 0.5 }
     }
 
-    /// One run, of a server of its own.
-    fn run(&self, stack: Stack, layout: Layout, rate: Option<f64>, length: f64) -> Result<Outcome> {
+    /// One run, of a server of its own; operations that have failed are in what it came to.
+    pub fn run(
+        &self,
+        stack: Stack,
+        layout: Layout,
+        rate: Option<f64>,
+        length: f64,
+    ) -> Result<Outcome> {
         let program = compile::program("server")?;
         let wire = Wire::start(
             stack,
@@ -182,7 +193,13 @@ impl Work {
     }
 
     /// The same of another stack's server.
-    fn run_other(&self, server: &Server, layout: Layout, length: f64) -> Result<Outcome> {
+    pub fn run_other(
+        &self,
+        server: &Server,
+        layout: Layout,
+        rate: Option<f64>,
+        length: f64,
+    ) -> Result<Outcome> {
         let connections = usize::try_from(self.connections)?;
         let service = Service {
             mode: self.server,
@@ -190,7 +207,7 @@ impl Work {
             connections,
         };
         let wire = Wire::start_other(server, layout, service)?;
-        self.load(wire, None, length)
+        self.load(wire, rate, length)
     }
 
     /// What the generator comes to on a wire.
@@ -250,12 +267,12 @@ fn rates(
         let (ours, theirs) = subjects.split_at_mut(stacks.len());
         for (stack, subject) in stacks.iter().zip(ours) {
             attempt(subject, Outcome::rate, || {
-                work.run(*stack, layout, None, length)
+                work.run(*stack, layout, None, length)?.flawless()
             });
         }
         for (server, subject) in others.iter().zip(theirs) {
             attempt(subject, Outcome::rate, || {
-                work.run_other(server, layout, length)
+                work.run_other(server, layout, None, length)?.flawless()
             });
         }
     }
@@ -278,74 +295,6 @@ fn rates(
         less_is_better: false,
         goals,
         subjects,
-        reason: None,
-    };
-    print(&scenario);
-    scenario
-}
-
-/// What operations take when so many begin each second, whoever is late: a part of what the kernel can do, for both, and of what ours can, for ours.
-fn latency(
-    work: &Work,
-    percent: u32,
-    [ours, kernels]: [Option<f64>; 2],
-    stacks: &[Stack],
-    rounds: usize,
-    length: f64,
-) -> Scenario {
-    println!("{}: {}, open loop", work.at(percent), work.what);
-    let part = f64::from(percent) / 100.0;
-    let strict = Layout::Strict;
-    let mut offered: Vec<(Subject, Stack, Layout, Option<f64>)> = stacks
-        .iter()
-        .map(|stack| (Subject::named(name(*stack)), *stack, strict, kernels))
-        .collect();
-    if work.polling_helps && stacks.contains(&Stack::Kernel) {
-        let polling = Subject::named(wire::POLLING);
-        offered.push((polling, Stack::Kernel, Layout::Polling, kernels));
-    }
-    if stacks.contains(&Stack::Millrace) {
-        offered.push((Subject::named(OWN), Stack::Millrace, strict, ours));
-    }
-    for _ in 0..rounds {
-        for (subject, stack, layout, capacity) in &mut offered {
-            attempt(
-                subject,
-                |outcome| outcome.latency_us[2],
-                || {
-                    let capacity =
-                        capacity.context("the rate that this is a part of is not known")?;
-                    work.run(*stack, *layout, Some(capacity * part), length)
-                },
-            );
-        }
-    }
-    let offer = |rate: Option<f64>| rate.map_or_else(|| "?".to_owned(), |rate| short(rate * part));
-    let scenario = Scenario {
-        group: "Latency at offered loads, on the same wire".to_owned(),
-        name: work.at(percent),
-        what: format!(
-            "{}; strict layout; {} operations begin each second, {percent} % of the kernel's rate above; in the last row {}, of ours. Latency counts from when each was meant to begin, \
-             so that who has to wait for a turn is late.{}",
-            work.what,
-            offer(kernels),
-            offer(ours),
-            if work.polling_helps {
-                wire::POLLING_EXPLAINED
-            } else {
-                ""
-            },
-        ),
-        unit: "us, 99 % of the operations".to_owned(),
-        less_is_better: true,
-        goals: match percent {
-            50 => vec![Goal {
-                against: Some("kernel".to_owned()),
-                bound: 1.0,
-            }],
-            _ => Vec::new(),
-        },
-        subjects: offered.into_iter().map(|(subject, ..)| subject).collect(),
         reason: None,
     };
     print(&scenario);

@@ -71,6 +71,9 @@ fn compare(title: &str, loss: u64, rounds: usize, length: f64, stacks: &[Stack])
                     distribution_us: Vec::new(),
                     machine,
                     own_seconds: 0.0,
+                    overdue: 0,
+                    failed: 0,
+                    failure: String::new(),
                 })
             });
         }

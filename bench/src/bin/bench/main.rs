@@ -10,6 +10,7 @@ mod jobs;
 mod kernel;
 mod lossy;
 mod memory;
+mod offered;
 mod originals;
 mod protocol;
 mod reasons;

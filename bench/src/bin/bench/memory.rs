@@ -15,9 +15,9 @@ use crate::protocol::{Peer, said_last};
 /// Connections, the most first, and about how many seconds all stacks take for them. The goal is of the most that are measured.
 const COUNTS: [(u64, &str, f64); 4] = [
     (1_000_000, "1m", 20.0),
-    (100_000, "100k", 45.0),
-    (10_000, "10k", 8.0),
-    (1_000, "1k", 3.0),
+    (100_000, "100k", 30.0),
+    (10_000, "10k", 6.0),
+    (1_000, "1k", 2.0),
 ];
 /// So many are asked of ours alone.
 const OURS_ALONE: u64 = 1_000_000;
