@@ -22,7 +22,7 @@ help:
 	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
 	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
 	@echo 'make bench   figures beside other stacks in the same run, and a report in bench/results (root); ARGS=--help'
-	@echo 'make bench-quick  some of it in two short rounds: three minutes when all is built'
+	@echo 'make bench-quick  some of it in two short rounds: about two minutes when all is built'
 	@echo 'make bench-scaling  connections divided among cores, beside locks on each; ARGS=--help'
 	@echo 'make embedded  the library inside a program, beside the unmodified path and smoltcp (root); ARGS=--help'
 	@echo 'make profile SCENARIO=memory-short-64  a flame graph of where the time goes, in bench/results; ARGS=--help'
