@@ -151,10 +151,8 @@ pub fn jobs<'a>(rounds: usize, length: f64, arguments: &'a Arguments) -> Vec<Job
     };
     let stacks = arguments.stacks();
     let job = |application: &'static Application| {
-        let times = stacks.len() * rounds;
-        Job::new(application.name, times, length, 0.8, move || {
-            Ok(vec![compare(application, rounds, length, stacks)])
-        })
+        let run = move |rounds| Ok(vec![compare(application, rounds, length, stacks)]);
+        Job::new(application.name, rounds, stacks.len(), length, 0.7, run)
     };
     APPLICATIONS.iter().filter(is_wanted).map(job).collect()
 }

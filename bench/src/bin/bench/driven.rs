@@ -98,21 +98,16 @@ pub fn jobs<'a>(
                 Whose::Given => true,
             })
             .collect();
-        let each = (stacks.len() + others.len()) * rounds;
-        let overhead = 0.3 + work.warm_up();
+        let each = stacks.len() + others.len();
+        let overhead = 0.4 + work.warm_up();
         let natural = work.in_layout(Layout::Natural);
         if arguments.wants(&natural) && !arguments.quick {
             let others = others.clone();
-            jobs.push(Job::new(natural, each, length, overhead, move || {
-                Ok(vec![rates(
-                    work,
-                    Layout::Natural,
-                    stacks,
-                    &others,
-                    rounds,
-                    length,
-                )])
-            }));
+            let run = move |rounds| {
+                let natural = rates(work, Layout::Natural, stacks, &others, rounds, length);
+                Ok(vec![natural])
+            };
+            jobs.push(Job::new(natural, rounds, each, length, overhead, run));
         }
         let strict = work.in_layout(Layout::Strict);
         let is_strict = arguments.wants(&strict);
@@ -125,9 +120,9 @@ pub fn jobs<'a>(
             continue;
         }
         let more = 1 + usize::from(work.polling_helps);
-        let at_a_load = (stacks.len() + more) * rounds + others.len() * rounds.min(offered::ROUNDS);
-        let times = each + loads.len() * at_a_load;
-        jobs.push(Job::new(strict, times, length, overhead, move || {
+        let times = each + loads.len() * (stacks.len() + more);
+        let theirs = loads.len() * others.len() * rounds.min(offered::ROUNDS);
+        let run = move |rounds| {
             let scenario = rates(work, Layout::Strict, stacks, &others, rounds, length);
             let rate_of = |stack: Stack| {
                 let mut subjects = scenario.subjects.iter();
@@ -146,7 +141,9 @@ pub fn jobs<'a>(
                 ));
             }
             Ok(scenarios)
-        }));
+        };
+        let job = Job::new(strict, rounds, times, length, overhead, run);
+        jobs.push(job.and(theirs as f64 * (length + overhead)));
     }
     jobs
 }

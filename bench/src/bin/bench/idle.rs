@@ -50,7 +50,8 @@ pub fn jobs<'a>(arguments: &'a Arguments, servers: &'a [Server]) -> Vec<Job<'a>>
         false => servers.iter().collect(),
     };
     let stacks = arguments.stacks().len() + servers.len();
-    vec![Job::new("idle", stacks, length as f64, 3.5, move || {
+    let seconds = stacks as f64 * (length as f64 + 3.5);
+    vec![Job::once("idle", seconds, move || {
         Ok(idle(length, arguments.stacks(), &servers))
     })]
 }

@@ -23,9 +23,8 @@ pub fn jobs<'a>(rounds: usize, length: f64, arguments: &'a Arguments) -> Vec<Job
     let stacks = arguments.stacks();
     let job = |(name, loss): (&'static str, u64)| {
         let seconds = seconds(length) as f64 + WARM_UP as f64;
-        Job::new(name, stacks.len() * rounds, seconds, 0.5, move || {
-            Ok(vec![compare(name, loss, rounds, length, stacks)])
-        })
+        let run = move |rounds| Ok(vec![compare(name, loss, rounds, length, stacks)]);
+        Job::new(name, rounds, stacks.len(), seconds, 0.3, run)
     };
     LOSSES.into_iter().filter(is_wanted).map(job).collect()
 }

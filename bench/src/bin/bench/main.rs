@@ -63,7 +63,7 @@ struct Arguments {
     /// {mode}, {link}, {device}, {address}, {host}, {port} and {sockets}
     #[arg(long, value_name = "NAME=COMMAND", value_parser = servers::parse)]
     server: Vec<(String, String)>,
-    /// Leaves out what would not end in so many minutes, building not counted
+    /// Has it end in so many minutes, building not counted: with fewer rounds, though not fewer than 3, and then without what would not end in time
     #[arg(long)]
     minutes: Option<f64>,
     /// Where the report is written: DATE.json, DATE.html, and DATE.md with its plots

@@ -165,7 +165,7 @@ fn what(
     let short: Vec<String> = rows.iter().filter_map(Row::shortfall).collect();
     if !short.is_empty() {
         text += &format!(
-            " Who cannot carry that has the latency of what it did carry, which is of what was due: {}.",
+            " That is more than some can carry; their latency is that of the part that they did: {}.",
             short.join(", ")
         );
     }

@@ -113,8 +113,7 @@ pub fn jobs<'a>(
     let wanted = WORKS.iter().filter(|work| arguments.wants(work.name));
     let quick = arguments.quick;
     let job = |work: &'static Work| {
-        let times = peers.len() * rounds;
-        let mut job = Job::new(work.name, times, length, 0.1, move || {
+        let job = Job::new(work.name, rounds, peers.len(), length, 0.1, move |rounds| {
             println!("{}: {}", work.name, work.what);
             Ok(vec![
                 timed(work, peers, rounds, length),
@@ -122,8 +121,7 @@ pub fn jobs<'a>(
             ])
         });
         // Under callgrind everything takes fifty times as long.
-        job.seconds += if quick { 2.0 } else { 4.0 };
-        job
+        job.and(if quick { 2.0 } else { 3.0 })
     };
     wanted.map(job).collect()
 }

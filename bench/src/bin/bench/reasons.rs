@@ -52,7 +52,8 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     (
         "wire-ping-at",
-        "At low rates the thread of the device, the engine's and the program's are woken one after the other on one core, where the kernel has an interrupt and the program.",
+        "At low rates the thread of the device, the engine's and the program's are woken one after the other on one core, where the kernel has an interrupt and the program, and a stack inside its \
+         program no thread beside it.",
     ),
     (
         "wire",

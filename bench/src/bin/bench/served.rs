@@ -229,8 +229,8 @@ pub fn jobs<'a>(
             .filter(|server| workload.has_peers || server.whose == Whose::Given)
             .collect();
         let polling = usize::from(polls(workload, arguments));
-        let times = (arguments.stacks().len() + polling + servers.len()) * rounds;
-        Job::new(workload.name, times, length, 0.6, move || {
+        let times = arguments.stacks().len() + polling + servers.len();
+        Job::new(workload.name, rounds, times, length, 0.6, move |rounds| {
             Ok(vec![compare(workload, rounds, length, arguments, &servers)])
         })
     };
