@@ -139,6 +139,7 @@ pub(crate) struct IoThread {
     losses: Losses,
     /// When it looked for losses last.
     looked: Instant,
+    began: Instant,
     look: Look,
 }
 
@@ -161,6 +162,7 @@ impl IoThread {
             lost: false,
             losses: Losses::default(),
             looked: Instant::now(),
+            began: Instant::now(),
             look: Look::default(),
         })
     }
@@ -336,8 +338,13 @@ impl IoThread {
         let start = Instant::now();
         self.look_for_losses(start);
         // While sleeps turn out to be short it looks instead, and lets others have the core between looks.
-        let shared = self.io.shards.iter().any(Sleeper::shares_core);
-        let until = Duration::from_micros(if shared { 0 } else { self.look.for_us() });
+        let counters = self.io.port.counters();
+        let now = start.duration_since(self.began).as_micros() as u64;
+        let looks = self
+            .look
+            .is_bulk(now, counters.rx_bytes + counters.tx_bytes)
+            || !self.io.shards.iter().any(Sleeper::shares_core);
+        let until = Duration::from_micros(if looks { self.look.for_us() } else { 0 });
         while start.elapsed() < until {
             if self.receive() + self.transmit() > 0 {
                 return;

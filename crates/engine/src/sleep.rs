@@ -55,7 +55,9 @@ impl Worker {
         let woken = self.counters.wakeups != self.wakeups_before;
         self.wakeups_before = self.counters.wakeups;
         let nap = woken || self.batching();
-        if nap && self.look.for_us() > 0 && !self.shares_core() && self.finds_answer() {
+        let is_bulk = self.carries_bulk();
+        if nap && self.look.for_us() > 0 && (is_bulk || !self.shares_core()) && self.finds_answer()
+        {
             return;
         }
         self.announce(if nap { layout::NAPPING } else { layout::ASLEEP });
@@ -103,6 +105,15 @@ impl Worker {
             self.clock();
         }
         false
+    }
+
+    /// Whether what came and went of late is bulk.
+    fn carries_bulk(&mut self) -> bool {
+        let Some(counters) = self.wire.as_ref().map(|wire| wire.port().counters()) else {
+            return false;
+        };
+        let carried = counters.rx_bytes + counters.tx_bytes;
+        self.look.is_bulk(self.now.as_micros(), carried)
     }
 
     /// Whether a thread of a program was last seen on the core that this one is on.
