@@ -81,7 +81,12 @@ impl Inbound {
     pub fn look(&mut self) -> bool {
         let mut ready = 0;
         for (at, reader) in self.readers.iter_mut().enumerate() {
-            ready |= u64::from(!reader.is_empty()) << at;
+            if reader.is_empty() {
+                // The last record of a burst, which nothing has followed.
+                reader.give_back();
+            } else {
+                ready |= 1 << at;
+            }
         }
         self.ready = ready;
         ready != 0
@@ -99,8 +104,8 @@ impl Inbound {
             if !self.readers[queue].is_empty() {
                 break queue;
             }
-            // Gives back what was taken last.
-            let _ = self.readers[queue].next();
+            // Not `next`: what has come since would be returned, and lost.
+            self.readers[queue].give_back();
             self.ready &= !(1 << queue);
         };
         self.last = queue;
@@ -230,6 +235,51 @@ mod tests {
         let got: Vec<_> =
             std::iter::from_fn(|| inbound.next().map(|(queue, word, _)| (queue, word))).collect();
         assert_eq!(got, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn what_was_taken_last_is_given_back_at_the_latest_by_the_next_look() {
+        let policy = Policy::RoundRobin;
+        let (mut ports, mut groups) = virtual_queues(1, 1, RING, &policy, &policy);
+        assert!(ports[0].outbound.write(0, 0, [b"x"]));
+        ports[0].outbound.commit();
+        let inbound = &mut groups[0].inbound;
+        assert!(inbound.look() && inbound.next().is_some());
+        assert!(!ports[0].outbound.is_read(), "it is still in use");
+        assert!(!inbound.look());
+        assert!(ports[0].outbound.is_read());
+    }
+
+    #[test]
+    fn a_record_that_comes_just_as_its_queue_is_found_empty_is_not_lost() {
+        const RECORDS: u64 = 300_000;
+        let policy = Policy::RoundRobin;
+        let (ports, mut groups) = virtual_queues(2, 1, RING, &policy, &policy);
+        let writers = ports.into_iter().map(|mut port| {
+            std::thread::spawn(move || {
+                for word in 0..RECORDS {
+                    while !port.outbound.write(0, word, [b"x"]) {
+                        std::thread::yield_now();
+                    }
+                    port.outbound.commit();
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let inbound = &mut groups[0].inbound;
+        let mut got = [0; 2];
+        loop {
+            let ended = writers.iter().all(|writer| writer.is_finished());
+            inbound.look();
+            while let Some((queue, word, _)) = inbound.next() {
+                assert_eq!(word, got[queue], "of queue {queue}");
+                got[queue] += 1;
+            }
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(got, [RECORDS; 2]);
     }
 
     proptest! {

@@ -187,11 +187,7 @@ impl Reader {
         reason = "an iterator's items outlive its next step"
     )]
     pub fn next(&mut self) -> Option<(u64, &[u8])> {
-        if self.taken != 0 {
-            self.head += self.taken;
-            self.taken = 0;
-            self.ring.head.0.store(self.head, Ordering::Release);
-        }
+        self.give_back();
         loop {
             if self.is_empty() {
                 return None;
@@ -215,6 +211,15 @@ impl Reader {
             let body =
                 unsafe { std::slice::from_raw_parts(self.ring.at(self.head + UNIT, len), len) };
             return Some((word, body));
+        }
+    }
+
+    /// Gives back the record that was returned last, and returns no other.
+    pub fn give_back(&mut self) {
+        if self.taken != 0 {
+            self.head += self.taken;
+            self.taken = 0;
+            self.ring.head.0.store(self.head, Ordering::Release);
         }
     }
 
