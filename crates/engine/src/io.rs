@@ -334,16 +334,19 @@ impl IoThread {
         }
     }
 
+    /// Whether what came and went of late is bulk.
+    fn carries_bulk(&mut self, now: Instant) -> bool {
+        let counters = self.io.port.counters();
+        let carried = counters.rx_bytes + counters.tx_bytes;
+        let now = now.duration_since(self.began).as_micros() as u64;
+        self.look.is_bulk(now, carried)
+    }
+
     fn sleep(&mut self) {
         let start = Instant::now();
         self.look_for_losses(start);
         // While sleeps turn out to be short it looks instead, and lets others have the core between looks.
-        let counters = self.io.port.counters();
-        let now = start.duration_since(self.began).as_micros() as u64;
-        let looks = self
-            .look
-            .is_bulk(now, counters.rx_bytes + counters.tx_bytes)
-            || !self.io.shards.iter().any(Sleeper::shares_core);
+        let looks = !self.io.shards.iter().any(Sleeper::shares_core) || self.carries_bulk(start);
         let until = Duration::from_micros(if looks { self.look.for_us() } else { 0 });
         while start.elapsed() < until {
             if self.receive() + self.transmit() > 0 {

@@ -55,9 +55,8 @@ impl Worker {
         let woken = self.counters.wakeups != self.wakeups_before;
         self.wakeups_before = self.counters.wakeups;
         let nap = woken || self.batching();
-        let is_bulk = self.carries_bulk();
-        if nap && self.look.for_us() > 0 && (is_bulk || !self.shares_core()) && self.finds_answer()
-        {
+        let looks = nap && self.look.for_us() > 0 && (!self.shares_core() || self.carries_bulk());
+        if looks && self.finds_answer() {
             return;
         }
         self.announce(if nap { layout::NAPPING } else { layout::ASLEEP });
@@ -107,12 +106,10 @@ impl Worker {
         false
     }
 
-    /// Whether what came and went of late is bulk.
+    /// Whether what came and went of late is bulk, by whatever way.
     fn carries_bulk(&mut self) -> bool {
-        let Some(counters) = self.wire.as_ref().map(|wire| wire.port().counters()) else {
-            return false;
-        };
-        let carried = counters.rx_bytes + counters.tx_bytes;
+        let counters = self.shard.counters();
+        let carried = counters.bytes_in + counters.bytes_out;
         self.look.is_bulk(self.now.as_micros(), carried)
     }
 

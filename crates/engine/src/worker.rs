@@ -134,7 +134,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    pub(crate) fn port(&self) -> &dyn Port {
+    fn port(&self) -> &dyn Port {
         match self {
             Wire::Port(port) => port.as_ref(),
             Wire::Queues(queues) => queues.as_ref(),
