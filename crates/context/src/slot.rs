@@ -135,6 +135,9 @@ pub struct App {
     /// accepted it is the claim of the process that takes it, set before the queue's `consumed` moves on: the engine reads it when
     /// another process that could have taken it has died.
     pub context: AtomicU32,
+    /// Goes up with each [`crate::Operation::Watch`] and [`crate::Operation::Unwatch`] of this socket, which carry its new value: threads
+    /// send them by contexts of their own, and the shard may take the later one first.
+    pub watch_order: AtomicU32,
 }
 
 /// Written by the program seldom: its own options, of which the engine knows nothing.
@@ -249,6 +252,7 @@ impl Slot {
             error_seen,
             flags,
             context,
+            watch_order,
         } = &self.app;
         consumed.store(0, Ordering::Relaxed);
         queued.store(0, Ordering::Relaxed);
@@ -260,6 +264,7 @@ impl Slot {
             error_seen,
             flags,
             context,
+            watch_order,
         ] {
             word.store(0, Ordering::Relaxed);
         }

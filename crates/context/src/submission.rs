@@ -41,9 +41,9 @@ pub enum Operation {
     Close = 10,
     /// Poller `parameter` wants hints of this socket; `arguments[0]` is the mask of epoll bits (with EPOLLEXCLUSIVE). `arguments[1]` is the
     /// socket's `sequence` when the program last looked: if it has changed since, the shard hints at once, so that nothing is missed
-    /// between that look and this request.
+    /// between that look and this request. `arguments[2]` is the request's number in [`crate::slot::App::watch_order`].
     Watch = 11,
-    /// Poller `parameter` wants none any more.
+    /// Poller `parameter` wants none any more, unless it has asked again since: `arguments[2]` is the request's number as in [`Operation::Watch`].
     Unwatch = 12,
     /// Sets [`Name`] `parameter` to `arguments[0]` (and `arguments[1]`). Replies if asked.
     SetOption = 13,

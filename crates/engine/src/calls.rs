@@ -13,7 +13,6 @@ use millrace_shard::{
 use crate::options;
 use crate::serve::{Outcome, done, plain};
 use crate::socket::{AcceptRing, Process};
-use crate::watches::Watch;
 use crate::worker::{Place, Worker};
 
 /// Connections that a listener's ring holds at most; more wait in the shard.
@@ -225,7 +224,7 @@ impl Worker {
     }
 
     pub(crate) fn watch(&mut self, place: Place, submission: &Submission) -> Outcome {
-        let (poller, [mask, sequence, ..]) = (submission.parameter, submission.arguments);
+        let (poller, [mask, sequence, order, ..]) = (submission.parameter, submission.arguments);
         let (mask, own) = (mask as u32, self.own);
         let program = self.program(place.program);
         let Some(Some(entry)) = program.pollers.get_mut(poller as usize) else {
@@ -238,26 +237,10 @@ impl Worker {
             return Err(EINVAL);
         };
         let watches = &mut program.entries[place.slot].watches;
-        let index = match watches
-            .as_slice()
-            .iter()
-            .position(|watch| watch.poller == poller)
-        {
-            Some(index) => index,
-            None => {
-                watches.push(Watch {
-                    poller,
-                    mask,
-                    hint: None,
-                });
-                watches.as_slice().len() - 1
-            }
-        };
-        let watch = &mut watches.as_mut_slice()[index];
-        watch.mask = mask;
+        let watch = watches.watch(poller, mask, order as u32);
         // What changed after the program last looked and before it was watched has been hinted to nobody.
         if slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
-            watch.hint = Some(shared.push(hints, own, &mut entry.tail, place.slot));
+            watch.hinted_at(shared.push(hints, own, &mut entry.tail, place.slot));
             entry.touched = true;
             self.touch(place);
         }

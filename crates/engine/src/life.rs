@@ -302,7 +302,7 @@ impl Worker {
                         *entry = None;
                     }
                     for entry in program.entries.iter_mut() {
-                        entry.watches.remove(poller);
+                        entry.watches.forget_poller(poller);
                     }
                 }
             }

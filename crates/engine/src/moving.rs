@@ -351,7 +351,7 @@ impl Worker {
         };
         for watch in entry.watches.as_mut_slice() {
             // Where the last one stands in another shard's ring.
-            watch.hint = None;
+            watch.forget_hint();
         }
         entry.socket = Some(id);
         program.entries.seat(place.slot, entry);

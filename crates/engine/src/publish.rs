@@ -16,8 +16,6 @@ use crate::program::Program;
 use crate::socket::Waiting;
 use crate::worker::{Place, Worker, ring};
 
-/// epoll's EPOLLEXCLUSIVE.
-const EXCLUSIVE: u32 = 1 << 28;
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
@@ -284,10 +282,10 @@ impl Worker {
             .watches
             .as_slice()
             .iter()
-            .position(|watch| watch.mask & EXCLUSIVE != 0 && sleeping(watch.poller));
+            .position(|watch| watch.is_exclusive() && sleeping(watch.poller));
         for (index, watch) in entry.watches.as_mut_slice().iter_mut().enumerate() {
-            if watch.mask & bits == 0
-                || watch.mask & EXCLUSIVE != 0 && chosen.is_some_and(|chosen| chosen != index)
+            if !watch.wants(bits)
+                || watch.is_exclusive() && chosen.is_some_and(|chosen| chosen != index)
             {
                 continue;
             }
@@ -299,12 +297,12 @@ impl Worker {
             };
             poller.touched = true;
             if watch
-                .hint
+                .hint()
                 .is_some_and(|hint| shared.still_pending(self.own, poller.tail, hint))
             {
                 continue;
             }
-            watch.hint = Some(shared.push(hints, self.own, &mut poller.tail, place.slot));
+            watch.hinted_at(shared.push(hints, self.own, &mut poller.tail, place.slot));
             self.counters.hints += 1;
         }
         if chosen.is_some() && entry.watches.as_slice().len() > 1 {

@@ -274,7 +274,7 @@ impl Worker {
             Operation::Unwatch => {
                 self.program(program).entries[place.slot]
                     .watches
-                    .remove(submission.parameter);
+                    .unwatch(submission.parameter, submission.arguments[2] as u32);
                 done()
             }
             Operation::SetOption => self.set_option(place, submission),

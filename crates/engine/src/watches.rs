@@ -2,15 +2,79 @@
 
 use std::slice;
 
+/// epoll's EPOLLEXCLUSIVE.
+const EXCLUSIVE: u32 = 1 << 28;
+/// The same in [`Watch::mask`].
+const EXCLUSIVE_BIT: u16 = 1 << 15;
+
 /// A poller that wants hints of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     /// Index of the poller.
     pub poller: u32,
-    /// epoll bits that matter to it.
-    pub mask: u32,
+    /// Number of the latest request for it, in `App::watch_order`.
+    order: u32,
+    /// Where its last hint for this socket stands in the poller's ring, if there is one.
+    hint: u32,
+    /// epoll bits that matter to it: the lower 15 as epoll has them, and [`EXCLUSIVE_BIT`].
+    mask: u16,
+    has_hint: bool,
+}
+
+impl Watch {
+    fn new(poller: u32, mask: u32, order: u32) -> Watch {
+        Watch {
+            poller,
+            order,
+            hint: 0,
+            mask: pack(mask),
+            has_hint: false,
+        }
+    }
+
+    /// Whether any of these epoll bits matters to it.
+    #[inline]
+    pub fn wants(&self, bits: u32) -> bool {
+        u32::from(self.mask & !EXCLUSIVE_BIT) & bits != 0
+    }
+
+    /// Whether of those who watch so one is enough (EPOLLEXCLUSIVE).
+    #[inline]
+    pub fn is_exclusive(&self) -> bool {
+        self.mask & EXCLUSIVE_BIT != 0
+    }
+
     /// Where its last hint for this socket stands in the poller's ring.
-    pub hint: Option<u32>,
+    #[inline]
+    pub fn hint(&self) -> Option<u32> {
+        self.has_hint.then_some(self.hint)
+    }
+
+    /// Notes where a new hint stands.
+    #[inline]
+    pub fn hinted_at(&mut self, position: u32) {
+        (self.hint, self.has_hint) = (position, true);
+    }
+
+    /// The last hint says nothing any more: it stands in another shard's ring.
+    pub fn forget_hint(&mut self) {
+        self.has_hint = false;
+    }
+}
+
+/// All of epoll's bits that sockets have are below 15, but for EPOLLEXCLUSIVE.
+fn pack(mask: u32) -> u16 {
+    let low = mask as u16 & !EXCLUSIVE_BIT;
+    if mask & EXCLUSIVE != 0 {
+        low | EXCLUSIVE_BIT
+    } else {
+        low
+    }
+}
+
+/// Whether request `a` was made after `b`. Numbers wrap; two requests that are under way at once are close to each other.
+fn is_later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
 }
 
 /// Pollers that want hints: one as a rule, which needs no memory of its own.
@@ -46,8 +110,30 @@ impl Watches {
         }
     }
 
+    /// A poller wants hints, by request number `order`; its entry. A request that was made before one that is known changes nothing.
+    pub fn watch(&mut self, poller: u32, mask: u32, order: u32) -> &mut Watch {
+        let found = self.as_slice().iter().position(|it| it.poller == poller);
+        let index = found.unwrap_or_else(|| {
+            self.push(Watch::new(poller, mask, order));
+            self.as_slice().len() - 1
+        });
+        let watch = &mut self.as_mut_slice()[index];
+        if is_later(order, watch.order) {
+            (watch.mask, watch.order) = (pack(mask), order);
+        }
+        watch
+    }
+
+    /// A poller wanted no more hints when request number `order` was made: it is forgotten, unless it has asked again since by a request that came first.
+    pub fn unwatch(&mut self, poller: u32, order: u32) {
+        let asked_again = |watch: &Watch| watch.poller == poller && is_later(watch.order, order);
+        if !self.as_slice().iter().any(asked_again) {
+            self.forget_poller(poller);
+        }
+    }
+
     /// One more.
-    pub fn push(&mut self, watch: Watch) {
+    fn push(&mut self, watch: Watch) {
         match self {
             Watches::None => *self = Watches::One(watch),
             Watches::One(first) => *self = Watches::Many(Box::new(vec![*first, watch])),
@@ -55,8 +141,8 @@ impl Watches {
         }
     }
 
-    /// This poller is none of them any more.
-    pub fn remove(&mut self, poller: u32) {
+    /// The poller is gone.
+    pub fn forget_poller(&mut self, poller: u32) {
         match self {
             Watches::None => {}
             Watches::One(watch) if watch.poller == poller => *self = Watches::None,
@@ -78,33 +164,59 @@ mod tests {
     #[test]
     fn who_has_come_and_not_gone_is_there() {
         let mut watches = Watches::default();
-        watches.remove(1);
+        watches.unwatch(1, 0);
         for poller in 1..5 {
             assert_eq!(pollers(&watches), Vec::from_iter(1..poller));
-            watches.push(Watch {
-                poller,
-                mask: 0,
-                hint: None,
-            });
+            watches.watch(poller, 1, poller);
         }
-        watches.as_mut_slice()[1].hint = Some(u32::MAX);
-        watches.remove(3);
-        watches.remove(7);
+        watches.as_mut_slice()[1].hinted_at(u32::MAX);
+        watches.unwatch(3, 5);
+        watches.forget_poller(7);
         assert_eq!(pollers(&watches), [1, 2, 4]);
-        assert_eq!(watches.as_slice()[1].hint, Some(u32::MAX));
+        assert_eq!(watches.as_slice()[1].hint(), Some(u32::MAX));
         for poller in [2, 4, 1] {
-            watches.remove(poller);
+            watches.forget_poller(poller);
         }
         assert!(pollers(&watches).is_empty());
-        let mut alone = Watches::One(Watch {
-            poller: 9,
-            mask: 0,
-            hint: None,
-        });
-        alone.remove(8);
-        assert_eq!(pollers(&alone), [9]);
-        alone.remove(9);
-        assert!(alone.as_slice().is_empty() && alone.as_mut_slice().is_empty());
+        watches.watch(9, 1, 1);
+        watches.unwatch(8, 2);
+        assert_eq!(pollers(&watches), [9]);
+        watches.unwatch(9, 3);
+        assert!(watches.as_slice().is_empty() && watches.as_mut_slice().is_empty());
+    }
+
+    #[test]
+    fn the_later_of_two_requests_counts_in_whatever_order_they_come() {
+        for first in [1, u32::MAX - 1, u32::MAX, i32::MAX as u32] {
+            let [add, delete, again] = [0, 1, 2].map(|by| first.wrapping_add(by));
+            for others in 0..2 {
+                let mut watches = Watches::default();
+                for other in 0..others {
+                    watches.watch(100 + other, 1, add);
+                }
+                watches.watch(7, 1, add);
+                // One thread deletes, another adds again, and the shard comes to the second one first.
+                watches.watch(7, 4 | EXCLUSIVE, again);
+                watches.unwatch(7, delete);
+                let watch = *watches.as_slice().last().unwrap();
+                assert_eq!(watch.poller, 7, "{first} {others}");
+                assert!(watch.wants(4) && !watch.wants(1) && watch.is_exclusive());
+                // An older mask does not come back.
+                watches.watch(7, 1, delete);
+                assert!(watches.as_slice().last().unwrap().wants(4));
+                watches.unwatch(7, again.wrapping_add(1));
+                assert_eq!(watches.as_slice().len(), others as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn every_bit_that_a_socket_has_is_kept() {
+        for bit in 0..32 {
+            let watch = Watch::new(1, 1 << bit, 0);
+            assert_eq!(watch.wants(1 << bit), bit < 15);
+            assert_eq!(watch.is_exclusive(), 1 << bit == EXCLUSIVE);
+        }
     }
 
     #[test]

@@ -60,8 +60,16 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: boo
     // Read before the caller's first look at the socket.
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
+    submission.arguments[2] = next_order(shared);
     fence(Ordering::SeqCst);
     post(engine, shared, |lane| lane.submit_quietly(&submission))
+}
+
+/// The number of the next request to watch a slot or to stop watching it. Requests of one poller are numbered in their order, since its set is locked; each goes by
+/// the calling thread's own context, and the shard may come to another thread's first.
+fn next_order(slot: &Slot) -> u64 {
+    let before = slot.app.watch_order.fetch_add(1, Ordering::Relaxed);
+    u64::from(before.wrapping_add(1))
 }
 
 /// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
@@ -81,12 +89,13 @@ fn post(
     Ok(())
 }
 
-/// Asks for none any more.
+/// Asks for none any more. The poller's set is locked.
 pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
     let Some(shared) = engine.region.slot(slot.index) else {
         return;
     };
-    let submission = Submission::new(Operation::Unwatch, slot, poller);
+    let mut submission = Submission::new(Operation::Unwatch, slot, poller);
+    submission.arguments[2] = next_order(shared);
     // Hints that come all the same are dropped when they are looked at.
     let _ = post(engine, shared, |lane| lane.leave(&submission));
 }
