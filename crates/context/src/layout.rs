@@ -84,6 +84,11 @@ pub const ASLEEP: u32 = 1;
 /// ring soon anyway (see `Context::set_batching`) leaves it until then; who will not rings now.
 pub const NAPPING: u32 = 2;
 
+/// In [`Header::life`]: the kernel wakes a sleeper when the engine ends (FUTEX_WAITERS). That one wakes the others.
+pub const LIFE_SLEEPERS: u32 = 1 << 31;
+/// In [`Header::life`]: the engine has ended (FUTEX_OWNER_DIED).
+pub const LIFE_OVER: u32 = 1 << 30;
+
 /// One word alone on its cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -115,6 +120,9 @@ pub struct Header {
     pub default_router: Line,
     /// New sockets go to the first so many shards.
     pub serving: Line,
+    /// The engine's life, which sleepers watch beside what they wait for: the id of its control thread with [`LIFE_SLEEPERS`], and
+    /// [`LIFE_OVER`] in it once that has ended, set by the kernel. 0: nobody will be told.
+    pub life: Line,
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }

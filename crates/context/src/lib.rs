@@ -32,4 +32,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;

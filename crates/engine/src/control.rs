@@ -22,6 +22,7 @@ use crate::config::{Config, Limits};
 use crate::kernels::Kernels;
 use crate::numbers::Numbers;
 use crate::program::Whereabouts;
+use crate::robust_list::RobustList;
 use crate::scale::Scale;
 use crate::serving::Serving;
 use crate::snapshot;
@@ -88,6 +89,8 @@ pub struct Control {
     clients: HashMap<u64, Client>,
     next_client: u64,
     programs: Vec<Option<Program>>,
+    /// The thread's, made with the first program.
+    robust_list: Option<RobustList>,
     had_program: bool,
     ending: bool,
     scale: Scale,
@@ -133,6 +136,7 @@ impl Control {
             clients: HashMap::new(),
             next_client: KERNELS + 1,
             programs: Vec::new(),
+            robust_list: None,
             had_program: false,
             ending: false,
             scale,
@@ -361,6 +365,7 @@ impl Control {
             processes: Numbers::new(limits.processes),
             guarded: true,
         };
+        self.wake_when_over(program.file.as_fd(), owner.0);
         if index == self.programs.len() {
             self.programs.push(Some(program));
         } else {
@@ -373,6 +378,17 @@ impl Control {
         let (high, low) = token.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
         Ok((words(&[word(high), word(low)]), Vec::new()))
+    }
+
+    /// Sleepers of a program are told when the engine ends. Without that they look for themselves, so it is no error.
+    fn wake_when_over(&mut self, region: BorrowedFd<'_>, program: u32) {
+        if self.robust_list.is_none() {
+            self.robust_list = RobustList::new().ok();
+        }
+        if let Some(list) = &mut self.robust_list {
+            list.remove(program);
+            let _ = list.add(region, program);
+        }
     }
 
     fn scale_to(&mut self, count: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
@@ -694,6 +710,9 @@ impl Control {
                 .is_some_and(|program| !program.guarded && program.members.is_empty())
             {
                 self.programs[index] = None;
+                if let Some(list) = &mut self.robust_list {
+                    list.remove(index as u32);
+                }
                 self.workers.send(|_| Command::RemoveProgram {
                     owner: Owner(index as u32),
                 });

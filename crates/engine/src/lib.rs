@@ -41,6 +41,7 @@ mod publish;
 mod queues;
 mod reach;
 mod replicas;
+mod robust_list;
 mod scale;
 mod serve;
 mod serving;

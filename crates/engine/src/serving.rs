@@ -72,6 +72,7 @@ impl Serving {
             reach: Reach::new(&self.own, &self.routes),
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             serving: Line(AtomicU32::new(shards.into())),
+            life: Line::default(),
             sleeping: std::array::from_fn(|_| Line::default()),
         }
     }

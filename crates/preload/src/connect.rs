@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::lane::Lane;
 use crate::lock::Rank;
 use crate::send::Source;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
@@ -205,15 +206,18 @@ pub fn send_fast(
 /// Waits until a connect has ended.
 fn wait_connected(socket: &Socket) -> Result<()> {
     let until = deadline(socket.slot.app_cold.send_timeout.load(Ordering::Relaxed));
+    let call = Call::begin();
     loop {
         let sequence = socket.sequence();
         if let Some(outcome) = end(socket) {
             return outcome;
         }
-        socket.wait(sequence, until).map_err(|errno| match errno {
-            Errno::AGAIN => Errno::INPROGRESS,
-            other => other,
-        })?;
+        socket
+            .wait(call, sequence, until)
+            .map_err(|errno| match errno {
+                Errno::AGAIN => Errno::INPROGRESS,
+                other => other,
+            })?;
     }
 }
 
@@ -262,6 +266,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
         return Err(Errno::INVAL);
     }
     let mut until = None;
+    let call = Call::begin();
     loop {
         let sequence = listener.sequence();
         let status = listener.status();
@@ -287,7 +292,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
                     .load(Ordering::Relaxed),
             );
         }
-        listener.wait(sequence, until)?;
+        listener.wait(call, sequence, until)?;
     }
 }
 

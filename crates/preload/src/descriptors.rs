@@ -8,6 +8,7 @@ use millrace_context::{SlotRef, Status};
 use rustix::io::Errno;
 
 use crate::sets::Hold;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
@@ -123,6 +124,7 @@ fn linger(fd: c_int, slot: SlotRef) {
         return;
     }
     let until = deadline(u64::from(seconds) * 1_000_000);
+    let call = Call::begin();
     loop {
         let sequence = socket.sequence();
         let sent = socket.slot.app.queued.load(Ordering::Relaxed)
@@ -131,7 +133,7 @@ fn linger(fd: c_int, slot: SlotRef) {
             return;
         }
         // A signal or the end of the time ends the waiting, not the connection.
-        if socket.wait(sequence, until).is_err() {
+        if socket.wait(call, sequence, until).is_err() {
             return;
         }
     }

@@ -342,6 +342,13 @@ impl Engine {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// It has ended: so it is told to whoever sleeps for it, as the kernel wakes one alone.
+    pub fn note_over(&self) {
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            millrace_context::futex::wake(&self.region.header().life.0, i32::MAX as u32);
+        }
+    }
+
     /// Looks whether the engine still is there.
     pub fn check(&self) {
         let fd = self.control_fd();
@@ -359,7 +366,7 @@ impl Engine {
         if rustix::event::poll(&mut polled, Some(&at_once)).is_ok()
             && polled[0].revents().intersects(gone)
         {
-            self.lost.store(true, Ordering::Relaxed);
+            self.note_over();
         }
     }
 

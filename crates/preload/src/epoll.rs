@@ -12,6 +12,8 @@ use crate::engine::{self, Engine};
 use crate::epoll_set::{Memory, Set, state};
 use crate::lock::Rank;
 use crate::readiness::{self, bits};
+use crate::sets::KernelWait;
+use crate::sleep::Call;
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::{lane, poller, refs, sets};
@@ -19,8 +21,6 @@ use crate::{lane, poller, refs, sets};
 /// Bits that go with EPOLLEXCLUSIVE.
 const WITH_EXCLUSIVE: u32 =
     bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::EXCLUSIVE | bits::EDGE | 1 << 29;
-/// How long one sleep lasts at most, in microseconds, so that the loss of an engine is noticed without a set that says so.
-const SLEEP_MAX_US: u64 = 1_000_000;
 
 /// `epoll_ctl` for a millrace socket.
 pub fn control(
@@ -157,6 +157,8 @@ pub struct Wait<'a> {
     pub timeout_us: Option<u64>,
     /// Signals blocked meanwhile, as the kernel wants it.
     pub mask: *const libc::sigset_t,
+    /// The program's call.
+    pub call: Call,
 }
 
 /// `epoll_wait` on a set that has memory.
@@ -175,36 +177,24 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
         if count > 0 {
             if count < wait.events.len() && (sets::is_mixed(wait.index) || memory.is_kernels_turn())
             {
-                count = kernel(&mut wait, count, Some(0), engine).unwrap_or(count);
+                count = look_in_kernel(&mut wait, count, memory, engine).unwrap_or(count);
             }
             lane::begin_batch(engine);
             return Ok(count);
         }
         lane::end_batch(engine);
         let left = until.map(|until| until.saturating_sub(sys::now_us()));
-        let own = sets::poller(wait.index);
-        let shared = own.and_then(|own| poller::shared(engine, own.index));
         if left == Some(0) {
-            return kernel(&mut wait, 0, Some(0), engine);
+            return look_in_kernel(&mut wait, 0, memory, engine);
         }
-        if let Some((shared, _)) = shared {
-            shared.sleep_begins();
-        }
-        // What came before we said that we sleep rings nobody.
-        let news = shared.is_some_and(|(shared, _)| shared.pending())
-            || memory.lock().is_some_and(|set| set.listed() > 0);
-        let result = if news {
-            Ok(0)
-        } else {
-            kernel(&mut wait, 0, left, engine)
-        };
-        if let Some((shared, _)) = shared {
-            shared.sleep_ends();
-        }
-        count = result?;
+        let marked;
+        (count, marked) = sleep(&mut wait, left, memory, engine)?;
         if count > 0 {
             if count < wait.events.len() {
                 count = collect(&mut wait, count, memory, engine);
+            }
+            if marked {
+                pass_on(wait.index, memory, engine);
             }
             lane::begin_batch(engine);
             return Ok(count);
@@ -212,21 +202,69 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     }
 }
 
-/// Waits in the kernel, appending its events after the first `count`. Our own marks among them are taken out.
-fn kernel(
+/// Sleeps until something comes, counted among the poller's sleepers. How many of the kernel's events there are, and whether our mark was among them.
+fn sleep(
+    wait: &mut Wait<'_>,
+    left_us: Option<u64>,
+    memory: Memory,
+    engine: &'static Engine,
+) -> Result<(usize, bool)> {
+    let own = sets::poller(wait.index);
+    let Some((shared, _)) = own.and_then(|own| poller::shared(engine, own.index)) else {
+        // Nothing here can have news for us until the set has a poller: who makes it counts this thread among its sleepers.
+        let Some(_counted) = KernelWait::begin(wait.index) else {
+            return Ok((0, false));
+        };
+        return wait_in_kernel(wait, left_us);
+    };
+    shared.sleep_begins();
+    // What came before we said that we sleep rings nobody.
+    let news = shared.pending() || memory.lock().is_some_and(|set| set.listed() > 0);
+    let result = if news {
+        Ok((0, false))
+    } else {
+        wait_in_kernel(wait, left_us)
+    };
+    shared.sleep_ends();
+    result
+}
+
+/// Sleeps in the kernel's set.
+fn wait_in_kernel(wait: &mut Wait<'_>, left_us: Option<u64>) -> Result<(usize, bool)> {
+    let room = &mut *wait.events;
+    let got = wait.call.epoll(wait.epoll, room, left_us, wait.mask)?;
+    let kept = without_marks(&mut room[..got]);
+    Ok((kept, kept < got))
+}
+
+/// Appends what the kernel's set has now after the first `count`.
+fn look_in_kernel(
     wait: &mut Wait<'_>,
     count: usize,
-    timeout_us: Option<u64>,
-    engine: &Engine,
+    memory: Memory,
+    engine: &'static Engine,
 ) -> Result<usize> {
     let room = &mut wait.events[count..];
-    let asked = timeout_us.unwrap_or(u64::MAX).min(SLEEP_MAX_US);
-    let time = sys::timespec(asked);
-    let got = sys::epoll_pwait2(wait.epoll, room, &time, wait.mask)?;
-    if got == 0 && asked == SLEEP_MAX_US {
-        engine.check();
+    let got = sys::epoll_look(wait.epoll, room)?;
+    let kept = without_marks(&mut room[..got]);
+    if kept < got {
+        pass_on(wait.index, memory, engine);
     }
-    Ok(count + without_marks(&mut room[..got]))
+    Ok(count + kept)
+}
+
+/// Our mark, which wakes one sleeper, has been taken by a thread that leaves: if there is something for others, it rings again for them.
+fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
+    let Some(own) = sets::poller(index) else {
+        return;
+    };
+    fence(Ordering::SeqCst);
+    if poller::shared(engine, own.index).is_some_and(|(shared, _)| {
+        shared.sleepers() > 0
+            && (shared.pending() || memory.lock().is_some_and(|set| set.listed() > 0))
+    }) {
+        sys::ring(own.eventfd.fd());
+    }
 }
 
 /// Takes our own marks out of the kernel's events; how many are left, at the front.
@@ -321,7 +359,7 @@ fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
 fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     let item = set.item(index);
     let slot = set.slot_of(index)?;
-    let Some(socket) = peek(slot) else {
+    let Some(socket) = peek(slot, set.is_shared()) else {
         if !set.is_shared() {
             set.remove(index);
         }
@@ -368,12 +406,12 @@ fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     Some((events, item.data.load(Ordering::Relaxed)))
 }
 
-/// A socket to look at, if this process holds it and the slot still is its own.
-fn peek(slot: SlotRef) -> Option<ManuallyDrop<Socket>> {
+/// A socket to look at, if the slot still is its own and this process holds it; in a set that other processes have too, one of them may hold it.
+fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    (current && refs::any(slot.index)).then(|| {
+    (current && (shared_set || refs::any(slot.index))).then(|| {
         // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
         ManuallyDrop::new(Socket {
             engine,
@@ -432,11 +470,6 @@ pub fn show_inner() {
             show(held.index(), engine);
         }
     }
-}
-
-/// Whether a descriptor is a set that holds, or may come to hold, millrace sockets.
-pub fn is_set_with_sockets(fd: c_int) -> bool {
-    sets::hold_descriptor(fd).is_some_and(|held| sets::memory(held.index()).is_some())
 }
 
 /// What the sets do when a kernel socket becomes a millrace socket in the same descriptor.

@@ -28,6 +28,7 @@ pub fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
         return pid;
     };
     lane::end_batch(engine);
+    sets::share(engine);
     let process = announce(engine);
     // Held over the fork: the child finds no half-done attaching. It cannot be waited for by the thread that holds it.
     let guards = (

@@ -3,7 +3,7 @@
 //! A thread that has come back from a wait with events is in a *batch* until its next wait: what it submits is not rung for until then, so that the
 //! shard is woken once for all of it.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::layout::{ASLEEP, AWAKE, STAGING};
 use millrace_context::submission::{Ask, SubmissionCell};
@@ -271,22 +271,4 @@ fn announce(engine: &'static Engine, batching: bool) {
             context.set_core(core);
         }
     }
-}
-
-/// Sleeps while `sequence` is `seen`, at most `us` and no longer than it takes to ask whether the engine lives.
-pub fn sleep_on(
-    engine: &'static Engine,
-    waiters: &AtomicU32,
-    sequence: &AtomicU32,
-    seen: u32,
-    us: u64,
-) -> Result<()> {
-    end_batch(engine);
-    waiters.fetch_add(1, Ordering::SeqCst);
-    let result = sys::futex_wait(sequence, seen, us.min(CHECK_US));
-    waiters.fetch_sub(1, Ordering::Relaxed);
-    if result == Err(Errno::TIMEDOUT) {
-        engine.check();
-    }
-    result
 }

@@ -16,14 +16,13 @@ use crate::engine::{self, Engine};
 use crate::poller::{self, Own};
 use crate::readiness::{self, bits};
 use crate::scratch::Room;
+use crate::sleep::{Call, Restart};
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
 use crate::{epoll, lane, sets, thread};
 
-/// How long one sleep lasts at most, in microseconds.
-const SLEEP_MAX_US: u64 = 1_000_000;
-/// The same when there is no poller to be had: the sockets are looked at again.
+/// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets are looked at again.
 const SLEEP_POLLERLESS_US: u64 = 1000;
 /// Descriptors that one call polls without taking more than the stack.
 const SMALL: usize = 32;
@@ -39,7 +38,8 @@ pub fn concerns_us(fds: &[pollfd]) -> bool {
 pub fn is_ours(fd: c_int) -> bool {
     match table::get(fd) {
         Entry::Socket(_) => true,
-        Entry::Epoll(_) => epoll::is_set_with_sockets(fd),
+        // Another thread may put a millrace socket in while this one sleeps.
+        Entry::Epoll(_) => engine::get().is_ok(),
         _ => false,
     }
 }
@@ -49,6 +49,7 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
     let engine = engine::get()?;
     lane::end_batch(engine);
     let until = timeout_us.map(|us| sys::now_us().saturating_add(us));
+    let call = Call::begin();
     let mut targets = Targets::new(fds)?;
     let alone = mask.is_null().then(|| targets.only_socket()).flatten();
     let mut sleeper: Option<Sleeper> = None;
@@ -59,22 +60,14 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
             lane::begin_batch(engine);
             return Ok(count);
         }
-        let left = match until {
-            Some(until) => until.saturating_sub(sys::now_us()),
-            None => u64::MAX,
-        };
-        if left == 0 {
+        let left = until.map(|until| until.saturating_sub(sys::now_us()));
+        if left == Some(0) {
             return Ok(0);
         }
         if let (Some(socket), Some(sequence)) = (alone.as_deref(), sequence) {
-            // A poll is never restarted, whatever the handler says.
-            match lane::sleep_on(
-                engine,
-                &socket.slot.app.waiters,
-                &socket.slot.engine.sequence,
-                sequence,
-                left,
-            ) {
+            let waiters = &socket.slot.app.waiters;
+            let word = (&socket.slot.engine.sequence, sequence);
+            match call.on_word(engine, waiters, word, until, Restart::Never) {
                 Ok(()) | Err(Errno::TIMEDOUT) => continue,
                 Err(errno) => return Err(errno),
             }
@@ -82,7 +75,9 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
         match &sleeper {
             // Look once more now that hints come.
             None => sleeper = Some(Sleeper::new(engine, &targets)),
-            Some(sleeper) => sleeper.sleep(engine, &mut targets.kernel, left, mask)?,
+            Some(sleeper) => {
+                sleeper.sleep(engine, call, &mut targets.kernel, (left, mask))?;
+            }
         }
     }
 }
@@ -164,7 +159,7 @@ impl Targets {
         let first = !std::mem::replace(&mut self.looked, true);
         if self.any_kernel {
             let kernel = &mut self.kernel[..fds.len()];
-            sys::ppoll(kernel, sys::timespec(0), std::ptr::null())?;
+            sys::poll_look(kernel)?;
         }
         let mut count = 0;
         for ((polled, word), kernel) in fds
@@ -235,9 +230,7 @@ impl Sleeper {
                     }
                 }
                 // The kernel's set shows from now on what is ours in it.
-                Entry::Epoll(index) if sets::memory(index).is_some() => {
-                    sets::wait_for_set(index, engine);
-                }
+                Entry::Epoll(index) => sets::wait_for_set(index, engine),
                 _ => {}
             }
         }
@@ -249,9 +242,9 @@ impl Sleeper {
     fn sleep(
         &self,
         engine: &'static Engine,
+        call: Call,
         kernel: &mut [pollfd],
-        left_us: u64,
-        mask: *const sigset_t,
+        (left_us, mask): (Option<u64>, *const sigset_t),
     ) -> Result<()> {
         let last = kernel.len() - 2;
         let entry = |fd, events| pollfd {
@@ -261,8 +254,8 @@ impl Sleeper {
         };
         kernel[last + 1] = entry(engine.control_fd(), libc::POLLRDHUP);
         let Some(own) = self.own else {
-            let time = sys::timespec(left_us.min(SLEEP_POLLERLESS_US));
-            return sys::ppoll(kernel, time, mask).map(drop);
+            let us = left_us.map_or(SLEEP_POLLERLESS_US, |us| us.min(SLEEP_POLLERLESS_US));
+            return call.poll(kernel, Some(us), mask).map(drop);
         };
         let Some((shared, ring)) = poller::shared(engine, own.index) else {
             return Err(Errno::IO);
@@ -282,8 +275,7 @@ impl Sleeper {
         let result = if shared.pending() {
             Ok(0)
         } else {
-            let time = sys::timespec(left_us.min(SLEEP_MAX_US));
-            sys::ppoll(kernel, time, mask)
+            call.poll(kernel, left_us, mask)
         };
         shared.sleep_ends();
         if kernel[last + 1].revents != 0 {

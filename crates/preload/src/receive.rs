@@ -12,6 +12,7 @@ use crate::lane::Lane;
 use crate::lock;
 use crate::lock::Rank;
 use crate::memory::Pieces;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 use crate::urgent;
@@ -38,6 +39,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
     let timeout = socket.slot.app_cold.receive_timeout.load(Ordering::Relaxed);
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
+    let call = Call::begin();
     let mut done = 0;
     loop {
         let sequence = socket.sequence();
@@ -77,7 +79,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
         if until.is_none() {
             until = deadline(timeout);
         }
-        match socket.wait(sequence, until) {
+        match socket.wait(call, sequence, until) {
             Ok(()) => {}
             Err(_) if done > 0 => return Ok(done),
             Err(errno) => return Err(errno),

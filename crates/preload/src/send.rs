@@ -13,6 +13,7 @@ use crate::lock;
 use crate::lock::Rank;
 use crate::memory::{CALL_MAX, Pieces};
 use crate::readiness;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 
@@ -91,6 +92,7 @@ pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<u
     let timeout = socket.slot.app_cold.send_timeout.load(Ordering::Relaxed);
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
+    let call = Call::begin();
     let mut sent = 0;
     let outcome = loop {
         let sequence = match step(socket, source, flags, nonblocking) {
@@ -108,7 +110,7 @@ pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<u
         if until.is_none() {
             until = deadline(timeout);
         }
-        if let Err(errno) = socket.wait(sequence, until) {
+        if let Err(errno) = socket.wait(call, sequence, until) {
             break Err(errno);
         }
     };

@@ -40,8 +40,10 @@ struct Place {
     controlled: AtomicU32,
     /// 1 once a descriptor of the kernel's has been put in, or one whose stack is not decided.
     mixed: AtomicU32,
-    /// Threads in the kernel's own wait since before the set had a millrace socket.
+    /// Threads in the kernel's own wait since before the set had a poller.
     kernel_waits: AtomicU32,
+    /// 1 while the poller counts a sleeper for all of these.
+    kernel_waits_counted: AtomicU32,
 }
 
 static PLACES: [Place; SETS] = [const {
@@ -52,6 +54,7 @@ static PLACES: [Place; SETS] = [const {
         controlled: AtomicU32::new(0),
         mixed: AtomicU32::new(0),
         kernel_waits: AtomicU32::new(0),
+        kernel_waits_counted: AtomicU32::new(0),
     }
 }; SETS];
 
@@ -234,22 +237,46 @@ pub fn poller_or_new(
     }
     fence(Ordering::SeqCst);
     if place.kernel_waits.load(Ordering::Relaxed) > 0 {
+        place.count_kernel_waits(engine, own);
         sys::ring(own.eventfd.fd());
     }
     Ok(own)
 }
 
-/// A thread is about to wait in the kernel for a set without millrace sockets, counted until this is dropped.
+impl Place {
+    /// Threads are in the kernel's wait that have not seen the poller: it has a sleeper more until the last of them has left, so that the engine rings for
+    /// them. A ring is not enough: another thread may take it that looks into the set without waiting.
+    fn count_kernel_waits(&self, engine: &'static Engine, own: Own) {
+        if let Some((shared, _)) = poller::shared(engine, own.index)
+            && self.kernel_waits_counted.swap(1, Ordering::SeqCst) == 0
+        {
+            shared.sleep_begins();
+        }
+        if self.kernel_waits.load(Ordering::SeqCst) == 0 {
+            self.kernel_waits_are_over(engine, own);
+        }
+    }
+
+    fn kernel_waits_are_over(&self, engine: &'static Engine, own: Own) {
+        if let Some((shared, _)) = poller::shared(engine, own.index)
+            && self.kernel_waits_counted.swap(0, Ordering::SeqCst) == 1
+        {
+            shared.sleep_ends();
+        }
+    }
+}
+
+/// A thread is about to wait in the kernel for a set without a poller, counted until this is dropped.
 pub struct KernelWait(u32);
 
 impl KernelWait {
-    /// None if the set has a poller by now.
-    pub fn begin(held: &Hold) -> Option<KernelWait> {
-        let wait = KernelWait(held.index());
-        PLACES[wait.0 as usize]
+    /// None if the set, which the caller holds, has a poller by now.
+    pub fn begin(index: u32) -> Option<KernelWait> {
+        let wait = KernelWait(index);
+        PLACES[index as usize]
             .kernel_waits
             .fetch_add(1, Ordering::SeqCst);
-        match poller(wait.0) {
+        match poller(index) {
             None => Some(wait),
             Some(_) => None,
         }
@@ -258,9 +285,11 @@ impl KernelWait {
 
 impl Drop for KernelWait {
     fn drop(&mut self) {
-        PLACES[self.0 as usize]
-            .kernel_waits
-            .fetch_sub(1, Ordering::Relaxed);
+        let place = &PLACES[self.0 as usize];
+        let last = place.kernel_waits.fetch_sub(1, Ordering::SeqCst) == 1;
+        if let (true, Some(engine), Some(own)) = (last, engine::mapped(), poller(self.0)) {
+            place.kernel_waits_are_over(engine, own);
+        }
     }
 }
 
@@ -343,9 +372,10 @@ pub fn forked() {
         let descriptors = table::all()
             .filter(|(_, entry)| *entry == Entry::Epoll(index))
             .count() as u32;
-        PLACES[index as usize]
-            .kernel_waits
-            .store(0, Ordering::Relaxed);
+        let place = &PLACES[index as usize];
+        place.kernel_waits.store(0, Ordering::Relaxed);
+        // The sleeper that was counted is the parent's.
+        place.kernel_waits_counted.store(0, Ordering::Relaxed);
         // One more while it is looked at, so that a set without descriptors is cleared.
         PLACES[index as usize]
             .users
@@ -427,6 +457,24 @@ pub fn enter(fd: c_int, socket: &Socket) {
             // A set that has no room or no poller any more has lost the socket; its calls fail from now on.
             let place = (held.index(), epoll);
             let _ = crate::epoll::add_locked(&set, memory, place, fd, socket, events, data);
+        }
+    }
+}
+
+/// Before a fork: what two processes share of a set is made, so that each of them sees what the other one puts in.
+pub fn share(engine: &'static Engine) {
+    for (epoll, entry) in table::all() {
+        let Entry::Epoll(index) = entry else {
+            continue;
+        };
+        let Some(_held) = hold(index) else {
+            continue;
+        };
+        if let Ok(memory) = memory_or_new(index, engine)
+            && let Some(set) = memory.lock()
+        {
+            // Without one the set stays what it is to each of them.
+            let _ = poller_or_new(index, epoll, engine, memory, &set);
         }
     }
 }

@@ -7,8 +7,9 @@ use millrace_context::{Operation, Slot, SlotRef, Status, Submission};
 use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
-use crate::lane::{self, Lane};
+use crate::lane::Lane;
 use crate::lock::Rank;
+use crate::sleep::{Call, Restart};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
 use crate::{lock, refs};
@@ -199,29 +200,23 @@ impl Socket {
     }
 
     /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has come: `AGAIN` then, `INTR` for a signal.
-    pub fn wait(&self, sequence: u32, deadline_us: Option<u64>) -> Result<()> {
-        let left = match deadline_us {
-            Some(deadline) => deadline.saturating_sub(sys::now_us()),
-            None => u64::MAX,
-        };
-        if left == 0 {
+    pub fn wait(&self, call: Call, sequence: u32, deadline_us: Option<u64>) -> Result<()> {
+        if deadline_us.is_some_and(|deadline| deadline <= sys::now_us()) {
             return Err(Errno::AGAIN);
         }
         if self.engine.is_lost() {
             return Ok(());
         }
-        let result = lane::sleep_on(
-            self.engine,
-            &self.slot.app.waiters,
-            &self.slot.engine.sequence,
-            sequence,
-            left,
-        );
-        match result {
+        // As in the kernel: a call with a time-out is not restarted, one without is if the handler says so.
+        let restart = match deadline_us {
+            Some(_) => Restart::Never,
+            None => Restart::Allowed,
+        };
+        let waiters = &self.slot.app.waiters;
+        let word = (&self.slot.engine.sequence, sequence);
+        match call.on_word(self.engine, waiters, word, deadline_us, restart) {
             // Awake for another look: at the socket, the clock, the engine.
             Ok(()) | Err(Errno::TIMEDOUT) => Ok(()),
-            // As in the kernel: a call with a time-out is not restarted, one without is if the handler says so.
-            Err(Errno::INTR) if deadline_us.is_none() && !sys::a_handler_interrupts() => Ok(()),
             Err(errno) => Err(errno),
         }
     }

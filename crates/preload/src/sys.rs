@@ -9,9 +9,10 @@ use rustix::io::Errno;
 pub type Result<T> = core::result::Result<T, Errno>;
 
 /// Bytes of a signal set as the kernel has it.
-const SIGNAL_SET: c_long = 8;
+pub const SIGNAL_SET: c_long = 8;
 
-fn check(result: c_long) -> Result<usize> {
+/// What the kernel returns, as a result.
+pub fn check(result: c_long) -> Result<usize> {
     if (-4095..0).contains(&result) {
         Err(Errno::from_raw_os_error(-result as i32))
     } else {
@@ -235,42 +236,31 @@ pub fn epoll_ctl(
     .map(drop)
 }
 
-/// `epoll_pwait2`, or what comes nearest to it before Linux 5.11.
-pub fn epoll_pwait2(
-    epoll: c_int,
-    events: &mut [libc::epoll_event],
-    timeout: &libc::timespec,
-    mask: *const libc::sigset_t,
-) -> Result<usize> {
-    let (at, len) = (events.as_mut_ptr(), events.len().min(c_int::MAX as usize));
-    let result = call!(
-        libc::SYS_epoll_pwait2,
+/// What an epoll set has now, without waiting.
+pub fn epoll_look(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize> {
+    let len = events.len().min(c_int::MAX as usize);
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    call!(
+        libc::SYS_epoll_pwait,
         epoll,
-        at,
+        events.as_mut_ptr(),
         len,
-        std::ptr::from_ref(timeout),
-        mask,
+        0,
+        no_mask,
         SIGNAL_SET
-    );
-    if result != Err(Errno::NOSYS) {
-        return result;
-    }
-    let ms = timeout.tv_sec * 1000 + (timeout.tv_nsec + 999_999) / 1_000_000;
-    call!(libc::SYS_epoll_pwait, epoll, at, len, ms, mask, SIGNAL_SET)
+    )
 }
 
-/// `ppoll`. The kernel may change the time-out, so it has its own copy.
-pub fn ppoll(
-    fds: &mut [libc::pollfd],
-    mut timeout: libc::timespec,
-    mask: *const libc::sigset_t,
-) -> Result<usize> {
+/// What polled descriptors have now, without waiting.
+pub fn poll_look(fds: &mut [libc::pollfd]) -> Result<usize> {
+    let mut at_once = timespec(0);
+    let no_mask = std::ptr::null::<libc::sigset_t>();
     call!(
         libc::SYS_ppoll,
         fds.as_mut_ptr(),
         fds.len(),
-        &raw mut timeout,
-        mask,
+        &raw mut at_once,
+        no_mask,
         SIGNAL_SET
     )
 }
@@ -340,25 +330,6 @@ pub unsafe fn read_file(fd: c_int, to: *mut u8, len: usize, offset: Option<i64>)
         Some(offset) => call!(libc::SYS_pread64, fd, to, len, offset),
         None => call!(libc::SYS_read, fd, to, len),
     }
-}
-
-/// Whether any of the program's signal handlers lets system calls end with EINTR (no SA_RESTART).
-pub fn a_handler_interrupts() -> bool {
-    #[repr(C)]
-    #[derive(Default)]
-    struct KernelAction {
-        handler: usize,
-        flags: usize,
-        restorer: usize,
-        mask: u64,
-    }
-    (1..=64).any(|signal| {
-        let mut action = KernelAction::default();
-        call!(libc::SYS_rt_sigaction, signal, 0, &raw mut action, 8).is_ok()
-            && action.handler != libc::SIG_DFL
-            && action.handler != libc::SIG_IGN
-            && action.flags & libc::SA_RESTART as usize == 0
-    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,10 @@ pub struct Thread {
     pub poller: Cell<usize>,
     /// Locks held, a byte for each rank.
     pub locks: Cell<u64>,
+    /// Signal handlers of the program that have run in the thread; see [`crate::signals`].
+    pub handlers: Cell<u32>,
+    /// Those without SA_RESTART among them.
+    pub interrupting_handlers: Cell<u32>,
 }
 
 thread_local! {
@@ -31,6 +35,8 @@ thread_local! {
             urgent: Cell::new(false),
             poller: Cell::new(0),
             locks: Cell::new(0),
+            handlers: Cell::new(0),
+            interrupting_handlers: Cell::new(0),
         }
     };
 }

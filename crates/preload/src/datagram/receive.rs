@@ -14,6 +14,7 @@ use super::control::Riders;
 use crate::lock::{self, Rank};
 use crate::memory::Pieces;
 use crate::receive::tell_consumed;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 use crate::{address, memory};
@@ -38,6 +39,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Recei
     }
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
+    let call = Call::begin();
     loop {
         let sequence = socket.sequence();
         let closed = socket.read_closed(socket.status());
@@ -69,7 +71,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Recei
         if until.is_none() {
             until = deadline(socket.slot.app_cold.receive_timeout.load(Ordering::Relaxed));
         }
-        socket.wait(sequence, until)?;
+        socket.wait(call, sequence, until)?;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::lock::{self, Rank};
 use crate::memory::Pieces;
 use crate::options as common;
 use crate::readiness;
+use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 
@@ -116,6 +117,7 @@ pub fn send(
     let more = flags & MSG_MORE != 0 || options::has(socket, switch::CORK);
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
+    let call = Call::begin();
     loop {
         let Some(sequence) = hand_over(socket, pieces, &what, more)? else {
             return Ok(len);
@@ -126,7 +128,7 @@ pub fn send(
         if until.is_none() {
             until = deadline(socket.slot.app_cold.send_timeout.load(Ordering::Relaxed));
         }
-        socket.wait(sequence, until)?;
+        socket.wait(call, sequence, until)?;
         if let Some(errno) = socket.take_error() {
             return Err(errno);
         }

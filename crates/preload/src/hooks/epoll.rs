@@ -9,6 +9,7 @@ use super::{fail, hooks, length, nothing};
 use crate::epoll::{self, Wait};
 use crate::epoll_set::Memory;
 use crate::sets::{Hold, KernelWait};
+use crate::sleep::Call;
 use crate::sys::Result;
 use crate::table::{self, Entry};
 use crate::{engine, environment, lane, memory, real, sets, sys, thread};
@@ -151,11 +152,12 @@ impl Asked {
         let index = held.index();
         if let Some(memory) = sets::memory(index) {
             // SAFETY: the caller's promise.
-            return unsafe { self.wait_here(&held, memory, self.timeout_us) };
+            return unsafe { self.wait_here(&held, memory, self.timeout_us, Call::begin()) };
         }
         flush();
         let began = sys::now_us();
-        let kept = match KernelWait::begin(&held) {
+        let call = Call::begin();
+        let kept = match KernelWait::begin(index) {
             None => 0,
             Some(_counted) => {
                 let got = real();
@@ -171,8 +173,8 @@ impl Asked {
                 kept
             }
         };
-        // Another thread has put the first millrace socket in while this one slept where nobody knows of it. There may be more like
-        // it: each passes the ring on, and from now on waits where it is known.
+        // Another thread has put the first millrace socket in while this one slept in the kernel's own call. There may be more like it: each
+        // passes the ring on, and from now on waits as one of the poller's sleepers.
         if let Some(own) = sets::poller(index) {
             sys::ring(own.eventfd.fd());
         }
@@ -182,12 +184,18 @@ impl Asked {
         let spent = sys::now_us() - began;
         let left = self.timeout_us.map(|us| us.saturating_sub(spent));
         // SAFETY: the caller's promise.
-        unsafe { self.wait_here(&held, memory, left) }
+        unsafe { self.wait_here(&held, memory, left, call) }
     }
 
     /// # Safety
     /// `events` has room for `count`.
-    unsafe fn wait_here(&self, held: &Hold, memory: Memory, timeout_us: Option<u64>) -> c_int {
+    unsafe fn wait_here(
+        &self,
+        held: &Hold,
+        memory: Memory,
+        timeout_us: Option<u64>,
+        call: Call,
+    ) -> c_int {
         let room = || -> Result<usize> {
             if self.count <= 0 || self.count > EVENTS_MAX {
                 return Err(Errno::INVAL);
@@ -208,6 +216,7 @@ impl Asked {
             events,
             timeout_us,
             mask: self.mask,
+            call,
         };
         length(epoll::wait(wait, memory)) as c_int
     }

@@ -1,0 +1,185 @@
+//! System calls that sleep, unless a signal handler has run since a given moment.
+//!
+//! Between a look at the count of handlers and the system call there is an instruction boundary at which a handler could run, and the call would
+//! sleep all the same. So the two are one piece of assembly, and [`look_again`], which runs before each handler, takes a thread that stands in
+//! it back to its beginning. A call that the kernel would restart (SA_RESTART) is at that place too, so it is the comparison that decides.
+
+use std::cell::Cell;
+use std::ffi::{c_long, c_void};
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden millrace_interruptible",
+    ".globl millrace_interruptible",
+    ".type millrace_interruptible, @function",
+    // rdi: the call's number and its arguments; rsi: the count; edx: the count that was seen.
+    "millrace_interruptible:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset r12, 0",
+    "mov rbx, rsi",
+    "mov r12d, edx",
+    "mov rax, [rdi]",
+    "mov rsi, [rdi + 16]",
+    "mov rdx, [rdi + 24]",
+    "mov r10, [rdi + 32]",
+    "mov r8, [rdi + 40]",
+    "mov r9, [rdi + 48]",
+    "mov rdi, [rdi + 8]",
+    ".hidden millrace_interruptible_look",
+    ".globl millrace_interruptible_look",
+    "millrace_interruptible_look:",
+    "cmp dword ptr [rbx], r12d",
+    "jne 2f",
+    ".hidden millrace_interruptible_call",
+    ".globl millrace_interruptible_call",
+    "millrace_interruptible_call:",
+    "syscall",
+    "1:",
+    "pop r12",
+    ".cfi_remember_state",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore r12",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "ret",
+    "2:",
+    ".cfi_restore_state",
+    "mov rax, -4", // EINTR
+    "jmp 1b",
+    ".cfi_endproc",
+    ".size millrace_interruptible, . - millrace_interruptible",
+);
+
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden millrace_interruptible",
+    ".globl millrace_interruptible",
+    ".type millrace_interruptible, @function",
+    // x0: the call's number and its arguments; x1: the count; w2: the count that was seen. The kernel keeps every register but x0.
+    "millrace_interruptible:",
+    ".cfi_startproc",
+    "mov x9, x1",
+    "mov w10, w2",
+    "ldr x8, [x0]",
+    "ldp x1, x2, [x0, 16]",
+    "ldp x3, x4, [x0, 32]",
+    "ldr x5, [x0, 48]",
+    "ldr x0, [x0, 8]",
+    ".hidden millrace_interruptible_look",
+    ".globl millrace_interruptible_look",
+    "millrace_interruptible_look:",
+    "ldr w11, [x9]",
+    "cmp w11, w10",
+    "b.ne 2f",
+    ".hidden millrace_interruptible_call",
+    ".globl millrace_interruptible_call",
+    "millrace_interruptible_call:",
+    "svc 0",
+    "ret",
+    "2:",
+    "mov x0, -4", // EINTR
+    "ret",
+    ".cfi_endproc",
+    ".size millrace_interruptible, . - millrace_interruptible",
+);
+
+unsafe extern "C" {
+    fn millrace_interruptible(words: *const c_long, count: *const u32, seen: u32) -> c_long;
+    static millrace_interruptible_look: u8;
+    static millrace_interruptible_call: u8;
+}
+
+/// Makes a system call by its number and six arguments, unless `count`, the calling thread's, differs from `seen`: EINTR then. What the kernel returns.
+///
+/// # Safety
+/// As the call's.
+pub unsafe fn call(words: &[c_long; 7], count: &Cell<u32>, seen: u32) -> c_long {
+    // SAFETY: the caller's promise; the count is this thread's and is only read.
+    unsafe { millrace_interruptible(words.as_ptr(), count.as_ptr(), seen) }
+}
+
+/// A handler is about to run: if the thread stands between the look at the count and the call, it looks again when the handler has returned.
+///
+/// # Safety
+/// `context` is what the kernel has given to a signal handler.
+pub unsafe fn look_again(context: *mut c_void) {
+    let (look, call) = (
+        &raw const millrace_interruptible_look as usize,
+        &raw const millrace_interruptible_call as usize,
+    );
+    // SAFETY: the caller's promise.
+    let at = unsafe { instruction(context) };
+    if (look..=call).contains(at) {
+        *at = look;
+    }
+}
+
+/// Where the thread goes on after the handler.
+///
+/// # Safety
+/// `context` is what the kernel has given to a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn instruction<'a>(context: *mut c_void) -> &'a mut usize {
+    // SAFETY: the caller's promise; a register is a word.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        let registers = &raw mut (*context).uc_mcontext.gregs;
+        &mut *registers.cast::<usize>().add(libc::REG_RIP as usize)
+    }
+}
+
+/// Where the thread goes on after the handler.
+///
+/// # Safety
+/// `context` is what the kernel has given to a signal handler.
+#[cfg(target_arch = "aarch64")]
+unsafe fn instruction<'a>(context: *mut c_void) -> &'a mut usize {
+    // SAFETY: the caller's promise; a register is a word.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        &mut *(&raw mut (*context).uc_mcontext.pc).cast::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_has_moved_ends_the_call_before_it_is_made() {
+        let count = Cell::new(7);
+        let words = [libc::SYS_getpid, 0, 0, 0, 0, 0, 0];
+        // SAFETY: it asks for a number.
+        let own = unsafe { call(&words, &count, 7) };
+        assert_eq!(own, c_long::from(std::process::id()));
+        // SAFETY: as above.
+        let none = unsafe { call(&words, &count, 6) };
+        assert_eq!(none, -c_long::from(libc::EINTR));
+    }
+
+    #[test]
+    fn six_arguments_arrive() {
+        let count = Cell::new(0);
+        let protection = c_long::from(libc::PROT_READ | libc::PROT_WRITE);
+        let kind = c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let words = [libc::SYS_mmap, 0, 8192, protection, kind, -1, 0];
+        // SAFETY: new memory.
+        let at = unsafe { call(&words, &count, 0) };
+        assert!(at > 0, "{at}");
+        // SAFETY: mapped above.
+        unsafe {
+            *(at as *mut u8).add(8191) = 1;
+            libc::munmap(at as *mut c_void, 8192);
+        }
+    }
+}
