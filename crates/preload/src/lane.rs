@@ -64,11 +64,12 @@ impl Lane {
         if self.context.room() > 0 {
             return Ok(());
         }
-        self.wait_until(|| self.context.room() > 0)
+        self.wait_until(self.shard, || self.context.room() > 0)
     }
 
-    fn wait_until(&self, done: impl Fn() -> bool) -> Result<()> {
-        ring_if_asleep(self.engine, self.shard);
+    /// Waits for what `shard` does.
+    fn wait_until(&self, shard: u32, done: impl Fn() -> bool) -> Result<()> {
+        ring_if_asleep(self.engine, shard);
         let mut next_check = sys::now_us() + CHECK_US;
         let mut looks = 0u32;
         while !done() {
@@ -83,7 +84,7 @@ impl Lane {
                 if self.engine.is_lost() {
                     return Err(Errno::NETDOWN);
                 }
-                ring_if_asleep(self.engine, self.shard);
+                ring_if_asleep(self.engine, shard);
                 next_check = sys::now_us() + CHECK_US;
             }
         }
@@ -96,7 +97,7 @@ impl Lane {
         if self.context.taken(position) {
             return Ok(());
         }
-        self.wait_until(|| self.context.taken(position))
+        self.wait_until(self.shard, || self.context.taken(position))
     }
 
     /// Says in the slot of a connection that waits to be accepted who takes it.
@@ -130,7 +131,9 @@ impl Lane {
         if other.taken(position) {
             return Ok(());
         }
-        self.wait_until(|| other.taken(position))
+        // The slot may have moved since: what is waited for is then another shard's to take.
+        let shard = (before - 1) % self.engine.region.geometry().shards;
+        self.wait_until(shard, || other.taken(position))
     }
 
     /// Submits. There is room: one entry is certain after [`Lane::take`] and after each [`Lane::submit`].

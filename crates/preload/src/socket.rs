@@ -251,9 +251,9 @@ impl Socket {
         let holds_address = status.contains(Status::BOUND)
             && (self.has(flag::BOUND)
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
-        // A bind behind this may be another shard's: the address is to be free by then. And datagrams that come behind it are not this socket's.
-        let shards = self.engine.region.geometry().shards;
-        if holds_address && (shards > 1 || self.has(flag::BOUND)) {
+        // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
+        // datagrams that come behind it are not this socket's.
+        if holds_address {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)
