@@ -46,13 +46,13 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A process of the program with this token attaches. `arguments[0]`: process slot announced by its parent plus 1, or 0.
-    /// Answer: [`Attached`], descriptors: region, one doorbell per shard.
+    /// Answer: [`Attached`], descriptors: region, and for each shard the program's doorbell.
     Attach = 1,
     /// The sending process is about to fork (or spawn): the child holds every socket that it holds. Answer: `[child slot]`.
     Fork = 2,
     /// The fork announced as `arguments[0]` has given process `arguments[1]`; 0: it failed. Answer: none.
     Forked = 3,
-    /// A poller. Answer: `[index]`, descriptor: its eventfd.
+    /// A poller. Answer: `[index]`, descriptor: an epoll set that is readable after each ring, until it is waited for.
     Poller = 4,
     /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
     /// gone. Answer: none.
@@ -212,6 +212,7 @@ fn send<T: Copy>(
     head: &T,
     payload: &[u8],
     descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
 ) -> io::Result<()> {
     let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -223,7 +224,7 @@ fn send<T: Copy>(
             socket,
             &[IoSlice::new(bytes_of(head)), IoSlice::new(payload)],
             &mut control,
-            SendFlags::NOSIGNAL,
+            SendFlags::NOSIGNAL | flags,
         ) {
             Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
@@ -261,7 +262,11 @@ impl Descriptors {
 }
 
 /// Receives one packet into `buffer`; its length (0: the other side is gone) and its descriptors.
-fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Descriptors)> {
+fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<(usize, Descriptors)> {
     let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -269,7 +274,7 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Desc
             socket,
             &mut [IoSliceMut::new(buffer)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            RecvFlags::CMSG_CLOEXEC | flags,
         ) {
             Ok(received) => break received,
             Err(rustix::io::Errno::INTR) => {}
@@ -306,7 +311,7 @@ impl Request {
 
     /// Sends it.
     pub fn send(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<()> {
-        send(socket.as_fd(), self, payload, &[])
+        send(socket.as_fd(), self, payload, &[], SendFlags::empty())
     }
 
     /// Sends it and waits for the answer. Its error becomes this one's.
@@ -320,12 +325,12 @@ impl Request {
         }
     }
 
-    /// Receives one, with its payload left in `buffer` from the returned offset. `None`: the other side is gone.
+    /// Receives one that is there, with its payload left in `buffer` from the returned offset. `None`: the other side is gone. `EAGAIN`: there is none.
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
     ) -> io::Result<Option<(Request, &'a [u8])>> {
-        let (len, _) = receive(socket, buffer)?;
+        let (len, _) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
         if len == 0 {
             return Ok(None);
         }
@@ -357,15 +362,15 @@ impl Answer {
         }
     }
 
-    /// Sends it.
+    /// Sends it. `EAGAIN` from a client that has not read earlier ones: nobody waits for it.
     pub fn send(&self, socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(socket, self, &[], descriptors)
+        send(socket, self, &[], descriptors, SendFlags::DONTWAIT)
     }
 
     /// Receives one.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(Answer, Descriptors)> {
         let mut buffer = [0; size_of::<Answer>()];
-        let (len, descriptors) = receive(socket, &mut buffer)?;
+        let (len, descriptors) = receive(socket, &mut buffer, RecvFlags::empty())?;
         if len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }

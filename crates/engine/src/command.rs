@@ -24,6 +24,8 @@ pub enum Command {
         region: Arc<Region>,
         /// Which shard serves each of its slots.
         whereabouts: Arc<Whereabouts>,
+        /// What the program rings this shard by, and nobody else.
+        doorbell: Arc<OwnedFd>,
     },
     /// A program is over: its sockets close as the kernel would close them.
     RemoveProgram {
@@ -78,7 +80,7 @@ pub enum Command {
         owner: Owner,
         /// Its index.
         poller: u32,
-        /// Its eventfd.
+        /// Its eventfd, which the program does not have: see `crate::doorbell`.
         doorbell: Arc<OwnedFd>,
         /// Told when it can be watched with.
         done: Sender<()>,

@@ -14,11 +14,12 @@ use millrace_context::layout::Geometry;
 use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
+use rustix::event::Timespec;
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::command::Command;
 use crate::config::{Config, Limits};
+use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::Numbers;
 use crate::program::Whereabouts;
@@ -56,6 +57,8 @@ struct Member {
 struct Program {
     token: Token,
     file: OwnedFd,
+    /// What it rings each shard by.
+    doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
     members: BTreeMap<Process, Member>,
     contexts: Numbers,
@@ -247,28 +250,30 @@ impl Control {
         match Request::receive(client.socket.as_fd(), buffer) {
             Ok(Some((request, payload))) => {
                 let answer = self.answer(number, &request, payload);
-                if let (Some((answer, descriptors)), Some(client)) =
+                let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(&number))
-                {
-                    let borrowed: Vec<BorrowedFd<'_>> = descriptors
-                        .iter()
-                        .map(|descriptor| descriptor.as_fd())
-                        .collect();
-                    // A client that does not take its answer has gone, which its descriptor will say.
-                    let _ = answer.send(client.socket.as_fd(), &borrowed);
+                else {
+                    return;
+                };
+                let borrowed: Vec<BorrowedFd<'_>> = descriptors
+                    .iter()
+                    .map(|descriptor| descriptor.as_fd())
+                    .collect();
+                // Who asks and does not read is not waited for, nor served any more.
+                if answer.send(client.socket.as_fd(), &borrowed).is_err() {
+                    self.client_gone(number);
                 }
             }
-            Ok(None) | Err(_) => {
-                let guards = self
-                    .clients
-                    .remove(&number)
-                    .and_then(|client| client.guards);
-                if let Some(program) =
-                    guards.and_then(|index| self.programs[index as usize].as_mut())
-                {
-                    program.guarded = false;
-                }
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(None) | Err(_) => self.client_gone(number),
+        }
+    }
+
+    fn client_gone(&mut self, number: u64) {
+        let client = self.clients.remove(&number);
+        let guards = client.and_then(|client| client.guards);
+        if let Some(program) = guards.and_then(|index| self.programs[index as usize].as_mut()) {
+            program.guarded = false;
         }
     }
 
@@ -350,14 +355,20 @@ impl Control {
         let owner = Owner(index as u32);
         let token = token().map_err(errno)?;
         let whereabouts = Arc::new(Whereabouts::new(&region));
-        self.workers.send(|_| Command::AddProgram {
+        let doorbells: io::Result<Vec<_>> = (0..self.workers.len())
+            .map(|_| doorbell::doorbell())
+            .collect();
+        let doorbells = doorbells.map_err(errno)?;
+        self.workers.send(|shard| Command::AddProgram {
             owner,
             region: region.clone(),
             whereabouts: whereabouts.clone(),
+            doorbell: doorbells[shard as usize].clone(),
         });
         let program = Program {
             token,
             file,
+            doorbells,
             region,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
@@ -456,6 +467,7 @@ impl Control {
             member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
         let contexts = member.contexts.clone();
+        let doorbells = program.doorbells.clone();
         let geometry = *program.region.geometry();
         let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
         self.watch_pid(index as u32, process, pid);
@@ -482,7 +494,7 @@ impl Control {
             contexts: CONTEXTS,
             engine_pid: std::process::id(),
         };
-        let descriptors = std::iter::once(file).chain(self.workers.doorbells());
+        let descriptors = std::iter::once(file).chain(doorbells);
         Ok((attached.to_words(), descriptors.collect()))
     }
 
@@ -565,9 +577,17 @@ impl Control {
         if let Some((shared, _)) = program.region.poller(poller) {
             shared.reset(self.workers.len());
         }
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| errno.raw_os_error())?;
-        let doorbell = Arc::new(doorbell);
+        let made = doorbell::doorbell().and_then(|doorbell| {
+            let listener = doorbell::listener(&doorbell)?;
+            Ok((doorbell, Arc::new(listener)))
+        });
+        let (doorbell, listener) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                program.pollers.give(poller);
+                return Err(error.raw_os_error().unwrap_or(libc::EMFILE));
+            }
+        };
         if let Some(member) = program.members.get_mut(&process) {
             member.pollers.push(poller);
         }
@@ -577,7 +597,7 @@ impl Control {
             doorbell: doorbell.clone(),
             done,
         })?;
-        Ok((words(&[u64::from(poller)]), vec![doorbell]))
+        Ok((words(&[u64::from(poller)]), vec![listener]))
     }
 
     fn poller_gone(&mut self, number: u64, poller: u32) {

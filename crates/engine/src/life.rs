@@ -160,13 +160,15 @@ impl Worker {
                 owner,
                 region,
                 whereabouts,
+                doorbell,
             } => {
                 let index = owner.0 as usize;
                 if self.programs.len() <= index {
                     self.programs.resize_with(index + 1, || None);
                 }
                 self.shard.memory_mut().insert(owner, region.clone());
-                let program = Program::new(owner, region, whereabouts, self.own);
+                self.hear(&doorbell);
+                let program = Program::new(owner, region, whereabouts, doorbell, self.own);
                 self.reach.tell(&program);
                 self.programs[index] = Some(program);
             }
@@ -341,6 +343,9 @@ impl Worker {
             return;
         };
         this.contexts.clear();
+        // The program may still have it open.
+        let doorbell = this.doorbell.clone();
+        self.hear_no_more(&doorbell);
         // First, so that nothing is accepted any more for listeners of other shards.
         self.forget_replicas_of(program);
         let this = self.program(program);

@@ -16,10 +16,11 @@ use millrace_shard::{
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
+use crate::doorbell::ring as ring_doorbell;
 use crate::memory::Stranger;
 use crate::moving::Guest;
 use crate::strays;
-use crate::worker::{Place, Worker, WorkerCounters, ring as ring_doorbell};
+use crate::worker::{Place, Worker, WorkerCounters};
 
 /// Of the ring from one shard to another: sixteen of the largest frames.
 const RING_BYTES: usize = 1 << 20;

@@ -255,6 +255,8 @@ pub struct Program {
     pub entries: Entries,
     /// Where those are that it does not.
     pub whereabouts: Arc<Whereabouts>,
+    /// What it rings this shard by.
+    pub doorbell: Arc<OwnedFd>,
     /// Slots to use again, the last freed first.
     pub vacant: Vec<u32>,
     /// Contexts in use.
@@ -272,6 +274,7 @@ impl Program {
         owner: Owner,
         region: Arc<Region>,
         whereabouts: Arc<Whereabouts>,
+        doorbell: Arc<OwnedFd>,
         own: u32,
     ) -> Program {
         let slots = Part::of(u64::from(region.geometry().slots), own, &region);
@@ -279,6 +282,7 @@ impl Program {
             owner,
             region,
             whereabouts,
+            doorbell,
             entries: Entries::new(slots.start as u32, slots.len as u32),
             vacant: Vec::new(),
             contexts: Vec::new(),

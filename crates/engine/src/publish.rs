@@ -11,10 +11,11 @@ use millrace_context::slot::pack_ring;
 use millrace_context::{Status, futex};
 use millrace_shard::{Error, SocketId, View, ViewFlags};
 
+use crate::doorbell::ring;
 use crate::keepers::Keepers;
 use crate::program::Program;
 use crate::socket::Waiting;
-use crate::worker::{Place, Worker, ring};
+use crate::worker::{Place, Worker};
 
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;

@@ -13,7 +13,7 @@ use millrace_steer::{Hash, Side, flow_of};
 use millrace_wire::offload::{Capabilities, ChecksumState, Frame, Offload};
 use rustix::thread::sched_getcpu;
 
-use crate::worker::ring;
+use crate::doorbell::ring;
 
 /// A thread at the other end of some queues.
 #[derive(Clone, Debug)]
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_thread_says_whether_it_sleeps_and_where() {
-        let sleeper = Sleeper::new(crate::worker::doorbell().unwrap());
+        let sleeper = Sleeper::new(crate::doorbell::doorbell().unwrap());
         assert!(!sleeper.is_asleep() && !sleeper.shares_core());
         sleeper.sleeps(true);
         assert!(sleeper.is_asleep());

@@ -287,8 +287,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::doorbell::doorbell;
     use crate::io::{IoHandle, Switch, no_load};
-    use crate::worker::doorbell;
     use crate::workers::Handle;
 
     /// Shards and an I/O thread that answer when the test says so.

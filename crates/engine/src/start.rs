@@ -28,7 +28,7 @@ use crate::scale::Scale;
 use crate::serving::{Serving, device_index};
 use crate::worker::{self, Wire, Worker};
 use crate::workers::{Handle, Workers};
-use crate::{peers, pin, topology};
+use crate::{doorbell, peers, pin, topology};
 
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +130,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let hash = hash()?;
     let groups = Groups::even(config.shards);
 
-    let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| worker::doorbell()).collect();
+    let doorbells: Result<Vec<_>, _> = (0..shards).map(|_| doorbell::doorbell()).collect();
     let doorbells = doorbells.map_err(system("cannot make a doorbell"))?;
     let mut peers = peers::mesh(&doorbells).into_iter();
     let start = std::time::Instant::now();
@@ -244,7 +244,7 @@ fn pipeline(
         doorbells.iter().cloned().map(Sleeper::new).collect()
     };
     let shards = sleepers(doorbells);
-    let doorbells: io::Result<Vec<_>> = ports.iter().map(|_| worker::doorbell()).collect();
+    let doorbells: io::Result<Vec<_>> = ports.iter().map(|_| doorbell::doorbell()).collect();
     let threads = sleepers(&doorbells.map_err(system("cannot make a doorbell"))?);
     let capabilities = ports[0].capabilities();
     let gives_segments = ports[0].gives_segments();

@@ -17,7 +17,6 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::command::Command;
 use crate::egress::PortEgress;
@@ -39,7 +38,7 @@ const RECEIVE_BURST: usize = 64;
 const FRAME_MAX: usize = 65_536 + 64;
 
 pub(crate) const TOKEN_PORT: u64 = 1;
-const TOKEN_DOORBELL: u64 = 2;
+pub(crate) const TOKEN_DOORBELL: u64 = 2;
 pub(crate) const TOKEN_ALARM: u64 = 3;
 
 /// What a worker counts beside its shard.
@@ -241,20 +240,6 @@ pub struct Parts {
     /// Whether segments are joined, where the port gives them one by one.
     pub join: bool,
     pub(crate) reach: Reach,
-}
-
-/// A doorbell that programs and the control thread ring.
-pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
-    Ok(Arc::new(eventfd(
-        0,
-        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-    )?))
-}
-
-/// Rings one.
-pub fn ring(doorbell: BorrowedFd<'_>) {
-    // It can only fail when the counter is full, and then it is rung already.
-    let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
 }
 
 impl Worker {

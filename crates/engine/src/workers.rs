@@ -11,8 +11,8 @@ use std::time::Duration;
 use millrace_steer::Groups;
 
 use crate::command::Command;
+use crate::doorbell::ring;
 use crate::io::{IoHandle, Switch};
-use crate::worker::ring;
 
 /// How long a worker may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,11 +52,6 @@ impl Workers {
     /// Whether I/O threads say of every flow where it goes.
     pub(crate) fn can_move_flows(&self) -> bool {
         !self.io.is_empty() && self.owners == 0
-    }
-
-    /// What programs ring.
-    pub(crate) fn doorbells(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
-        self.shards.iter().map(|handle| handle.doorbell.clone())
     }
 
     /// Commands each worker, by its shard.

@@ -117,7 +117,7 @@ fn wake_sleepers(index: u32, engine: &'static Engine) {
     if let Some(own) = sets::poller(index)
         && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.sleepers() > 0)
     {
-        sys::ring(own.eventfd.fd());
+        own.ring();
     }
 }
 
@@ -263,7 +263,7 @@ fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
         shared.sleepers() > 0
             && (shared.pending() || memory.lock().is_some_and(|set| set.listed() > 0))
     }) {
-        sys::ring(own.eventfd.fd());
+        own.ring();
     }
 }
 
@@ -320,17 +320,17 @@ fn collect(
     };
     if memory.is_waited_for() {
         if set.listed() > 0 {
-            sys::ring(own.eventfd.fd());
+            own.ring();
         } else {
-            sys::silence(own.eventfd.fd());
+            own.silence();
             fence(Ordering::SeqCst);
             if shared.pending() {
-                sys::ring(own.eventfd.fd());
+                own.ring();
             }
         }
     } else if set.listed() > 0 && shared.sleepers() > 0 {
         // As in the kernel: what is left is for the next thread.
-        sys::ring(own.eventfd.fd());
+        own.ring();
     }
     count
 }
@@ -447,13 +447,13 @@ pub fn show(index: u32, engine: &'static Engine) {
         return;
     };
     if is_readable(index) {
-        sys::ring(own.eventfd.fd());
+        own.ring();
         return;
     }
-    sys::silence(own.eventfd.fd());
+    own.silence();
     fence(Ordering::SeqCst);
     if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.pending()) {
-        sys::ring(own.eventfd.fd());
+        own.ring();
     }
 }
 

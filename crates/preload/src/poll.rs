@@ -1,6 +1,6 @@
 //! poll and select, when millrace sockets are among what is waited for.
 //!
-//! A thread that has to sleep does so in the kernel's `ppoll`, with a hidden poller's eventfd beside the kernel's descriptors. What it once watched
+//! A thread that has to sleep does so in the kernel's `ppoll`, with a hidden poller's doorbell beside the kernel's descriptors. What it once watched
 //! it goes on watching: a loop around `poll` asks for hints once for each socket. A thread that waits for a single millrace socket and
 //! nothing else sleeps on the socket itself.
 
@@ -269,8 +269,8 @@ impl Sleeper {
             std::sync::atomic::fence(Ordering::SeqCst);
             return Ok(());
         }
-        sys::silence(own.eventfd.fd());
-        kernel[last] = entry(own.eventfd.fd(), POLLIN);
+        own.silence();
+        kernel[last] = entry(own.bell.fd(), POLLIN);
         shared.sleep_begins();
         let result = if shared.pending() {
             Ok(0)
@@ -345,7 +345,7 @@ fn take_over(is_free: impl Fn(&Hidden) -> bool) -> Option<&'static Hidden> {
 
 fn make(engine: &'static Engine) -> Option<&'static Hidden> {
     let slots = engine.region.geometry().slots as usize;
-    let own = poller::make(engine).ok()?;
+    let own = poller::make(engine, false).ok()?;
     let bytes = size_of::<Hidden>().next_multiple_of(64) + slots * 4;
     let Ok(at) = sys::map(bytes, false) else {
         poller::give_back(engine, own);

@@ -1,5 +1,6 @@
-//! Pollers: where the engine leaves hints, and the eventfd it rings when nobody looks.
+//! Pollers: where the engine leaves hints, and the doorbell it rings when nobody looks.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use millrace_context::protocol::{Kind, Request};
@@ -10,31 +11,72 @@ use crate::engine::Engine;
 use crate::internal::{self, Handle};
 use crate::lane::Lane;
 use crate::readiness::bits;
-use crate::sys::Result;
+use crate::sys::{self, Result};
 
 /// A poller of this process.
 #[derive(Clone, Copy)]
 pub struct Own {
     /// Its index in the region.
     pub index: u32,
-    /// Its eventfd.
-    pub eventfd: Handle,
+    /// What the engine rings: an epoll set of the engine's making, readable after each ring until it is waited for.
+    pub bell: Handle,
+    /// What the program's own threads ring: an eventfd that the engine does not have. None if they never do.
+    pub own_bell: Option<Handle>,
 }
 
-/// Makes one.
-pub fn make(engine: &Engine) -> Result<Own> {
+impl Own {
+    /// Rings: another thread of the program has something to look at.
+    pub fn ring(&self) {
+        if let Some(bell) = self.own_bell {
+            sys::ring(bell.fd());
+        }
+    }
+
+    /// Takes back all rings.
+    pub fn silence(&self) {
+        let _ = sys::epoll_look(
+            self.bell.fd(),
+            &mut [libc::epoll_event { events: 0, u64: 0 }],
+        );
+        if let Some(bell) = self.own_bell {
+            sys::silence(bell.fd());
+        }
+    }
+
+    /// The descriptors that are rung.
+    pub fn bells(&self) -> impl Iterator<Item = c_int> {
+        let own = self.own_bell.map(Handle::fd);
+        std::iter::once(self.bell.fd()).chain(own)
+    }
+}
+
+/// Makes one. `rings`: threads of the program ring it, too.
+pub fn make(engine: &Engine, rings: bool) -> Result<Own> {
     let request = Request::new(Kind::Poller, [0; 16], [0; 4]);
     let (words, mut descriptors) = engine.call(&request, &[])?;
-    let eventfd = internal::adopt(descriptors.take(0).ok_or(Errno::PROTO)?)?;
-    Ok(Own {
+    let bell = internal::adopt(descriptors.take(0).ok_or(Errno::PROTO)?)?;
+    let mut own = Own {
         index: words[0] as u32,
-        eventfd,
-    })
+        bell,
+        own_bell: None,
+    };
+    if rings {
+        match sys::eventfd().and_then(internal::adopt) {
+            Ok(bell) => own.own_bell = Some(bell),
+            Err(errno) => {
+                give_back(engine, own);
+                return Err(errno);
+            }
+        }
+    }
+    Ok(own)
 }
 
 /// Gives one back.
 pub fn give_back(engine: &Engine, own: Own) {
-    internal::release(own.eventfd);
+    for bell in std::iter::once(own.bell).chain(own.own_bell) {
+        internal::release(bell);
+    }
     let arguments = [u64::from(own.index), 0, 0, 0];
     engine.tell(&Request::new(Kind::PollerGone, [0; 16], arguments));
 }

@@ -1,7 +1,7 @@
 //! The epoll sets of this process.
 //!
 //! Every set is a kernel epoll descriptor. One that holds millrace sockets has, besides, memory for their interest list and a poller whose
-//! eventfd is in the kernel's set; most sets of most programs never get there.
+//! doorbells are in the kernel's set; most sets of most programs never get there.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
@@ -25,7 +25,7 @@ const SETS: usize = 4096;
 /// In [`Place::users`] while the last of them clears the place.
 const CLEARING: u32 = 1 << 31;
 
-/// What the kernel's set reports for the poller's eventfd and for the control socket: values that no program uses by accident.
+/// What the kernel's set reports for the poller's doorbells and for the control socket: values that no program uses by accident.
 pub const HINTS: u64 = u64::from_le_bytes(*b"millrac\xf1");
 /// See [`HINTS`].
 pub const CONTROL: u64 = u64::from_le_bytes(*b"millrac\xf2");
@@ -34,8 +34,10 @@ struct Place {
     /// Descriptors of this process that mean the set, and calls that work on it.
     users: AtomicU32,
     memory: AtomicPtr<c_void>,
-    /// Handle of the eventfd plus 1.
-    eventfd: AtomicU32,
+    /// Handle of what the engine rings plus 1.
+    bell: AtomicU32,
+    /// Handle of what this program rings plus 1.
+    own_bell: AtomicU32,
     /// Process that has put its control socket into the kernel's set.
     controlled: AtomicU32,
     /// 1 once a descriptor of the kernel's has been put in, or one whose stack is not decided.
@@ -50,7 +52,8 @@ static PLACES: [Place; SETS] = [const {
     Place {
         users: AtomicU32::new(0),
         memory: AtomicPtr::new(std::ptr::null_mut()),
-        eventfd: AtomicU32::new(0),
+        bell: AtomicU32::new(0),
+        own_bell: AtomicU32::new(0),
         controlled: AtomicU32::new(0),
         mixed: AtomicU32::new(0),
         kernel_waits: AtomicU32::new(0),
@@ -155,7 +158,8 @@ fn clear(place: &Place) {
     if let Some(own) = own {
         poller::give_back(engine, own);
     }
-    place.eventfd.store(0, Ordering::Release);
+    place.bell.store(0, Ordering::Release);
+    place.own_bell.store(0, Ordering::Release);
     place.controlled.store(0, Ordering::Release);
     // SAFETY: no descriptor and no call has the set any more.
     unsafe { Memory::unmap(at, slots) };
@@ -192,9 +196,14 @@ pub fn memory_or_new(index: u32, engine: &Engine) -> Result<Memory> {
 }
 
 fn own_poller(place: &Place, memory: Memory) -> Option<Own> {
+    let handle = |bits: &AtomicU32| {
+        let bits = bits.load(Ordering::Acquire).checked_sub(1)?;
+        Some(Handle::from_bits(bits))
+    };
     Some(Own {
         index: memory.poller()?,
-        eventfd: Handle::from_bits(place.eventfd.load(Ordering::Acquire).checked_sub(1)?),
+        bell: handle(&place.bell)?,
+        own_bell: handle(&place.own_bell),
     })
 }
 
@@ -215,19 +224,22 @@ pub fn poller_or_new(
     if let Some(own) = own_poller(place, memory) {
         return Ok(own);
     }
-    let own = poller::make(engine)?;
+    let own = poller::make(engine, true)?;
     let edge = if memory.is_waited_for() { 0 } else { EPOLLET };
-    let mut event = epoll_event {
-        events: (EPOLLIN | edge) as u32,
-        u64: HINTS,
-    };
-    if let Err(errno) = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, own.eventfd.fd(), &mut event) {
-        poller::give_back(engine, own);
-        return Err(errno);
+    for bell in own.bells() {
+        let mut event = epoll_event {
+            events: (EPOLLIN | edge) as u32,
+            u64: HINTS,
+        };
+        if let Err(errno) = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, bell, &mut event) {
+            // Closed, they leave the kernel's set.
+            poller::give_back(engine, own);
+            return Err(errno);
+        }
     }
-    place
-        .eventfd
-        .store(own.eventfd.to_bits() + 1, Ordering::Release);
+    let own_bits = own.own_bell.map_or(0, |bell| bell.to_bits() + 1);
+    place.own_bell.store(own_bits, Ordering::Release);
+    place.bell.store(own.bell.to_bits() + 1, Ordering::Release);
     set.set_poller(own.index);
     if memory.is_waited_for() {
         // Whoever waits for the set itself always sleeps, as far as the engine can know.
@@ -238,7 +250,7 @@ pub fn poller_or_new(
     fence(Ordering::SeqCst);
     if place.kernel_waits.load(Ordering::Relaxed) > 0 {
         place.count_kernel_waits(engine, own);
-        sys::ring(own.eventfd.fd());
+        own.ring();
     }
     Ok(own)
 }
@@ -276,6 +288,8 @@ impl KernelWait {
         PLACES[index as usize]
             .kernel_waits
             .fetch_add(1, Ordering::SeqCst);
+        // Whoever makes the poller shows it before looking for waits.
+        fence(Ordering::SeqCst);
         match poller(index) {
             None => Some(wait),
             Some(_) => None,
@@ -337,11 +351,13 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
     let (Some(own), Some(epoll)) = (own_poller(place, memory), descriptor(index)) else {
         return;
     };
-    let mut event = epoll_event {
-        events: EPOLLIN as u32,
-        u64: HINTS,
-    };
-    let _ = sys::epoll_ctl(epoll, EPOLL_CTL_MOD, own.eventfd.fd(), &mut event);
+    for bell in own.bells() {
+        let mut event = epoll_event {
+            events: EPOLLIN as u32,
+            u64: HINTS,
+        };
+        let _ = sys::epoll_ctl(epoll, EPOLL_CTL_MOD, bell, &mut event);
+    }
     if let Some((shared, _)) = poller::shared(engine, own.index) {
         shared.sleep_begins();
     }

@@ -1,6 +1,7 @@
 //! System calls as the shim makes them for itself: past its own hooks, without allocating, with errors as values.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::io::Errno;
@@ -93,6 +94,14 @@ pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Result<c_int> {
 pub fn ring(eventfd: c_int) {
     let one = 1u64;
     let _ = call!(libc::SYS_write, eventfd, &raw const one, 8);
+}
+
+/// A new eventfd.
+pub fn eventfd() -> Result<OwnedFd> {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    let fd = call!(libc::SYS_eventfd2, 0, flags)? as c_int;
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Takes an eventfd's count back to 0.

@@ -176,7 +176,7 @@ impl Asked {
         // Another thread has put the first millrace socket in while this one slept in the kernel's own call. There may be more like it: each
         // passes the ring on, and from now on waits as one of the poller's sleepers.
         if let Some(own) = sets::poller(index) {
-            sys::ring(own.eventfd.fd());
+            own.ring();
         }
         let (0, Some(memory)) = (kept, sets::memory(index)) else {
             return kept as c_int;
