@@ -259,6 +259,8 @@ pub struct Program {
     pub doorbell: Arc<OwnedFd>,
     /// Slots to use again, the last freed first.
     pub vacant: Vec<u32>,
+    /// Where among the contexts its next turn begins.
+    pub next_context: usize,
     /// Contexts in use.
     pub contexts: Vec<ContextEntry>,
     /// Pollers by index.
@@ -285,6 +287,7 @@ impl Program {
             doorbell,
             entries: Entries::new(slots.start as u32, slots.len as u32),
             vacant: Vec::new(),
+            next_context: 0,
             contexts: Vec::new(),
             pollers: Vec::new(),
             processes: Vec::new(),

@@ -80,6 +80,8 @@ pub struct WorkerCounters {
     pub slots_exhausted: u64,
     /// Sends beyond what the socket was allowed.
     pub overruns: u64,
+    /// Times that a program came to hold so much send memory that its sockets might queue but little, or that they might again.
+    pub send_memory_pressure: u64,
     /// Frames handed to the shard whose they are.
     pub handed: u64,
     /// Frames dropped because that one did not keep up.
