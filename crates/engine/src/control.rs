@@ -3,7 +3,7 @@
 //! Nothing here is on the data path. A process is known by its pid and its pidfd; that its control connection closes means nothing (it may
 //! have called exec), that its pidfd becomes readable means that it is dead.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,12 +17,14 @@ use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
+use crate::clients::{Clients, Membership, parent_of};
 use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::Numbers;
 use crate::program::Whereabouts;
+use crate::quota::{Charge, Descriptors};
 use crate::robust_list::RobustList;
 use crate::scale::Scale;
 use crate::serving::Serving;
@@ -42,19 +44,29 @@ const PATIENCE_DOWN: Duration = Duration::from_millis(500);
 /// How often an engine that is to end looks whether it has.
 const ENDING_LOOK: Duration = Duration::from_millis(5);
 
+/// Words of an answer, and the descriptors that go with it.
+type Answered = ([u64; 8], Vec<Arc<OwnedFd>>);
+
 #[derive(Debug)]
 struct Member {
+    /// No other member has it, ever.
+    serial: u64,
+    /// Against whom its pidfd counts.
+    charge: Charge,
     pid: u32,
     /// Kept for its place in the epoll set; none while the process is only announced.
     pidfd: Option<OwnedFd>,
     contexts: Vec<u32>,
     pollers: Vec<u32>,
     announced: Instant,
-    parent: Option<Process>,
+    /// Who announced it, while it is only announced.
+    parent: Option<(Process, u64)>,
 }
 
 #[derive(Debug)]
 struct Program {
+    /// No other program has it, ever.
+    serial: u64,
     token: Token,
     file: OwnedFd,
     /// What it rings each shard by.
@@ -63,20 +75,11 @@ struct Program {
     members: BTreeMap<Process, Member>,
     contexts: Numbers,
     pollers: Numbers,
+    /// Against whom each poller's descriptor counts.
+    poller_charges: BTreeMap<u32, Charge>,
     processes: Numbers,
     /// The command line that started it is still there.
     guarded: bool,
-}
-
-#[derive(Debug)]
-struct Client {
-    socket: OwnedFd,
-    pid: u32,
-    uid: u32,
-    /// A process of this program, once it attached.
-    member: Option<(u32, Process)>,
-    /// The program that it guards.
-    guards: Option<u32>,
 }
 
 /// The control thread's state.
@@ -86,11 +89,14 @@ pub struct Control {
     loopback: bool,
     limits: Limits,
     serving: Serving,
-    listener: OwnedFd,
     workers: Workers,
     epoll: OwnedFd,
-    clients: HashMap<u64, Client>,
-    next_client: u64,
+    clients: Clients,
+    /// Descriptors that programs and users make the engine keep.
+    descriptors: Descriptors,
+    next_serial: u64,
+    /// Control messages that say what their sender may not say.
+    refused: u64,
     programs: Vec<Option<Program>>,
     /// The thread's, made with the first program.
     robust_list: Option<RobustList>,
@@ -116,12 +122,7 @@ impl Control {
         kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &listener,
-            epoll::EventData::new_u64(LISTENER),
-            epoll::EventFlags::IN,
-        )?;
+        let clients = Clients::new(&epoll, listener, LISTENER, KERNELS + 1)?;
         if let Some(kernels) = &kernels {
             let token = epoll::EventData::new_u64(KERNELS);
             let changes = kernels.descriptor();
@@ -133,11 +134,12 @@ impl Control {
             loopback: config.loopback,
             limits: config.limits.clone(),
             serving,
-            listener,
             workers,
             epoll,
-            clients: HashMap::new(),
-            next_client: KERNELS + 1,
+            clients,
+            descriptors: Descriptors::new(),
+            next_serial: 0,
+            refused: 0,
             programs: Vec::new(),
             robust_list: None,
             had_program: false,
@@ -158,7 +160,8 @@ impl Control {
             let ending = self.ending.then_some(ENDING_LOOK);
             let kernels = self.kernels.as_ref().and_then(Kernels::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
-            let patience = [alone, ending, kernels, balance];
+            let accept = self.clients.resume(&self.epoll);
+            let patience = [alone, ending, kernels, balance, accept];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
                 tv_sec: patience.as_secs() as i64,
@@ -172,7 +175,7 @@ impl Control {
             };
             for token in ready {
                 if token == LISTENER {
-                    self.accept();
+                    self.clients.accept(&self.epoll);
                 } else if token == KERNELS {
                     self.kernels.iter_mut().for_each(Kernels::changed);
                 } else if token & PIDFD != 0 {
@@ -210,48 +213,15 @@ impl Control {
         }
     }
 
-    fn accept(&mut self) {
-        while let Ok(socket) =
-            rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC)
-        {
-            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else {
-                continue;
-            };
-            let number = self.next_client;
-            if epoll::add(
-                &self.epoll,
-                &socket,
-                epoll::EventData::new_u64(number),
-                epoll::EventFlags::IN,
-            )
-            .is_err()
-            {
-                continue;
-            }
-            self.next_client += 1;
-            let pid = credentials.pid.as_raw_nonzero().get() as u32;
-            self.clients.insert(
-                number,
-                Client {
-                    socket,
-                    pid,
-                    uid: credentials.uid.as_raw(),
-                    member: None,
-                    guards: None,
-                },
-            );
-        }
-    }
-
     fn client(&mut self, number: u64, buffer: &mut [u8]) {
-        let Some(client) = self.clients.get(&number) else {
+        let Some(client) = self.clients.get(number) else {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
             Ok(Some((request, payload))) => {
                 let answer = self.answer(number, &request, payload);
                 let (Some((answer, descriptors)), Some(client)) =
-                    (answer, self.clients.get(&number))
+                    (answer, self.clients.get(number))
                 else {
                     return;
                 };
@@ -270,7 +240,10 @@ impl Control {
     }
 
     fn client_gone(&mut self, number: u64) {
-        let client = self.clients.remove(&number);
+        let client = self.clients.remove(number);
+        if let Some(charge) = client.as_ref().and_then(|client| client.charged) {
+            self.descriptors.give(charge);
+        }
         let guards = client.and_then(|client| client.guards);
         if let Some(program) = guards.and_then(|index| self.programs[index as usize].as_mut()) {
             program.guarded = false;
@@ -289,17 +262,13 @@ impl Control {
             return error(libc::EPROTONOSUPPORT);
         }
         let kind = Kind::from_number(request.kind)?;
-        let client = &self.clients[&number];
+        let client = self.clients.get(number)?;
         let privileged = client.uid == 0 || client.uid == rustix::process::geteuid().as_raw();
         let result = match kind {
             Kind::Attach => self.attach(number, request),
             Kind::Fork => self.fork(number),
             Kind::Forked => {
-                self.forked(
-                    number,
-                    request.arguments[0] as Process,
-                    request.arguments[1] as u32,
-                );
+                self.forked(number, request.arguments[0], request.arguments[1] as u32);
                 return None;
             }
             Kind::Poller => self.poller(number),
@@ -332,7 +301,14 @@ impl Control {
         }
     }
 
-    fn program(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn program(&mut self, number: u64) -> Result<Answered, i32> {
+        if self
+            .clients
+            .get(number)
+            .is_some_and(|client| client.guards.is_some())
+        {
+            return Err(libc::EBUSY);
+        }
         let limits = &self.limits;
         let geometry = Geometry {
             slots: limits.sockets,
@@ -366,6 +342,7 @@ impl Control {
             doorbell: doorbells[shard as usize].clone(),
         });
         let program = Program {
+            serial: self.next_serial,
             token,
             file,
             doorbells,
@@ -373,9 +350,11 @@ impl Control {
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
             pollers: Numbers::new(limits.pollers),
+            poller_charges: BTreeMap::new(),
             processes: Numbers::new(limits.processes),
             guarded: true,
         };
+        self.next_serial += 1;
         self.wake_when_over(program.file.as_fd(), owner.0);
         if index == self.programs.len() {
             self.programs.push(Some(program));
@@ -383,9 +362,7 @@ impl Control {
             self.programs[index] = Some(program);
         }
         self.had_program = true;
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.guards = Some(index as u32);
-        }
+        self.clients.guards(number, index as u32);
         let (high, low) = token.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
         Ok((words(&[word(high), word(low)]), Vec::new()))
@@ -402,7 +379,7 @@ impl Control {
         }
     }
 
-    fn scale_to(&mut self, count: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn scale_to(&mut self, count: u64) -> Result<Answered, i32> {
         let count = u16::try_from(count).map_err(|_| libc::EINVAL)?;
         let outcome = self.scale.to(count, &self.workers);
         for program in self.programs.iter().flatten() {
@@ -412,22 +389,50 @@ impl Control {
         Ok((words(&[outcome? as u64]), Vec::new()))
     }
 
-    fn attach(
-        &mut self,
-        number: u64,
-        request: &Request,
-    ) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-        let pid = self.clients[&number].pid;
+    fn attach(&mut self, number: u64, request: &Request) -> Result<Answered, i32> {
+        let client = self.clients.get(number).ok_or(libc::EIO)?;
+        let (pid, uid, charged) = (client.pid, client.uid, client.charged.is_some());
         let found = self.programs.iter().position(|program| {
             program
                 .as_ref()
                 .is_some_and(|program| program.token == request.token)
         });
         let index = found.ok_or(libc::EACCES)?;
-        let program = self.programs[index].as_mut().ok_or(libc::EACCES)?;
-        let announced = request.arguments[0]
+        let program = self.programs[index].as_ref().ok_or(libc::EACCES)?;
+        let charge = Charge {
+            program: program.serial,
+            uid,
+        };
+        if !charged {
+            self.descriptors.take(charge)?;
+        }
+        let attached = self.attach_process(index as u32, charge, pid, request.arguments[0]);
+        match attached {
+            Ok((member, answer)) => {
+                self.clients.attached(number, member, charge);
+                Ok(answer)
+            }
+            Err(errno) => {
+                if !charged {
+                    self.descriptors.give(charge);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// The member that a process is, or becomes: the one announced as `announced` - 1, if that is not another process, or the one with its pid.
+    fn member_of(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        announced: u64,
+    ) -> Result<Process, i32> {
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let announced = announced
             .checked_sub(1)
-            .map(|process| process as Process);
+            .and_then(|process| Process::try_from(process).ok());
         let known = announced.filter(|process| {
             program
                 .members
@@ -441,46 +446,77 @@ impl Control {
                 .find(|(_, member)| member.pid == pid)
                 .map(|(process, _)| *process)
         });
-        let process = match known {
-            Some(process) => process,
-            None => {
-                let process = program.processes.take().ok_or(libc::EAGAIN)? as Process;
-                program.members.insert(
-                    process,
-                    Member {
-                        pid,
-                        pidfd: None,
-                        contexts: Vec::new(),
-                        pollers: Vec::new(),
-                        announced: Instant::now(),
-                        parent: None,
-                    },
-                );
-                process
-            }
+        match known {
+            Some(process) => Ok(process),
+            None => self.new_member(index, charge, pid, None, Vec::new()),
+        }
+    }
+
+    /// A new member of a program; none yet of the workers'.
+    fn new_member(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        parent: Option<(Process, u64)>,
+        pollers: Vec<u32>,
+    ) -> Result<Process, i32> {
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        self.descriptors.take(charge)?;
+        let Some(process) = program.processes.take() else {
+            self.descriptors.give(charge);
+            return Err(libc::EAGAIN);
         };
-        let member = program.members.get_mut(&process).ok_or(libc::EIO)?;
-        member.pid = pid;
+        let member = Member {
+            serial: self.next_serial,
+            charge,
+            pid,
+            pidfd: None,
+            contexts: Vec::new(),
+            pollers,
+            announced: Instant::now(),
+            parent,
+        };
+        self.next_serial += 1;
+        program.members.insert(process as Process, member);
+        Ok(process as Process)
+    }
+
+    fn attach_process(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        announced: u64,
+    ) -> Result<(Membership, Answered), i32> {
+        let process = self.member_of(index, charge, pid, announced)?;
+        if let Err(errno) = self.watch_pid(index, process, pid) {
+            self.process_gone(index, process);
+            return Err(errno);
+        }
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
         if member.contexts.is_empty() {
             let block = program.contexts.take().ok_or(libc::EAGAIN)?;
             let contexts = CONTEXTS * self.workers.len();
             member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
+        let membership = Membership {
+            program: index,
+            process,
+            serial: member.serial,
+        };
         let contexts = member.contexts.clone();
         let doorbells = program.doorbells.clone();
         let geometry = *program.region.geometry();
         let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
-        self.watch_pid(index as u32, process, pid);
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.member = Some((index as u32, process));
-        }
         let first = contexts[0];
         // In turn, as `Attached::contexts` says.
         let every = self.workers.len() as usize;
         self.workers.ask(|shard, done| {
             let own = contexts.iter().skip(shard as usize).step_by(every);
             Command::AddProcess {
-                owner: Owner(index as u32),
+                owner: Owner(index),
                 process,
                 pid,
                 contexts: own.copied().collect(),
@@ -495,61 +531,55 @@ impl Control {
             engine_pid: std::process::id(),
         };
         let descriptors = std::iter::once(file).chain(doorbells);
-        Ok((attached.to_words(), descriptors.collect()))
+        Ok((membership, (attached.to_words(), descriptors.collect())))
     }
 
-    /// Watches for a process's death.
-    fn watch_pid(&mut self, index: u32, process: Process, pid: u32) {
-        let Some(member) = self.programs[index as usize]
-            .as_mut()
-            .and_then(|program| program.members.get_mut(&process))
-        else {
-            return;
-        };
-        if member.pidfd.is_some() {
-            return;
-        }
-        let opened = rustix::process::Pid::from_raw(pid as i32)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
-        let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
-        match opened {
-            Ok(pidfd) if epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).is_ok() => {
-                member.pid = pid;
-                member.pidfd = Some(pidfd);
-            }
-            // It is dead already.
-            _ => self.process_gone(index, process),
-        }
-    }
-
-    fn member(&self, number: u64) -> Result<(u32, Process), i32> {
-        self.clients
-            .get(&number)
-            .and_then(|client| client.member)
-            .ok_or(libc::ENOTCONN)
-    }
-
-    fn fork(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-        let (index, parent) = self.member(number)?;
+    /// Watches for a process's death. `ESRCH`: it is dead.
+    fn watch_pid(&mut self, index: u32, process: Process, pid: u32) -> Result<(), i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
-        let child = program.processes.take().ok_or(libc::EAGAIN)? as Process;
+        let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
+        if member.pidfd.is_some() {
+            return Ok(());
+        }
+        let errno = |errno: rustix::io::Errno| errno.raw_os_error();
+        let number = rustix::process::Pid::from_raw(pid as i32).ok_or(libc::ESRCH)?;
+        let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.map_err(errno)?;
+        let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
+        epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).map_err(errno)?;
+        member.pid = pid;
+        member.pidfd = Some(pidfd);
+        Ok(())
+    }
+
+    /// The member that a client is, if it still is one.
+    fn member(&self, number: u64) -> Result<(u32, Process), i32> {
+        let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
+        let member = client.member.ok_or(libc::ENOTCONN)?;
+        // Another process may have the slot by now, and another program the index.
+        self.programs
+            .get(member.program as usize)
+            .and_then(Option::as_ref)
+            .and_then(|program| program.members.get(&member.process))
+            .filter(|this| this.serial == member.serial)
+            .ok_or(libc::ENOTCONN)?;
+        Ok((member.program, member.process))
+    }
+
+    /// Against whom counts what a client makes.
+    fn charge(&self, number: u64) -> Result<Charge, i32> {
+        let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
+        client.charged.ok_or(libc::ENOTCONN)
+    }
+
+    fn fork(&mut self, number: u64) -> Result<Answered, i32> {
+        let (index, parent) = self.member(number)?;
+        let charge = self.charge(number)?;
+        let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
         // An epoll set is one for both from now on, whoever of them ends first.
-        let pollers = program
-            .members
-            .get(&parent)
-            .map_or_else(Vec::new, |member| member.pollers.clone());
-        program.members.insert(
-            child,
-            Member {
-                pid: 0,
-                pidfd: None,
-                contexts: Vec::new(),
-                pollers,
-                announced: Instant::now(),
-                parent: Some(parent),
-            },
-        );
+        let member = program.members.get(&parent).ok_or(libc::EIO)?;
+        let (parents, pollers) = ((parent, member.serial), member.pollers.clone());
+        let child = self.new_member(index, charge, 0, Some(parents), pollers)?;
         self.workers.ask(|_, done| Command::Fork {
             owner: Owner(index),
             parent,
@@ -559,19 +589,69 @@ impl Control {
         Ok((words(&[u64::from(child)]), Vec::new()))
     }
 
-    fn forked(&mut self, number: u64, child: Process, pid: u32) {
-        let Ok((index, _)) = self.member(number) else {
+    /// A parent says what became of a child that it announced: it alone may, and of nobody else.
+    fn forked(&mut self, number: u64, child: u64, pid: u32) {
+        let Ok((index, parent)) = self.member(number) else {
             return;
         };
+        let announced = Process::try_from(child).ok().filter(|child| {
+            let members = self.programs[index as usize]
+                .as_ref()
+                .map(|program| &program.members);
+            let serial = |process| members.and_then(|members| Some(members.get(process)?.serial));
+            members
+                .and_then(|members| members.get(child))
+                .is_some_and(|member| {
+                    member.pid == 0 && member.parent.map(|parent| parent.1) == serial(&parent)
+                })
+        });
+        let Some(child) = announced else {
+            return self.refuse(number, "says what became of a child that is not its own");
+        };
         if pid == 0 {
+            return self.process_gone(index, child);
+        }
+        let sender = self.clients.get(number).map_or(0, |client| client.pid);
+        // One that cannot be seen to be its child, in another PID namespace perhaps, stays announced until it attaches or its parent ends.
+        match parent_of(pid) {
+            Some(parent) if parent == sender => {}
+            Some(_) => return self.refuse(number, "names a process that is not its child"),
+            None => return,
+        }
+        if self.watch_pid(index, child, pid) == Err(libc::ESRCH) {
             self.process_gone(index, child);
-        } else {
-            self.watch_pid(index, child, pid);
         }
     }
 
-    fn poller(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    /// A message says what its sender may not say.
+    fn refuse(&mut self, number: u64, what: &str) {
+        self.refused += 1;
+        if self.refused == 1 {
+            let (pid, uid) = self
+                .clients
+                .get(number)
+                .map_or((0, 0), |client| (client.pid, client.uid));
+            eprintln!("millrace: refused: process {pid} of user {uid} {what}");
+        }
+    }
+
+    fn poller(&mut self, number: u64) -> Result<Answered, i32> {
         let (index, process) = self.member(number)?;
+        let charge = self.charge(number)?;
+        self.descriptors.take(charge)?;
+        let made = self.new_poller(index, process, charge);
+        if made.is_err() {
+            self.descriptors.give(charge);
+        }
+        made
+    }
+
+    fn new_poller(
+        &mut self,
+        index: u32,
+        process: Process,
+        charge: Charge,
+    ) -> Result<Answered, i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
         let poller = program.pollers.take().ok_or(libc::EMFILE)?;
         if let Some((shared, _)) = program.region.poller(poller) {
@@ -588,6 +668,7 @@ impl Control {
                 return Err(error.raw_os_error().unwrap_or(libc::EMFILE));
             }
         };
+        program.poller_charges.insert(poller, charge);
         if let Some(member) = program.members.get_mut(&process) {
             member.pollers.push(poller);
         }
@@ -628,6 +709,9 @@ impl Control {
                 continue;
             }
             program.pollers.give(*poller);
+            if let Some(charge) = program.poller_charges.remove(poller) {
+                self.descriptors.give(charge);
+            }
             self.workers.send(|_| Command::RemovePoller {
                 owner: Owner(index),
                 poller: *poller,
@@ -635,7 +719,7 @@ impl Control {
         }
     }
 
-    fn holds(&mut self, number: u64, payload: &[u8]) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn holds(&mut self, number: u64, payload: &[u8]) -> Result<Answered, i32> {
         let (index, process) = self.member(number)?;
         let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
@@ -661,17 +745,11 @@ impl Control {
         let Some(member) = program.members.remove(&process) else {
             return;
         };
-        let has_children = program
-            .members
-            .values()
-            .any(|other| other.parent == Some(process) && other.pid == 0);
-        if has_children {
-            for other in program
-                .members
-                .values_mut()
-                .filter(|other| other.parent == Some(process) && other.pid == 0)
-            {
-                other.announced = Instant::now();
+        self.descriptors.give(member.charge);
+        let gone = Some((process, member.serial));
+        for child in program.members.values_mut() {
+            if child.parent == gone && child.pid == 0 {
+                child.announced = Instant::now();
             }
         }
         if let Some(first) = member.contexts.first() {
@@ -698,10 +776,11 @@ impl Control {
     }
 
     fn alone(program: &Program, member: &Member) -> bool {
-        member.pid == 0
-            && member
-                .parent
-                .is_some_and(|parent| !program.members.contains_key(&parent))
+        let is_there = |(parent, serial): (Process, u64)| {
+            let parent = program.members.get(&parent);
+            parent.is_some_and(|parent| parent.serial == serial)
+        };
+        member.pid == 0 && member.parent.is_some_and(|parent| !is_there(parent))
     }
 
     fn forget_announced(&mut self) {
@@ -776,6 +855,12 @@ impl Control {
             "loopback": self.loopback,
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
+            "control": {
+                "connections_refused": self.clients.refused,
+                "connections_without_descriptor": self.clients.exhausted,
+                "descriptors_refused": self.descriptors.refused(),
+                "messages_refused": self.refused,
+            },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
             "shards": shards,
         });
@@ -796,7 +881,7 @@ fn give_back() {
 }
 
 /// A text of any length, as a descriptor of a file in memory.
-fn document(text: &str) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+fn document(text: &str) -> Result<Answered, i32> {
     let errno = |errno: rustix::io::Errno| errno.raw_os_error();
     let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(errno)?;

@@ -14,6 +14,7 @@
 
 pub mod arena;
 mod calls;
+mod clients;
 pub mod command;
 pub mod config;
 pub mod control;
@@ -40,12 +41,14 @@ pub mod process;
 pub mod program;
 mod publish;
 mod queues;
+mod quota;
 mod reach;
 mod replicas;
 mod robust_list;
 mod scale;
 mod serve;
 mod serving;
+mod shares;
 mod sleep;
 mod snapshot;
 pub mod socket;
