@@ -40,10 +40,7 @@ impl SendMemory {
     /// What a program may hold in all, as things are, in bytes.
     #[inline]
     fn allowed(&self) -> u64 {
-        match self.shared {
-            true => (self.limit - self.pool.in_use().min(self.limit)) * 2,
-            false => u64::MAX,
-        }
+        (self.limit - self.pool.in_use().min(self.limit)) * 2
     }
 
     #[inline]
@@ -63,6 +60,9 @@ impl SendMemory {
     /// A block of 2^`log2` bytes with arbitrary content, or `None` if there is none for this program.
     #[inline]
     pub fn allocate(&mut self, owner: Owner, log2: u8) -> Option<Box<[u8]>> {
+        if !self.shared {
+            return self.pool.allocate(log2);
+        }
         let size = 1 << log2;
         let allowed = self.allowed();
         let account = self.account(owner);
@@ -80,27 +80,32 @@ impl SendMemory {
     /// Takes a block back.
     #[inline(always)]
     pub fn free(&mut self, owner: Owner, block: Box<[u8]>) {
-        self.account(owner).used -= block.len() as u64;
+        if self.shared {
+            self.account(owner).used -= block.len() as u64;
+        }
         self.pool.free(block);
     }
 
     /// So many bytes that were handed out are another pool's from now on.
     pub fn let_go(&mut self, owner: Owner, bytes: usize) {
-        self.account(owner).used -= bytes as u64;
+        if self.shared {
+            self.account(owner).used -= bytes as u64;
+        }
         self.pool.let_go(bytes);
     }
 
     /// So many bytes that another pool has handed out are this one's. They are in use already, so no limit refuses them.
     pub fn adopt(&mut self, owner: Owner, bytes: usize) {
-        self.account(owner).used += bytes as u64;
+        if self.shared {
+            self.account(owner).used += bytes as u64;
+        }
         self.pool.adopt(bytes);
     }
 
     /// Whether little is left for a program: less than an eighth of what there is, or of what it may hold.
     pub fn is_short(&self, owner: Owner) -> bool {
-        let used = self.used(owner);
         match self.shared {
-            true => used > self.allowed() / 8 * 7,
+            true => self.used(owner) > self.allowed() / 8 * 7,
             false => self.pool.is_short(),
         }
     }
@@ -129,6 +134,9 @@ impl SendMemory {
     /// How much a socket of a program may have queued at most, in bytes.
     #[inline]
     pub fn socket_limit(&self, owner: Owner) -> u32 {
+        if !self.shared {
+            return u32::MAX;
+        }
         match self.accounts.get(owner.0 as usize) {
             Some(account) if account.pressed => PRESSED_LIMIT,
             _ => u32::MAX,
