@@ -31,6 +31,9 @@ use crate::tuning::Crowd;
 use crate::v6::Ipv6;
 use crate::wheel::Wheel;
 
+/// After so many time-outs in a row it may be the neighbour that has changed.
+const DOUBTFUL_TIMEOUTS: u8 = 2;
+
 /// Where frames go: a port's transmit queue.
 pub trait Egress {
     /// Takes one frame, the concatenation of `head` and both parts of `payload`; `offload` is what the port has to finish in it. False when there is
@@ -285,6 +288,9 @@ impl<M: Memory> Shard<M> {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
                     let opening = stream.connection.state() == State::SynSent;
+                    if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
+                        self.neighbours.doubt(stream.hop, now);
+                    }
                     let starved = self.send_memory.is_short(*owner) && stream.send.len() > 0;
                     if starved {
                         self.starve_orphan(index);
