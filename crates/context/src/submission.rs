@@ -601,6 +601,12 @@ impl Context {
         self.engine.head.store(cursor.head, Ordering::Release);
     }
 
+    /// Nothing more is taken, as the process is gone: what others wait for to be taken will not be.
+    pub fn abandon(&self) {
+        let tail = self.app.tail.load(Ordering::Acquire);
+        self.engine.head.store(tail, Ordering::Release);
+    }
+
     /// Both cursors to zero, for a new process.
     pub fn reset(&self) {
         for word in [
@@ -623,6 +629,10 @@ impl Cursor {
     /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring, length).
     pub fn staged(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.staging_head, len)
+    }
+    /// Whether everything before `position` has been taken.
+    pub fn has_taken(&self, position: u32) -> bool {
+        position.wrapping_sub(self.head) as i32 <= 0
     }
     /// They have been copied or are not wanted.
     pub fn unstage(&mut self, len: u64) {

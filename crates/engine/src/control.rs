@@ -33,6 +33,8 @@ use crate::workers::Workers;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
+/// How many pollers are given back before the index of one is given out again: a shard that is behind may still pass on what was asked for the last one.
+const POLLERS_REST: usize = 64;
 /// How long a child that was announced may take to attach once its parent is dead.
 const ANNOUNCED: Duration = Duration::from_secs(5);
 /// How long connections that still have something to say keep an engine that is to end.
@@ -372,7 +374,7 @@ impl Control {
             region,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
-            pollers: Numbers::new(limits.pollers),
+            pollers: Numbers::resting(limits.pollers, POLLERS_REST),
             processes: Numbers::new(limits.processes),
             guarded: true,
         };
