@@ -132,6 +132,44 @@ impl Watches {
         }
     }
 
+    /// Hints each poller that wants any of these bits. Of those who watch exclusively one is enough whose program `sleeps`: it is the answer, and [`Watches::hint_rest`] is
+    /// due if it has left by the time that its hint can be seen. If none of them sleeps all are hinted, and the first to look has it.
+    #[inline]
+    pub fn hint<P>(
+        &mut self,
+        bits: u32,
+        pollers: &mut P,
+        sleeps: impl Fn(&P, u32) -> bool,
+        mut hint: impl FnMut(&mut P, &mut Watch),
+    ) -> Option<u32> {
+        let watches = self.as_mut_slice();
+        let of_one = |watch: &Watch| watch.is_exclusive() && watch.wants(bits);
+        let chosen = watches
+            .iter()
+            .position(|watch| of_one(watch) && sleeps(pollers, watch.poller));
+        for (index, watch) in watches.iter_mut().enumerate() {
+            if watch.wants(bits)
+                && (!watch.is_exclusive() || chosen.is_none_or(|chosen| chosen == index))
+            {
+                hint(pollers, watch);
+            }
+        }
+        let chosen = watches[chosen?].poller;
+        let passed_over = watches.iter().filter(|watch| of_one(watch)).count() > 1;
+        watches.rotate_left(1);
+        passed_over.then_some(chosen)
+    }
+
+    /// Hints those that were passed over for `chosen`, which sleeps no more and may not have seen its hint.
+    #[cold]
+    pub fn hint_rest(&mut self, bits: u32, chosen: u32, mut hint: impl FnMut(&mut Watch)) {
+        for watch in self.as_mut_slice() {
+            if watch.is_exclusive() && watch.wants(bits) && watch.poller != chosen {
+                hint(watch);
+            }
+        }
+    }
+
     /// One more.
     fn push(&mut self, watch: Watch) {
         match self {
@@ -208,6 +246,40 @@ mod tests {
                 assert_eq!(watches.as_slice().len(), others as usize);
             }
         }
+    }
+
+    #[test]
+    fn of_those_who_watch_exclusively_one_that_sleeps_and_wants_it_is_hinted() {
+        let (mut watches, mut hinted) = (Watches::default(), Vec::new());
+        let hint = |hinted: &mut Vec<u32>, watch: &mut Watch| hinted.push(watch.poller);
+        let take = |hinted: &mut Vec<u32>| {
+            hinted.sort_unstable();
+            std::mem::take(hinted)
+        };
+        watches.watch(0, 7, 1);
+        for poller in 1..4 {
+            watches.watch(poller, 1 | EXCLUSIVE, 1 + poller);
+        }
+        watches.watch(4, 4 | EXCLUSIVE, 5);
+        let chosen = watches.hint(1, &mut hinted, |_, poller| poller > 1, hint);
+        assert_eq!((chosen, take(&mut hinted)), (Some(2), vec![0, 2]));
+        watches.hint_rest(1, 2, |watch| hinted.push(watch.poller));
+        assert_eq!(take(&mut hinted), [1, 3], "it had left");
+        let chosen = watches.hint(1, &mut hinted, |_, poller| poller == 4, hint);
+        assert_eq!(chosen, None);
+        assert_eq!(
+            take(&mut hinted),
+            [0, 1, 2, 3],
+            "nobody sleeps that wants it"
+        );
+        let chosen = watches.hint(4, &mut hinted, |_, _| true, hint);
+        assert_eq!(
+            (chosen, take(&mut hinted)),
+            (None, vec![0, 4]),
+            "nobody was passed over"
+        );
+        let chosen = watches.hint(2, &mut hinted, |_, _| true, hint);
+        assert_eq!((chosen, take(&mut hinted)), (None, vec![0]));
     }
 
     #[test]

@@ -89,16 +89,14 @@ pub fn shared(
     engine.region.poller(index)
 }
 
-/// Asks for hints of a slot. Which bits is decided when the hints are looked at, so that a changed interest needs no request.
-pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: bool) -> Result<()> {
+/// All bits of which there are hints. Which of them matter is decided when the hints are looked at, so that a changed interest needs no request.
+pub const EVERYTHING: u32 = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
+
+/// Asks for hints of a slot, of these bits; with [`bits::EXCLUSIVE`] of what is told to nobody else.
+pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -> Result<()> {
     let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
     let mut submission = Submission::new(Operation::Watch, slot, poller);
-    let mask = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
-    submission.arguments[0] = u64::from(if exclusive {
-        mask | bits::EXCLUSIVE
-    } else {
-        mask
-    });
+    submission.arguments[0] = u64::from(wanted);
     // Read before the caller's first look at the socket.
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
