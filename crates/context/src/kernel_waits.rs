@@ -4,12 +4,11 @@
 //! are among the poller's sleepers: one for all of them, until the last has left. A single ring is not enough: another thread may take it that looks into
 //! the set without waiting.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-
-use crate::poller::{Poller, fence_after_update};
+use crate::poller::Poller;
+use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
 
 /// The threads of one process that wait for one set.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KernelWaits {
     threads: AtomicU32,
     /// 1 while the poller counts a sleeper for all of them.
@@ -18,6 +17,7 @@ pub struct KernelWaits {
 
 impl KernelWaits {
     /// Nobody waits.
+    #[cfg(not(millrace_loom))]
     pub const fn new() -> KernelWaits {
         KernelWaits {
             threads: AtomicU32::new(0),
@@ -70,11 +70,5 @@ impl KernelWaits {
     pub fn forget(&self) {
         self.threads.store(0, Ordering::Relaxed);
         self.counted.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Default for KernelWaits {
-    fn default() -> KernelWaits {
-        KernelWaits::new()
     }
 }

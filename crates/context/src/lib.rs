@@ -20,15 +20,18 @@ pub mod layout;
 pub mod poller;
 pub mod protocol;
 mod reach;
+#[cfg(not(millrace_loom))]
 pub mod region;
 pub mod reply;
 pub mod slot;
 pub mod submission;
+pub mod sync;
 
 pub use address::Address;
 pub use kernel_waits::KernelWaits;
 pub use layout::Geometry;
 pub use poller::Poller;
+#[cfg(not(millrace_loom))]
 pub use region::Region;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};

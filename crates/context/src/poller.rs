@@ -4,22 +4,11 @@
 //! consumers are the program's threads, which take turns by `lock`. A hint carries no state and may be spurious; when there are more than a
 //! ring holds, `overflow` goes up and the program looks at every socket of the set.
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-
-use crate::layout::{HINTS, POLLER_HEAD, SHARDS_MAX};
+use crate::layout::{HINTS, SHARDS_MAX};
+use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
 
 /// In the count of sleepers: somebody waits for the set itself.
 const ALWAYS: u32 = 1 << 31;
-
-/// A full fence behind a read-modify-write, which on x86-64 is one itself.
-#[inline]
-pub fn fence_after_update() {
-    if cfg!(target_arch = "x86_64") {
-        compiler_fence(Ordering::SeqCst);
-    } else {
-        fence(Ordering::SeqCst);
-    }
-}
 
 /// Written by the program, but for `shards`.
 #[repr(C, align(64))]
@@ -54,14 +43,41 @@ struct Ends {
 }
 
 /// Head pages of a poller; its rings follow them.
-#[repr(C, align(4096))]
+#[cfg_attr(not(millrace_loom), repr(C, align(4096)))]
 #[derive(Debug)]
 pub struct Poller {
     common: Common,
     rings: [Ends; SHARDS_MAX],
 }
 
-const _: () = assert!(size_of::<Poller>() == POLLER_HEAD);
+#[cfg(not(millrace_loom))]
+const _: () = assert!(size_of::<Poller>() == crate::layout::POLLER_HEAD);
+
+/// All zero, as in a new region. Only the checker makes one anywhere else.
+#[cfg(millrace_loom)]
+impl Default for Poller {
+    fn default() -> Poller {
+        let zero = || AtomicU32::new(0);
+        let ends = |_| Ends {
+            engine: EngineLine {
+                tail: zero(),
+                overflow: zero(),
+            },
+            app: AppLine {
+                head: zero(),
+                overflow_seen: zero(),
+            },
+        };
+        Poller {
+            common: Common {
+                sleepers: zero(),
+                lock: zero(),
+                shards: AtomicU32::new(SHARDS_MAX as u32),
+            },
+            rings: std::array::from_fn(ends),
+        }
+    }
+}
 
 impl Poller {
     // ---- the engine's side ----

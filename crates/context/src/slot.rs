@@ -3,7 +3,7 @@
 //! Two lines are the engine's, two the program's; neither writes the other's. Positions are stream offsets in bytes from the first
 //! byte of payload and never wrap. A listener uses the same fields in units of accepted connections: its ring holds [`SlotRef`]s.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use bitflags::bitflags;
 
@@ -172,6 +172,7 @@ pub struct Slot {
     pub app_cold: AppCold,
 }
 
+#[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Slot>() == crate::layout::SLOT_STRIDE);
 
 /// A receive ring in one word: offset from the arena's start in 4 KB units, and the binary logarithm of its size. Offset `o` of
@@ -186,6 +187,22 @@ pub fn unpack_ring(word: u64) -> Option<(u64, u64)> {
     (12..=32)
         .contains(&log2)
         .then(|| ((word >> 8) << 12, 1 << log2))
+}
+
+impl App {
+    /// What is submitted next of this socket goes by this context (under `write_lock`). The context by which it went until now, if that is another one: what it has
+    /// carried is to be taken first.
+    pub fn goes_by(&self, context: u32) -> Option<u32> {
+        let before = self.context.swap(context + 1, Ordering::Relaxed);
+        before.checked_sub(1).filter(|before| *before != context)
+    }
+
+    /// The number of the next request to watch the slot or to stop watching it, for its submission. Requests of one poller are numbered in their order, since its
+    /// set is locked; each goes by the calling thread's own context, and the shard may come to another thread's first.
+    pub fn next_watch_order(&self) -> u64 {
+        let before = self.watch_order.fetch_add(1, Ordering::Relaxed);
+        u64::from(before.wrapping_add(1))
+    }
 }
 
 impl EngineHot {

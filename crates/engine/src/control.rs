@@ -21,7 +21,7 @@ use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::doorbell;
 use crate::kernels::Kernels;
-use crate::numbers::Numbers;
+use crate::numbers::{Numbers, POLLERS_REST};
 use crate::program::Whereabouts;
 use crate::robust_list::RobustList;
 use crate::scale::Scale;
@@ -33,8 +33,6 @@ use crate::workers::Workers;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
-/// How many pollers are given back before the index of one is given out again: a shard that is behind may still pass on what was asked for the last one.
-const POLLERS_REST: usize = 64;
 /// How long a child that was announced may take to attach once its parent is dead.
 const ANNOUNCED: Duration = Duration::from_secs(5);
 /// How long connections that still have something to say keep an engine that is to end.

@@ -41,10 +41,7 @@ impl Worker {
         slot.engine
             .status
             .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
-        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
-        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&slot.engine.sequence, i32::MAX as u32);
-        }
+        futex::change(&slot.engine.sequence, &slot.app.waiters);
         if let Some(id) = socket {
             if accepts.is_none() {
                 // What was read last decides whether unread data makes this a reset.

@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+/// How many pollers are given back before the index of one is given out again: a shard that is behind may still pass on what was asked for the last one.
+pub(crate) const POLLERS_REST: usize = 64;
+
 /// Small numbers given out: free ones again, if more than `rest` are free, the one first that has been free for longest.
 #[derive(Debug)]
 pub(crate) struct Numbers {

@@ -240,9 +240,7 @@ impl Worker {
         else {
             return;
         };
-        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
-        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+        if futex::change(&slot.engine.sequence, &slot.app.waiters) {
             self.counters.wakeups += 1;
         }
         let mut seen = entry.seen;

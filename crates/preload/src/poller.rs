@@ -100,16 +100,9 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -
     // Read before the caller's first look at the socket.
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
-    submission.arguments[2] = next_order(shared);
+    submission.arguments[2] = shared.app.next_watch_order();
     fence(Ordering::SeqCst);
     post(engine, shared, |lane| lane.submit_quietly(&submission))
-}
-
-/// The number of the next request to watch a slot or to stop watching it. Requests of one poller are numbered in their order, since its set is locked; each goes by
-/// the calling thread's own context, and the shard may come to another thread's first.
-fn next_order(slot: &Slot) -> u64 {
-    let before = slot.app.watch_order.fetch_add(1, Ordering::Relaxed);
-    u64::from(before.wrapping_add(1))
 }
 
 /// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
@@ -135,7 +128,7 @@ pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
         return;
     };
     let mut submission = Submission::new(Operation::Unwatch, slot, poller);
-    submission.arguments[2] = next_order(shared);
+    submission.arguments[2] = shared.app.next_watch_order();
     // Hints that come all the same are dropped when they are looked at.
     let _ = post(engine, shared, |lane| lane.leave(&submission));
 }
