@@ -147,6 +147,10 @@ impl Worker {
             at: ring.at,
             log2: ring.log2,
         };
+        self.program(place.program)
+            .slot(place.slot)
+            .engine
+            .end_queue();
         self.shard.memory_mut().free(owner, block);
         self.reset_waiting(place, u64::MAX);
         if replicated {

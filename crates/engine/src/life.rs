@@ -41,6 +41,9 @@ impl Worker {
         slot.engine
             .status
             .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
+        if accepts.is_some() {
+            slot.engine.end_queue();
+        }
         futex::change(&slot.engine.sequence, &slot.app.waiters);
         if let Some(id) = socket {
             if accepts.is_none() {
@@ -70,7 +73,7 @@ impl Worker {
     pub(crate) fn reset_waiting(&mut self, listener: Place, position: u64) {
         let program = self.program(listener.program);
         let claimed = |slot: u32| {
-            let claim = program.slot(slot).app.context.load(Ordering::Acquire);
+            let claim = program.slot(slot).app.claimed_by();
             let mut contexts = program.contexts.iter();
             contexts.any(|context| context.index + 1 == claim)
         };
@@ -119,7 +122,7 @@ impl Worker {
             .numbers()
             .filter(|slot| {
                 let entry = &this.entries[*slot];
-                let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
+                let claim = this.slot(*slot).app.claimed_by();
                 let mut contexts = this.contexts.iter();
                 entry.open
                     && entry.keepers.waiting().is_some()

@@ -102,7 +102,7 @@ impl Lane {
 
     /// Says in the slot of a connection that waits to be accepted who takes it.
     pub fn claim(&self, slot: &Slot) {
-        slot.app.context.store(self.index + 1, Ordering::Release);
+        slot.app.claim(self.index);
     }
 
     /// Bytes that can be staged now.

@@ -3,6 +3,7 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use millrace_context::submission::{Cursor, SubmissionCell};
+use millrace_context::sync::Ordering;
 use millrace_context::{Context, Operation, Slot, SlotRef, Submission};
 
 use crate::watches::Watches;
@@ -140,4 +141,37 @@ fn what_two_threads_send_by_one_socket_keeps_its_order() {
 #[test]
 fn who_does_not_follow_may_overtake() {
     fails(|| two_sends(false));
+}
+
+/// A thread accepts while another shuts the listener down, upon which the shard resets what nobody has claimed.
+fn a_claim_and_the_end_of_a_queue(looks: bool) {
+    #[derive(Default)]
+    struct Shared {
+        listener: Slot,
+        accepted: Slot,
+    }
+    const RING: u64 = 12;
+    let shared = Arc::new(Shared::default());
+    shared.listener.engine.ring.store(RING, Ordering::Relaxed);
+    let shard = thread::spawn({
+        let shared = shared.clone();
+        move || {
+            shared.listener.engine.end_queue();
+            shared.accepted.app.claimed_by() != 0
+        }
+    });
+    shared.accepted.app.claim(0);
+    let is_sure = !looks || shared.listener.engine.has_queue(RING);
+    let found = shard.join().unwrap();
+    assert!(found || !is_sure, "the connection was reset and accepted");
+}
+
+#[test]
+fn who_accepts_from_a_queue_that_ends_knows_it() {
+    check(|| a_claim_and_the_end_of_a_queue(true));
+}
+
+#[test]
+fn who_does_not_look_again_accepts_what_was_reset() {
+    fails(|| a_claim_and_the_end_of_a_queue(false));
 }
