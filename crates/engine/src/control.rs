@@ -22,7 +22,7 @@ use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::doorbell;
 use crate::kernels::Kernels;
-use crate::numbers::Numbers;
+use crate::numbers::{Numbers, POLLERS_REST};
 use crate::program::Whereabouts;
 use crate::quota::{Charge, Descriptors};
 use crate::robust_list::RobustList;
@@ -349,7 +349,7 @@ impl Control {
             region,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
-            pollers: Numbers::new(limits.pollers),
+            pollers: Numbers::resting(limits.pollers, POLLERS_REST),
             poller_charges: BTreeMap::new(),
             processes: Numbers::new(limits.processes),
             guarded: true,

@@ -41,10 +41,10 @@ impl Worker {
         slot.engine
             .status
             .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
-        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
-        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+        if accepts.is_some() {
+            slot.engine.end_queue();
         }
+        futex::change(&slot.engine.sequence, &slot.app.waiters);
         if let Some(id) = socket {
             if accepts.is_none() {
                 // What was read last decides whether unread data makes this a reset.
@@ -73,7 +73,7 @@ impl Worker {
     pub(crate) fn reset_waiting(&mut self, listener: Place, position: u64) {
         let program = self.program(listener.program);
         let claimed = |slot: u32| {
-            let claim = program.slot(slot).app.context.load(Ordering::Acquire);
+            let claim = program.slot(slot).app.claimed_by();
             let mut contexts = program.contexts.iter();
             contexts.any(|context| context.index + 1 == claim)
         };
@@ -122,7 +122,7 @@ impl Worker {
             .numbers()
             .filter(|slot| {
                 let entry = &this.entries[*slot];
-                let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
+                let claim = this.slot(*slot).app.claimed_by();
                 let mut contexts = this.contexts.iter();
                 entry.open
                     && entry.keepers.waiting().is_some()
@@ -130,6 +130,11 @@ impl Worker {
                         .any(|context| context.process == process && context.index + 1 == claim)
             })
             .collect();
+        for context in this.contexts.iter().filter(|it| it.process == process) {
+            if let Some((shared, _)) = this.region.context(context.index) {
+                shared.abandon();
+            }
+        }
         this.contexts.retain(|context| context.process != process);
         this.processes.retain(|entry| entry.process != process);
         let held: Vec<u32> = this
@@ -180,6 +185,8 @@ impl Worker {
                 contexts,
                 done,
             } => {
+                // What an image of the process before an exec left in its contexts.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -210,8 +217,8 @@ impl Worker {
                 child,
                 done,
             } => {
-                // What the parent submitted before it announced the fork comes first: it may close a socket, or open one that the child must hold.
-                self.serve();
+                // What the program asked for before the fork was announced comes first: it may close a socket, or open one that the child must hold.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -237,6 +244,8 @@ impl Worker {
                 sockets,
                 done,
             } => {
+                // What is on its way may be a connection that it has accepted.
+                self.serve_all(owner.0);
                 let lost: Vec<u32> = self
                     .programs
                     .get(owner.0 as usize)
@@ -268,7 +277,8 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::ProcessGone { owner, process } => {
-                self.serve();
+                // What it asked for before it died comes first.
+                self.serve_all(owner.0);
                 self.process_gone(owner.0, process);
             }
             Command::AddPoller {
@@ -295,6 +305,8 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::RemovePoller { owner, poller } => {
+                // A request to watch with it that came later would be taken for one of the next poller with this index.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)

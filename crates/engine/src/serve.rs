@@ -81,6 +81,39 @@ impl Worker {
         self.counters.send_memory_pressure += 1;
     }
 
+    /// Serves all that the processes of a program have asked for until now, however much: what comes next concerns who holds what, or which pollers there are.
+    pub(crate) fn serve_all(&mut self, program: u32) {
+        let Some(this) = self.programs.get(program as usize).and_then(Option::as_ref) else {
+            return;
+        };
+        let asked: Vec<(u32, u32)> = this
+            .contexts
+            .iter()
+            .filter_map(|entry| {
+                let (shared, _) = this.region.context(entry.index)?;
+                shared
+                    .pending(&entry.cursor)
+                    .then(|| (entry.index, shared.position()))
+            })
+            .collect();
+        for (index, end) in asked {
+            // A process that goes on asking is not waited for; and one that makes no sense is cut off, and its contexts with it.
+            while let Some(context) = self.unserved(program, index, end) {
+                match self.serve_context(program, context) {
+                    0 => break,
+                    served => self.counters.submissions += served as u64,
+                }
+            }
+        }
+    }
+
+    /// Which of a program's contexts has this index, unless it has been served up to `end`.
+    fn unserved(&self, program: u32, index: u32, end: u32) -> Option<usize> {
+        let contexts = &self.programs[program as usize].as_ref()?.contexts;
+        let found = contexts.iter().position(|entry| entry.index == index)?;
+        (!contexts[found].cursor.has_taken(end)).then_some(found)
+    }
+
     fn serve_context(&mut self, program: u32, context: usize) -> usize {
         let Some(this) = self.programs[program as usize].as_ref() else {
             return 0;

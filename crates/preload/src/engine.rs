@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use millrace_context::layout::{AWAKE, MAGIC, SHARDS_MAX};
+use millrace_context::layout::{AWAKE, Line, MAGIC, SHARDS_MAX};
 use millrace_context::protocol::{self, Attached, Descriptors, Kind, Request};
 use millrace_context::{Region, SlotRef};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -278,12 +278,10 @@ impl Engine {
         }
     }
 
-    /// Whether a shard sleeps: AWAKE, ASLEEP or NAPPING. Read after a full fence that follows the submission.
+    /// How a shard sleeps that has just been asked for something: AWAKE, ASLEEP or NAPPING.
     pub fn sleep_of(&self, shard: u32) -> u32 {
         let lines = &self.region.header().sleeping;
-        lines
-            .get(shard as usize)
-            .map_or(AWAKE, |line| line.0.load(Ordering::Relaxed))
+        lines.get(shard as usize).map_or(AWAKE, Line::wakefulness)
     }
 
     /// The control socket, for those who wait and want to know when the engine ends; -1 without one.

@@ -3,7 +3,7 @@
 //! A thread that has come back from a wait with events is in a *batch* until its next wait: what it submits is not rung for until then, so that the
 //! shard is woken once for all of it.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use millrace_context::layout::{ASLEEP, AWAKE, STAGING};
 use millrace_context::submission::{Ask, SubmissionCell};
@@ -102,7 +102,7 @@ impl Lane {
 
     /// Says in the slot of a connection that waits to be accepted who takes it.
     pub fn claim(&self, slot: &Slot) {
-        slot.app.context.store(self.index + 1, Ordering::Release);
+        slot.app.claim(self.index);
     }
 
     /// Bytes that can be staged now.
@@ -120,11 +120,10 @@ impl Lane {
 
     /// Lets earlier submissions of this socket, made through another context, be taken first. The slot's `write_lock` is held.
     pub fn follow(&self, slot: &Slot) -> Result<()> {
-        let before = slot.app.context.swap(self.index + 1, Ordering::Relaxed);
-        if before == 0 || before == self.index + 1 {
+        let Some(before) = slot.app.goes_by(self.index) else {
             return Ok(());
-        }
-        let Some((other, _)) = self.engine.region.context(before - 1) else {
+        };
+        let Some((other, _)) = self.engine.region.context(before) else {
             return Ok(());
         };
         let position = other.position();
@@ -132,7 +131,7 @@ impl Lane {
             return Ok(());
         }
         // The slot may have moved since: what is waited for is then another shard's to take.
-        let shard = (before - 1) % self.engine.region.geometry().shards;
+        let shard = before % self.engine.region.geometry().shards;
         self.wait_until(shard, || other.taken(position))
     }
 
@@ -149,7 +148,6 @@ impl Lane {
             let low =
                 self.context.room() < ENTRIES_LOW || self.context.staging_room() < STAGING_LOW;
             thread::with(|thread| thread.unrung.set(thread.unrung.get() | 1 << self.shard));
-            fence(Ordering::SeqCst);
             if !low && self.engine.sleep_of(self.shard) != ASLEEP {
                 return self.wait_for_room();
             }
@@ -197,8 +195,6 @@ impl Lane {
 
 /// Rings a shard's doorbell if it sleeps.
 pub fn ring_if_asleep(engine: &Engine, shard: u32) {
-    // The submission must be visible before we look, as the shard says that it sleeps before it looks for submissions.
-    fence(Ordering::SeqCst);
     if engine.sleep_of(shard) != AWAKE {
         engine.ring(shard);
     }

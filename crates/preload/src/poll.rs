@@ -271,13 +271,8 @@ impl Sleeper {
         }
         own.silence();
         kernel[last] = entry(own.bell.fd(), POLLIN);
-        shared.sleep_begins();
-        let result = if shared.pending() {
-            Ok(0)
-        } else {
-            call.poll(kernel, left_us, mask)
-        };
-        shared.sleep_ends();
+        let slept = shared.sleep(|| false, || call.poll(kernel, left_us, mask));
+        let result = slept.unwrap_or(Ok(0));
         if kernel[last + 1].revents != 0 {
             engine.check();
         }
@@ -299,7 +294,7 @@ impl Hidden {
             return;
         };
         if watched.swap(slot.generation, Ordering::Relaxed) != slot.generation
-            && poller::watch(engine, self.own.index, slot, false).is_err()
+            && poller::watch(engine, self.own.index, slot, poller::EVERYTHING).is_err()
         {
             watched.store(0, Ordering::Relaxed);
         }

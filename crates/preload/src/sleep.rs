@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use millrace_context::futex;
 use millrace_context::layout::LIFE_OVER;
 use rustix::io::Errno;
 
@@ -98,23 +99,23 @@ impl Call {
         restart: Restart,
     ) -> Result<()> {
         lane::end_batch(engine);
-        waiters.fetch_add(1, Ordering::SeqCst);
         let life = &engine.region.header().life.0;
-        let alive = life.load(Ordering::Acquire);
-        let result = if alive & LIFE_OVER != 0 {
-            Ok(0)
-        } else if alive == 0 || ONE_WORD.load(Ordering::Relaxed) {
-            Err(Errno::NOSYS)
-        } else {
-            let words = [WaitWord::new(word, seen), WaitWord::new(life, alive)];
-            self.on_words(&words, until_us, restart)
-        };
-        let result = match result {
-            Err(Errno::NOSYS) => self.on_one_word(engine, word, seen, until_us, restart),
-            Err(Errno::AGAIN) => Ok(()),
-            other => other.map(drop),
-        };
-        waiters.fetch_sub(1, Ordering::Relaxed);
+        let result = futex::counted(waiters, || {
+            let alive = life.load(Ordering::Acquire);
+            let result = if alive & LIFE_OVER != 0 {
+                Ok(0)
+            } else if alive == 0 || ONE_WORD.load(Ordering::Relaxed) {
+                Err(Errno::NOSYS)
+            } else {
+                let words = [WaitWord::new(word, seen), WaitWord::new(life, alive)];
+                self.on_words(&words, until_us, restart)
+            };
+            match result {
+                Err(Errno::NOSYS) => self.on_one_word(engine, word, seen, until_us, restart),
+                Err(Errno::AGAIN) => Ok(()),
+                other => other.map(drop),
+            }
+        });
         if life.load(Ordering::Acquire) & LIFE_OVER != 0 {
             engine.note_over();
         }
