@@ -10,9 +10,11 @@
 //! - [`poller`]: the rings of hints, shards to program.
 //! - [`reply`]: the answer to the few requests that want one.
 //! - [`protocol`]: messages of the control socket.
+//! - [`bypass`]: what goes past the engine.
 //! - [`futex`]: sleeping and waking on words of the region.
 
 pub mod address;
+pub mod bypass;
 pub mod futex;
 pub mod layout;
 pub mod poller;
@@ -24,6 +26,7 @@ pub mod slot;
 pub mod submission;
 
 pub use address::Address;
+pub use bypass::Bypass;
 pub use layout::Geometry;
 pub use poller::Poller;
 pub use region::Region;
@@ -32,4 +35,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

@@ -313,7 +313,7 @@ impl Control {
             {
                 Err(libc::EACCES)
             }
-            Kind::Program => self.program(number),
+            Kind::Program => self.program(number, request.arguments[0] == 1),
             Kind::Sockets => {
                 let answer = self.sockets().and_then(|text| document(&text));
                 give_back();
@@ -332,7 +332,7 @@ impl Control {
         }
     }
 
-    fn program(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn program(&mut self, number: u64, quiet: bool) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let limits = &self.limits;
         let geometry = Geometry {
             slots: limits.sockets,
@@ -344,8 +344,9 @@ impl Control {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
+        let header = self.serving.header(geometry, self.scale.serving(), quiet);
         // SAFETY: nobody else has the region yet.
-        unsafe { region.write_header(self.serving.header(geometry, self.scale.serving())) };
+        unsafe { region.write_header(header) };
         let region = Arc::new(region);
         let index = self
             .programs
@@ -766,6 +767,11 @@ impl Control {
             .map(|text| serde_json::from_str(text))
             .collect();
         let shards = shards.map_err(|_| libc::EIO)?;
+        let regions = self
+            .programs
+            .iter()
+            .flatten()
+            .map(|program| &*program.region);
         let description = serde_json::json!({
             "name": self.name,
             "pid": std::process::id(),
@@ -777,6 +783,7 @@ impl Control {
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
+            "bypasses": snapshot::bypasses_json(regions),
             "shards": shards,
         });
         Ok(description.to_string())

@@ -44,6 +44,7 @@ mod reach;
 mod replicas;
 mod robust_list;
 mod scale;
+pub mod seccomp;
 mod serve;
 mod serving;
 mod sleep;

@@ -1,5 +1,6 @@
 //! What `millrace ss` shows, as JSON.
 
+use millrace_context::{Bypass, Region};
 use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
@@ -55,6 +56,21 @@ struct Description {
     /// Of the device, with AF_XDP.
     queues: Vec<serde_json::Value>,
     shard: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What the programs of these regions have sent past the engine, by kind.
+pub(crate) fn bypasses_json<'a>(
+    regions: impl Iterator<Item = &'a Region> + Clone,
+) -> serde_json::Value {
+    let count = |kind| -> u64 {
+        let of = |region: &Region| u64::from(region.header().bypasses.get(kind));
+        regions.clone().map(of).sum()
+    };
+    Bypass::ALL
+        .into_iter()
+        .map(|kind| (kind.name().to_owned(), count(kind).into()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// All shards' sockets as JSON, listeners first.

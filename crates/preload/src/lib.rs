@@ -23,6 +23,7 @@
 
 mod address;
 mod anchor;
+mod bypass;
 mod connect;
 mod datagram;
 mod decide;

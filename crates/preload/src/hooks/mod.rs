@@ -12,6 +12,7 @@ pub mod process;
 pub mod raw;
 pub mod signal;
 pub mod socket;
+pub mod uring;
 
 use std::ffi::c_int;
 
