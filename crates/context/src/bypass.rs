@@ -64,9 +64,6 @@ impl Bypass {
 pub struct Bypasses([AtomicU32; KINDS_MAX]);
 
 impl Bypasses {
-    /// None yet.
-    pub const NONE: Bypasses = Bypasses([const { AtomicU32::new(0) }; KINDS_MAX]);
-
     /// Counts one; whether it is the first of its kind.
     pub fn count(&self, kind: Bypass) -> bool {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed) == 0

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{Answer, Attached, Kind, PACKET_MAX, Request, Token};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -19,6 +19,7 @@ use rustix::event::epoll;
 
 use crate::command::Command;
 use crate::config::{Config, Limits};
+use crate::document::document;
 use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::Numbers;
@@ -767,11 +768,6 @@ impl Control {
             .map(|text| serde_json::from_str(text))
             .collect();
         let shards = shards.map_err(|_| libc::EIO)?;
-        let regions = self
-            .programs
-            .iter()
-            .flatten()
-            .map(|program| &*program.region);
         let description = serde_json::json!({
             "name": self.name,
             "pid": std::process::id(),
@@ -783,7 +779,7 @@ impl Control {
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
-            "bypasses": snapshot::bypasses_json(regions),
+            "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
             "shards": shards,
         });
         Ok(description.to_string())
@@ -800,18 +796,4 @@ fn words(from: &[u64]) -> [u64; 8] {
 fn give_back() {
     // SAFETY: it may be called at any time by any thread; it looks at the allocator's own state alone.
     unsafe { libc::malloc_trim(0) };
-}
-
-/// A text of any length, as a descriptor of a file in memory.
-fn document(text: &str) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-    let errno = |errno: rustix::io::Errno| errno.raw_os_error();
-    let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(errno)?;
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest).map_err(errno)?;
-        rest = &rest[written..];
-    }
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(errno)?;
-    Ok((words(&[text.len() as u64]), vec![Arc::new(file)]))
 }

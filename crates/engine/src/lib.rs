@@ -18,6 +18,7 @@ pub mod command;
 pub mod config;
 pub mod control;
 mod datagrams;
+mod document;
 pub mod doorbell;
 mod egress;
 mod follow;

@@ -75,7 +75,7 @@ impl Serving {
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             serving: Line(AtomicU32::new(shards.into())),
             life: Line::default(),
-            bypasses: Bypasses::NONE,
+            bypasses: Bypasses::default(),
             sleeping: std::array::from_fn(|_| Line::default()),
         }
     }

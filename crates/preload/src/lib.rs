@@ -49,6 +49,7 @@ mod real;
 mod receive;
 mod refs;
 mod rights;
+mod sanitizer;
 mod scratch;
 mod select;
 mod send;

@@ -141,6 +141,11 @@ pub fn thread_lives(tid: u32) -> bool {
     call!(libc::SYS_tkill, tid, 0) != Err(Errno::SRCH)
 }
 
+/// Changes and asks what the kernel does with a signal, in its own structures.
+pub fn signal_action(signal: c_int, new: *const c_void, old: *mut c_void) -> Result<()> {
+    call!(libc::SYS_rt_sigaction, signal, new, old, SIGNAL_SET).map(drop)
+}
+
 /// Sends a signal to the calling thread.
 pub fn raise(signal: c_int) {
     let _ = call!(libc::SYS_tgkill, getpid(), gettid(), signal);

@@ -10,6 +10,7 @@ pub mod options;
 pub mod poll;
 pub mod process;
 pub mod raw;
+pub mod sanitizer;
 pub mod signal;
 pub mod socket;
 pub mod uring;
