@@ -12,6 +12,7 @@
 use crate::sync::{AtomicU32, Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::bypass::Bypasses;
 pub use crate::reach::{OWN_MAX, ROUTES_MAX, Reach, Route, mapped};
 
 /// For the checker of interleavings everything is as small as it can be.
@@ -133,6 +134,8 @@ pub struct Header {
     pub mtu: u32,
     /// Index of the device that the link is to the kernel; 0 if there is none.
     pub device_index: u32,
+    /// 1 when the shim says nothing but errors (`millrace run --quiet`).
+    pub quiet: u32,
     /// How many parts.
     pub geometry: Geometry,
     /// What the engine serves of the link.
@@ -144,6 +147,8 @@ pub struct Header {
     /// The engine's life, which sleepers watch beside what they wait for: the id of its control thread with [`LIFE_SLEEPERS`], and
     /// [`LIFE_OVER`] in it once that has ended, set by the kernel. 0: nobody will be told.
     pub life: Line,
+    /// What the program's processes have counted that goes past the engine.
+    pub bypasses: Bypasses,
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }

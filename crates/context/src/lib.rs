@@ -11,9 +11,11 @@
 //! - [`kernel_waits`]: threads that wait for a set since before it had a poller.
 //! - [`reply`]: the answer to the few requests that want one.
 //! - [`protocol`]: messages of the control socket.
+//! - [`bypass`]: what goes past the engine.
 //! - [`futex`]: sleeping and waking on words of the region.
 
 pub mod address;
+pub mod bypass;
 pub mod futex;
 pub mod kernel_waits;
 pub mod layout;
@@ -28,6 +30,7 @@ pub mod submission;
 pub mod sync;
 
 pub use address::Address;
+pub use bypass::Bypass;
 pub use kernel_waits::KernelWaits;
 pub use layout::Geometry;
 pub use poller::Poller;
@@ -38,4 +41,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

@@ -57,7 +57,7 @@ pub enum Kind {
     /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
     /// gone. Answer: none.
     PollerGone = 5,
-    /// A new program (command line). Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
+    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
     Program = 6,
     /// All sockets, as JSON. Answer: descriptor of a memfd with it.
     Sockets = 7,

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{Answer, Attached, Kind, PACKET_MAX, Request, Token};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -20,6 +20,7 @@ use rustix::event::epoll;
 use crate::clients::{Clients, Membership, parent_of};
 use crate::command::Command;
 use crate::config::{Config, Limits};
+use crate::document::document;
 use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::{Numbers, POLLERS_REST};
@@ -282,7 +283,7 @@ impl Control {
             {
                 Err(libc::EACCES)
             }
-            Kind::Program => self.program(number),
+            Kind::Program => self.program(number, request.arguments[0] == 1),
             Kind::Sockets => {
                 let answer = self.sockets().and_then(|text| document(&text));
                 give_back();
@@ -301,7 +302,7 @@ impl Control {
         }
     }
 
-    fn program(&mut self, number: u64) -> Result<Answered, i32> {
+    fn program(&mut self, number: u64, quiet: bool) -> Result<Answered, i32> {
         if self
             .clients
             .get(number)
@@ -320,8 +321,9 @@ impl Control {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
+        let header = self.serving.header(geometry, self.scale.serving(), quiet);
         // SAFETY: nobody else has the region yet.
-        unsafe { region.write_header(self.serving.header(geometry, self.scale.serving())) };
+        unsafe { region.write_header(header) };
         let region = Arc::new(region);
         let index = self
             .programs
@@ -862,6 +864,7 @@ impl Control {
                 "messages_refused": self.refused,
             },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
+            "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
             "shards": shards,
         });
         Ok(description.to_string())
@@ -878,18 +881,4 @@ fn words(from: &[u64]) -> [u64; 8] {
 fn give_back() {
     // SAFETY: it may be called at any time by any thread; it looks at the allocator's own state alone.
     unsafe { libc::malloc_trim(0) };
-}
-
-/// A text of any length, as a descriptor of a file in memory.
-fn document(text: &str) -> Result<Answered, i32> {
-    let errno = |errno: rustix::io::Errno| errno.raw_os_error();
-    let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(errno)?;
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest).map_err(errno)?;
-        rest = &rest[written..];
-    }
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(errno)?;
-    Ok((words(&[text.len() as u64]), vec![Arc::new(file)]))
 }

@@ -1,5 +1,6 @@
 //! What `millrace ss` shows, as JSON.
 
+use millrace_context::{Bypass, Region};
 use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
@@ -55,6 +56,21 @@ struct Description {
     /// Of the device, with AF_XDP.
     queues: Vec<serde_json::Value>,
     shard: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What the programs of these regions have sent past the engine, by kind.
+pub(crate) fn bypasses_json<'a>(regions: impl Iterator<Item = &'a Region>) -> serde_json::Value {
+    let mut counts = [0u64; Bypass::ALL.len()];
+    for region in regions {
+        for (count, kind) in counts.iter_mut().zip(Bypass::ALL) {
+            *count += u64::from(region.header().bypasses.get(kind));
+        }
+    }
+    let named = Bypass::ALL.iter().zip(counts);
+    named
+        .map(|(kind, count)| (kind.name().to_owned(), count.into()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// All shards' sockets as JSON, listeners first.

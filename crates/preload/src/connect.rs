@@ -16,7 +16,7 @@ use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{anchor, device, lane, lock, options, send, thread};
+use crate::{anchor, device, lane, lock, options, sanitizer, send, thread};
 
 /// `net.core.somaxconn` as it is from the start.
 const SOMAXCONN: u32 = 4096;
@@ -283,6 +283,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
             return Err(listener.take_error().unwrap_or(Errno::INVAL));
         }
         if let Some(accepted) = pop(listener, flags)? {
+            sanitizer::acquire();
             return Ok(accepted);
         }
         if listener.is_nonblocking(0) {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::engine::Engine;
 use crate::lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
-use crate::thread;
+use crate::{sanitizer, thread};
 
 /// Below this many free entries the shard is rung for even in a batch.
 const ENTRIES_LOW: u32 = 256;
@@ -143,6 +143,7 @@ impl Lane {
 
     /// Submits what nobody waits for but this thread when it sleeps: until then the shard is not rung for it.
     pub fn submit_quietly(&self, submission: &Submission) -> Result<()> {
+        sanitizer::release();
         self.context.submit(self.ring, submission);
         if thread::with(|thread| thread.batch.get()) {
             let low =
@@ -158,6 +159,7 @@ impl Lane {
 
     /// Submits what needs no attention soon: the shard sees it when it looks next.
     pub fn leave(&self, submission: &Submission) -> Result<()> {
+        sanitizer::release();
         self.context.submit(self.ring, submission);
         self.wait_for_room()
     }
@@ -168,6 +170,7 @@ impl Lane {
         let before = reply.sequence.load(Ordering::Acquire);
         let mut submission = *submission;
         submission.ask |= Ask::REPLY;
+        sanitizer::release();
         self.context.submit(self.ring, &submission);
         ring_if_asleep(self.engine, self.shard);
         while reply.sequence.load(Ordering::Acquire) == before {

@@ -23,6 +23,7 @@
 
 mod address;
 mod anchor;
+mod bypass;
 mod connect;
 mod datagram;
 mod decide;
@@ -48,6 +49,7 @@ mod real;
 mod receive;
 mod refs;
 mod rights;
+mod sanitizer;
 mod scratch;
 mod select;
 mod send;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use libc::{SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction, siginfo_t};
 
-use crate::{interrupt, thread};
+use crate::{interrupt, sanitizer, thread};
 
 /// Signals have numbers below this.
 pub const SIGNALS: usize = 65;
@@ -51,7 +51,10 @@ impl Count {
 }
 
 /// Stands for every handler of the program.
-unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let handler = &HANDLERS[signal as usize % SIGNALS];
     let flags = handler.flags.load(Ordering::Relaxed);
     thread::with(|thread| {
@@ -115,6 +118,8 @@ pub unsafe fn action(
             if result != 0 {
                 handler.function.store(before.0, Ordering::Release);
                 handler.flags.store(before.1, Ordering::Relaxed);
+            } else {
+                sanitizer::take_signal(signal);
             }
             result
         }

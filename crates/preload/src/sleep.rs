@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::engine::Engine;
 use crate::signals::Count;
 use crate::sys::{self, Result};
-use crate::{interrupt, lane, thread};
+use crate::{interrupt, lane, sanitizer, thread};
 
 /// How long a sleep on a word lasts at most where nobody tells of the engine's end, in microseconds.
 const LOOK_US: u64 = 1_000_000;
@@ -83,7 +83,7 @@ impl Call {
                 Restart::Never => (&thread.handlers, self.0.all),
             };
             // SAFETY: the caller's promise.
-            unsafe { interrupt::call(words, count, seen) }
+            sanitizer::sleep(|| unsafe { interrupt::call(words, count, seen) })
         });
         sys::check(result)
     }

@@ -12,7 +12,7 @@ use crate::sets::{Hold, KernelWait};
 use crate::sleep::Call;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{engine, environment, lane, memory, real, sets, sys, thread};
+use crate::{engine, environment, lane, memory, real, sanitizer, sets, sys, thread};
 
 /// Events of one wait, at most (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
@@ -38,6 +38,7 @@ hooks! {
             return real::epoll_ctl(epoll, operation, fd, event);
         };
         let index = held.index();
+        sanitizer::release();
         let given = || -> Option<epoll_event> {
             memory::check(event.cast(), size_of::<epoll_event>()).ok()?;
             // The structure is packed: no reference to it is taken.
@@ -218,6 +219,10 @@ impl Asked {
             mask: self.mask,
             call,
         };
-        length(epoll::wait(wait, memory)) as c_int
+        let count = length(epoll::wait(wait, memory)) as c_int;
+        if count > 0 {
+            sanitizer::acquire();
+        }
+        count
     }
 }

@@ -10,8 +10,10 @@ pub mod options;
 pub mod poll;
 pub mod process;
 pub mod raw;
+pub mod sanitizer;
 pub mod signal;
 pub mod socket;
+pub mod uring;
 
 use std::ffi::c_int;
 

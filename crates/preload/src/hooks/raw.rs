@@ -6,8 +6,9 @@
 use std::ffi::{c_int, c_long};
 
 use libc::{fd_set, sigset_t, timespec};
+use rustix::io::Errno;
 
-use super::{descriptor, epoll, hooks, io, message, options, poll, socket};
+use super::{descriptor, epoll, fail, hooks, io, message, options, poll, socket, uring};
 use crate::{memory, sys};
 
 hooks! {
@@ -50,6 +51,7 @@ hooks! {
             libc::SYS_epoll_pwait2 => c_long::from(epoll::epoll_pwait2(fd, b as *mut _, c as c_int, d as *const _, e as *const _)),
             libc::SYS_ppoll => c_long::from(poll::ppoll(a as *mut _, b as u64, c as *const _, d as *const _)),
             libc::SYS_pselect6 => c_long::from(pselect6(fd, [b as *mut _, c as *mut _, d as *mut _], e as *const _, f as *const _)),
+            libc::SYS_io_uring_setup if uring::is_refused() => fail(Errno::NOSYS).into(),
             libc::SYS_splice => io::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as u32) as c_long,
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(epoll::epoll_create(fd)),
