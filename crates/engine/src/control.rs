@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{
+    self, Answer, Attached, Descriptors, Kind, PACKET_MAX, Request, Token,
+};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -30,6 +32,8 @@ use crate::snapshot;
 use crate::socket::Process;
 use crate::start::token;
 use crate::workers::Workers;
+
+mod rights;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
@@ -60,6 +64,7 @@ struct Program {
     /// What it rings each shard by.
     doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
+    whereabouts: Arc<Whereabouts>,
     members: BTreeMap<Process, Member>,
     contexts: Numbers,
     pollers: Numbers,
@@ -98,10 +103,12 @@ pub struct Control {
     ending: bool,
     scale: Scale,
     kernels: Option<Kernels>,
+    in_flight: rights::InFlight,
 }
 
 const LISTENER: u64 = 0;
 const KERNELS: u64 = 1;
+const IN_FLIGHT: u64 = 2;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
 const PIDFD: u64 = 1 << 63;
 
@@ -127,6 +134,13 @@ impl Control {
             let changes = kernels.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
+        let in_flight = rights::InFlight::new()?;
+        epoll::add(
+            &epoll,
+            in_flight.descriptor(),
+            epoll::EventData::new_u64(IN_FLIGHT),
+            epoll::EventFlags::IN,
+        )?;
         Ok(Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
@@ -137,13 +151,14 @@ impl Control {
             workers,
             epoll,
             clients: HashMap::new(),
-            next_client: KERNELS + 1,
+            next_client: IN_FLIGHT + 1,
             programs: Vec::new(),
             robust_list: None,
             had_program: false,
             ending: false,
             scale,
             kernels,
+            in_flight,
         })
     }
 
@@ -175,6 +190,8 @@ impl Control {
                     self.accept();
                 } else if token == KERNELS {
                     self.kernels.iter_mut().for_each(Kernels::changed);
+                } else if token == IN_FLIGHT {
+                    self.messages_gone();
                 } else if token & PIDFD != 0 {
                     self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
                 } else {
@@ -248,8 +265,8 @@ impl Control {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
-            Ok(Some((request, payload))) => {
-                let answer = self.answer(number, &request, payload);
+            Ok(Some((request, payload, came))) => {
+                let answer = self.answer(number, &request, payload, came);
                 let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(&number))
                 else {
@@ -283,6 +300,7 @@ impl Control {
         number: u64,
         request: &Request,
         payload: &[u8],
+        came: Descriptors,
     ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
@@ -308,6 +326,8 @@ impl Control {
                 return None;
             }
             Kind::Holds => self.holds(number, payload),
+            Kind::Pass => self.pass(number, payload),
+            Kind::Claim => self.claim(number, came),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
                 if !privileged =>
             {
@@ -370,6 +390,7 @@ impl Control {
             file,
             doorbells,
             region,
+            whereabouts,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
             pollers: Numbers::new(limits.pollers),
@@ -730,6 +751,7 @@ impl Control {
                 .is_some_and(|program| !program.guarded && program.members.is_empty())
             {
                 self.programs[index] = None;
+                self.in_flight.forget(index as u32);
                 if let Some(list) = &mut self.robust_list {
                     list.remove(index as u32);
                 }
@@ -774,6 +796,7 @@ impl Control {
             "addresses": self.serving.own,
             "mtu": self.serving.mtu,
             "loopback": self.loopback,
+            "in_flight": self.in_flight.json(),
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),

@@ -42,6 +42,7 @@ mod publish;
 mod queues;
 mod reach;
 mod replicas;
+mod rights;
 mod robust_list;
 mod scale;
 mod serve;

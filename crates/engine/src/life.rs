@@ -147,7 +147,7 @@ impl Worker {
             self.reset_waiting(Place { program, slot }, consumed);
         }
         for slot in held {
-            self.release(Place { program, slot }, process);
+            self.release_wholly(Place { program, slot }, process);
         }
     }
 
@@ -257,7 +257,7 @@ impl Worker {
                             .collect()
                     });
                 for slot in lost {
-                    self.release(
+                    self.release_wholly(
                         Place {
                             program: owner.0,
                             slot,
@@ -267,6 +267,14 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::Share {
+                owner,
+                sockets,
+                from,
+                to,
+                done,
+            } => drop(done.send(self.share(owner.0, &sockets, from, to))),
+            Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
             Command::ProcessGone { owner, process } => {
                 self.serve();
                 self.process_gone(owner.0, process);

@@ -4,6 +4,7 @@ use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::losses::queues_json;
+use crate::socket::IN_FLIGHT;
 use crate::worker::Worker;
 
 /// One socket, as `ss` shows it.
@@ -101,6 +102,7 @@ impl Worker {
             .keepers
             .holders()
             .iter()
+            .filter(|holder| **holder != IN_FLIGHT)
             .map(|holder| program.pid(*holder))
             .collect()
     }
