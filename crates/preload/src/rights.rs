@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use libc::msghdr;
+use libc::{cmsghdr, msghdr};
 use millrace_context::SlotRef;
 use millrace_context::protocol::{CLAIMED_MAX, Kind, PASSED_MAX, PASSED_NAME, Request};
 use rustix::io::Errno;
@@ -24,6 +24,8 @@ use crate::{anchor, environment, lock, memory, sets};
 
 /// Descriptors in one message, as Linux has it.
 const MESSAGE_MAX: usize = 253;
+/// Bytes before the descriptors.
+const HEAD: usize = size_of::<cmsghdr>();
 /// Bytes of control data that messages with sockets may have.
 const CONTROL_MAX: usize = 64 * 1024;
 
@@ -89,21 +91,25 @@ unsafe fn each_descriptor(
     if message.msg_control.is_null() || message.msg_controllen == 0 {
         return Ok(());
     }
-    memory::check(message.msg_control, message.msg_controllen as usize)?;
-    let end = message.msg_control as usize + message.msg_controllen as usize;
-    // SAFETY: the caller's promise; the walk stays inside the control data, as CMSG_NXTHDR checks, and descriptors are looked for before its end.
+    let mut left = message.msg_controllen;
+    memory::check(message.msg_control, left)?;
+    let mut at = message.msg_control.cast::<u8>();
+    // SAFETY: the caller's promise; the walk stays inside the control data. Not by CMSG_NXTHDR, which any length leads astray.
     unsafe {
-        let mut head = libc::CMSG_FIRSTHDR(message);
-        while !head.is_null() {
-            if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(head).cast::<c_int>();
-                let its_end = (head as usize).saturating_add((*head).cmsg_len as usize);
-                let bytes = its_end.min(end).saturating_sub(data as usize);
-                for at in 0..bytes / size_of::<c_int>() {
-                    each(data.add(at))?;
+        while left >= HEAD {
+            let head = at.cast::<cmsghdr>().read_unaligned();
+            let len = head.cmsg_len;
+            if !(HEAD..=left).contains(&len) {
+                break;
+            }
+            if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+                for number in 0..(len - HEAD) / size_of::<c_int>() {
+                    each(at.add(HEAD).cast::<c_int>().add(number))?;
                 }
             }
-            head = libc::CMSG_NXTHDR(message, head);
+            let step = len.next_multiple_of(align_of::<cmsghdr>()).min(left);
+            at = at.add(step);
+            left -= step;
         }
     }
     Ok(())
@@ -133,7 +139,7 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
     if ours == 0 {
         return Ok(None);
     }
-    let len = message.msg_controllen as usize;
+    let len = message.msg_controllen;
     if all > MESSAGE_MAX || len > CONTROL_MAX {
         return Err(Errno::INVAL);
     }
@@ -203,7 +209,7 @@ fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
         };
         let request = Request::new(Kind::Pass, [0; 16], [0; 4]);
         let (_, mut descriptors) = engine.call_locked(&request, payload)?;
-        for at in 0..sockets.len() {
+        for (at, place) in places.iter_mut().enumerate().take(sockets.len()) {
             let descriptor = descriptors.take(at).ok_or(Errno::PROTO)?;
             let handle = internal::adopt(descriptor)?;
             let free = SENT.iter().position(|sent| {
@@ -215,7 +221,7 @@ fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
                 internal::release(handle);
                 return Err(Errno::TOOMANYREFS);
             };
-            places[at] = free as u64 + 1;
+            *place = free as u64 + 1;
         }
     }
     Ok(())
@@ -339,4 +345,90 @@ fn complain(errno: Errno) {
         _ => b"millrace: received a socket, but the engine cannot be asked for it, or this process has no room for it: to this program it is closed\n",
     };
     sys::write(2, line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Control data of some heads, each with a length, level, type and numbers.
+    fn control(heads: &[(usize, c_int, c_int, &[c_int])]) -> Vec<u64> {
+        let mut bytes = Vec::new();
+        for (len, level, kind, numbers) in heads {
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes.extend(len.to_ne_bytes());
+            bytes.extend(level.to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
+        }
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let words = bytes.chunks_exact(8);
+        words
+            .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+            .collect()
+    }
+
+    fn found(control: &mut [u64], len: usize) -> Vec<c_int> {
+        // SAFETY: integers and null pointers.
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = len as _;
+        let mut all = Vec::new();
+        // SAFETY: the control data is there.
+        let walked = unsafe {
+            each_descriptor(&message, |at| {
+                all.push(at.read_unaligned());
+                Ok(())
+            })
+        };
+        walked.map(|()| all).unwrap()
+    }
+
+    #[test]
+    fn descriptors_are_found_among_other_control_data() {
+        let (level, kind) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        let mut all = control(&[
+            (16 + 12, level, libc::SCM_CREDENTIALS, &[7, 8, 9]),
+            (16 + 4, level, kind, &[3]),
+            (16 + 4, libc::SOL_IP, kind, &[4]),
+            (16 + 12, level, kind, &[5, 6, 3]),
+        ]);
+        let len = all.len() * 8;
+        assert_eq!(found(&mut all, len), [3, 5, 6, 3]);
+        assert_eq!(found(&mut all, 0), []);
+    }
+
+    #[test]
+    fn lengths_that_lie_lead_nowhere() {
+        let (level, kind) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        for len in [0, 1, 15, 16, 17, 19] {
+            let mut all = control(&[(len, level, kind, &[3, 4])]);
+            assert_eq!(found(&mut all, 24), [], "{len}");
+        }
+        for len in [25, 1 << 20, usize::MAX - 8, usize::MAX] {
+            let mut all = control(&[(20, level, kind, &[2]), (len, level, kind, &[3, 4])]);
+            assert_eq!(found(&mut all, 48), [2], "{len}");
+            assert_eq!(found(&mut all, 15), [], "{len}");
+        }
+    }
+
+    #[test]
+    fn what_stands_for_a_socket_is_known_by_its_name() {
+        use std::os::fd::AsRawFd;
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixDatagram};
+        let named = |name: &[u8]| {
+            let address = SocketAddr::from_abstract_name(name).unwrap();
+            UnixDatagram::bind_addr(&address).unwrap()
+        };
+        let name = [
+            PASSED_NAME,
+            format!("test-{}", std::process::id()).as_bytes(),
+        ]
+        .concat();
+        assert!(is_passed(named(&name).as_raw_fd()));
+        assert!(!is_passed(named(&name[1..]).as_raw_fd()));
+        let (pair, _other) = UnixDatagram::pair().unwrap();
+        assert!(!is_passed(pair.as_raw_fd()) && !is_passed(0) && !is_passed(-1));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A descriptor of a millrace socket says nothing of the socket, so another one is sent in its place, which the engine makes: one end of a
 //! pair of Unix sockets. As long as it is open anywhere, in a message that nobody reads too, the socket is held; when the kernel closes it,
-//! the engine sees that at the other end. A process that has received it shows it to the engine, and holds the socket from then on. Who
+//! the engine sees that at the other end (and if somebody shuts it, who gives it up by that). A process that has received it shows it to the engine, and holds the socket from then on. Who
 //! cannot show it gets nothing, and to those who know nothing of us it is a socket whose peer has closed it.
 
 use std::collections::HashMap;
@@ -181,9 +181,21 @@ impl InFlight {
 }
 
 impl Control {
+    /// The process that asks, if it lives: its number may be another one's already when its last request is read.
+    fn living_member(&self, number: u64) -> Result<(u32, Process), i32> {
+        let (index, process) = self.member(number)?;
+        let program = self.programs[index as usize].as_ref();
+        let member = program.and_then(|program| program.members.get(&process));
+        let pid = self.clients.get(&number).map(|client| client.pid);
+        match member.map(|member| member.pid) == pid {
+            true => Ok((index, process)),
+            false => Err(libc::ESRCH),
+        }
+    }
+
     /// Sockets are about to leave a process: a descriptor for each.
     pub(super) fn pass(&mut self, number: u64, payload: &[u8]) -> Words {
-        let (index, process) = self.member(number)?;
+        let (index, process) = self.living_member(number)?;
         let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
             .map(|word| SlotRef::from_bits(u64::from_ne_bytes(word.try_into().unwrap_or_default())))
@@ -219,7 +231,7 @@ impl Control {
 
     /// A process shows what it has received: a word for each.
     pub(super) fn claim(&mut self, number: u64, mut came: Descriptors) -> Words {
-        let (index, process) = self.member(number)?;
+        let (index, process) = self.living_member(number)?;
         if came.is_empty() || came.len() > CLAIMED_MAX {
             return Err(libc::EINVAL);
         }
