@@ -1,7 +1,7 @@
 //! The control socket: SOCK_SEQPACKET, abstract name `millrace/NAME`, one request per packet, one answer per packet.
 //!
 //! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
-//! Sockets and payload never pass here. The connection stays open as long as the process lives, so that either side notices when the
+//! Payload never passes here. The connection stays open as long as the process lives, so that either side notices when the
 //! other is gone.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -70,6 +70,14 @@ pub enum Kind {
     Describe = 10,
     /// The first `arguments[0]` shards are to serve new flows and sockets. Answer: `[buckets that moved]`.
     Scale = 11,
+    /// The process passes the sockets in the payload ([`crate::SlotRef`] words, at most [`PASSED_MAX`]) to others by messages
+    /// (SCM_RIGHTS). Answer: `[]`, with one descriptor for each socket, in order, which is sent in the socket's place. The socket stays
+    /// open as long as that descriptor is open anywhere: in a message that nobody has read too.
+    Pass = 12,
+    /// The process has received such descriptors, which come with this request, at most [`CLAIMED_MAX`]. Answer: a word for each, in order:
+    /// the [`crate::SlotRef`] of a socket that the process holds from now on, or, with generation 0, an errno in place of its index:
+    /// `EXDEV` for a socket of another program, `ESTALE` for one that is none any more.
+    Claim = 13,
 }
 
 impl Kind {
@@ -78,7 +86,7 @@ impl Kind {
         use Kind::*;
         [
             Attach, Fork, Forked, Poller, PollerGone, Program, Sockets, Down, Holds, Describe,
-            Scale,
+            Scale, Pass, Claim,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)
@@ -152,6 +160,12 @@ impl Attached {
 
 /// Descriptors that can travel with one packet.
 pub const DESCRIPTORS_MAX: usize = 80;
+/// Sockets of one [`Kind::Pass`].
+pub const PASSED_MAX: usize = 64;
+/// Descriptors of one [`Kind::Claim`]: as many as an answer has words.
+pub const CLAIMED_MAX: usize = 8;
+/// How the abstract name begins that a descriptor of [`Kind::Pass`] is bound to.
+pub const PASSED_NAME: &[u8] = b"millrace-passed-";
 /// Bytes of one packet, at most: a [`Request`] and its payload.
 pub const PACKET_MAX: usize = 64 * 1024;
 
@@ -311,12 +325,33 @@ impl Request {
 
     /// Sends it.
     pub fn send(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<()> {
-        send(socket.as_fd(), self, payload, &[], SendFlags::empty())
+        self.send_with(socket, payload, &[])
+    }
+
+    /// Sends it with descriptors.
+    pub fn send_with(
+        &self,
+        socket: impl AsFd,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let flags = SendFlags::empty();
+        send(socket.as_fd(), self, payload, descriptors, flags)
     }
 
     /// Sends it and waits for the answer. Its error becomes this one's.
     pub fn call(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<(Answer, Descriptors)> {
-        self.send(socket.as_fd(), payload)?;
+        self.call_with(socket, payload, &[])
+    }
+
+    /// The same with descriptors.
+    pub fn call_with(
+        &self,
+        socket: impl AsFd,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Answer, Descriptors)> {
+        self.send_with(socket.as_fd(), payload, descriptors)?;
         let (answer, descriptors) = Answer::receive(socket.as_fd())?;
         if answer.error == 0 {
             Ok((answer, descriptors))
@@ -325,12 +360,12 @@ impl Request {
         }
     }
 
-    /// Receives one that is there, with its payload left in `buffer` from the returned offset. `None`: the other side is gone. `EAGAIN`: there is none.
+    /// Receives one that is there, with its descriptors and its payload, which is left in `buffer`. `None`: the other side is gone. `EAGAIN`: there is none.
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
-    ) -> io::Result<Option<(Request, &'a [u8])>> {
-        let (len, _) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
+    ) -> io::Result<Option<(Request, &'a [u8], Descriptors)>> {
+        let (len, descriptors) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
         if len == 0 {
             return Ok(None);
         }
@@ -339,7 +374,7 @@ impl Request {
         };
         // SAFETY: Request is integers only, every bit pattern is one; the slice is exactly its length, alignment is not assumed.
         let request = unsafe { head.as_ptr().cast::<Request>().read_unaligned() };
-        Ok(Some((request, payload)))
+        Ok(Some((request, payload, descriptors)))
     }
 }
 
@@ -418,16 +453,18 @@ mod tests {
         let client = connect(&name).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])
-            .send(&client, b"tail")
+            .send_with(&client, b"tail", &[client.as_fd()])
             .unwrap();
         let mut buffer = vec![0; PACKET_MAX];
-        let (request, payload) = Request::receive(server.as_fd(), &mut buffer)
+        let (request, payload, descriptors) = Request::receive(server.as_fd(), &mut buffer)
             .unwrap()
             .unwrap();
         assert_eq!(
             (request.token, request.arguments, payload),
             ([7; 16], [1, 2, 3, 4], &b"tail"[..])
         );
+        assert_eq!(descriptors.len(), 1);
+        drop(descriptors);
         Answer::ok([9; 8])
             .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
             .unwrap();

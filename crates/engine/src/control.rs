@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -25,7 +25,7 @@ use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::{Numbers, POLLERS_REST};
 use crate::program::Whereabouts;
-use crate::quota::{Charge, Descriptors};
+use crate::quota::{Charge, DescriptorQuota};
 use crate::robust_list::RobustList;
 use crate::scale::Scale;
 use crate::serving::Serving;
@@ -33,6 +33,8 @@ use crate::snapshot;
 use crate::socket::Process;
 use crate::start::token;
 use crate::workers::Workers;
+
+mod rights;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
@@ -73,6 +75,7 @@ struct Program {
     /// What it rings each shard by.
     doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
+    whereabouts: Arc<Whereabouts>,
     members: BTreeMap<Process, Member>,
     contexts: Numbers,
     pollers: Numbers,
@@ -94,7 +97,7 @@ pub struct Control {
     epoll: OwnedFd,
     clients: Clients,
     /// Descriptors that programs and users make the engine keep.
-    descriptors: Descriptors,
+    descriptors: DescriptorQuota,
     next_serial: u64,
     /// Control messages that say what their sender may not say.
     refused: u64,
@@ -105,10 +108,12 @@ pub struct Control {
     ending: bool,
     scale: Scale,
     kernels: Option<Kernels>,
+    in_flight: rights::InFlight,
 }
 
 const LISTENER: u64 = 0;
 const KERNELS: u64 = 1;
+const IN_FLIGHT: u64 = 2;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
 const PIDFD: u64 = 1 << 63;
 
@@ -123,12 +128,19 @@ impl Control {
         kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let clients = Clients::new(&epoll, listener, LISTENER, KERNELS + 1)?;
+        let clients = Clients::new(&epoll, listener, LISTENER, IN_FLIGHT + 1)?;
         if let Some(kernels) = &kernels {
             let token = epoll::EventData::new_u64(KERNELS);
             let changes = kernels.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
+        let in_flight = rights::InFlight::new()?;
+        epoll::add(
+            &epoll,
+            in_flight.descriptor(),
+            epoll::EventData::new_u64(IN_FLIGHT),
+            epoll::EventFlags::IN,
+        )?;
         Ok(Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
@@ -138,7 +150,7 @@ impl Control {
             workers,
             epoll,
             clients,
-            descriptors: Descriptors::new(),
+            descriptors: DescriptorQuota::new(),
             next_serial: 0,
             refused: 0,
             programs: Vec::new(),
@@ -147,6 +159,7 @@ impl Control {
             ending: false,
             scale,
             kernels,
+            in_flight,
         })
     }
 
@@ -179,6 +192,8 @@ impl Control {
                     self.clients.accept(&self.epoll);
                 } else if token == KERNELS {
                     self.kernels.iter_mut().for_each(Kernels::changed);
+                } else if token == IN_FLIGHT {
+                    self.messages_gone();
                 } else if token & PIDFD != 0 {
                     self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
                 } else {
@@ -219,8 +234,8 @@ impl Control {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
-            Ok(Some((request, payload))) => {
-                let answer = self.answer(number, &request, payload);
+            Ok(Some((request, payload, came))) => {
+                let answer = self.answer(number, &request, payload, came);
                 let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(number))
                 else {
@@ -257,6 +272,7 @@ impl Control {
         number: u64,
         request: &Request,
         payload: &[u8],
+        came: protocol::Descriptors,
     ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
@@ -278,6 +294,8 @@ impl Control {
                 return None;
             }
             Kind::Holds => self.holds(number, payload),
+            Kind::Pass => self.pass(number, payload),
+            Kind::Claim => self.claim(number, came),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
                 if !privileged =>
             {
@@ -349,6 +367,7 @@ impl Control {
             file,
             doorbells,
             region,
+            whereabouts,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
             pollers: Numbers::resting(limits.pollers, POLLERS_REST),
@@ -811,6 +830,7 @@ impl Control {
                 .is_some_and(|program| !program.guarded && program.members.is_empty())
             {
                 self.programs[index] = None;
+                self.in_flight.forget(index as u32);
                 if let Some(list) = &mut self.robust_list {
                     list.remove(index as u32);
                 }
@@ -855,6 +875,7 @@ impl Control {
             "addresses": self.serving.own,
             "mtu": self.serving.mtu,
             "loopback": self.loopback,
+            "in_flight": self.in_flight.json(),
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
             "control": {

@@ -45,6 +45,7 @@ mod queues;
 mod quota;
 mod reach;
 mod replicas;
+mod rights;
 mod robust_list;
 mod scale;
 pub mod seccomp;

@@ -152,7 +152,7 @@ impl Worker {
             self.reset_waiting(Place { program, slot }, consumed);
         }
         for slot in held {
-            self.release(Place { program, slot }, process);
+            self.release_wholly(Place { program, slot }, process);
         }
     }
 
@@ -266,7 +266,7 @@ impl Worker {
                             .collect()
                     });
                 for slot in lost {
-                    self.release(
+                    self.release_wholly(
                         Place {
                             program: owner.0,
                             slot,
@@ -276,6 +276,14 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::Share {
+                owner,
+                sockets,
+                from,
+                to,
+                done,
+            } => drop(done.send(self.share(owner.0, &sockets, from, to))),
+            Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
             Command::ProcessGone { owner, process } => {
                 // What it asked for before it died comes first.
                 self.serve_all(owner.0);

@@ -23,17 +23,17 @@ enum Holder {
 /// The descriptors that programs and users hold. A program's user may have other programs, and a
 /// program processes of other users, so each is counted twice.
 #[derive(Debug)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorQuota {
     by_program: Shares<Holder>,
     by_user: Shares<Holder>,
 }
 
-impl Descriptors {
+impl DescriptorQuota {
     /// As many as this process may open.
-    pub(crate) fn new() -> Descriptors {
+    pub(crate) fn new() -> DescriptorQuota {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let supply = limit.unwrap_or(u64::MAX).saturating_sub(OWN);
-        Descriptors {
+        DescriptorQuota {
             by_program: Shares::new(supply),
             by_user: Shares::new(supply),
         }

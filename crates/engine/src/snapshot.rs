@@ -5,6 +5,7 @@ use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::losses::queues_json;
+use crate::socket::IN_FLIGHT;
 use crate::worker::Worker;
 
 /// One socket, as `ss` shows it.
@@ -117,6 +118,7 @@ impl Worker {
             .keepers
             .holders()
             .iter()
+            .filter(|holder| **holder != IN_FLIGHT)
             .map(|holder| program.pid(*holder))
             .collect()
     }

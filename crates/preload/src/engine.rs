@@ -304,13 +304,23 @@ impl Engine {
         request: &Request,
         payload: &[u8],
     ) -> Result<([u64; 8], Descriptors)> {
+        self.call_locked_with(request, payload, &[])
+    }
+
+    /// The same with descriptors.
+    pub fn call_locked_with(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        sent: &[BorrowedFd<'_>],
+    ) -> Result<([u64; 8], Descriptors)> {
         let fd = self.control_fd();
         if fd < 0 {
             return Err(Errno::NETDOWN);
         }
         // SAFETY: the handle's descriptor is open, and LOCK keeps it so.
         let control = unsafe { BorrowedFd::borrow_raw(fd) };
-        match request.call(control, payload) {
+        match request.call_with(control, payload, sent) {
             Ok((answer, descriptors)) => Ok((answer.words, descriptors)),
             Err(error) => Err(errno(&error)),
         }

@@ -9,7 +9,7 @@ use crate::engine::{self, Engine};
 use crate::lock::Rank;
 use crate::socket::flag;
 use crate::table::{self, Entry};
-use crate::{anchor, environment, lane, lock, poll, refs, sets, thread};
+use crate::{anchor, environment, lane, lock, poll, refs, rights, sets, thread};
 
 /// A fork that has been announced, with everything quiet that the child will find.
 struct Announced {
@@ -85,6 +85,7 @@ impl Announced {
         engine::LOCK.store(0, Ordering::Relaxed);
         anchor::LOCK.store(0, Ordering::Relaxed);
         self.engine.forked();
+        rights::forked();
         if let (Some(environment), Some(process)) = (environment::get(), self.process) {
             environment.announced.store(process + 1, Ordering::Relaxed);
             // Now, while the parent still knows who we are: a child that closes nothing and calls exec would hold everything for ever. If

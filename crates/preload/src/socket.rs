@@ -91,6 +91,11 @@ impl Socket {
         refs::more(self.reference.index);
     }
 
+    /// The engine has counted this process as a holder once more than it has to let go.
+    pub fn give_hold_back(&self) -> Result<()> {
+        self.submit(&self.submission(Operation::Close, 0))
+    }
+
     /// The shard that serves it.
     pub fn shard(&self) -> u32 {
         self.slot.engine.shard.load(Ordering::Relaxed)

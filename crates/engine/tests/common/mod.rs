@@ -2,11 +2,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use millrace_context::protocol::{self, Attached, Kind, Request};
+use millrace_context::protocol::{self, Answer, Attached, Descriptors, Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::submission::Ask;
 use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, futex};
@@ -155,6 +155,17 @@ impl Program {
         let (context, ring) = self.region.context(self.attached.context + shard).unwrap();
         assert!(context.room() > 0);
         context.submit(ring, submission);
+    }
+
+    pub fn call(
+        &self,
+        kind: Kind,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Descriptors), i32> {
+        Request::new(kind, [0; 16], [0; 4])
+            .call_with(&self.control, payload, descriptors)
+            .map_err(|error| error.raw_os_error().unwrap_or(-1))
     }
 
     pub fn ring(&self) {

@@ -34,6 +34,7 @@ hooks! {
             libc::SYS_recvmsg => message::recvmsg(fd, b as *mut _, c as c_int) as c_long,
             libc::SYS_sendmmsg => c_long::from(message::sendmmsg(fd, b as *mut _, c as u32, d as c_int)),
             libc::SYS_recvmmsg => c_long::from(message::recvmmsg(fd, b as *mut _, c as u32, d as c_int, e as *mut _)),
+            libc::SYS_pidfd_getfd => c_long::from(message::pidfd_getfd(fd, b as c_int, c as u32)),
             libc::SYS_socket => c_long::from(socket::socket(fd, b as c_int, c as c_int)),
             libc::SYS_bind => c_long::from(socket::bind(fd, b as *const _, c as u32)),
             libc::SYS_listen => c_long::from(socket::listen(fd, b as c_int)),
