@@ -34,6 +34,7 @@ mod environment;
 mod epoll;
 mod epoll_set;
 mod exec;
+mod executable;
 mod fork;
 mod hooks;
 mod internal;

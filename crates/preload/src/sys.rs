@@ -115,6 +115,24 @@ pub fn write(fd: c_int, bytes: &[u8]) {
     let _ = call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
 }
 
+/// Opens a file to read it.
+pub fn open_at(directory: c_int, path: &CStr) -> Result<c_int> {
+    // A pipe in its place must not wait for its writer.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    call!(libc::SYS_openat, directory, path.as_ptr(), flags).map(|fd| fd as c_int)
+}
+
+/// Whether a file can be read by this process.
+pub fn is_readable(path: &CStr) -> bool {
+    call!(
+        libc::SYS_faccessat,
+        libc::AT_FDCWD,
+        path.as_ptr(),
+        libc::R_OK
+    )
+    .is_ok()
+}
+
 /// What a file of the kernel's says, a number; none if it cannot be read.
 pub fn number_in(path: &CStr) -> Option<u32> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;

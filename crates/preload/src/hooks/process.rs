@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{fail, hooks};
 use crate::scratch::Scratch;
-use crate::{descriptors, exec, fork as forking, real, spawn};
+use crate::{descriptors, exec, executable, fork as forking, real, spawn};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -76,6 +76,7 @@ hooks! {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
+        executable::report(libc::AT_FDCWD, path, environment);
         exec::exec(
             || looks_executable(path),
             environment,
@@ -114,6 +115,7 @@ hooks! {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
+        executable::report_file(fd, environment);
         exec::exec(
             || true,
             environment,
@@ -129,6 +131,11 @@ hooks! {
         environment: *const *const c_char,
         flags: c_int,
     ) -> c_int {
+        if flags & libc::AT_EMPTY_PATH != 0 {
+            executable::report_file(directory, environment);
+        } else {
+            executable::report(directory, path, environment);
+        }
         exec::exec(
             || true,
             environment,
@@ -145,6 +152,7 @@ hooks! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
+        executable::report(libc::AT_FDCWD, path, environment.cast());
         spawn::spawn(pid, actions, environment, |pid, environment| {
             real::posix_spawn(pid, path, actions, attributes, arguments, environment)
         })
@@ -159,6 +167,10 @@ hooks! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
+        search(CStr::from_ptr(path), |path| {
+            let is_there = executable::report(libc::AT_FDCWD, path, environment.cast());
+            fail(if is_there { Errno::NOEXEC } else { Errno::NOENT })
+        });
         spawn::spawn(pid, actions, environment, |pid, environment| {
             real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
         })
