@@ -71,16 +71,9 @@ impl Original {
 pub fn let_go(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(slot) => {
-            // The call's own reference keeps the slot while the descriptor's is given up; what is left to do when both are gone
-            // is done as the call's is.
-            let socket = Socket::of(slot);
-            let others = refs::count(slot.index) > 2;
+            // The call's own reference keeps the slot while the descriptor's is given up; whoever drops the last one does the rest.
+            let _socket = Socket::of(slot);
             refs::fewer(slot.index);
-            if let (Ok(socket), false) = (&socket, others)
-                && refs::in_sets(slot.index)
-            {
-                sets::forget(socket);
-            }
         }
         Entry::Epoll(index) => sets::release(index),
         Entry::Undecided(_) => epoll::forget_undecided(fd),

@@ -12,7 +12,7 @@ use crate::lock::Rank;
 use crate::sleep::{Call, Restart};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{lock, refs};
+use crate::{lock, refs, sets};
 
 /// The shim's bits in [`millrace_context::slot::App::flags`].
 pub mod flag {
@@ -253,7 +253,9 @@ impl Socket {
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
         // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
         // datagrams that come behind it are not this socket's.
-        if holds_address {
+        // A set that other processes have too reports the socket as long as the engine knows a holder.
+        let in_shared_set = self.has(flag::SHARED) && sets::any_is_shared();
+        if holds_address || in_shared_set {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)
@@ -267,6 +269,9 @@ impl Drop for Socket {
             let _ = self.let_go();
         }
     }
+            if refs::in_sets(self.reference.index) {
+                sets::forget(self);
+            }
 }
 
 /// The deadline of a time-out in microseconds; 0 is none.
