@@ -87,6 +87,7 @@ fn hold(fd: c_int) -> Entry {
     match table::get(fd) {
         Entry::Socket(slot) => match Socket::get(fd, slot) {
             Ok(socket) => {
+                let slot = socket.reference;
                 std::mem::forget(socket);
                 Entry::Socket(slot)
             }

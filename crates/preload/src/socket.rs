@@ -52,13 +52,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket behind a descriptor, whose entry has been read. `BADF` if it has been closed meanwhile, `NETDOWN` without an engine.
-    pub fn get(fd: c_int, reference: SlotRef) -> Result<Socket> {
-        let socket = Socket::of(reference)?;
-        if table::get(fd) != Entry::Socket(reference) {
-            return Err(Errno::BADF);
+    /// The socket behind a descriptor, whose entry has been read; if another thread has put a socket in its place meanwhile, that one. `BADF` if it has been closed
+    /// meanwhile, `NETDOWN` without an engine.
+    pub fn get(fd: c_int, mut reference: SlotRef) -> Result<Socket> {
+        loop {
+            let socket = Socket::of(reference);
+            match table::get(fd) {
+                Entry::Socket(now) if now == reference => return socket,
+                Entry::Socket(now) => reference = now,
+                _ => return socket.and(Err(Errno::BADF)),
+            }
         }
-        Ok(socket)
     }
 
     /// The socket of a slot that this process holds.
@@ -265,13 +269,13 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if refs::fewer(self.reference.index) {
+            if refs::in_sets(self.reference.index) {
+                sets::forget(self);
+            }
             // Without an engine there is nobody to tell.
             let _ = self.let_go();
         }
     }
-            if refs::in_sets(self.reference.index) {
-                sets::forget(self);
-            }
 }
 
 /// The deadline of a time-out in microseconds; 0 is none.
