@@ -23,6 +23,8 @@ pub struct Thread {
     pub handlers: Cell<u32>,
     /// Those without SA_RESTART among them.
     pub interrupting_handlers: Cell<u32>,
+    /// Signals whose handlers are not counted: the call at work blocks them.
+    pub blocked: Cell<u64>,
 }
 
 thread_local! {
@@ -37,6 +39,7 @@ thread_local! {
             locks: Cell::new(0),
             handlers: Cell::new(0),
             interrupting_handlers: Cell::new(0),
+            blocked: Cell::new(0),
         }
     };
 }

@@ -157,11 +157,18 @@ impl Asked {
         let index = held.index();
         if let Some(memory) = sets::memory(index) {
             // SAFETY: the caller's promise.
-            return unsafe { self.wait_here(&held, memory, self.timeout_us, Call::begin()) };
+            return unsafe {
+                self.wait_here(
+                    &held,
+                    memory,
+                    self.timeout_us,
+                    Call::begin_with_mask(self.mask),
+                )
+            };
         }
         flush();
         let began = sys::now_us();
-        let call = Call::begin();
+        let call = Call::begin_with_mask(self.mask);
         let kept = match KernelWait::begin(index) {
             None => 0,
             Some(_counted) => {
