@@ -38,6 +38,8 @@ impl Worker {
         }
         let slot = program.slot(place.slot);
         let consumed = slot.app.consumed.load(Ordering::Acquire);
+        // An epoll set that processes share keeps its registrations of the socket: they match no socket from here on.
+        slot.engine.generation.store(0, Ordering::Release);
         slot.engine
             .status
             .store(millrace_context::Status::DEAD.bits(), Ordering::Release);

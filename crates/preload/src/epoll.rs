@@ -32,6 +32,7 @@ pub fn control(
     event: Option<epoll_event>,
 ) -> Result<()> {
     let socket = Socket::get(fd, slot)?;
+    let slot = socket.reference;
     let memory = sets::memory_or_new(index, socket.engine)?;
     // A signal handler in the middle of another call on the set.
     let set = memory.lock().ok_or(Errno::NOMEM)?;

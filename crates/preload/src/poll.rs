@@ -49,7 +49,7 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
     let engine = engine::get()?;
     lane::end_batch(engine);
     let until = timeout_us.map(|us| sys::now_us().saturating_add(us));
-    let call = Call::begin();
+    let call = Call::begin_with_mask(mask);
     let mut targets = Targets::new(fds)?;
     let alone = mask.is_null().then(|| targets.only_socket()).flatten();
     let mut sleeper: Option<Sleeper> = None;
@@ -87,6 +87,7 @@ fn hold(fd: c_int) -> Entry {
     match table::get(fd) {
         Entry::Socket(slot) => match Socket::get(fd, slot) {
             Ok(socket) => {
+                let slot = socket.reference;
                 std::mem::forget(socket);
                 Entry::Socket(slot)
             }

@@ -349,6 +349,11 @@ pub fn all() -> impl Iterator<Item = (Hold, Memory)> {
     })
 }
 
+/// Whether another process has one of them too.
+pub fn any_is_shared() -> bool {
+    all().any(|(_held, memory)| memory.is_shared())
+}
+
 /// In the child of a fork: calls of the parent's other threads do not go on here.
 pub fn forked() {
     for index in 0..USED.load(Ordering::Acquire) {
@@ -365,14 +370,14 @@ pub fn forked() {
     }
 }
 
-/// The last descriptor of a socket in this process has been closed: the sets that only this process has forget it. Others find out when
-/// its slot is used again, and report it to nobody meanwhile.
+/// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold both the set and the socket. Such a set
+/// reports it until the engine says that nobody holds it any more.
 pub fn forget(socket: &Socket) {
     for (held, memory) in all() {
         let Some(set) = memory.lock() else {
             continue;
         };
-        if set.is_shared() {
+        if set.is_shared() && socket.has(flag::SHARED) {
             continue;
         }
         let mut found = false;

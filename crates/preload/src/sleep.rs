@@ -12,9 +12,9 @@ use millrace_context::layout::LIFE_OVER;
 use rustix::io::Errno;
 
 use crate::engine::Engine;
-use crate::signals::Count;
+use crate::signals::{self, Count};
 use crate::sys::{self, Result};
-use crate::{interrupt, lane, sanitizer, thread};
+use crate::{interrupt, lane, memory, sanitizer, thread};
 
 /// How long a sleep on a word lasts at most where nobody tells of the engine's end, in microseconds.
 const LOOK_US: u64 = 1_000_000;
@@ -60,6 +60,18 @@ impl WaitWord {
 impl Call {
     /// It begins.
     pub fn begin() -> Call {
+        signals::count_all();
+        Call(Count::now())
+    }
+
+    /// One that blocks the signals of a mask begins: a handler of such a signal runs before it or after it, as far as it is concerned.
+    pub fn begin_with_mask(mask: *const libc::sigset_t) -> Call {
+        // The kernel complains of a pointer that is not good.
+        if mask.is_null() || memory::check(mask.cast(), size_of::<u64>()).is_err() {
+            return Call::begin();
+        }
+        // SAFETY: checked; the kernel's set, which the C library's begins with, is one word.
+        signals::count_all_but(unsafe { mask.cast::<u64>().read_unaligned() });
         Call(Count::now())
     }
 

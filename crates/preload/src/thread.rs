@@ -27,6 +27,8 @@ pub struct Thread {
     pub sleeping: Cell<bool>,
     /// A signal has come since this was unset; see [`crate::sanitizer`].
     pub deferred: Cell<bool>,
+    /// Signals whose handlers are not counted: the call at work blocks them.
+    pub blocked: Cell<u64>,
 }
 
 thread_local! {
@@ -43,6 +45,7 @@ thread_local! {
             interrupting_handlers: Cell::new(0),
             sleeping: Cell::new(false),
             deferred: Cell::new(false),
+            blocked: Cell::new(0),
         }
     };
 }
