@@ -228,6 +228,13 @@ impl EngineHot {
         self.ring.load(Ordering::Relaxed) == ring
     }
 
+    /// Whether the slot has moved from `shard`, which has just been asked for something: then it may be given away before it is asked, and what is asked of another
+    /// shard next has to wait. A shard says whom to ask, passes a full fence, and serves once more before it gives.
+    pub fn has_moved_from(&self, shard: u32) -> bool {
+        fence(Ordering::SeqCst);
+        self.shard.load(Ordering::Relaxed) != shard
+    }
+
     /// The status flags.
     pub fn status(&self) -> Status {
         Status::from_bits_truncate(self.status.load(Ordering::Acquire))

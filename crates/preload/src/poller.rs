@@ -114,9 +114,7 @@ fn post(
     let shard = slot.engine.shard.load(Ordering::Relaxed);
     let lane = Lane::take(engine, shard)?;
     post(&lane)?;
-    // The old shard says whom to ask before it serves for the last time what it was asked.
-    fence(Ordering::SeqCst);
-    if slot.engine.shard.load(Ordering::Relaxed) != shard {
+    if slot.engine.has_moved_from(shard) {
         lane.wait_taken()?;
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! What two threads ask for by contexts of their own.
 
+use loom::sync::atomic::AtomicBool;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use millrace_context::submission::{Cursor, SubmissionCell};
-use millrace_context::sync::Ordering;
+use millrace_context::sync::{Ordering, fence};
 use millrace_context::{Context, Operation, Slot, SlotRef, Submission};
 
 use crate::watches::Watches;
@@ -37,6 +38,8 @@ struct Shared {
     slot: Slot,
     /// The program's lock, and what is true under it.
     lock: Mutex<u32>,
+    /// Whether the slot has moved.
+    is_given: AtomicBool,
 }
 
 /// One thread takes a socket out of a set, the other puts it in; one after the other, by the set's lock. The shard takes contexts in their order, whatever came first.
@@ -174,4 +177,60 @@ fn who_accepts_from_a_queue_that_ends_knows_it() {
 #[test]
 fn who_does_not_look_again_accepts_what_was_reset() {
     fails(|| a_claim_and_the_end_of_a_queue(false));
+}
+
+/// A slot moves to another shard while a thread asks for two things about it, the second of the new shard if it has heard of it.
+fn a_slot_that_moves(waits: bool) {
+    let shared = Arc::new(Shared::default());
+    // Shard 0 gives the slot to shard 1, and hands on what it finds later. What each of them has done is under the lock.
+    let old = thread::spawn({
+        let shared = shared.clone();
+        move || {
+            let mut cursor = Cursor::default();
+            let mut serve = || {
+                while let Some(submission) = shared.lanes[0].take(&mut cursor) {
+                    let mut done = shared.lock.lock().unwrap();
+                    assert_eq!(submission.parameter, *done);
+                    *done += 1;
+                }
+                shared.lanes[0].context.publish(&cursor);
+            };
+            shared.slot.engine.shard.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            serve();
+            // What comes later is handed on.
+            shared.is_given.store(true, Ordering::Release);
+            while *shared.lock.lock().unwrap() == 0 {
+                thread::yield_now();
+                serve();
+            }
+        }
+    });
+    let lane = &shared.lanes[0];
+    lane.submit(&Submission::new(Operation::Nop, SOCKET, 0));
+    if shared.slot.engine.has_moved_from(0) && waits {
+        while !lane.context.taken(lane.context.position()) {
+            thread::yield_now();
+        }
+    }
+    if shared.slot.engine.shard.load(Ordering::Relaxed) == 1 {
+        // The new shard serves it as soon as it has the slot.
+        while !shared.is_given.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        let mut done = shared.lock.lock().unwrap();
+        assert!(*done == 1, "the second request came first");
+        *done += 1;
+    }
+    old.join().unwrap();
+}
+
+#[test]
+fn what_is_asked_of_a_slots_new_shard_comes_second() {
+    check(|| a_slot_that_moves(true));
+}
+
+#[test]
+fn who_does_not_wait_for_the_old_shard_may_come_first() {
+    fails(|| a_slot_that_moves(false));
 }
