@@ -133,7 +133,7 @@ static int do_connect(struct event *event)
     /* The port may be chosen behind a connect that does not block. */
     bool under_way = result == 0 || error == EINPROGRESS || error == EINTR;
     while (under_way && (world->object[object].port = port_of(fd, getsockname)) == 0)
-        sched_yield();
+        usleep(50);
     int settled = settle(event, fd, event->step.b, object);
     errno = settled < 0 ? errno : error;
     return settled < 0 ? -2 : result;
