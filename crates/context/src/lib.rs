@@ -26,10 +26,11 @@ pub mod submission;
 pub use address::Address;
 pub use layout::Geometry;
 pub use poller::Poller;
+pub use reach::OWN_MAX;
 pub use region::Region;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

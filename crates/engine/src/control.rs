@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{
+    self, Answer, Attached, Kind, PACKET_MAX, Received, Request, Token,
+};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -51,6 +53,8 @@ struct Member {
     pollers: Vec<u32>,
     announced: Instant,
     parent: Option<Process>,
+    /// What the parent announced it by, 0 if it did not: the process slot in the low bits, above them a number that is used once.
+    ticket: u64,
 }
 
 #[derive(Debug)]
@@ -64,6 +68,8 @@ struct Program {
     contexts: Numbers,
     pollers: Numbers,
     processes: Numbers,
+    /// Forks announced so far.
+    forks: u64,
     /// The command line that started it is still there.
     guarded: bool,
 }
@@ -217,30 +223,27 @@ impl Control {
             let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else {
                 continue;
             };
-            let number = self.next_client;
-            if epoll::add(
-                &self.epoll,
-                &socket,
-                epoll::EventData::new_u64(number),
-                epoll::EventFlags::IN,
-            )
-            .is_err()
-            {
-                continue;
-            }
-            self.next_client += 1;
             let pid = credentials.pid.as_raw_nonzero().get() as u32;
-            self.clients.insert(
-                number,
-                Client {
-                    socket,
-                    pid,
-                    uid: credentials.uid.as_raw(),
-                    member: None,
-                    guards: None,
-                },
-            );
+            self.add_client(socket, pid, credentials.uid.as_raw());
         }
+    }
+
+    /// Whether it is served: not without room to watch it.
+    fn add_client(&mut self, socket: OwnedFd, pid: u32, uid: u32) -> bool {
+        let token = epoll::EventData::new_u64(self.next_client);
+        if epoll::add(&self.epoll, &socket, token, epoll::EventFlags::IN).is_err() {
+            return false;
+        }
+        let client = Client {
+            socket,
+            pid,
+            uid,
+            member: None,
+            guards: None,
+        };
+        self.clients.insert(self.next_client, client);
+        self.next_client += 1;
+        true
     }
 
     fn client(&mut self, number: u64, buffer: &mut [u8]) {
@@ -248,8 +251,12 @@ impl Control {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
-            Ok(Some((request, payload))) => {
-                let answer = self.answer(number, &request, payload);
+            Ok(Some(received)) => {
+                // Only a connection made for a child, which may be anybody's until the child speaks, says who sends.
+                if let (Some(pid), Some(client)) = (received.pid, self.clients.get_mut(&number)) {
+                    client.pid = pid;
+                }
+                let answer = self.answer(number, received);
                 let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(&number))
                 else {
@@ -281,9 +288,14 @@ impl Control {
     fn answer(
         &mut self,
         number: u64,
-        request: &Request,
-        payload: &[u8],
+        received: Received<'_>,
     ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
+        let Received {
+            request,
+            payload,
+            mut descriptors,
+            ..
+        } = received;
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
             return error(libc::EPROTONOSUPPORT);
@@ -292,14 +304,11 @@ impl Control {
         let client = &self.clients[&number];
         let privileged = client.uid == 0 || client.uid == rustix::process::geteuid().as_raw();
         let result = match kind {
-            Kind::Attach => self.attach(number, request),
-            Kind::Fork => self.fork(number),
+            Kind::Attach => self.attach(number, &request),
+            Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
-                self.forked(
-                    number,
-                    request.arguments[0] as Process,
-                    request.arguments[1] as u32,
-                );
+                let [ticket, pid, ..] = request.arguments;
+                self.forked(number, ticket, pid as u32, descriptors.take(0));
                 return None;
             }
             Kind::Poller => self.poller(number),
@@ -307,7 +316,7 @@ impl Control {
                 self.poller_gone(number, request.arguments[0] as u32);
                 return None;
             }
-            Kind::Holds => self.holds(number, payload),
+            Kind::Holds => self.holds(number, payload, request.arguments[0] == 1),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
                 if !privileged =>
             {
@@ -374,6 +383,7 @@ impl Control {
             contexts: Numbers::new(limits.processes),
             pollers: Numbers::new(limits.pollers),
             processes: Numbers::new(limits.processes),
+            forks: 0,
             guarded: true,
         };
         self.wake_when_over(program.file.as_fd(), owner.0);
@@ -425,14 +435,12 @@ impl Control {
         });
         let index = found.ok_or(libc::EACCES)?;
         let program = self.programs[index].as_mut().ok_or(libc::EACCES)?;
-        let announced = request.arguments[0]
-            .checked_sub(1)
-            .map(|process| process as Process);
+        let [ticket, sharing, ..] = request.arguments;
+        let announced = (ticket != 0).then_some(ticket as Process);
         let known = announced.filter(|process| {
-            program
-                .members
-                .get(process)
-                .is_some_and(|member| member.pid == 0 || member.pid == pid)
+            program.members.get(process).is_some_and(|member| {
+                member.ticket == ticket && (member.pid == 0 || member.pid == pid)
+            })
         });
         let known = known.or_else(|| {
             program
@@ -444,16 +452,21 @@ impl Control {
         let process = match known {
             Some(process) => process,
             None => {
-                let process = program.processes.take().ok_or(libc::EAGAIN)? as Process;
+                let process = program.processes.take().ok_or(libc::EUSERS)? as Process;
+                // The child of a fork that was not announced has its parent's epoll sets.
+                let parent = sharing.checked_sub(1).map(|parent| parent as Process);
+                let parent = parent.and_then(|parent| program.members.get(&parent));
+                let pollers = parent.map_or_else(Vec::new, |parent| parent.pollers.clone());
                 program.members.insert(
                     process,
                     Member {
                         pid,
                         pidfd: None,
                         contexts: Vec::new(),
-                        pollers: Vec::new(),
+                        pollers,
                         announced: Instant::now(),
                         parent: None,
+                        ticket: 0,
                     },
                 );
                 process
@@ -462,7 +475,7 @@ impl Control {
         let member = program.members.get_mut(&process).ok_or(libc::EIO)?;
         member.pid = pid;
         if member.contexts.is_empty() {
-            let block = program.contexts.take().ok_or(libc::EAGAIN)?;
+            let block = program.contexts.take().ok_or(libc::EUSERS)?;
             let contexts = CONTEXTS * self.workers.len();
             member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
@@ -470,7 +483,7 @@ impl Control {
         let doorbells = program.doorbells.clone();
         let geometry = *program.region.geometry();
         let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
-        self.watch_pid(index as u32, process, pid);
+        self.watch_pid(index as u32, process, pid, None);
         if let Some(client) = self.clients.get_mut(&number) {
             client.member = Some((index as u32, process));
         }
@@ -498,8 +511,8 @@ impl Control {
         Ok((attached.to_words(), descriptors.collect()))
     }
 
-    /// Watches for a process's death.
-    fn watch_pid(&mut self, index: u32, process: Process, pid: u32) {
+    /// Watches for a process's death: by `given`, which its parent has opened, or by its pid.
+    fn watch_pid(&mut self, index: u32, process: Process, pid: u32, given: Option<OwnedFd>) {
         let Some(member) = self.programs[index as usize]
             .as_mut()
             .and_then(|program| program.members.get_mut(&process))
@@ -509,13 +522,14 @@ impl Control {
         if member.pidfd.is_some() {
             return;
         }
-        let opened = rustix::process::Pid::from_raw(pid as i32)
-            .ok_or(rustix::io::Errno::SRCH)
-            .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
+        let open = || {
+            let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH)?;
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
+        };
+        let opened = given.map_or_else(open, Ok);
         let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
         match opened {
             Ok(pidfd) if epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).is_ok() => {
-                member.pid = pid;
                 member.pidfd = Some(pidfd);
             }
             // It is dead already.
@@ -530,10 +544,12 @@ impl Control {
             .ok_or(libc::ENOTCONN)
     }
 
-    fn fork(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn fork(&mut self, number: u64, connected: bool) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let (index, parent) = self.member(number)?;
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
-        let child = program.processes.take().ok_or(libc::EAGAIN)? as Process;
+        let child = program.processes.take().ok_or(libc::EUSERS)? as Process;
+        program.forks += 1;
+        let ticket = program.forks << Process::BITS | u64::from(child);
         // An epoll set is one for both from now on, whoever of them ends first.
         let pollers = program
             .members
@@ -548,6 +564,7 @@ impl Control {
                 pollers,
                 announced: Instant::now(),
                 parent: Some(parent),
+                ticket,
             },
         );
         self.workers.ask(|_, done| Command::Fork {
@@ -556,17 +573,28 @@ impl Control {
             child,
             done,
         })?;
-        Ok((words(&[u64::from(child)]), Vec::new()))
+        // Nobody's until the child speaks. Without it the child connects like any process.
+        let made = connected.then(protocol::pair).and_then(Result::ok);
+        let connection = made
+            .and_then(|(own, other)| self.add_client(own, 0, u32::MAX).then(|| Arc::new(other)));
+        Ok((words(&[ticket]), connection.into_iter().collect()))
     }
 
-    fn forked(&mut self, number: u64, child: Process, pid: u32) {
+    fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<OwnedFd>) {
         let Ok((index, _)) = self.member(number) else {
             return;
         };
+        let child = ticket as Process;
+        let program = self.programs[index as usize].as_ref();
+        let member = program.and_then(|program| program.members.get(&child));
+        // A child that has attached is known better; one that is gone may have left its slot to another.
+        if member.is_none_or(|member| member.ticket != ticket || member.pidfd.is_some()) {
+            return;
+        }
         if pid == 0 {
             self.process_gone(index, child);
         } else {
-            self.watch_pid(index, child, pid);
+            self.watch_pid(index, child, pid, pidfd);
         }
     }
 
@@ -635,7 +663,12 @@ impl Control {
         }
     }
 
-    fn holds(&mut self, number: u64, payload: &[u8]) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn holds(
+        &mut self,
+        number: u64,
+        payload: &[u8],
+        more: bool,
+    ) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
         let (index, process) = self.member(number)?;
         let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
@@ -645,6 +678,7 @@ impl Control {
             owner: Owner(index),
             process,
             sockets: sockets.clone(),
+            more,
             done,
         })?;
         Ok((words(&[]), Vec::new()))
@@ -664,12 +698,12 @@ impl Control {
         let has_children = program
             .members
             .values()
-            .any(|other| other.parent == Some(process) && other.pid == 0);
+            .any(|other| other.parent == Some(process) && other.pidfd.is_none());
         if has_children {
             for other in program
                 .members
                 .values_mut()
-                .filter(|other| other.parent == Some(process) && other.pid == 0)
+                .filter(|other| other.parent == Some(process) && other.pidfd.is_none())
             {
                 other.announced = Instant::now();
             }
@@ -698,7 +732,7 @@ impl Control {
     }
 
     fn alone(program: &Program, member: &Member) -> bool {
-        member.pid == 0
+        member.pidfd.is_none()
             && member
                 .parent
                 .is_some_and(|parent| !program.members.contains_key(&parent))

@@ -141,6 +141,13 @@ pub fn thread_lives(tid: u32) -> bool {
     call!(libc::SYS_tkill, tid, 0) != Err(Errno::SRCH)
 }
 
+/// What watches a process; `SRCH` if there is none of this id.
+pub fn pidfd_open(pid: libc::pid_t) -> Result<OwnedFd> {
+    let fd = call!(libc::SYS_pidfd_open, pid.max(0), 0)? as c_int;
+    // SAFETY: the kernel has just made it for us; it is closed on exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Sends a signal to the calling thread.
 pub fn raise(signal: c_int) {
     let _ = call!(libc::SYS_tgkill, getpid(), gettid(), signal);
@@ -321,6 +328,17 @@ pub unsafe fn setsockopt(
 pub fn datagram_socket() -> Result<c_int> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     call!(libc::SYS_socket, libc::AF_INET, kind, 0).map(|fd| fd as c_int)
+}
+
+/// Whether a new datagram socket can be bound to an address.
+pub fn can_bind(family: c_int, address: *const c_void, len: libc::socklen_t) -> bool {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let Ok(fd) = call!(libc::SYS_socket, family, kind, 0) else {
+        return false;
+    };
+    let bound = call!(libc::SYS_bind, fd, address, len).is_ok();
+    close(fd as c_int);
+    bound
 }
 
 /// `getsockname`: the address's bytes and how many there are.
