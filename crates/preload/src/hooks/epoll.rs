@@ -44,7 +44,7 @@ hooks! {
             (!event.is_null()).then(|| event.read_unaligned())
         };
         match table::get(fd) {
-            Entry::Kernel => {
+            Entry::Kernel | Entry::Netlink(_) => {
                 sets::note_mixed(index);
                 real::epoll_ctl(epoll, operation, fd, event)
             }

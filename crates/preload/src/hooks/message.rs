@@ -13,7 +13,7 @@ use crate::memory::{self, Pieces};
 use crate::socket::{Socket, deadline};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{connect, datagram, real, receive, rights, send};
+use crate::{connect, datagram, netlink, real, receive, rights, send};
 
 hooks! {
     /// Sends a message.
@@ -40,6 +40,10 @@ hooks! {
                     Ok(None) => real::sendmsg(fd, message, flags),
                     Err(errno) => length(Err(errno)),
                 }
+            }
+            Entry::Netlink(_) => {
+                netlink::note_message(fd, message);
+                real::sendmsg(fd, message, flags)
             }
             _ => {
                 if read(message).is_ok_and(|message| rights::carries_ours(&message)) {
@@ -94,6 +98,10 @@ hooks! {
                 receive_one(&socket, &mut *message, flags)
             })),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(asked) => match netlink::receive(fd, asked, message, flags) {
+                Some(result) => length(result),
+                None => real::recvmsg(fd, message, flags),
+            },
             _ => real::recvmsg(fd, message, flags),
         }
     }

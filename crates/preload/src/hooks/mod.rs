@@ -4,6 +4,7 @@
 
 pub mod descriptor;
 pub mod epoll;
+pub mod interfaces;
 pub mod io;
 pub mod message;
 pub mod options;

@@ -13,8 +13,8 @@ use crate::address::{self, Given};
 use crate::decide::{self, Decision, Purpose};
 use crate::socket::Socket;
 use crate::sys::Result;
-use crate::table::{self, Entry, Undecided};
-use crate::{connect, datagram, environment, real};
+use crate::table::{self, Asked, Entry, Undecided};
+use crate::{connect, datagram, environment, interfaces, real};
 
 hooks! {
     /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
@@ -26,6 +26,8 @@ hooks! {
         let v6 = domain == libc::AF_INET6;
         if fd >= 0 && (tcp || datagrams) && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
             table::set(fd, Entry::Undecided(Undecided { v6, datagrams, ..Undecided::default() }));
+        } else if fd >= 0 && interfaces::is_netlink(domain, protocol) {
+            table::set(fd, Entry::Netlink(Asked::default()));
         }
         fd
     }
