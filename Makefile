@@ -54,8 +54,10 @@ lint: deps
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	$(CARGO) xtask tidy
 
+# The second line runs the protocols of shared memory in every order of their steps; it builds what they need of the stack with the checker's atomics.
 unit: deps
 	$(CARGO) test --locked --no-fail-fast --workspace --exclude millrace-e2e
+	CARGO_TARGET_DIR=target-loom RUSTFLAGS='--cfg millrace_loom' $(CARGO) test --locked -p millrace-interleavings
 
 # One test at a time: they share two cores and measure nothing, but disturb each other's timing all the same.
 e2e: build capi

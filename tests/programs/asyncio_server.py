@@ -1,6 +1,8 @@
 """An echo server on asyncio's streams: every connection gets back what it sends.
 
-usage: asyncio_server.py ADDRESS PORT
+usage: asyncio_server.py ADDRESS PORT [DIRECTORY]
+
+With the directory of uvloop's package it runs on uvloop.
 """
 
 import asyncio
@@ -22,4 +24,10 @@ async def main(address, port):
         await stop.wait()
 
 
-asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+run = asyncio.run
+if len(sys.argv) > 3:
+    sys.path.insert(0, sys.argv[3])
+    import uvloop
+
+    run = uvloop.run
+run(main(sys.argv[1], int(sys.argv[2])))

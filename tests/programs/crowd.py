@@ -1,5 +1,6 @@
 """More processes than the engine has room for, and one that has no room for the engine. Says "ready" when it listens, and "done"."""
 
+import ctypes
 import errno
 import os
 import resource
@@ -71,6 +72,23 @@ for thread in threads:
 connection.sendall(b"again")
 assert connection.recv(1) == b"2"
 
+# A limit that a program sets is about its own memory, not the engine's: what it asks for is what it sees, and its sockets work.
+if os.fork() == 0:
+    limit = (200 << 20, 300 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert resource.getrlimit(resource.RLIMIT_AS) == limit
+    bytearray(10 << 20)
+    socket.create_server((sys.argv[1], 7998)).close()
+    os._exit(0)
+assert os.wait()[1] == 0
+
+
+def limit_past_the_library():
+    prlimit64 = {"x86_64": 302, "aarch64": 261}[os.uname().machine]
+    limit = (ctypes.c_uint64 * 2)(200 << 20, 200 << 20)
+    assert ctypes.CDLL(None).syscall(prlimit64, 0, resource.RLIMIT_AS, limit, None) == 0
+
+
 # A program that has too little room for the engine's memory says so, holds nothing open, and harms nobody.
 code = """
 import socket, sys
@@ -86,7 +104,7 @@ limited = subprocess.Popen(
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     pass_fds=[connection.fileno()],
-    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20)),
+    preexec_fn=limit_past_the_library,
 )
 assert int(limited.stdout.readline()) == errno.ENETDOWN
 connection.sendall(b"limited")

@@ -83,8 +83,9 @@ pub fn document(socket: &OwnedFd, kind: Kind) -> anyhow::Result<String> {
 }
 
 /// Registers a program: its token. It lives while `socket` is open or any of its processes lives.
-pub fn new_program(socket: &OwnedFd) -> anyhow::Result<Token> {
-    let (answer, _) = call(socket, Kind::Program)?;
+pub fn new_program(socket: &OwnedFd, quiet: bool) -> anyhow::Result<Token> {
+    let request = Request::new(Kind::Program, [0; 16], [quiet.into(), 0, 0, 0]);
+    let (answer, _) = ask(socket, &request)?;
     let mut token = [0; 16];
     token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
     token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());

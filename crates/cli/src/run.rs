@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use millrace_context::protocol::{self, Kind};
 use millrace_engine::process::{self, Signals};
+use millrace_engine::seccomp;
 use millrace_engine::topology;
 use rustix::process::{Pid, kill_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -60,7 +61,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
     };
     let socket = client::connect(&engine_name)?;
-    let token = client::new_program(&socket)?;
+    let token = client::new_program(&socket, arguments.quiet)?;
 
     let mut command = Command::new(&path);
     command.arg0(name).args(rest);
@@ -69,6 +70,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         .env(protocol::ENV_ENGINE, &engine_name)
         .env(protocol::ENV_TOKEN, protocol::format_token(&token));
     signals.release_in(&mut command);
+    seccomp::refuse_io_uring(&mut command);
     // Its children inherit it too: the engine stays for those that outlive the program and have made no socket yet.
     process::inherit(&mut command, socket.as_fd(), GUARD);
     let mut child = match command.spawn() {

@@ -1,18 +1,20 @@
 //! Sleeping and waking on a word that several processes map.
 
 use std::io;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::thread::futex;
+use crate::sync::{AtomicU32, Ordering, fence_after_update};
+
+#[cfg(not(millrace_loom))]
+use rustix::thread::futex as kernel;
 
 /// Sleeps while `word` is `value`, at most `timeout`. `Ok` when woken or when the word already differs; `ETIMEDOUT` and `EINTR` as errors.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> io::Result<()> {
-    let timeout = timeout.map(|t| futex::Timespec {
+    let timeout = timeout.map(|t| kernel::Timespec {
         tv_sec: t.as_secs() as i64,
         tv_nsec: i64::from(t.subsec_nanos()),
     });
-    match futex::wait(word, futex::Flags::empty(), value, timeout.as_ref()) {
+    match kernel::wait(word, kernel::Flags::empty(), value, timeout.as_ref()) {
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -21,5 +23,61 @@ pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> io::Resu
 /// Wakes at most `count` sleepers.
 pub fn wake(word: &AtomicU32, count: u32) {
     // It cannot fail for a mapped, aligned word.
-    let _ = futex::wake(word, futex::Flags::empty(), count);
+    let _ = kernel::wake(word, kernel::Flags::empty(), count);
+}
+
+/// Sleeps by `wait`, on a word that goes up by [`change`], counted in `waiters`.
+pub fn counted<T>(waiters: &AtomicU32, wait: impl FnOnce() -> T) -> T {
+    waiters.fetch_add(1, Ordering::Relaxed);
+    // What has gone up before whoever changes it could see the count, `wait` sees.
+    fence_after_update();
+    let outcome = wait();
+    waiters.fetch_sub(1, Ordering::Relaxed);
+    outcome
+}
+
+/// A word goes up, and all wake that sleep on it, counted in `waiters`. Whether there were any.
+pub fn change(word: &AtomicU32, waiters: &AtomicU32) -> bool {
+    word.fetch_add(1, Ordering::AcqRel);
+    fence_after_update();
+    let any = waiters.load(Ordering::Relaxed) > 0;
+    if any {
+        wake(word, i32::MAX as u32);
+    }
+    any
+}
+
+/// The kernel's part for the checker of interleavings. A sleep is as long as it takes: nothing there has a time-out.
+#[cfg(millrace_loom)]
+mod kernel {
+    use loom::sync::{Condvar, Mutex};
+    use rustix::io::Result;
+    pub use rustix::thread::futex::{Flags, Timespec};
+
+    use crate::sync::{AtomicU32, Ordering};
+
+    loom::lazy_static! {
+        /// How many wakes there have been, of whatever word.
+        static ref WAKES: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
+    }
+
+    pub fn wait(word: &AtomicU32, _: Flags, value: u32, _: Option<&Timespec>) -> Result<()> {
+        let (wakes, bell) = &*WAKES;
+        let mut count = wakes.lock().unwrap();
+        // As the kernel has it: whoever changes the word and then wakes finds us asleep, or we see the change.
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        let before = *count;
+        while word.load(Ordering::Relaxed) == value && *count == before {
+            count = bell.wait(count).unwrap();
+        }
+        Ok(())
+    }
+
+    pub fn wake(_: &AtomicU32, _: Flags, _: u32) -> Result<usize> {
+        let (wakes, bell) = &*WAKES;
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        *wakes.lock().unwrap() += 1;
+        bell.notify_all();
+        Ok(0)
+    }
 }

@@ -9,27 +9,30 @@
 //! ```
 //! The file is sparse: only what is touched takes memory.
 
+use crate::sync::{AtomicU32, Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::bypass::Bypasses;
 pub use crate::reach::{OWN_MAX, ROUTES_MAX, Reach, Route, mapped};
 
+/// For the checker of interleavings everything is as small as it can be.
+const CHECKED: bool = cfg!(millrace_loom);
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
 /// Unit of alignment of every part.
 pub const PAGE: usize = 4096;
 /// Shards that one region can speak to.
-pub const SHARDS_MAX: usize = 64;
+pub const SHARDS_MAX: usize = if CHECKED { 1 } else { 64 };
 /// Bytes of one slot.
 pub const SLOT_STRIDE: usize = 256;
 /// Entries of a submission ring (64 bytes each).
-pub const SUBMISSIONS: u32 = 1024;
+pub const SUBMISSIONS: u32 = if CHECKED { 2 } else { 1024 };
 /// Bytes of a staging ring: what a program may hand over between two looks of its shard.
 pub const STAGING: u64 = 256 * 1024;
 /// Bytes of one context: head page, submissions, staging.
 pub const CONTEXT_STRIDE: usize = PAGE + SUBMISSIONS as usize * 64 + STAGING as usize;
 /// Hints that each of a poller's rings holds; more set its overflow count, upon which the shim looks at every socket it watches.
-pub const HINTS: u32 = 4096;
+pub const HINTS: u32 = if CHECKED { 2 } else { 4096 };
 /// Bytes of a poller's head lines; only those of shards that exist are touched.
 pub const POLLER_HEAD: usize = 3 * PAGE;
 
@@ -94,6 +97,25 @@ pub const LIFE_OVER: u32 = 1 << 30;
 #[derive(Debug, Default)]
 pub struct Line(pub AtomicU32);
 
+impl Line {
+    /// Says how a shard sleeps. Whoever says that it does so calls [`announced`] next, and looks once more for what it would sleep through.
+    pub fn announce(&self, wakefulness: u32) {
+        self.0.store(wakefulness, Ordering::Relaxed);
+    }
+
+    /// How the shard sleeps, as far as it has to be known by who has just asked it for something.
+    pub fn wakefulness(&self) -> u32 {
+        // The request must be visible before we look, as the shard says that it sleeps before it looks for requests.
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All lines have been written that say how a shard sleeps.
+pub fn announced() {
+    fence(Ordering::SeqCst);
+}
+
 /// The first pages. Written by the engine before the program maps it, but for what it serves, and the lines at its end.
 #[repr(C)]
 #[derive(Debug)]
@@ -112,6 +134,8 @@ pub struct Header {
     pub mtu: u32,
     /// Index of the device that the link is to the kernel; 0 if there is none.
     pub device_index: u32,
+    /// 1 when the shim says nothing but errors (`millrace run --quiet`).
+    pub quiet: u32,
     /// How many parts.
     pub geometry: Geometry,
     /// What the engine serves of the link.
@@ -123,10 +147,13 @@ pub struct Header {
     /// The engine's life, which sleepers watch beside what they wait for: the id of its control thread with [`LIFE_SLEEPERS`], and
     /// [`LIFE_OVER`] in it once that has ended, set by the kernel. 0: nobody will be told.
     pub life: Line,
+    /// What the program's processes have counted that goes past the engine.
+    pub bypasses: Bypasses,
     /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }
 
+#[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
 
 impl Header {

@@ -8,29 +8,38 @@
 //! - [`slot`]: a socket's shared state.
 //! - [`submission`]: the ring of requests and the staging ring of payload, program to shard.
 //! - [`poller`]: the rings of hints, shards to program.
+//! - [`kernel_waits`]: threads that wait for a set since before it had a poller.
 //! - [`reply`]: the answer to the few requests that want one.
 //! - [`protocol`]: messages of the control socket.
+//! - [`bypass`]: what goes past the engine.
 //! - [`futex`]: sleeping and waking on words of the region.
 
 pub mod address;
+pub mod bypass;
 pub mod futex;
+pub mod kernel_waits;
 pub mod layout;
 pub mod poller;
 pub mod protocol;
 mod reach;
+#[cfg(not(millrace_loom))]
 pub mod region;
 pub mod reply;
 pub mod slot;
 pub mod submission;
+pub mod sync;
 
 pub use address::Address;
+pub use bypass::Bypass;
+pub use kernel_waits::KernelWaits;
 pub use layout::Geometry;
 pub use poller::Poller;
 pub use reach::OWN_MAX;
+#[cfg(not(millrace_loom))]
 pub use region::Region;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;

@@ -4,9 +4,11 @@
 //! consumers are the program's threads, which take turns by `lock`. A hint carries no state and may be spurious; when there are more than a
 //! ring holds, `overflow` goes up and the program looks at every socket of the set.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::layout::{HINTS, SHARDS_MAX};
+use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
 
-use crate::layout::{HINTS, POLLER_HEAD, SHARDS_MAX};
+/// In the count of sleepers: somebody waits for the set itself.
+const ALWAYS: u32 = 1 << 31;
 
 /// Written by the program, but for `shards`.
 #[repr(C, align(64))]
@@ -41,14 +43,41 @@ struct Ends {
 }
 
 /// Head pages of a poller; its rings follow them.
-#[repr(C, align(4096))]
+#[cfg_attr(not(millrace_loom), repr(C, align(4096)))]
 #[derive(Debug)]
 pub struct Poller {
     common: Common,
     rings: [Ends; SHARDS_MAX],
 }
 
-const _: () = assert!(size_of::<Poller>() == POLLER_HEAD);
+#[cfg(not(millrace_loom))]
+const _: () = assert!(size_of::<Poller>() == crate::layout::POLLER_HEAD);
+
+/// All zero, as in a new region. Only the checker makes one anywhere else.
+#[cfg(millrace_loom)]
+impl Default for Poller {
+    fn default() -> Poller {
+        let zero = || AtomicU32::new(0);
+        let ends = |_| Ends {
+            engine: EngineLine {
+                tail: zero(),
+                overflow: zero(),
+            },
+            app: AppLine {
+                head: zero(),
+                overflow_seen: zero(),
+            },
+        };
+        Poller {
+            common: Common {
+                sleepers: zero(),
+                lock: zero(),
+                shards: AtomicU32::new(SHARDS_MAX as u32),
+            },
+            rings: std::array::from_fn(ends),
+        }
+    }
+}
 
 impl Poller {
     // ---- the engine's side ----
@@ -75,9 +104,14 @@ impl Poller {
         ahead < tail.wrapping_sub(head).min(HINTS)
     }
 
-    /// Threads that sleep for hints. Read after a full fence that follows the push.
-    pub fn sleepers(&self) -> u32 {
-        self.common.sleepers.load(Ordering::Relaxed)
+    /// Whether it is to be rung: threads sleep for hints, or somebody waits for the set itself. Read after a full fence that follows the push.
+    pub fn has_sleepers(&self) -> bool {
+        self.common.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a thread sleeps that takes the hints when it is rung, or looks for them before it leaves. Read likewise.
+    pub fn has_waiting_thread(&self) -> bool {
+        self.common.sleepers.load(Ordering::Relaxed) & !ALWAYS > 0
     }
 
     /// All words to zero, for a new use with hints of this many shards.
@@ -148,14 +182,38 @@ impl Poller {
         lost
     }
 
-    /// One thread more is about to sleep. Check [`Poller::pending`] once more after it.
+    /// One thread more is about to sleep. It checks [`Poller::pending`] once more after this: the shard reads the count after it has pushed a hint.
     pub fn sleep_begins(&self) {
-        self.common.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.common.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence_after_update();
     }
 
-    /// It has woken.
+    /// It sleeps no more. It takes the hints once more before it leaves: one that the shard pushed while it was counted may have been given to nobody else
+    /// (EPOLLEXCLUSIVE). One that was pushed later the shard gives to others.
     pub fn sleep_ends(&self) {
         self.common.sleepers.fetch_sub(1, Ordering::Relaxed);
+        fence_after_update();
+    }
+
+    /// Sleeps by `wait`, unless there are hints, or `listed` says that there is something else to look at.
+    pub fn sleep<T>(&self, listed: impl FnOnce() -> bool, wait: impl FnOnce() -> T) -> Option<T> {
+        self.sleep_begins();
+        // What came before we said that we sleep rings nobody.
+        let slept = (!self.pending() && !listed()).then(wait);
+        self.sleep_ends();
+        slept
+    }
+
+    /// A thread leaves that has taken the ring, which wakes one: whether it has to ring again, for hints or ready sockets (`listed`) that others have to look at.
+    pub fn must_pass_on(&self, listed: impl FnOnce() -> bool) -> bool {
+        fence(Ordering::SeqCst);
+        self.has_sleepers() && (self.pending() || listed())
+    }
+
+    /// Somebody waits for the set itself (`poll`, another set) from now on: it is always rung.
+    pub fn sleeps_always(&self) {
+        self.common.sleepers.fetch_or(ALWAYS, Ordering::Relaxed);
+        fence_after_update();
     }
 }
 

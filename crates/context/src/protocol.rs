@@ -1,7 +1,7 @@
 //! The control socket: SOCK_SEQPACKET, abstract name `millrace/NAME`, one request per packet, one answer per packet.
 //!
 //! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
-//! Sockets and payload never pass here. The connection stays open as long as the process lives, so that either side notices when the
+//! Payload never passes here. The connection stays open as long as the process lives, so that either side notices when the
 //! other is gone.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -60,7 +60,7 @@ pub enum Kind {
     /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
     /// gone. Answer: none.
     PollerGone = 5,
-    /// A new program (command line). Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
+    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
     Program = 6,
     /// All sockets, as JSON. Answer: descriptor of a memfd with it.
     Sockets = 7,
@@ -74,6 +74,14 @@ pub enum Kind {
     Describe = 10,
     /// The first `arguments[0]` shards are to serve new flows and sockets. Answer: `[buckets that moved]`.
     Scale = 11,
+    /// The process passes the sockets in the payload ([`crate::SlotRef`] words, at most [`PASSED_MAX`]) to others by messages
+    /// (SCM_RIGHTS). Answer: `[]`, with one descriptor for each socket, in order, which is sent in the socket's place. The socket stays
+    /// open as long as that descriptor is open anywhere: in a message that nobody has read too.
+    Pass = 12,
+    /// The process has received such descriptors, which come with this request, at most [`CLAIMED_MAX`]. Answer: a word for each, in order:
+    /// the [`crate::SlotRef`] of a socket that the process holds from now on, or, with generation 0, an errno in place of its index:
+    /// `EXDEV` for a socket of another program, `ESTALE` for one that is none any more.
+    Claim = 13,
 }
 
 impl Kind {
@@ -82,7 +90,7 @@ impl Kind {
         use Kind::*;
         [
             Attach, Fork, Forked, Poller, PollerGone, Program, Sockets, Down, Holds, Describe,
-            Scale,
+            Scale, Pass, Claim,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)
@@ -156,6 +164,12 @@ impl Attached {
 
 /// Descriptors that can travel with one packet.
 pub const DESCRIPTORS_MAX: usize = 80;
+/// Sockets of one [`Kind::Pass`].
+pub const PASSED_MAX: usize = 64;
+/// Descriptors of one [`Kind::Claim`]: as many as an answer has words.
+pub const CLAIMED_MAX: usize = 8;
+/// How the abstract name begins that a descriptor of [`Kind::Pass`] is bound to.
+pub const PASSED_NAME: &[u8] = b"millrace-passed-";
 /// Bytes of one packet, at most: a [`Request`] and its payload.
 pub const PACKET_MAX: usize = 64 * 1024;
 
@@ -344,18 +358,33 @@ impl Request {
 
     /// Sends it.
     pub fn send(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<()> {
-        send(socket.as_fd(), self, payload, &[], SendFlags::empty())
+        self.send_with(socket, payload, &[])
     }
 
-    /// Sends it with a descriptor.
-    pub fn send_with(&self, socket: impl AsFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    /// Sends it with descriptors.
+    pub fn send_with(
+        &self,
+        socket: impl AsFd,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let flags = SendFlags::empty();
-        send(socket.as_fd(), self, &[], &[descriptor], flags)
+        send(socket.as_fd(), self, payload, descriptors, flags)
     }
 
     /// Sends it and waits for the answer. Its error becomes this one's.
     pub fn call(&self, socket: impl AsFd, payload: &[u8]) -> io::Result<(Answer, Descriptors)> {
-        self.send(socket.as_fd(), payload)?;
+        self.call_with(socket, payload, &[])
+    }
+
+    /// The same with descriptors.
+    pub fn call_with(
+        &self,
+        socket: impl AsFd,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Answer, Descriptors)> {
+        self.send_with(socket.as_fd(), payload, descriptors)?;
         let (answer, descriptors) = Answer::receive(socket.as_fd())?;
         if answer.error == 0 {
             Ok((answer, descriptors))
@@ -364,7 +393,7 @@ impl Request {
         }
     }
 
-    /// Receives one that is there, with its payload left in `buffer`. `None`: the other side is gone. `EAGAIN`: there is none.
+    /// Receives one that is there, with its descriptors and its payload, which is left in `buffer`. `None`: the other side is gone. `EAGAIN`: there is none.
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
@@ -462,7 +491,7 @@ mod tests {
         let client = connect(&name).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])
-            .send(&client, b"tail")
+            .send_with(&client, b"tail", &[client.as_fd()])
             .unwrap();
         let mut buffer = vec![0; PACKET_MAX];
         let received = Request::receive(server.as_fd(), &mut buffer)
@@ -473,12 +502,13 @@ mod tests {
             (request.token, request.arguments, received.payload),
             ([7; 16], [1, 2, 3, 4], &b"tail"[..])
         );
-        assert!(received.pid.is_none() && received.descriptors.is_empty());
+        assert!(received.pid.is_none());
+        assert_eq!(received.descriptors.len(), 1);
+        drop(received);
         let (own, child) = pair().unwrap();
-        request.send_with(&child, server.as_fd()).unwrap();
+        request.send(&child, &[]).unwrap();
         let received = Request::receive(own.as_fd(), &mut buffer).unwrap().unwrap();
         assert_eq!(received.pid, Some(std::process::id()));
-        assert_eq!(received.descriptors.len(), 1);
         Answer::ok([9; 8])
             .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
             .unwrap();

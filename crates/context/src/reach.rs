@@ -1,7 +1,7 @@
 //! What the engine serves of its link: its own addresses, and the destinations that it has a way to. An engine that goes by the kernel's writes it anew when these change.
 
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Routes that there can be.
 pub const ROUTES_MAX: usize = 48;

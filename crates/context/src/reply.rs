@@ -3,10 +3,10 @@
 //! One thread at a time asks (it holds the context's lock), so one cell is enough. It sleeps on `sequence`.
 
 use crate::Address;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes an answer can carry beside its result.
-pub const DATA: usize = 512;
+pub const DATA: usize = if cfg!(millrace_loom) { 8 } else { 512 };
 
 /// An error about a datagram that was sent, in an answer. What the datagram carried, as far as it is known, follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

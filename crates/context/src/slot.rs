@@ -3,7 +3,7 @@
 //! Two lines are the engine's, two the program's; neither writes the other's. Positions are stream offsets in bytes from the first
 //! byte of payload and never wrap. A listener uses the same fields in units of accepted connections: its ring holds [`SlotRef`]s.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use bitflags::bitflags;
 
@@ -172,6 +172,7 @@ pub struct Slot {
     pub app_cold: AppCold,
 }
 
+#[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Slot>() == crate::layout::SLOT_STRIDE);
 
 /// A receive ring in one word: offset from the arena's start in 4 KB units, and the binary logarithm of its size. Offset `o` of
@@ -188,7 +189,52 @@ pub fn unpack_ring(word: u64) -> Option<(u64, u64)> {
         .then(|| ((word >> 8) << 12, 1 << log2))
 }
 
+impl App {
+    /// A connection that waits to be accepted is taken by this context.
+    pub fn claim(&self, context: u32) {
+        self.context.store(context + 1, Ordering::Release);
+    }
+
+    /// The context that has claimed it, or carried its last submission, plus 1.
+    pub fn claimed_by(&self) -> u32 {
+        self.context.load(Ordering::Acquire)
+    }
+
+    /// What is submitted next of this socket goes by this context (under `write_lock`). The context by which it went until now, if that is another one: what it has
+    /// carried is to be taken first.
+    pub fn goes_by(&self, context: u32) -> Option<u32> {
+        let before = self.context.swap(context + 1, Ordering::Relaxed);
+        before.checked_sub(1).filter(|before| *before != context)
+    }
+
+    /// The number of the next request to watch the slot or to stop watching it, for its submission. Requests of one poller are numbered in their order, since its
+    /// set is locked; each goes by the calling thread's own context, and the shard may come to another thread's first.
+    pub fn next_watch_order(&self) -> u64 {
+        let before = self.watch_order.fetch_add(1, Ordering::Relaxed);
+        u64::from(before.wrapping_add(1))
+    }
+}
+
 impl EngineHot {
+    /// A listener's queue is about to end: after this the shard looks which of its connections are claimed ([`App::claim`]), and resets the others.
+    pub fn end_queue(&self) {
+        self.ring.store(0, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the queue has not ended that was at `ring`. After a claim: it will be found.
+    pub fn has_queue(&self, ring: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.ring.load(Ordering::Relaxed) == ring
+    }
+
+    /// Whether the slot has moved from `shard`, which has just been asked for something: then it may be given away before it is asked, and what is asked of another
+    /// shard next has to wait. A shard says whom to ask, passes a full fence, and serves once more before it gives.
+    pub fn has_moved_from(&self, shard: u32) -> bool {
+        fence(Ordering::SeqCst);
+        self.shard.load(Ordering::Relaxed) != shard
+    }
+
     /// The status flags.
     pub fn status(&self) -> Status {
         Status::from_bits_truncate(self.status.load(Ordering::Acquire))

@@ -4,12 +4,12 @@
 //! threads only. The engine is the single consumer. Payload is staged in the order of the submissions that name it, so a send
 //! needs no offset: the engine takes the next `parameter` bytes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use bitflags::bitflags;
 
 use crate::Address;
-use crate::layout::{PAGE, STAGING, SUBMISSIONS};
+use crate::layout::{STAGING, SUBMISSIONS};
 use crate::slot::SlotRef;
 
 /// What is asked for.
@@ -419,8 +419,9 @@ struct EngineLine {
 struct LockLine(AtomicU32);
 
 /// Head page of a context; the rings follow it.
-#[repr(C, align(4096))]
+#[cfg_attr(not(millrace_loom), repr(C, align(4096)))]
 #[derive(Debug)]
+#[cfg_attr(any(test, millrace_loom), derive(Default))]
 pub struct Context {
     app: AppLine,
     engine: EngineLine,
@@ -429,7 +430,8 @@ pub struct Context {
     pub reply: crate::reply::Reply,
 }
 
-const _: () = assert!(size_of::<Context>() == PAGE);
+#[cfg(not(millrace_loom))]
+const _: () = assert!(size_of::<Context>() == crate::layout::PAGE);
 
 /// Why the engine stops listening to a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -601,6 +603,12 @@ impl Context {
         self.engine.head.store(cursor.head, Ordering::Release);
     }
 
+    /// Nothing more is taken, as the process is gone: what others wait for to be taken will not be.
+    pub fn abandon(&self) {
+        let tail = self.app.tail.load(Ordering::Acquire);
+        self.engine.head.store(tail, Ordering::Release);
+    }
+
     /// Both cursors to zero, for a new process.
     pub fn reset(&self) {
         for word in [
@@ -623,6 +631,10 @@ impl Cursor {
     /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring, length).
     pub fn staged(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.staging_head, len)
+    }
+    /// Whether everything before `position` has been taken.
+    pub fn has_taken(&self, position: u32) -> bool {
+        position.wrapping_sub(self.head) as i32 <= 0
     }
     /// They have been copied or are not wanted.
     pub fn unstage(&mut self, len: u64) {

@@ -147,6 +147,10 @@ impl Worker {
             at: ring.at,
             log2: ring.log2,
         };
+        self.program(place.program)
+            .slot(place.slot)
+            .engine
+            .end_queue();
         self.shard.memory_mut().free(owner, block);
         self.reset_waiting(place, u64::MAX);
         if replicated {
@@ -239,7 +243,8 @@ impl Worker {
         let watches = &mut program.entries[place.slot].watches;
         let watch = watches.watch(poller, mask, order as u32);
         // What changed after the program last looked and before it was watched has been hinted to nobody.
-        if slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
+        let is_wanted = watch.wants(u32::MAX);
+        if is_wanted && slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
             watch.hinted_at(shared.push(hints, own, &mut entry.tail, place.slot));
             entry.touched = true;
             self.touch(place);

@@ -69,6 +69,26 @@ pub enum Command {
         /// Told when the others have been let go.
         done: Sender<()>,
     },
+    /// A process holds as well what another one holds.
+    Share {
+        /// The program.
+        owner: Owner,
+        /// The sockets, all of them this shard's.
+        sockets: Vec<SlotRef>,
+        /// Who must hold them.
+        from: Process,
+        /// Who holds them then.
+        to: Process,
+        /// Told for each, in order, whether it does.
+        done: Sender<Vec<bool>>,
+    },
+    /// A socket is no longer held by a message on its way.
+    Arrived {
+        /// The program.
+        owner: Owner,
+        /// The socket.
+        socket: SlotRef,
+    },
     /// A process is dead.
     ProcessGone {
         /// The program.

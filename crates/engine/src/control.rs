@@ -3,7 +3,7 @@
 //! Nothing here is on the data path. A process is known by its pid and its pidfd; that its control connection closes means nothing (it may
 //! have called exec), that its pidfd becomes readable means that it is dead.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,12 +19,15 @@ use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
+use crate::clients::{Clients, Membership, parent_of, pid_of};
 use crate::command::Command;
 use crate::config::{Config, Limits};
+use crate::document::document;
 use crate::doorbell;
 use crate::kernels::Kernels;
-use crate::numbers::Numbers;
+use crate::numbers::{Numbers, POLLERS_REST};
 use crate::program::Whereabouts;
+use crate::quota::{Charge, DescriptorQuota};
 use crate::robust_list::RobustList;
 use crate::scale::Scale;
 use crate::serving::Serving;
@@ -32,6 +35,8 @@ use crate::snapshot;
 use crate::socket::Process;
 use crate::start::token;
 use crate::workers::Workers;
+
+mod rights;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
@@ -44,45 +49,50 @@ const PATIENCE_DOWN: Duration = Duration::from_millis(500);
 /// How often an engine that is to end looks whether it has.
 const ENDING_LOOK: Duration = Duration::from_millis(5);
 
+/// Words of an answer, and the descriptors that go with it.
+type Answered = ([u64; 8], Vec<Arc<OwnedFd>>);
+
 #[derive(Debug)]
 struct Member {
+    /// No other member has it, ever.
+    serial: u64,
+    /// Against whom its pidfd counts.
+    charge: Charge,
     pid: u32,
     /// Kept for its place in the epoll set; none while the process is only announced.
     pidfd: Option<OwnedFd>,
     contexts: Vec<u32>,
     pollers: Vec<u32>,
     announced: Instant,
-    parent: Option<Process>,
-    /// What the parent announced it by, 0 if it did not: the process slot in the low bits, above them a number that is used once.
-    ticket: u64,
+    /// Who announced it, while it is only announced.
+    parent: Option<(Process, u64)>,
+}
+
+impl Member {
+    /// What it is announced by, which no other member has, ever: the slot in the low bits, and never 0.
+    fn ticket(&self, process: Process) -> u64 {
+        (self.serial + 1) << Process::BITS | u64::from(process)
+    }
 }
 
 #[derive(Debug)]
 struct Program {
+    /// No other program has it, ever.
+    serial: u64,
     token: Token,
     file: OwnedFd,
     /// What it rings each shard by.
     doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
+    whereabouts: Arc<Whereabouts>,
     members: BTreeMap<Process, Member>,
     contexts: Numbers,
     pollers: Numbers,
+    /// Against whom each poller's descriptor counts.
+    poller_charges: BTreeMap<u32, Charge>,
     processes: Numbers,
-    /// Forks announced so far.
-    forks: u64,
     /// The command line that started it is still there.
     guarded: bool,
-}
-
-#[derive(Debug)]
-struct Client {
-    socket: OwnedFd,
-    pid: u32,
-    uid: u32,
-    /// A process of this program, once it attached.
-    member: Option<(u32, Process)>,
-    /// The program that it guards.
-    guards: Option<u32>,
 }
 
 /// The control thread's state.
@@ -92,11 +102,14 @@ pub struct Control {
     loopback: bool,
     limits: Limits,
     serving: Serving,
-    listener: OwnedFd,
     workers: Workers,
     epoll: OwnedFd,
-    clients: HashMap<u64, Client>,
-    next_client: u64,
+    clients: Clients,
+    /// Descriptors that programs and users make the engine keep.
+    descriptors: DescriptorQuota,
+    next_serial: u64,
+    /// Control messages that say what their sender may not say.
+    refused: u64,
     programs: Vec<Option<Program>>,
     /// The thread's, made with the first program.
     robust_list: Option<RobustList>,
@@ -104,10 +117,12 @@ pub struct Control {
     ending: bool,
     scale: Scale,
     kernels: Option<Kernels>,
+    in_flight: rights::InFlight,
 }
 
 const LISTENER: u64 = 0;
 const KERNELS: u64 = 1;
+const IN_FLIGHT: u64 = 2;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
 const PIDFD: u64 = 1 << 63;
 
@@ -122,34 +137,38 @@ impl Control {
         kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &listener,
-            epoll::EventData::new_u64(LISTENER),
-            epoll::EventFlags::IN,
-        )?;
+        let clients = Clients::new(&epoll, listener, LISTENER, IN_FLIGHT + 1)?;
         if let Some(kernels) = &kernels {
             let token = epoll::EventData::new_u64(KERNELS);
             let changes = kernels.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
+        let in_flight = rights::InFlight::new()?;
+        epoll::add(
+            &epoll,
+            in_flight.descriptor(),
+            epoll::EventData::new_u64(IN_FLIGHT),
+            epoll::EventFlags::IN,
+        )?;
         Ok(Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
             loopback: config.loopback,
             limits: config.limits.clone(),
             serving,
-            listener,
             workers,
             epoll,
-            clients: HashMap::new(),
-            next_client: KERNELS + 1,
+            clients,
+            descriptors: DescriptorQuota::new(),
+            next_serial: 0,
+            refused: 0,
             programs: Vec::new(),
             robust_list: None,
             had_program: false,
             ending: false,
             scale,
             kernels,
+            in_flight,
         })
     }
 
@@ -164,7 +183,8 @@ impl Control {
             let ending = self.ending.then_some(ENDING_LOOK);
             let kernels = self.kernels.as_ref().and_then(Kernels::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
-            let patience = [alone, ending, kernels, balance];
+            let accept = self.clients.resume(&self.epoll);
+            let patience = [alone, ending, kernels, balance, accept];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
                 tv_sec: patience.as_secs() as i64,
@@ -178,9 +198,11 @@ impl Control {
             };
             for token in ready {
                 if token == LISTENER {
-                    self.accept();
+                    self.clients.accept(&self.epoll);
                 } else if token == KERNELS {
                     self.kernels.iter_mut().for_each(Kernels::changed);
+                } else if token == IN_FLIGHT {
+                    self.messages_gone();
                 } else if token & PIDFD != 0 {
                     self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
                 } else {
@@ -216,49 +238,18 @@ impl Control {
         }
     }
 
-    fn accept(&mut self) {
-        while let Ok(socket) =
-            rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC)
-        {
-            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else {
-                continue;
-            };
-            let pid = credentials.pid.as_raw_nonzero().get() as u32;
-            self.add_client(socket, pid, credentials.uid.as_raw());
-        }
-    }
-
-    /// Whether it is served: not without room to watch it.
-    fn add_client(&mut self, socket: OwnedFd, pid: u32, uid: u32) -> bool {
-        let token = epoll::EventData::new_u64(self.next_client);
-        if epoll::add(&self.epoll, &socket, token, epoll::EventFlags::IN).is_err() {
-            return false;
-        }
-        let client = Client {
-            socket,
-            pid,
-            uid,
-            member: None,
-            guards: None,
-        };
-        self.clients.insert(self.next_client, client);
-        self.next_client += 1;
-        true
-    }
-
     fn client(&mut self, number: u64, buffer: &mut [u8]) {
-        let Some(client) = self.clients.get(&number) else {
+        let Some(client) = self.clients.get(number) else {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
             Ok(Some(received)) => {
-                // Only a connection made for a child, which may be anybody's until the child speaks, says who sends.
-                if let (Some(pid), Some(client)) = (received.pid, self.clients.get_mut(&number)) {
-                    client.pid = pid;
+                if let Some(pid) = received.pid {
+                    self.clients.note_pid(number, pid);
                 }
                 let answer = self.answer(number, received);
                 let (Some((answer, descriptors)), Some(client)) =
-                    (answer, self.clients.get(&number))
+                    (answer, self.clients.get(number))
                 else {
                     return;
                 };
@@ -277,7 +268,10 @@ impl Control {
     }
 
     fn client_gone(&mut self, number: u64) {
-        let client = self.clients.remove(&number);
+        let client = self.clients.remove(number);
+        if let Some(charge) = client.as_ref().and_then(|client| client.charged) {
+            self.descriptors.give(charge);
+        }
         let guards = client.and_then(|client| client.guards);
         if let Some(program) = guards.and_then(|index| self.programs[index as usize].as_mut()) {
             program.guarded = false;
@@ -293,7 +287,7 @@ impl Control {
         let Received {
             request,
             payload,
-            mut descriptors,
+            descriptors: mut came,
             ..
         } = received;
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
@@ -301,14 +295,15 @@ impl Control {
             return error(libc::EPROTONOSUPPORT);
         }
         let kind = Kind::from_number(request.kind)?;
-        let client = &self.clients[&number];
-        let privileged = client.uid == 0 || client.uid == rustix::process::geteuid().as_raw();
+        let client = self.clients.get(number)?;
+        let own = rustix::process::geteuid().as_raw();
+        let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
         let result = match kind {
             Kind::Attach => self.attach(number, &request),
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
                 let [ticket, pid, ..] = request.arguments;
-                self.forked(number, ticket, pid as u32, descriptors.take(0));
+                self.forked(number, ticket, pid as u32, came.take(0));
                 return None;
             }
             Kind::Poller => self.poller(number),
@@ -317,12 +312,14 @@ impl Control {
                 return None;
             }
             Kind::Holds => self.holds(number, payload, request.arguments[0] == 1),
+            Kind::Pass => self.pass(number, payload),
+            Kind::Claim => self.claim(number, came),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
                 if !privileged =>
             {
                 Err(libc::EACCES)
             }
-            Kind::Program => self.program(number),
+            Kind::Program => self.program(number, request.arguments[0] == 1),
             Kind::Sockets => {
                 let answer = self.sockets().and_then(|text| document(&text));
                 give_back();
@@ -341,7 +338,14 @@ impl Control {
         }
     }
 
-    fn program(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn program(&mut self, number: u64, quiet: bool) -> Result<Answered, i32> {
+        if self
+            .clients
+            .get(number)
+            .is_some_and(|client| client.guards.is_some())
+        {
+            return Err(libc::EBUSY);
+        }
         let limits = &self.limits;
         let geometry = Geometry {
             slots: limits.sockets,
@@ -353,8 +357,9 @@ impl Control {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
+        let header = self.serving.header(geometry, self.scale.serving(), quiet);
         // SAFETY: nobody else has the region yet.
-        unsafe { region.write_header(self.serving.header(geometry, self.scale.serving())) };
+        unsafe { region.write_header(header) };
         let region = Arc::new(region);
         let index = self
             .programs
@@ -375,17 +380,20 @@ impl Control {
             doorbell: doorbells[shard as usize].clone(),
         });
         let program = Program {
+            serial: self.next_serial,
             token,
             file,
             doorbells,
             region,
+            whereabouts,
             members: BTreeMap::new(),
             contexts: Numbers::new(limits.processes),
-            pollers: Numbers::new(limits.pollers),
+            pollers: Numbers::resting(limits.pollers, POLLERS_REST),
+            poller_charges: BTreeMap::new(),
             processes: Numbers::new(limits.processes),
-            forks: 0,
             guarded: true,
         };
+        self.next_serial += 1;
         self.wake_when_over(program.file.as_fd(), owner.0);
         if index == self.programs.len() {
             self.programs.push(Some(program));
@@ -393,9 +401,7 @@ impl Control {
             self.programs[index] = Some(program);
         }
         self.had_program = true;
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.guards = Some(index as u32);
-        }
+        self.clients.guards(number, index as u32);
         let (high, low) = token.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
         Ok((words(&[word(high), word(low)]), Vec::new()))
@@ -412,7 +418,7 @@ impl Control {
         }
     }
 
-    fn scale_to(&mut self, count: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn scale_to(&mut self, count: u64) -> Result<Answered, i32> {
         let count = u16::try_from(count).map_err(|_| libc::EINVAL)?;
         let outcome = self.scale.to(count, &self.workers);
         for program in self.programs.iter().flatten() {
@@ -422,25 +428,58 @@ impl Control {
         Ok((words(&[outcome? as u64]), Vec::new()))
     }
 
-    fn attach(
-        &mut self,
-        number: u64,
-        request: &Request,
-    ) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-        let pid = self.clients[&number].pid;
+    fn attach(&mut self, number: u64, request: &Request) -> Result<Answered, i32> {
+        let client = self.clients.get(number).ok_or(libc::EIO)?;
+        let (pid, uid, charged) = (client.pid, client.uid, client.charged.is_some());
         let found = self.programs.iter().position(|program| {
             program
                 .as_ref()
                 .is_some_and(|program| program.token == request.token)
         });
         let index = found.ok_or(libc::EACCES)?;
-        let program = self.programs[index].as_mut().ok_or(libc::EACCES)?;
+        let program = self.programs[index].as_ref().ok_or(libc::EACCES)?;
+        let charge = Charge {
+            program: program.serial,
+            uid,
+        };
+        if !charged {
+            self.descriptors.take(charge)?;
+        }
         let [ticket, sharing, ..] = request.arguments;
-        let announced = (ticket != 0).then_some(ticket as Process);
+        let attached = self.attach_process(index as u32, charge, pid, [ticket, sharing]);
+        match attached {
+            Ok((member, answer)) => {
+                self.clients.attached(number, member, charge);
+                Ok(answer)
+            }
+            Err(errno) => {
+                if !charged {
+                    self.descriptors.give(charge);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// The member that a process is, or becomes: the one announced by `ticket`, if that is not another process, or the one with its pid. A new one has the epoll sets of
+    /// `sharing` - 1: the child of a fork that was not announced.
+    fn member_of(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        [ticket, sharing]: [u64; 2],
+    ) -> Result<Process, i32> {
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let announced = Some(ticket as Process).filter(|process| {
+            let member = program.members.get(process);
+            member.is_some_and(|member| member.ticket(*process) == ticket)
+        });
         let known = announced.filter(|process| {
-            program.members.get(process).is_some_and(|member| {
-                member.ticket == ticket && (member.pid == 0 || member.pid == pid)
-            })
+            program
+                .members
+                .get(process)
+                .is_some_and(|member| member.pid == 0 || member.pid == pid)
         });
         let known = known.or_else(|| {
             program
@@ -449,51 +488,82 @@ impl Control {
                 .find(|(_, member)| member.pid == pid)
                 .map(|(process, _)| *process)
         });
-        let process = match known {
-            Some(process) => process,
+        match known {
+            Some(process) => Ok(process),
             None => {
-                let process = program.processes.take().ok_or(libc::EUSERS)? as Process;
-                // The child of a fork that was not announced has its parent's epoll sets.
                 let parent = sharing.checked_sub(1).map(|parent| parent as Process);
                 let parent = parent.and_then(|parent| program.members.get(&parent));
                 let pollers = parent.map_or_else(Vec::new, |parent| parent.pollers.clone());
-                program.members.insert(
-                    process,
-                    Member {
-                        pid,
-                        pidfd: None,
-                        contexts: Vec::new(),
-                        pollers,
-                        announced: Instant::now(),
-                        parent: None,
-                        ticket: 0,
-                    },
-                );
-                process
+                self.new_member(index, charge, pid, None, pollers)
             }
+        }
+    }
+
+    /// A new member of a program; none yet of the workers'.
+    fn new_member(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        parent: Option<(Process, u64)>,
+        pollers: Vec<u32>,
+    ) -> Result<Process, i32> {
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        self.descriptors.take(charge)?;
+        let Some(process) = program.processes.take() else {
+            self.descriptors.give(charge);
+            return Err(libc::EUSERS);
         };
-        let member = program.members.get_mut(&process).ok_or(libc::EIO)?;
-        member.pid = pid;
+        let member = Member {
+            serial: self.next_serial,
+            charge,
+            pid,
+            pidfd: None,
+            contexts: Vec::new(),
+            pollers,
+            announced: Instant::now(),
+            parent,
+        };
+        self.next_serial += 1;
+        program.members.insert(process as Process, member);
+        Ok(process as Process)
+    }
+
+    fn attach_process(
+        &mut self,
+        index: u32,
+        charge: Charge,
+        pid: u32,
+        named: [u64; 2],
+    ) -> Result<(Membership, Answered), i32> {
+        let process = self.member_of(index, charge, pid, named)?;
+        if let Err(errno) = self.watch_pid(index, process, pid) {
+            self.process_gone(index, process);
+            return Err(errno);
+        }
+        let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
+        let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
         if member.contexts.is_empty() {
             let block = program.contexts.take().ok_or(libc::EUSERS)?;
             let contexts = CONTEXTS * self.workers.len();
             member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
+        let membership = Membership {
+            program: index,
+            process,
+            serial: member.serial,
+        };
         let contexts = member.contexts.clone();
         let doorbells = program.doorbells.clone();
         let geometry = *program.region.geometry();
         let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
-        self.watch_pid(index as u32, process, pid, None);
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.member = Some((index as u32, process));
-        }
         let first = contexts[0];
         // In turn, as `Attached::contexts` says.
         let every = self.workers.len() as usize;
         self.workers.ask(|shard, done| {
             let own = contexts.iter().skip(shard as usize).step_by(every);
             Command::AddProcess {
-                owner: Owner(index as u32),
+                owner: Owner(index),
                 process,
                 pid,
                 contexts: own.copied().collect(),
@@ -508,98 +578,142 @@ impl Control {
             engine_pid: std::process::id(),
         };
         let descriptors = std::iter::once(file).chain(doorbells);
-        Ok((attached.to_words(), descriptors.collect()))
+        Ok((membership, (attached.to_words(), descriptors.collect())))
     }
 
-    /// Watches for a process's death: by `given`, which its parent has opened, or by its pid.
-    fn watch_pid(&mut self, index: u32, process: Process, pid: u32, given: Option<OwnedFd>) {
-        let Some(member) = self.programs[index as usize]
-            .as_mut()
-            .and_then(|program| program.members.get_mut(&process))
-        else {
-            return;
-        };
-        if member.pidfd.is_some() {
-            return;
-        }
-        let open = || {
-            let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH)?;
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
-        };
-        let opened = given.map_or_else(open, Ok);
-        let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
-        match opened {
-            Ok(pidfd) if epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).is_ok() => {
-                member.pidfd = Some(pidfd);
-            }
-            // It is dead already.
-            _ => self.process_gone(index, process),
-        }
-    }
-
-    fn member(&self, number: u64) -> Result<(u32, Process), i32> {
-        self.clients
-            .get(&number)
-            .and_then(|client| client.member)
-            .ok_or(libc::ENOTCONN)
-    }
-
-    fn fork(&mut self, number: u64, connected: bool) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-        let (index, parent) = self.member(number)?;
+    /// Watches for a process's death. `ESRCH`: it is dead.
+    fn watch_pid(&mut self, index: u32, process: Process, pid: u32) -> Result<(), i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
-        let child = program.processes.take().ok_or(libc::EUSERS)? as Process;
-        program.forks += 1;
-        let ticket = program.forks << Process::BITS | u64::from(child);
+        let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
+        if member.pidfd.is_some() {
+            return Ok(());
+        }
+        let errno = |errno: rustix::io::Errno| errno.raw_os_error();
+        let number = rustix::process::Pid::from_raw(pid as i32).ok_or(libc::ESRCH)?;
+        let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.map_err(errno)?;
+        let data = epoll::EventData::new_u64(PIDFD | u64::from(index) << 16 | u64::from(process));
+        epoll::add(&self.epoll, &pidfd, data, epoll::EventFlags::IN).map_err(errno)?;
+        member.pid = pid;
+        member.pidfd = Some(pidfd);
+        Ok(())
+    }
+
+    /// The member that a client is, if it still is one.
+    fn member(&self, number: u64) -> Result<(u32, Process), i32> {
+        let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
+        let member = client.member.ok_or(libc::ENOTCONN)?;
+        // Another process may have the slot by now, and another program the index.
+        self.programs
+            .get(member.program as usize)
+            .and_then(Option::as_ref)
+            .and_then(|program| program.members.get(&member.process))
+            .filter(|this| this.serial == member.serial)
+            .ok_or(libc::ENOTCONN)?;
+        Ok((member.program, member.process))
+    }
+
+    /// Against whom counts what a client makes.
+    fn charge(&self, number: u64) -> Result<Charge, i32> {
+        let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
+        client.charged.ok_or(libc::ENOTCONN)
+    }
+
+    fn fork(&mut self, number: u64, connected: bool) -> Result<Answered, i32> {
+        let (index, parent) = self.member(number)?;
+        let charge = self.charge(number)?;
+        let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
         // An epoll set is one for both from now on, whoever of them ends first.
-        let pollers = program
-            .members
-            .get(&parent)
-            .map_or_else(Vec::new, |member| member.pollers.clone());
-        program.members.insert(
-            child,
-            Member {
-                pid: 0,
-                pidfd: None,
-                contexts: Vec::new(),
-                pollers,
-                announced: Instant::now(),
-                parent: Some(parent),
-                ticket,
-            },
-        );
+        let member = program.members.get(&parent).ok_or(libc::EIO)?;
+        let (parents, pollers) = ((parent, member.serial), member.pollers.clone());
+        let child = self.new_member(index, charge, 0, Some(parents), pollers)?;
         self.workers.ask(|_, done| Command::Fork {
             owner: Owner(index),
             parent,
             child,
             done,
         })?;
-        // Nobody's until the child speaks. Without it the child connects like any process.
+        let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
+        let member = program.members.get(&child).ok_or(libc::EIO)?;
+        let ticket = member.ticket(child);
+        // Without it the child connects like any process.
         let made = connected.then(protocol::pair).and_then(Result::ok);
-        let connection = made
-            .and_then(|(own, other)| self.add_client(own, 0, u32::MAX).then(|| Arc::new(other)));
+        let connection = made.map(|(own, other)| {
+            self.clients.add_for_child(&self.epoll, own, charge.uid);
+            Arc::new(other)
+        });
         Ok((words(&[ticket]), connection.into_iter().collect()))
     }
 
+    /// A parent says what became of a child that it announced: it alone may, and of nobody else.
     fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<OwnedFd>) {
-        let Ok((index, _)) = self.member(number) else {
+        let Ok((index, parent)) = self.member(number) else {
             return;
         };
         let child = ticket as Process;
-        let program = self.programs[index as usize].as_ref();
-        let member = program.and_then(|program| program.members.get(&child));
-        // A child that has attached is known better; one that is gone may have left its slot to another.
-        if member.is_none_or(|member| member.ticket != ticket || member.pidfd.is_some()) {
+        let members = self.programs[index as usize]
+            .as_ref()
+            .map(|program| &program.members);
+        let get = |process| members.and_then(|members| members.get(process));
+        // One that has ended since may have left its slot to another.
+        let Some(member) = get(&child).filter(|member| member.ticket(child) == ticket) else {
+            return;
+        };
+        if member.parent.map(|parent| parent.1) != get(&parent).map(|parent| parent.serial) {
+            return self.refuse(number, "says what became of a child that is not its own");
+        }
+        // One that has attached is known better.
+        if member.pid != 0 {
             return;
         }
+        let pid = pidfd.map_or(Some(pid), |pidfd| pid_of(pidfd.as_fd()));
+        let Some(pid) = pid else {
+            return;
+        };
         if pid == 0 {
+            return self.process_gone(index, child);
+        }
+        let sender = self.clients.get(number).map_or(0, |client| client.pid);
+        // One that cannot be seen to be its child, in another PID namespace perhaps, stays announced until it attaches or its parent ends.
+        match parent_of(pid) {
+            Some(parent) if parent == sender => {}
+            Some(_) => return self.refuse(number, "names a process that is not its child"),
+            None => return,
+        }
+        if self.watch_pid(index, child, pid) == Err(libc::ESRCH) {
             self.process_gone(index, child);
-        } else {
-            self.watch_pid(index, child, pid, pidfd);
         }
     }
 
-    fn poller(&mut self, number: u64) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    /// A message says what its sender may not say.
+    fn refuse(&mut self, number: u64, what: &str) {
+        self.refused += 1;
+        if self.refused == 1 {
+            let (pid, uid) = self
+                .clients
+                .get(number)
+                .map_or((0, 0), |client| (client.pid, client.uid));
+            eprintln!("millrace: refused: process {pid} of user {uid} {what}");
+        }
+    }
+
+    fn poller(&mut self, number: u64) -> Result<Answered, i32> {
         let (index, process) = self.member(number)?;
+        let charge = self.charge(number)?;
+        self.descriptors.take(charge)?;
+        let made = self.new_poller(index, process, charge);
+        if made.is_err() {
+            self.descriptors.give(charge);
+        }
+        made
+    }
+
+    fn new_poller(
+        &mut self,
+        index: u32,
+        process: Process,
+        charge: Charge,
+    ) -> Result<Answered, i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
         let poller = program.pollers.take().ok_or(libc::EMFILE)?;
         if let Some((shared, _)) = program.region.poller(poller) {
@@ -616,6 +730,7 @@ impl Control {
                 return Err(error.raw_os_error().unwrap_or(libc::EMFILE));
             }
         };
+        program.poller_charges.insert(poller, charge);
         if let Some(member) = program.members.get_mut(&process) {
             member.pollers.push(poller);
         }
@@ -656,6 +771,9 @@ impl Control {
                 continue;
             }
             program.pollers.give(*poller);
+            if let Some(charge) = program.poller_charges.remove(poller) {
+                self.descriptors.give(charge);
+            }
             self.workers.send(|_| Command::RemovePoller {
                 owner: Owner(index),
                 poller: *poller,
@@ -663,12 +781,7 @@ impl Control {
         }
     }
 
-    fn holds(
-        &mut self,
-        number: u64,
-        payload: &[u8],
-        more: bool,
-    ) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
+    fn holds(&mut self, number: u64, payload: &[u8], more: bool) -> Result<Answered, i32> {
         let (index, process) = self.member(number)?;
         let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
@@ -695,17 +808,11 @@ impl Control {
         let Some(member) = program.members.remove(&process) else {
             return;
         };
-        let has_children = program
-            .members
-            .values()
-            .any(|other| other.parent == Some(process) && other.pidfd.is_none());
-        if has_children {
-            for other in program
-                .members
-                .values_mut()
-                .filter(|other| other.parent == Some(process) && other.pidfd.is_none())
-            {
-                other.announced = Instant::now();
+        self.descriptors.give(member.charge);
+        let gone = Some((process, member.serial));
+        for child in program.members.values_mut() {
+            if child.parent == gone && child.pid == 0 {
+                child.announced = Instant::now();
             }
         }
         if let Some(first) = member.contexts.first() {
@@ -732,10 +839,11 @@ impl Control {
     }
 
     fn alone(program: &Program, member: &Member) -> bool {
-        member.pidfd.is_none()
-            && member
-                .parent
-                .is_some_and(|parent| !program.members.contains_key(&parent))
+        let is_there = |(parent, serial): (Process, u64)| {
+            let parent = program.members.get(&parent);
+            parent.is_some_and(|parent| parent.serial == serial)
+        };
+        member.pid == 0 && member.parent.is_some_and(|parent| !is_there(parent))
     }
 
     fn forget_announced(&mut self) {
@@ -764,6 +872,7 @@ impl Control {
                 .is_some_and(|program| !program.guarded && program.members.is_empty())
             {
                 self.programs[index] = None;
+                self.in_flight.forget(index as u32);
                 if let Some(list) = &mut self.robust_list {
                     list.remove(index as u32);
                 }
@@ -808,9 +917,17 @@ impl Control {
             "addresses": self.serving.own,
             "mtu": self.serving.mtu,
             "loopback": self.loopback,
+            "in_flight": self.in_flight.json(),
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),
+            "control": {
+                "connections_refused": self.clients.refused,
+                "connections_without_descriptor": self.clients.exhausted,
+                "descriptors_refused": self.descriptors.refused(),
+                "messages_refused": self.refused,
+            },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
+            "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
             "shards": shards,
         });
         Ok(description.to_string())
@@ -827,18 +944,4 @@ fn words(from: &[u64]) -> [u64; 8] {
 fn give_back() {
     // SAFETY: it may be called at any time by any thread; it looks at the allocator's own state alone.
     unsafe { libc::malloc_trim(0) };
-}
-
-/// A text of any length, as a descriptor of a file in memory.
-fn document(text: &str) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
-    let errno = |errno: rustix::io::Errno| errno.raw_os_error();
-    let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(errno)?;
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        let written = rustix::io::write(&file, rest).map_err(errno)?;
-        rest = &rest[written..];
-    }
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(errno)?;
-    Ok((words(&[text.len() as u64]), vec![Arc::new(file)]))
 }

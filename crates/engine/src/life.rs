@@ -38,13 +38,15 @@ impl Worker {
         }
         let slot = program.slot(place.slot);
         let consumed = slot.app.consumed.load(Ordering::Acquire);
+        // An epoll set that processes share keeps its registrations of the socket: they match no socket from here on.
+        slot.engine.generation.store(0, Ordering::Release);
         slot.engine
             .status
             .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
-        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
-        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+        if accepts.is_some() {
+            slot.engine.end_queue();
         }
+        futex::change(&slot.engine.sequence, &slot.app.waiters);
         if let Some(id) = socket {
             if accepts.is_none() {
                 // What was read last decides whether unread data makes this a reset.
@@ -73,7 +75,7 @@ impl Worker {
     pub(crate) fn reset_waiting(&mut self, listener: Place, position: u64) {
         let program = self.program(listener.program);
         let claimed = |slot: u32| {
-            let claim = program.slot(slot).app.context.load(Ordering::Acquire);
+            let claim = program.slot(slot).app.claimed_by();
             let mut contexts = program.contexts.iter();
             contexts.any(|context| context.index + 1 == claim)
         };
@@ -122,7 +124,7 @@ impl Worker {
             .numbers()
             .filter(|slot| {
                 let entry = &this.entries[*slot];
-                let claim = this.slot(*slot).app.context.load(Ordering::Acquire);
+                let claim = this.slot(*slot).app.claimed_by();
                 let mut contexts = this.contexts.iter();
                 entry.open
                     && entry.keepers.waiting().is_some()
@@ -130,6 +132,11 @@ impl Worker {
                         .any(|context| context.process == process && context.index + 1 == claim)
             })
             .collect();
+        for context in this.contexts.iter().filter(|it| it.process == process) {
+            if let Some((shared, _)) = this.region.context(context.index) {
+                shared.abandon();
+            }
+        }
         this.contexts.retain(|context| context.process != process);
         this.processes.retain(|entry| entry.process != process);
         let held: Vec<u32> = this
@@ -147,7 +154,7 @@ impl Worker {
             self.reset_waiting(Place { program, slot }, consumed);
         }
         for slot in held {
-            self.release(Place { program, slot }, process);
+            self.release_wholly(Place { program, slot }, process);
         }
     }
 
@@ -180,6 +187,8 @@ impl Worker {
                 contexts,
                 done,
             } => {
+                // What an image of the process before an exec left in its contexts.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -210,8 +219,8 @@ impl Worker {
                 child,
                 done,
             } => {
-                // What the parent submitted before it announced the fork comes first: it may close a socket, or open one that the child must hold.
-                self.serve();
+                // What the program asked for before the fork was announced comes first: it may close a socket, or open one that the child must hold.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -238,6 +247,8 @@ impl Worker {
                 more,
                 done,
             } => {
+                // What is on its way may be a connection that it has accepted.
+                self.serve_all(owner.0);
                 if more {
                     self.take_hold(owner.0, process, &sockets);
                 }
@@ -261,7 +272,7 @@ impl Worker {
                             .collect()
                     });
                 for slot in lost {
-                    self.release(
+                    self.release_wholly(
                         Place {
                             program: owner.0,
                             slot,
@@ -271,8 +282,17 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::Share {
+                owner,
+                sockets,
+                from,
+                to,
+                done,
+            } => drop(done.send(self.share(owner.0, &sockets, from, to))),
+            Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
             Command::ProcessGone { owner, process } => {
-                self.serve();
+                // What it asked for before it died comes first.
+                self.serve_all(owner.0);
                 self.process_gone(owner.0, process);
             }
             Command::AddPoller {
@@ -299,6 +319,8 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::RemovePoller { owner, poller } => {
+                // A request to watch with it that came later would be taken for one of the next poller with this index.
+                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -339,8 +361,6 @@ impl Worker {
 
     /// A process takes hold of sockets that it has without having been announced: the child of a fork that the shim did not see.
     fn take_hold(&mut self, program: u32, process: Process, sockets: &[SlotRef]) {
-        // What its parent opened before the fork comes first.
-        self.serve();
         let Some(this) = self
             .programs
             .get_mut(program as usize)

@@ -86,6 +86,15 @@ impl Whereabouts {
         word.checked_sub(1).map(u32::from)
     }
 
+    /// The shard that serves a slot, of the `slots` of a region that `shards` serve. Any number is a slot's, whether there is such a slot or not.
+    pub(crate) fn shard_of(&self, slot: u32, region: &Region) -> u32 {
+        let geometry = region.geometry();
+        let share = Part::of(geometry.slots.into(), 0, region).len.max(1);
+        let home = u64::from(slot) / share;
+        let home = home.min(u64::from(geometry.shards.max(1)) - 1);
+        self.get(slot).unwrap_or(home as u32)
+    }
+
     /// It is this one now.
     pub(crate) fn set(&self, slot: u32, shard: u16) {
         if let Some(word) = self.0.get(slot as usize) {
@@ -259,6 +268,8 @@ pub struct Program {
     pub doorbell: Arc<OwnedFd>,
     /// Slots to use again, the last freed first.
     pub vacant: Vec<u32>,
+    /// Where among the contexts its next turn begins.
+    pub next_context: usize,
     /// Contexts in use.
     pub contexts: Vec<ContextEntry>,
     /// Pollers by index.
@@ -285,6 +296,7 @@ impl Program {
             doorbell,
             entries: Entries::new(slots.start as u32, slots.len as u32),
             vacant: Vec::new(),
+            next_context: 0,
             contexts: Vec::new(),
             pollers: Vec::new(),
             processes: Vec::new(),

@@ -8,18 +8,27 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::slot::pack_ring;
-use millrace_context::{Status, futex};
+use millrace_context::{Poller, Region, Status, futex};
 use millrace_shard::{Error, SocketId, View, ViewFlags};
 
 use crate::doorbell::ring;
 use crate::keepers::Keepers;
-use crate::program::Program;
+use crate::program::{PollerEntry, Program};
 use crate::socket::Waiting;
+use crate::watches::Watch;
 use crate::worker::{Place, Worker};
 
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+
+/// A poller that alone of those who watch a slot exclusively has been told of something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    place: Place,
+    bits: u32,
+    poller: u32,
+}
 
 /// The least that a window update should open before the program rings for it, in bytes.
 const WINDOW_STEP: u64 = 16 << 10;
@@ -231,9 +240,7 @@ impl Worker {
         else {
             return;
         };
-        slot.engine.sequence.fetch_add(1, Ordering::SeqCst);
-        if slot.app.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&slot.engine.sequence, i32::MAX as u32);
+        if futex::change(&slot.engine.sequence, &slot.app.waiters) {
             self.counters.wakeups += 1;
         }
         let mut seen = entry.seen;
@@ -266,53 +273,78 @@ impl Worker {
         if bits == 0 || entry.watches.as_slice().is_empty() {
             return;
         }
-        // Of those who watch exclusively one that sleeps is enough; if none sleeps, all hear of it and the first to look has it.
-        let sleeping = |poller: u32| {
-            let idle = |index| {
-                region
-                    .poller(index)
-                    .is_some_and(|(shared, _)| shared.sleepers() > 0)
-            };
-            pollers
-                .get(poller as usize)
-                .and_then(Option::as_ref)
-                .is_some_and(|entry| !entry.touched)
-                && idle(poller)
-        };
-        let chosen = entry
-            .watches
-            .as_slice()
-            .iter()
-            .position(|watch| watch.is_exclusive() && sleeping(watch.poller));
-        for (index, watch) in entry.watches.as_mut_slice().iter_mut().enumerate() {
-            if !watch.wants(bits)
-                || watch.is_exclusive() && chosen.is_some_and(|chosen| chosen != index)
-            {
-                continue;
-            }
-            let Some(Some(poller)) = pollers.get_mut(watch.poller as usize) else {
-                continue;
-            };
-            let Some((shared, hints)) = region.poller(watch.poller) else {
-                continue;
-            };
-            poller.touched = true;
-            if watch
-                .hint()
-                .is_some_and(|hint| shared.still_pending(self.own, poller.tail, hint))
-            {
-                continue;
-            }
-            watch.hinted_at(shared.push(hints, self.own, &mut poller.tail, place.slot));
-            self.counters.hints += 1;
-        }
-        if chosen.is_some() && entry.watches.as_slice().len() > 1 {
-            entry.watches.as_mut_slice().rotate_left(1);
+        let chosen = entry.watches.hint(
+            bits,
+            pollers,
+            |pollers, poller| {
+                // One that has had a hint in this round has enough to do.
+                let entry = pollers.get(poller as usize).and_then(Option::as_ref);
+                entry.is_some_and(|entry| !entry.touched)
+                    && region
+                        .poller(poller)
+                        .is_some_and(|(shared, _)| shared.has_waiting_thread())
+            },
+            |pollers, watch| {
+                let hints = &mut self.counters.hints;
+                give_hint(region, pollers, (self.own, place.slot), watch, hints);
+            },
+        );
+        if let Some(poller) = chosen {
+            self.chosen.push(Chosen {
+                place,
+                bits,
+                poller,
+            });
         }
     }
 
-    /// Rings the pollers that had hints and whose program sleeps.
+    /// Rings the pollers that had hints and whose program sleeps. A full fence has followed the hints.
     fn ring_pollers(&mut self) {
+        self.ring_touched();
+        if self.chosen.is_empty() {
+            return;
+        }
+        // A thread that was counted when its poller was chosen may have left since, for its time or a signal, without having seen the hint. One that
+        // is still counted looks before it leaves.
+        let mut chosen = std::mem::take(&mut self.chosen);
+        let mut others = false;
+        for Chosen {
+            place,
+            bits,
+            poller,
+        } in chosen.drain(..)
+        {
+            let Some(program) = self.programs[place.program as usize].as_mut() else {
+                continue;
+            };
+            let region = &program.region;
+            let waits = |(shared, _): (&Poller, _)| shared.has_waiting_thread();
+            if region.poller(poller).is_some_and(waits) {
+                continue;
+            }
+            let Some(entry) = program.entries.get_mut(place.slot) else {
+                continue;
+            };
+            others = true;
+            entry.watches.hint_rest(bits, poller, |watch| {
+                let hints = &mut self.counters.hints;
+                give_hint(
+                    region,
+                    &mut program.pollers,
+                    (self.own, place.slot),
+                    watch,
+                    hints,
+                );
+            });
+        }
+        self.chosen = chosen;
+        if others {
+            fence(Ordering::SeqCst);
+            self.ring_touched();
+        }
+    }
+
+    fn ring_touched(&mut self) {
         for program in self.programs.iter_mut().flatten() {
             for (index, poller) in program.pollers.iter_mut().enumerate() {
                 let Some(poller) = poller.as_mut().filter(|poller| poller.touched) else {
@@ -322,7 +354,7 @@ impl Worker {
                 if program
                     .region
                     .poller(index as u32)
-                    .is_some_and(|(shared, _)| shared.sleepers() > 0)
+                    .is_some_and(|(shared, _)| shared.has_sleepers())
                 {
                     ring(poller.doorbell.as_fd());
                     self.counters.wakeups += 1;
@@ -351,6 +383,32 @@ impl Worker {
         }
         self.touch(place);
     }
+}
+
+/// Leaves a hint for the poller of a watch, unless one stands there already that has not been taken.
+#[inline]
+fn give_hint(
+    region: &Region,
+    pollers: &mut [Option<PollerEntry>],
+    (shard, slot): (u32, u32),
+    watch: &mut Watch,
+    count: &mut u64,
+) {
+    let Some(Some(poller)) = pollers.get_mut(watch.poller as usize) else {
+        return;
+    };
+    let Some((shared, hints)) = region.poller(watch.poller) else {
+        return;
+    };
+    poller.touched = true;
+    if watch
+        .hint()
+        .is_some_and(|hint| shared.still_pending(shard, poller.tail, hint))
+    {
+        return;
+    }
+    watch.hinted_at(shared.push(hints, shard, &mut poller.tail, slot));
+    *count += 1;
 }
 
 fn status(view: &View) -> Status {

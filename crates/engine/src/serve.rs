@@ -8,14 +8,16 @@ use std::sync::atomic::Ordering;
 use libc::{EBADF, EINVAL};
 use millrace_context::submission::Ask;
 use millrace_context::{Operation, SlotRef, Submission, futex};
-use millrace_shard::{Error, How};
+use millrace_shard::{Error, How, Owner};
 
 use crate::program::Program;
 use crate::socket::Process;
 use crate::worker::{Place, Worker};
 
-/// Submissions taken from one context in one round, so that one program cannot keep the others waiting.
+/// Submissions taken from one context in one round, so that one thread cannot keep the others waiting.
 const SERVE_BURST: usize = 512;
+/// Submissions taken from one program in one round, however many contexts it has, so that one program cannot keep the others waiting.
+const PROGRAM_BURST: usize = 4 * SERVE_BURST;
 /// What one counts for that another shard has to be asked for: whoever asks for many of those waits longer than others do.
 const STRAY_COST: usize = 32;
 /// What a request comes to: its result, or an errno, and data.
@@ -30,19 +32,86 @@ pub(crate) fn plain(result: Result<(), Error>) -> Outcome {
 }
 
 impl Worker {
-    /// Serves every context. How many submissions there were.
+    /// Serves every program for a turn. How many submissions there were.
     pub(crate) fn serve(&mut self) -> usize {
         let mut served = 0;
-        for program in 0..self.programs.len() {
-            let contexts = self.programs[program]
-                .as_ref()
-                .map_or(0, |program| program.contexts.len());
-            for context in 0..contexts {
-                served += self.serve_context(program as u32, context);
-            }
+        for program in 0..self.programs.len() as u32 {
+            served += self.serve_program(program);
+            self.review_send_memory(program);
         }
         self.counters.submissions += served as u64;
         served
+    }
+
+    /// Serves the contexts of one program in turn, beginning where the last turn ended.
+    fn serve_program(&mut self, program: u32) -> usize {
+        let Some(this) = self.programs[program as usize].as_ref() else {
+            return 0;
+        };
+        let contexts = this.contexts.len();
+        let first = Some(this.next_context).filter(|first| *first < contexts);
+        let first = first.unwrap_or(0);
+        let mut served = 0;
+        for turn in 0..contexts {
+            let mut context = first + turn;
+            if context >= contexts {
+                context -= contexts;
+            }
+            if served >= PROGRAM_BURST {
+                self.program(program).next_context = context;
+                break;
+            }
+            served += self.serve_context(program, context);
+        }
+        served
+    }
+
+    /// What a program's sockets may queue is another size as soon as it holds a large part of the send memory, or does no more.
+    fn review_send_memory(&mut self, program: u32) {
+        if !self.shard.review_send_memory(Owner(program)) {
+            return;
+        }
+        let Some(this) = self.programs[program as usize].as_ref() else {
+            return;
+        };
+        let slots = this.entries.numbers();
+        let open = slots.filter(|slot| this.entries[*slot].socket.is_some());
+        self.touched
+            .extend(open.map(|slot| Place { program, slot }));
+        self.counters.send_memory_pressure += 1;
+    }
+
+    /// Serves all that the processes of a program have asked for until now, however much: what comes next concerns who holds what, or which pollers there are.
+    pub(crate) fn serve_all(&mut self, program: u32) {
+        let Some(this) = self.programs.get(program as usize).and_then(Option::as_ref) else {
+            return;
+        };
+        let asked: Vec<(u32, u32)> = this
+            .contexts
+            .iter()
+            .filter_map(|entry| {
+                let (shared, _) = this.region.context(entry.index)?;
+                shared
+                    .pending(&entry.cursor)
+                    .then(|| (entry.index, shared.position()))
+            })
+            .collect();
+        for (index, end) in asked {
+            // A process that goes on asking is not waited for; and one that makes no sense is cut off, and its contexts with it.
+            while let Some(context) = self.unserved(program, index, end) {
+                match self.serve_context(program, context) {
+                    0 => break,
+                    served => self.counters.submissions += served as u64,
+                }
+            }
+        }
+    }
+
+    /// Which of a program's contexts has this index, unless it has been served up to `end`.
+    fn unserved(&self, program: u32, index: u32, end: u32) -> Option<usize> {
+        let contexts = &self.programs[program as usize].as_ref()?.contexts;
+        let found = contexts.iter().position(|entry| entry.index == index)?;
+        (!contexts[found].cursor.has_taken(end)).then_some(found)
     }
 
     fn serve_context(&mut self, program: u32, context: usize) -> usize {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use millrace_context::bypass::Bypasses;
 use millrace_context::layout::{self, Geometry, Header, Line, Reach, Route};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -59,7 +60,7 @@ impl Serving {
     }
 
     /// The header of a region, while so many shards serve.
-    pub(crate) fn header(&self, geometry: Geometry, shards: u16) -> Header {
+    pub(crate) fn header(&self, geometry: Geometry, shards: u16, quiet: bool) -> Header {
         Header {
             magic: layout::MAGIC,
             version: millrace_context::VERSION,
@@ -68,11 +69,13 @@ impl Serving {
             mss: u32::from(self.mtu) - 40,
             mtu: self.mtu.into(),
             device_index: self.device_index,
+            quiet: quiet.into(),
             geometry,
             reach: Reach::new(&self.own, &self.routes),
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             serving: Line(AtomicU32::new(shards.into())),
             life: Line::default(),
+            bypasses: Bypasses::default(),
             sleeping: std::array::from_fn(|_| Line::default()),
         }
     }

@@ -1,7 +1,6 @@
 //! How a worker sleeps: until its port, its doorbell, an alarm or its next deadline; and when it only naps, or looks instead.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::{Context, layout};
 use millrace_tcp::Duration;
@@ -43,10 +42,9 @@ impl Worker {
             queues.own.sleeps(wakefulness != layout::AWAKE);
         }
         for program in self.programs.iter().flatten() {
-            let line = &program.region.header().sleeping[self.own as usize].0;
-            line.store(wakefulness, Ordering::Relaxed);
+            program.region.header().sleeping[self.own as usize].announce(wakefulness);
         }
-        fence(Ordering::SeqCst);
+        layout::announced();
     }
 
     /// Waits until there is something to do.

@@ -1,9 +1,11 @@
 //! What `millrace ss` shows, as JSON.
 
+use millrace_context::{Bypass, Region};
 use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::losses::queues_json;
+use crate::socket::IN_FLIGHT;
 use crate::worker::Worker;
 
 /// One socket, as `ss` shows it.
@@ -57,6 +59,21 @@ struct Description {
     shard: serde_json::Map<String, serde_json::Value>,
 }
 
+/// What the programs of these regions have sent past the engine, by kind.
+pub(crate) fn bypasses_json<'a>(regions: impl Iterator<Item = &'a Region>) -> serde_json::Value {
+    let mut counts = [0u64; Bypass::ALL.len()];
+    for region in regions {
+        for (count, kind) in counts.iter_mut().zip(Bypass::ALL) {
+            *count += u64::from(region.header().bypasses.get(kind));
+        }
+    }
+    let named = Bypass::ALL.iter().zip(counts);
+    named
+        .map(|(kind, count)| (kind.name().to_owned(), count.into()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
 /// All shards' sockets as JSON, listeners first.
 pub(crate) fn sockets_json(shards: Vec<Vec<SocketRow>>) -> Result<String, serde_json::Error> {
     let mut rows: Vec<SocketRow> = shards.into_iter().flatten().collect();
@@ -101,6 +118,7 @@ impl Worker {
             .keepers
             .holders()
             .iter()
+            .filter(|holder| **holder != IN_FLIGHT)
             .map(|holder| program.pid(*holder))
             .collect()
     }

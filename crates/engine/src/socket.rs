@@ -9,6 +9,9 @@ use crate::watches::Watches;
 /// A process slot of a program.
 pub type Process = u16;
 
+/// Holds what is on its way in a message, once for each descriptor: see `crate::rights`. No process has this slot.
+pub const IN_FLIGHT: Process = Process::MAX;
+
 /// Where an accepted socket waits for its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {

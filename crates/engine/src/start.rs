@@ -127,6 +127,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     }
     let mut shard_config = shard_config(config, &link)?;
     shard_config.limits = shard_config.limits.shared_by(shards);
+    shard_config.limits.shared = true;
     let hash = hash()?;
     let groups = Groups::even(config.shards);
 

@@ -124,11 +124,47 @@ impl Watches {
         watch
     }
 
-    /// A poller wanted no more hints when request number `order` was made: it is forgotten, unless it has asked again since by a request that came first.
+    /// A poller wanted no more hints when request number `order` was made, unless it has asked again since by a request that came first. Its entry stays and wants nothing, until the
+    /// poller or the slot is gone: a request that was made before this one may come after it.
     pub fn unwatch(&mut self, poller: u32, order: u32) {
-        let asked_again = |watch: &Watch| watch.poller == poller && is_later(watch.order, order);
-        if !self.as_slice().iter().any(asked_again) {
-            self.forget_poller(poller);
+        self.watch(poller, 0, order);
+    }
+
+    /// Hints each poller that wants any of these bits. Of those who watch exclusively one is enough whose program `sleeps`: it is the answer, and [`Watches::hint_rest`] is
+    /// due if it has left by the time that its hint can be seen. If none of them sleeps all are hinted, and the first to look has it.
+    #[inline]
+    pub fn hint<P>(
+        &mut self,
+        bits: u32,
+        pollers: &mut P,
+        sleeps: impl Fn(&P, u32) -> bool,
+        mut hint: impl FnMut(&mut P, &mut Watch),
+    ) -> Option<u32> {
+        let watches = self.as_mut_slice();
+        let of_one = |watch: &Watch| watch.is_exclusive() && watch.wants(bits);
+        let chosen = watches
+            .iter()
+            .position(|watch| of_one(watch) && sleeps(pollers, watch.poller));
+        for (index, watch) in watches.iter_mut().enumerate() {
+            if watch.wants(bits)
+                && (!watch.is_exclusive() || chosen.is_none_or(|chosen| chosen == index))
+            {
+                hint(pollers, watch);
+            }
+        }
+        let chosen = watches[chosen?].poller;
+        let passed_over = watches.iter().filter(|watch| of_one(watch)).count() > 1;
+        watches.rotate_left(1);
+        passed_over.then_some(chosen)
+    }
+
+    /// Hints those that were passed over for `chosen`, which sleeps no more and may not have seen its hint.
+    #[cold]
+    pub fn hint_rest(&mut self, bits: u32, chosen: u32, mut hint: impl FnMut(&mut Watch)) {
+        for watch in self.as_mut_slice() {
+            if watch.is_exclusive() && watch.wants(bits) && watch.poller != chosen {
+                hint(watch);
+            }
         }
     }
 
@@ -158,13 +194,14 @@ mod tests {
 
     fn pollers(watches: &Watches) -> Vec<u32> {
         let all = watches.as_slice().iter();
-        all.map(|watch| watch.poller).collect()
+        all.filter(|watch| watch.mask != 0)
+            .map(|watch| watch.poller)
+            .collect()
     }
 
     #[test]
     fn who_has_come_and_not_gone_is_there() {
         let mut watches = Watches::default();
-        watches.unwatch(1, 0);
         for poller in 1..5 {
             assert_eq!(pollers(&watches), Vec::from_iter(1..poller));
             watches.watch(poller, 1, poller);
@@ -178,11 +215,50 @@ mod tests {
             watches.forget_poller(poller);
         }
         assert!(pollers(&watches).is_empty());
-        watches.watch(9, 1, 1);
-        watches.unwatch(8, 2);
-        assert_eq!(pollers(&watches), [9]);
-        watches.unwatch(9, 3);
+    }
+
+    #[test]
+    fn in_and_out_takes_no_more_than_one_place() {
+        let mut watches = Watches::default();
+        for order in 0..10 {
+            watches.watch(9, 1, 2 * order);
+            assert_eq!(pollers(&watches), [9]);
+            watches.unwatch(9, 2 * order + 1);
+            assert!(pollers(&watches).is_empty() && watches.as_slice().len() == 1);
+        }
+        watches.forget_poller(9);
         assert!(watches.as_slice().is_empty() && watches.as_mut_slice().is_empty());
+    }
+
+    /// Whatever the shard comes to first.
+    #[test]
+    fn the_last_of_four_requests_counts_in_every_order() {
+        for first in [1, u32::MAX - 2] {
+            let orders = [0, 1, 2, 3].map(|by| first.wrapping_add(by));
+            for number in 0..4 * 4 * 4 * 4 {
+                let turn = [number & 3, number >> 2 & 3, number >> 4 & 3, number >> 6];
+                if (0..4).any(|it| !turn.contains(&it)) {
+                    continue;
+                }
+                for starts_in in [false, true] {
+                    let mut watches = Watches::default();
+                    if starts_in {
+                        watches.watch(7, 2, first.wrapping_sub(1));
+                    }
+                    for at in turn {
+                        // In and out in turns.
+                        match (at % 2 == 0) != starts_in {
+                            true => {
+                                watches.watch(7, 1, orders[at]);
+                            }
+                            false => watches.unwatch(7, orders[at]),
+                        }
+                    }
+                    let there: &[u32] = if starts_in { &[7] } else { &[] };
+                    assert_eq!(pollers(&watches), there, "{turn:?}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -205,9 +281,43 @@ mod tests {
                 watches.watch(7, 1, delete);
                 assert!(watches.as_slice().last().unwrap().wants(4));
                 watches.unwatch(7, again.wrapping_add(1));
-                assert_eq!(watches.as_slice().len(), others as usize);
+                assert_eq!(pollers(&watches).len(), others as usize);
             }
         }
+    }
+
+    #[test]
+    fn of_those_who_watch_exclusively_one_that_sleeps_and_wants_it_is_hinted() {
+        let (mut watches, mut hinted) = (Watches::default(), Vec::new());
+        let hint = |hinted: &mut Vec<u32>, watch: &mut Watch| hinted.push(watch.poller);
+        let take = |hinted: &mut Vec<u32>| {
+            hinted.sort_unstable();
+            std::mem::take(hinted)
+        };
+        watches.watch(0, 7, 1);
+        for poller in 1..4 {
+            watches.watch(poller, 1 | EXCLUSIVE, 1 + poller);
+        }
+        watches.watch(4, 4 | EXCLUSIVE, 5);
+        let chosen = watches.hint(1, &mut hinted, |_, poller| poller > 1, hint);
+        assert_eq!((chosen, take(&mut hinted)), (Some(2), vec![0, 2]));
+        watches.hint_rest(1, 2, |watch| hinted.push(watch.poller));
+        assert_eq!(take(&mut hinted), [1, 3], "it had left");
+        let chosen = watches.hint(1, &mut hinted, |_, poller| poller == 4, hint);
+        assert_eq!(chosen, None);
+        assert_eq!(
+            take(&mut hinted),
+            [0, 1, 2, 3],
+            "nobody sleeps that wants it"
+        );
+        let chosen = watches.hint(4, &mut hinted, |_, _| true, hint);
+        assert_eq!(
+            (chosen, take(&mut hinted)),
+            (None, vec![0, 4]),
+            "nobody was passed over"
+        );
+        let chosen = watches.hint(2, &mut hinted, |_, _| true, hint);
+        assert_eq!((chosen, take(&mut hinted)), (None, vec![0]));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::moving::Moving;
 use crate::nap::Alarm;
 use crate::peers::Peers;
 use crate::program::Program;
+use crate::publish::Chosen;
 use crate::queues::{Both, Queues};
 use crate::reach::Reach;
 
@@ -80,6 +81,8 @@ pub struct WorkerCounters {
     pub slots_exhausted: u64,
     /// Sends beyond what the socket was allowed.
     pub overruns: u64,
+    /// Times that a program came to hold so much send memory that its sockets might queue but little, or that they might again.
+    pub send_memory_pressure: u64,
     /// Frames handed to the shard whose they are.
     pub handed: u64,
     /// Frames dropped because that one did not keep up.
@@ -186,6 +189,8 @@ pub struct Worker {
     pub(crate) moving: Moving,
     /// Slots whose program must be told although the shard did not change them.
     pub(crate) touched: Vec<Place>,
+    /// Pollers that alone have been told of something since the last ringing.
+    pub(crate) chosen: Vec<Chosen>,
     pub(crate) counters: WorkerCounters,
     pub(crate) now: Instant,
     pub(crate) follow: Follow,
@@ -291,6 +296,7 @@ impl Worker {
             places: Places::default(),
             changed: Vec::new(),
             touched: Vec::new(),
+            chosen: Vec::new(),
             moving: Moving::default(),
             counters: WorkerCounters::default(),
             now: Instant::from_micros(0),

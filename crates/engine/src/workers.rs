@@ -78,6 +78,17 @@ impl Workers {
         answers.collect()
     }
 
+    /// Commands one of them, and waits for its answer.
+    pub(crate) fn ask_one<T>(
+        &self,
+        shard: u16,
+        command: impl FnOnce(Sender<T>) -> Command,
+    ) -> Result<T, i32> {
+        let (reply, receiver) = mpsc::channel();
+        self.tell(shard, command(reply));
+        receiver.recv_timeout(PATIENCE).map_err(|_| libc::EIO)
+    }
+
     /// Has the I/O threads go by other groups. Each answers how far the queue of each shard had been written until then.
     pub(crate) fn switch(&self, groups: &Groups) -> Vec<Receiver<Vec<usize>>> {
         let (sender, answers): (Vec<_>, Vec<_>) = self.io.iter().map(|_| mpsc::channel()).unzip();

@@ -80,6 +80,11 @@ pub fn put_over(fd: c_int, close_on_exec: bool) -> Result<()> {
     sys::dup3(anchor()?.fd(), fd, flags).map(drop)
 }
 
+/// Whether a descriptor that the table does not know is an anchor all the same. Asks the kernel only if this process has one.
+pub fn is_known(fd: c_int) -> bool {
+    ANCHOR.load(Ordering::Relaxed) != 0 && is_one(fd)
+}
+
 /// Whether a descriptor is some process's anchor.
 pub fn is_one(fd: c_int) -> bool {
     let mut address = [0u8; 110];

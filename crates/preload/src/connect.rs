@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::slot::unpack_ring;
 use millrace_context::{Address, Operation, SlotRef, Status, Submission};
@@ -16,7 +16,7 @@ use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{anchor, device, lane, lock, options, send, thread};
+use crate::{anchor, device, lane, lock, options, sanitizer, send, thread};
 
 /// `net.core.somaxconn` as it is from the start.
 const SOMAXCONN: u32 = 4096;
@@ -243,8 +243,13 @@ fn end(socket: &Socket) -> Option<Result<()>> {
 /// Takes a socket back to unconnected.
 pub fn disconnect(socket: &Socket) -> Result<()> {
     let submission = socket.submission(Operation::Disconnect, 0);
-    socket.ask(&submission, &mut [])?;
     let app = &socket.slot.app;
+    // Nobody reads or sends by the next connection before its positions begin anew.
+    let _guards = (
+        lock::take(&app.read_lock, Rank::Socket),
+        lock::take(&app.write_lock, Rank::Socket),
+    );
+    socket.ask(&submission, &mut [])?;
     app.consumed.store(0, Ordering::Release);
     app.queued.store(0, Ordering::Release);
     socket.take_error();
@@ -278,6 +283,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
             return Err(listener.take_error().unwrap_or(Errno::INVAL));
         }
         if let Some(accepted) = pop(listener, flags)? {
+            sanitizer::acquire();
             return Ok(accepted);
         }
         if listener.is_nonblocking(0) {
@@ -306,27 +312,42 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
     }
     let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     let position = taken();
-    let ring = unpack_ring(slot.engine.ring.load(Ordering::Acquire));
-    let Some((at, size)) = ring.filter(|_| waiting()) else {
+    let ring = slot.engine.ring.load(Ordering::Acquire);
+    let Some((at, size)) = unpack_ring(ring).filter(|_| waiting()) else {
         return Ok(None);
     };
     let fd = anchor::descriptor(flags & libc::SOCK_CLOEXEC != 0)?;
-    let take = || -> Result<Socket> {
+    let take = || -> Result<Option<Socket>> {
         let mut word = [0u8; 8];
         let at = at + ((position * 8) & (size - 1));
         listener.engine.region.read_arena(at, &mut word);
+        fence(Ordering::Acquire);
+        if slot.engine.ring.load(Ordering::Relaxed) != ring {
+            // Another thread has shut the listener down: what was read may be something else's.
+            return Ok(None);
+        }
         let reference = SlotRef::from_bits(u64::from_ne_bytes(word));
         let accepted = listener.engine.region.slot(reference.index);
         let accepted = accepted.ok_or(Errno::PROTO)?;
         let shard = accepted.engine.shard.load(Ordering::Relaxed);
         let lane = Lane::take(listener.engine, shard)?;
         lane.claim(accepted);
-        slot.app.consumed.store(position + 1, Ordering::Release);
-        let socket = Socket::new(listener.engine, reference)?;
-        lane.submit_quietly(&socket.submission(Operation::Accepted, 0))?;
-        Ok(socket)
+        let submission = Submission::new(Operation::Accepted, reference, 0);
+        if slot.engine.has_queue(ring) {
+            slot.app.consumed.store(position + 1, Ordering::Release);
+            lane.submit_quietly(&submission)?;
+        } else if lane.ask(&submission, &mut []).is_ok() {
+            // The shard had seen the claim.
+            slot.app.consumed.store(position + 1, Ordering::Release);
+        } else {
+            return Ok(None);
+        }
+        Socket::new(listener.engine, reference).map(Some)
     };
-    let socket = take().inspect_err(|_| sys::close(fd))?;
+    let Some(socket) = take().inspect_err(|_| sys::close(fd))? else {
+        sys::close(fd);
+        return Ok(None);
+    };
     drop(guard);
     inherit(listener, &socket);
     socket.change_flags(flag::CONNECTED, 0);

@@ -2,15 +2,17 @@
 //! becomes a millrace socket.
 
 use std::ffi::c_int;
-use std::net::IpAddr;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
 
+use millrace_context::Bypass;
 use rustix::io::Errno;
 
 use crate::address::Given;
 use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{anchor, connect, datagram, device, engine, environment, epoll, options};
+use crate::{anchor, bypass, connect, datagram, device, engine, environment, epoll, options};
 
 /// What an undecided socket is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,16 @@ pub enum Purpose {
     Connect,
     /// A datagram is to be sent.
     Send,
+}
+
+impl Purpose {
+    fn name(self) -> &'static str {
+        match self {
+            Purpose::Bind => "bind to",
+            Purpose::Connect => "connect to",
+            Purpose::Send => "send to",
+        }
+    }
 }
 
 /// Whose a socket has become.
@@ -45,6 +57,15 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
     };
     // Linux takes bind to AF_UNSPEC with an address of zeros for 0.0.0.0.
     let Given::Ip(ip, port) = given else {
+        if undecided.v6 && given == Given::Other {
+            bypass::note(
+                Bypass::Address,
+                &[
+                    purpose.name(),
+                    " a link-local address goes to the kernel: the engine serves none",
+                ],
+            );
+        }
         return Ok(stay_kernel(fd, entry, given));
     };
     if ip.is_ipv6() && !undecided.v6 {
@@ -64,9 +85,26 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
         }
     };
     if !ours {
+        note_address(purpose, ip, port);
         return Ok(stay_kernel(fd, entry, given));
     }
     convert(fd, undecided).map(|socket| Decision::Ours(socket, ip, port))
+}
+
+fn note_address(purpose: Purpose, ip: IpAddr, port: u16) {
+    bypass::note_with(Bypass::Address, |line| {
+        let hint = if ip.is_loopback() {
+            "without --loopback"
+        } else {
+            "by its --addr, --route and --gateway"
+        };
+        let address = SocketAddr::new(ip, port);
+        let _ = write!(
+            line,
+            "{} {address} goes to the kernel: {hint} the engine does not serve it",
+            purpose.name()
+        );
+    });
 }
 
 fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
@@ -101,6 +139,7 @@ fn examine(fd: c_int) -> Option<Undecided> {
     let unbound = address[2..4] == [0, 0];
     let device = device::of_kernels(fd);
     if device != 0 && !engine::get().is_ok_and(|engine| device::is_served(engine, device)) {
+        device::note_foreign();
         return None;
     }
     // All that a kernel socket shows but its buffers' sizes, which it tunes itself.

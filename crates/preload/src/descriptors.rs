@@ -71,16 +71,9 @@ impl Original {
 pub fn let_go(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(slot) => {
-            // The call's own reference keeps the slot while the descriptor's is given up; what is left to do when both are gone
-            // is done as the call's is.
-            let socket = Socket::of(slot);
-            let others = refs::count(slot.index) > 2;
+            // The call's own reference keeps the slot while the descriptor's is given up; whoever drops the last one does the rest.
+            let _socket = Socket::of(slot);
             refs::fewer(slot.index);
-            if let (Ok(socket), false) = (&socket, others)
-                && refs::in_sets(slot.index)
-            {
-                sets::forget(socket);
-            }
         }
         Entry::Epoll(index) => sets::release(index),
         Entry::Undecided(_) => epoll::forget_undecided(fd),
@@ -223,14 +216,20 @@ pub fn duplicate_to(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_i
         // While what is buffered still can go where it was meant to.
         stream::stand_in(to);
     }
-    let before = table::replace(to, Entry::Kernel);
+    // To the kernel a socket in the place of another is the same anchor: the table alone decides, and changes at once, so that another thread's call finds the
+    // one or the other.
+    let between = match (&original, table::get(to)) {
+        (Original::Socket(socket), Entry::Socket(_)) => Entry::Socket(socket.reference),
+        _ => Entry::Kernel,
+    };
+    let before = table::replace(to, between);
     let result = make();
     if result < 0 {
         table::set(to, before);
         return result;
     }
-    let_go(to, before);
     original.give_to(from, to);
+    let_go(to, before);
     result
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use libc::{SOL_SOCKET, socklen_t};
-use millrace_context::Status;
+use millrace_context::{Bypass, Status};
 use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
@@ -14,7 +14,7 @@ use crate::options::VALUE_MAX;
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{datagram, epoll, options};
+use crate::{bypass, datagram, epoll, options};
 
 /// As <asm-generic/socket.h> has it.
 pub const SO_BINDTOIFINDEX: c_int = 62;
@@ -75,6 +75,16 @@ pub fn of_kernels(fd: c_int) -> u32 {
     sys::getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0) as u32
 }
 
+/// Says and counts that a socket is the kernel's by its device.
+pub fn note_foreign() {
+    bypass::note(
+        Bypass::Device,
+        &[
+            "a socket that is bound to a device goes to the kernel: the engine does not serve that device",
+        ],
+    );
+}
+
 /// Binds a socket that is not decided to a device: another device than the engine's decides it.
 ///
 /// # Safety
@@ -89,6 +99,7 @@ pub unsafe fn set_undecided(
     unsafe { sys::setsockopt(fd, SOL_SOCKET, name, value, len) }?;
     let (entry, index) = (Entry::Undecided(undecided), of_kernels(fd));
     if index != 0 && !is_served(engine, index) {
+        note_foreign();
         table::exchange(fd, entry, Entry::Kernel);
         epoll::forget_undecided(fd);
     } else if let Ok(bit) = bit(undecided) {

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use millrace_context::layout::{AWAKE, MAGIC, SHARDS_MAX};
+use millrace_context::layout::{AWAKE, Line, MAGIC, SHARDS_MAX};
 use millrace_context::protocol::{self, Attached, Descriptors, Kind, Request};
 use millrace_context::{Region, SlotRef};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -21,7 +21,7 @@ use crate::scratch::Scratch;
 use crate::socket::flag;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{lock, poll, refs, sets, thread};
+use crate::{lock, poll, refs, rights, sets, thread};
 
 /// How long an engine may take to answer before it counts as gone, in seconds.
 const PATIENCE_S: u64 = 10;
@@ -121,6 +121,7 @@ fn attach() -> Result<&'static Engine> {
     };
     let engine = place();
     if unseen {
+        rights::forked();
         sets::count_processes(1);
         poll::forked(engine);
         sets::forked();
@@ -362,12 +363,10 @@ impl Engine {
         }
     }
 
-    /// Whether a shard sleeps: AWAKE, ASLEEP or NAPPING. Read after a full fence that follows the submission.
+    /// How a shard sleeps that has just been asked for something: AWAKE, ASLEEP or NAPPING.
     pub fn sleep_of(&self, shard: u32) -> u32 {
         let lines = &self.region.header().sleeping;
-        lines
-            .get(shard as usize)
-            .map_or(AWAKE, |line| line.0.load(Ordering::Relaxed))
+        lines.get(shard as usize).map_or(AWAKE, Line::wakefulness)
     }
 
     /// The control socket, for those who wait and want to know when the engine ends; -1 without one.
@@ -390,13 +389,23 @@ impl Engine {
         request: &Request,
         payload: &[u8],
     ) -> Result<([u64; 8], Descriptors)> {
+        self.call_locked_with(request, payload, &[])
+    }
+
+    /// The same with descriptors.
+    pub fn call_locked_with(
+        &self,
+        request: &Request,
+        payload: &[u8],
+        sent: &[BorrowedFd<'_>],
+    ) -> Result<([u64; 8], Descriptors)> {
         let fd = self.control_fd();
         if fd < 0 {
             return Err(Errno::NETDOWN);
         }
         // SAFETY: the handle's descriptor is open, and LOCK keeps it so.
         let control = unsafe { BorrowedFd::borrow_raw(fd) };
-        match request.call(control, payload) {
+        match request.call_with(control, payload, sent) {
             Ok((answer, descriptors)) => Ok((answer.words, descriptors)),
             Err(error) => Err(errno(&error)),
         }
@@ -418,7 +427,7 @@ impl Engine {
             let control = unsafe { BorrowedFd::borrow_raw(fd) };
             // An engine that is gone is noticed by whoever waits.
             let _ = match descriptor {
-                Some(descriptor) => request.send_with(control, descriptor),
+                Some(descriptor) => request.send_with(control, &[], &[descriptor]),
                 None => request.send(control, &[]),
             };
         }

@@ -88,6 +88,8 @@ static LOAD: extern "C" fn(c_int, *const *mut c_char, *mut *mut c_char) = load;
 /// Called by the dynamic linker.
 #[cfg(not(test))]
 extern "C" fn load(_: c_int, _: *const *mut c_char, environment: *mut *mut c_char) {
+    crate::sys::find_clock();
+    crate::sanitizer::find();
     // SAFETY: the dynamic linker hands over the environment, an array of strings that ends with a null pointer.
     unsafe { read(environment) };
 }

@@ -32,6 +32,7 @@ pub fn control(
     event: Option<epoll_event>,
 ) -> Result<()> {
     let socket = Socket::get(fd, slot)?;
+    let slot = socket.reference;
     let memory = sets::memory_or_new(index, socket.engine)?;
     // A signal handler in the middle of another call on the set.
     let set = memory.lock().ok_or(Errno::NOMEM)?;
@@ -92,13 +93,28 @@ pub fn add_locked(
     let own = sets::poller_or_new(index, epoll, socket.engine, memory, set)?;
     let item = set.insert(fd, Some(socket.reference), events, data)?;
     refs::note_in_sets(socket.reference.index);
-    let exclusive = events & bits::EXCLUSIVE != 0;
-    if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, exclusive) {
+    let wanted = watched_for(set, socket.reference);
+    if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, wanted) {
         set.remove(item);
         return Err(errno);
     }
     wake_sleepers(index, socket.engine);
     Ok(())
+}
+
+/// The bits of a socket that a set wants hints of, for all its registrations together. Which of them a registration wants can change without a request; one that is
+/// exclusive cannot, and what it does not want must go to another set.
+fn watched_for(set: &Set<'_>, slot: SlotRef) -> u32 {
+    let same = set.of_slot(slot.index);
+    let same = same.filter(|item| set.slot_of(*item) == Some(slot));
+    let events = same.map(|item| set.item(item).events.load(Ordering::Relaxed));
+    let (all, common) = events.fold((0, u32::MAX), |(all, common), events| {
+        (all | events, common & events)
+    });
+    match common & bits::EXCLUSIVE {
+        0 => poller::EVERYTHING,
+        exclusive => all & poller::EVERYTHING | bits::ALWAYS | exclusive,
+    }
 }
 
 /// Registrations of earlier uses of the slot, whose sockets are gone.
@@ -115,7 +131,7 @@ fn forget_stale(set: &Set<'_>, slot: SlotRef) {
 fn wake_sleepers(index: u32, engine: &'static Engine) {
     fence(Ordering::SeqCst);
     if let Some(own) = sets::poller(index)
-        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.sleepers() > 0)
+        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers())
     {
         own.ring();
     }
@@ -188,7 +204,14 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
             return look_in_kernel(&mut wait, 0, memory, engine);
         }
         let marked;
-        (count, marked) = sleep(&mut wait, left, memory, engine)?;
+        (count, marked) = match sleep(&mut wait, left, memory, engine) {
+            // As in the kernel: what had come by the time the thread stopped waiting is reported. It may have been given to this thread alone.
+            Err(Errno::INTR) => match collect(&mut wait, 0, memory, engine) {
+                0 => return Err(Errno::INTR),
+                count => (count, false),
+            },
+            slept => slept?,
+        };
         if count > 0 {
             if count < wait.events.len() {
                 count = collect(&mut wait, count, memory, engine);
@@ -217,16 +240,9 @@ fn sleep(
         };
         return wait_in_kernel(wait, left_us);
     };
-    shared.sleep_begins();
-    // What came before we said that we sleep rings nobody.
-    let news = shared.pending() || memory.lock().is_some_and(|set| set.listed() > 0);
-    let result = if news {
-        Ok((0, false))
-    } else {
-        wait_in_kernel(wait, left_us)
-    };
-    shared.sleep_ends();
-    result
+    let listed = || memory.lock().is_some_and(|set| set.listed() > 0);
+    let slept = shared.sleep(listed, || wait_in_kernel(wait, left_us));
+    slept.unwrap_or(Ok((0, false)))
 }
 
 /// Sleeps in the kernel's set.
@@ -258,11 +274,8 @@ fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     let Some(own) = sets::poller(index) else {
         return;
     };
-    fence(Ordering::SeqCst);
-    if poller::shared(engine, own.index).is_some_and(|(shared, _)| {
-        shared.sleepers() > 0
-            && (shared.pending() || memory.lock().is_some_and(|set| set.listed() > 0))
-    }) {
+    let listed = || memory.lock().is_some_and(|set| set.listed() > 0);
+    if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.must_pass_on(listed)) {
         own.ring();
     }
 }
@@ -328,7 +341,7 @@ fn collect(
                 own.ring();
             }
         }
-    } else if set.listed() > 0 && shared.sleepers() > 0 {
+    } else if set.listed() > 0 && shared.has_sleepers() {
         // As in the kernel: what is left is for the next thread.
         own.ring();
     }

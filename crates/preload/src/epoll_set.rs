@@ -148,6 +148,11 @@ impl Memory {
             .wrapping_add(by as u32)
     }
 
+    /// Whether other processes have the set too.
+    pub fn is_shared(&self) -> bool {
+        self.head.processes.load(Ordering::Relaxed) > 1
+    }
+
     /// Index of the set's poller.
     pub fn poller(&self) -> Option<u32> {
         self.head.poller.load(Ordering::Acquire).checked_sub(1)
@@ -188,7 +193,7 @@ impl Set<'_> {
 
     /// Whether other processes have the set too.
     pub fn is_shared(&self) -> bool {
-        self.memory.head.processes.load(Ordering::Relaxed) > 1
+        self.memory.is_shared()
     }
 
     /// The registration of a descriptor for a slot (none: for a socket not decided).

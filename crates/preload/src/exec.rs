@@ -174,7 +174,7 @@ impl Outgoing {
 
 /// # Safety
 /// `array` is an array of strings that ends with a null pointer, or null; it stays as long as the lines are used.
-unsafe fn lines<'a>(mut array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
+pub unsafe fn lines<'a>(mut array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
     std::iter::from_fn(move || {
         // SAFETY: the caller's promise; the walk ends at the null pointer.
         unsafe {

@@ -16,7 +16,7 @@ use crate::lock::{Guard, Rank};
 use crate::socket::flag;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{anchor, environment, lane, lock, poll, sets, thread};
+use crate::{anchor, environment, lane, lock, poll, rights, sets, thread};
 
 /// A fork that is about to happen, with everything quiet that the child will find.
 struct Forking {
@@ -211,6 +211,7 @@ impl Forking {
         engine::LOCK.store(0, Ordering::Relaxed);
         anchor::LOCK.store(0, Ordering::Relaxed);
         self.engine.forked(self.unknown);
+        rights::forked();
         if self.unknown {
             // It will count itself.
             sets::count_processes(-1);

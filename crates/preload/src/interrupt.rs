@@ -182,4 +182,110 @@ mod tests {
             libc::munmap(at as *mut c_void, 8192);
         }
     }
+
+    /// The program's handler runs at each instruction of the piece in turn, by the processor's single steps.
+    #[cfg(target_arch = "x86_64")]
+    mod at_each_instruction {
+        use std::arch::asm;
+        use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+        use libc::{c_int, siginfo_t};
+
+        use super::*;
+
+        /// The processor's flag by which each instruction ends in SIGTRAP.
+        const TRAP: i64 = 1 << 8;
+
+        /// Instructions of the piece before the handler runs.
+        static BEFORE: AtomicUsize = AtomicUsize::new(0);
+        /// The instruction at which it ran; 0: nowhere.
+        static RAN_AT: AtomicUsize = AtomicUsize::new(0);
+        static COUNT: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
+        static LOOKS_AGAIN: AtomicBool = AtomicBool::new(false);
+
+        extern "C" fn step(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
+            // SAFETY: the kernel's context of this very signal.
+            let at = unsafe { *instruction(context) };
+            let piece = millrace_interruptible as *const () as usize;
+            // Behind the system call are two pops and the return.
+            let end = &raw const millrace_interruptible_call as usize + 6;
+            if !(piece..end).contains(&at) {
+                return;
+            }
+            if BEFORE.load(Ordering::Relaxed) > 0 {
+                BEFORE.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            RAN_AT.store(at, Ordering::Relaxed);
+            // As in `signals::enter`.
+            // SAFETY: the count is the test's, which waits for this handler; the context as above.
+            unsafe {
+                *COUNT.load(Ordering::Relaxed) += 1;
+                if LOOKS_AGAIN.load(Ordering::Relaxed) {
+                    look_again(context);
+                }
+                let registers = &raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+                (*registers)[libc::REG_EFL as usize] &= !TRAP;
+            }
+        }
+
+        /// Makes the call with a handler at instruction `number` of the piece: where that is, and what came of it. None if there are fewer.
+        fn with_handler_at(number: usize) -> Option<(usize, c_long)> {
+            let count = Cell::new(0);
+            COUNT.store(count.as_ptr(), Ordering::Relaxed);
+            BEFORE.store(number, Ordering::Relaxed);
+            RAN_AT.store(0, Ordering::Relaxed);
+            let words = [libc::SYS_getpid, 0, 0, 0, 0, 0, 0];
+            // SAFETY: single steps change nothing but that `step` runs after each; the call asks for a number.
+            let result = unsafe {
+                asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
+                let result = call(&words, &count, 0);
+                asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq");
+                result
+            };
+            match RAN_AT.load(Ordering::Relaxed) {
+                0 => None,
+                at => Some((at, result)),
+            }
+        }
+
+        /// Instructions at which a handler comes before the system call, which is made all the same.
+        fn missed() -> Vec<usize> {
+            let call = &raw const millrace_interruptible_call as usize;
+            let all = (0..).map_while(with_handler_at);
+            let mut missed = Vec::new();
+            let mut after = 0;
+            for (at, result) in all {
+                if at > call {
+                    after += 1;
+                    assert_eq!(result, c_long::from(std::process::id()), "it has been made");
+                } else if result != -c_long::from(libc::EINTR) {
+                    missed.push(at);
+                }
+            }
+            assert!(after > 0, "every instruction has been gone through");
+            missed
+        }
+
+        #[test]
+        fn a_handler_before_the_call_ends_it_wherever_it_comes() {
+            // SAFETY: a good action; no other thread of the tests traps.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = step as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(
+                    libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()),
+                    0
+                );
+            }
+            LOOKS_AGAIN.store(true, Ordering::Relaxed);
+            assert_eq!(missed(), []);
+            // Without the second look one that comes behind the comparison is not noticed.
+            LOOKS_AGAIN.store(false, Ordering::Relaxed);
+            let call = &raw const millrace_interruptible_call as usize;
+            let missed = missed();
+            assert!(missed.contains(&call) && missed.len() == 2, "{missed:x?}");
+        }
+    }
 }

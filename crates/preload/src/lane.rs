@@ -3,7 +3,7 @@
 //! A thread that has come back from a wait with events is in a *batch* until its next wait: what it submits is not rung for until then, so that the
 //! shard is woken once for all of it.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use millrace_context::layout::{ASLEEP, AWAKE, STAGING};
 use millrace_context::submission::{Ask, SubmissionCell};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::engine::Engine;
 use crate::lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
-use crate::thread;
+use crate::{sanitizer, thread};
 
 /// Below this many free entries the shard is rung for even in a batch.
 const ENTRIES_LOW: u32 = 256;
@@ -102,7 +102,7 @@ impl Lane {
 
     /// Says in the slot of a connection that waits to be accepted who takes it.
     pub fn claim(&self, slot: &Slot) {
-        slot.app.context.store(self.index + 1, Ordering::Release);
+        slot.app.claim(self.index);
     }
 
     /// Bytes that can be staged now.
@@ -120,11 +120,10 @@ impl Lane {
 
     /// Lets earlier submissions of this socket, made through another context, be taken first. The slot's `write_lock` is held.
     pub fn follow(&self, slot: &Slot) -> Result<()> {
-        let before = slot.app.context.swap(self.index + 1, Ordering::Relaxed);
-        if before == 0 || before == self.index + 1 {
+        let Some(before) = slot.app.goes_by(self.index) else {
             return Ok(());
-        }
-        let Some((other, _)) = self.engine.region.context(before - 1) else {
+        };
+        let Some((other, _)) = self.engine.region.context(before) else {
             return Ok(());
         };
         let position = other.position();
@@ -132,7 +131,7 @@ impl Lane {
             return Ok(());
         }
         // The slot may have moved since: what is waited for is then another shard's to take.
-        let shard = (before - 1) % self.engine.region.geometry().shards;
+        let shard = before % self.engine.region.geometry().shards;
         self.wait_until(shard, || other.taken(position))
     }
 
@@ -144,12 +143,12 @@ impl Lane {
 
     /// Submits what nobody waits for but this thread when it sleeps: until then the shard is not rung for it.
     pub fn submit_quietly(&self, submission: &Submission) -> Result<()> {
+        sanitizer::release();
         self.context.submit(self.ring, submission);
         if thread::with(|thread| thread.batch.get()) {
             let low =
                 self.context.room() < ENTRIES_LOW || self.context.staging_room() < STAGING_LOW;
             thread::with(|thread| thread.unrung.set(thread.unrung.get() | 1 << self.shard));
-            fence(Ordering::SeqCst);
             if !low && self.engine.sleep_of(self.shard) != ASLEEP {
                 return self.wait_for_room();
             }
@@ -160,6 +159,7 @@ impl Lane {
 
     /// Submits what needs no attention soon: the shard sees it when it looks next.
     pub fn leave(&self, submission: &Submission) -> Result<()> {
+        sanitizer::release();
         self.context.submit(self.ring, submission);
         self.wait_for_room()
     }
@@ -170,6 +170,7 @@ impl Lane {
         let before = reply.sequence.load(Ordering::Acquire);
         let mut submission = *submission;
         submission.ask |= Ask::REPLY;
+        sanitizer::release();
         self.context.submit(self.ring, &submission);
         ring_if_asleep(self.engine, self.shard);
         while reply.sequence.load(Ordering::Acquire) == before {
@@ -197,8 +198,6 @@ impl Lane {
 
 /// Rings a shard's doorbell if it sleeps.
 pub fn ring_if_asleep(engine: &Engine, shard: u32) {
-    // The submission must be visible before we look, as the shard says that it sleeps before it looks for submissions.
-    fence(Ordering::SeqCst);
     if engine.sleep_of(shard) != AWAKE {
         engine.ring(shard);
     }

@@ -23,6 +23,7 @@
 
 mod address;
 mod anchor;
+mod bypass;
 mod connect;
 mod datagram;
 mod decide;
@@ -33,6 +34,7 @@ mod environment;
 mod epoll;
 mod epoll_set;
 mod exec;
+mod executable;
 mod fork;
 mod hooks;
 mod interfaces;
@@ -50,6 +52,7 @@ mod real;
 mod receive;
 mod refs;
 mod rights;
+mod sanitizer;
 mod scratch;
 mod select;
 mod send;

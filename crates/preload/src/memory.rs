@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use libc::iovec;
 use rustix::io::Errno;
 
+use crate::sanitizer;
 use crate::sys::Result;
 
 /// What Linux moves in one call at most.
@@ -130,7 +131,7 @@ impl Pieces {
         self.advance(len, |from, len| {
             // SAFETY: `from` by the promise of the constructor, `to` by the caller's; the staging ring and a program's buffer are apart.
             unsafe {
-                std::ptr::copy_nonoverlapping(from, to, len);
+                sanitizer::copy_from_program(from, to, len);
                 to = to.add(len);
             }
         });
@@ -144,7 +145,7 @@ impl Pieces {
         self.advance(len, |to, len| {
             // SAFETY: as in `take`, the other way round.
             unsafe {
-                std::ptr::copy_nonoverlapping(from, to, len);
+                sanitizer::copy_to_program(from, to, len);
                 from = from.add(len);
             }
         });

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::datagram::options as datagram;
 use crate::device::{self, SO_BINDTOIFINDEX};
+use crate::lock::{self, Rank};
 use crate::socket::{RESET, Socket};
 use crate::sys::{self, Result};
 
@@ -354,6 +355,8 @@ pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
             Err(Errno::INVAL)
         }
         Setting::Shard(name, [a, b]) => {
+            // Of two threads the same one is last here and at the shard.
+            let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket);
             if name == Name::Linger {
                 let seconds = match (a, b) {
                     (0, _) => 0,
@@ -397,6 +400,7 @@ pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
             Ok(())
         }
         Setting::LowWater(bytes) => {
+            let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket);
             // More than a buffer holds at first it has to be made for, and there is a limit.
             let bytes = if bytes > LOW_WATER_HELD {
                 let mut submission =

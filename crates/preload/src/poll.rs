@@ -49,7 +49,7 @@ pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) 
     let engine = engine::get()?;
     lane::end_batch(engine);
     let until = timeout_us.map(|us| sys::now_us().saturating_add(us));
-    let call = Call::begin();
+    let call = Call::begin_with_mask(mask);
     let mut targets = Targets::new(fds)?;
     let alone = mask.is_null().then(|| targets.only_socket()).flatten();
     let mut sleeper: Option<Sleeper> = None;
@@ -87,6 +87,7 @@ fn hold(fd: c_int) -> Entry {
     match table::get(fd) {
         Entry::Socket(slot) => match Socket::get(fd, slot) {
             Ok(socket) => {
+                let slot = socket.reference;
                 std::mem::forget(socket);
                 Entry::Socket(slot)
             }
@@ -271,13 +272,8 @@ impl Sleeper {
         }
         own.silence();
         kernel[last] = entry(own.bell.fd(), POLLIN);
-        shared.sleep_begins();
-        let result = if shared.pending() {
-            Ok(0)
-        } else {
-            call.poll(kernel, left_us, mask)
-        };
-        shared.sleep_ends();
+        let slept = shared.sleep(|| false, || call.poll(kernel, left_us, mask));
+        let result = slept.unwrap_or(Ok(0));
         if kernel[last + 1].revents != 0 {
             engine.check();
         }
@@ -299,7 +295,7 @@ impl Hidden {
             return;
         };
         if watched.swap(slot.generation, Ordering::Relaxed) != slot.generation
-            && poller::watch(engine, self.own.index, slot, false).is_err()
+            && poller::watch(engine, self.own.index, slot, poller::EVERYTHING).is_err()
         {
             watched.store(0, Ordering::Relaxed);
         }

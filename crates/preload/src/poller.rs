@@ -89,29 +89,20 @@ pub fn shared(
     engine.region.poller(index)
 }
 
-/// Asks for hints of a slot. Which bits is decided when the hints are looked at, so that a changed interest needs no request.
-pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, exclusive: bool) -> Result<()> {
+/// All bits of which there are hints. Which of them matter is decided when the hints are looked at, so that a changed interest needs no request.
+pub const EVERYTHING: u32 = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
+
+/// Asks for hints of a slot, of these bits; with [`bits::EXCLUSIVE`] of what is told to nobody else.
+pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -> Result<()> {
     let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
     let mut submission = Submission::new(Operation::Watch, slot, poller);
-    let mask = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
-    submission.arguments[0] = u64::from(if exclusive {
-        mask | bits::EXCLUSIVE
-    } else {
-        mask
-    });
+    submission.arguments[0] = u64::from(wanted);
     // Read before the caller's first look at the socket.
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
-    submission.arguments[2] = next_order(shared);
+    submission.arguments[2] = shared.app.next_watch_order();
     fence(Ordering::SeqCst);
     post(engine, shared, |lane| lane.submit_quietly(&submission))
-}
-
-/// The number of the next request to watch a slot or to stop watching it. Requests of one poller are numbered in their order, since its set is locked; each goes by
-/// the calling thread's own context, and the shard may come to another thread's first.
-fn next_order(slot: &Slot) -> u64 {
-    let before = slot.app.watch_order.fetch_add(1, Ordering::Relaxed);
-    u64::from(before.wrapping_add(1))
 }
 
 /// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
@@ -123,9 +114,7 @@ fn post(
     let shard = slot.engine.shard.load(Ordering::Relaxed);
     let lane = Lane::take(engine, shard)?;
     post(&lane)?;
-    // The old shard says whom to ask before it serves for the last time what it was asked.
-    fence(Ordering::SeqCst);
-    if slot.engine.shard.load(Ordering::Relaxed) != shard {
+    if slot.engine.has_moved_from(shard) {
         lane.wait_taken()?;
     }
     Ok(())
@@ -137,7 +126,7 @@ pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
         return;
     };
     let mut submission = Submission::new(Operation::Unwatch, slot, poller);
-    submission.arguments[2] = next_order(shared);
+    submission.arguments[2] = shared.app.next_watch_order();
     // Hints that come all the same are dropped when they are looked at.
     let _ = post(engine, shared, |lane| lane.leave(&submission));
 }

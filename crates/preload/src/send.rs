@@ -148,6 +148,10 @@ fn step(
     }
     // Held by the own thread: a signal handler in the middle of a send on this very socket.
     let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
+    // Behind the shutdown of another thread, which submits under the lock, the shard would drop the bytes.
+    if socket.has(flag::SHUT_WRITE) {
+        return Err(Errno::PIPE);
+    }
     // A blocking call waits for room worth a wake-up, others take what there is.
     let enough = if nonblocking {
         1

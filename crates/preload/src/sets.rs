@@ -4,11 +4,12 @@
 //! doorbells are in the kernel's set; most sets of most programs never get there.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLRDHUP, epoll_event,
 };
+use millrace_context::KernelWaits;
 use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
@@ -43,9 +44,7 @@ struct Place {
     /// 1 once a descriptor of the kernel's has been put in, or one whose stack is not decided.
     mixed: AtomicU32,
     /// Threads in the kernel's own wait since before the set had a poller.
-    kernel_waits: AtomicU32,
-    /// 1 while the poller counts a sleeper for all of these.
-    kernel_waits_counted: AtomicU32,
+    kernel_waits: KernelWaits,
 }
 
 static PLACES: [Place; SETS] = [const {
@@ -56,8 +55,7 @@ static PLACES: [Place; SETS] = [const {
         own_bell: AtomicU32::new(0),
         controlled: AtomicU32::new(0),
         mixed: AtomicU32::new(0),
-        kernel_waits: AtomicU32::new(0),
-        kernel_waits_counted: AtomicU32::new(0),
+        kernel_waits: KernelWaits::new(),
     }
 }; SETS];
 
@@ -241,41 +239,15 @@ pub fn poller_or_new(
     place.own_bell.store(own_bits, Ordering::Release);
     place.bell.store(own.bell.to_bits() + 1, Ordering::Release);
     set.set_poller(own.index);
-    if memory.is_waited_for() {
-        // Whoever waits for the set itself always sleeps, as far as the engine can know.
-        if let Some((shared, _)) = poller::shared(engine, own.index) {
-            shared.sleep_begins();
+    if let Some((shared, _)) = poller::shared(engine, own.index) {
+        if memory.is_waited_for() {
+            shared.sleeps_always();
         }
-    }
-    fence(Ordering::SeqCst);
-    if place.kernel_waits.load(Ordering::Relaxed) > 0 {
-        place.count_kernel_waits(engine, own);
-        own.ring();
+        if place.kernel_waits.count_in(shared) {
+            own.ring();
+        }
     }
     Ok(own)
-}
-
-impl Place {
-    /// Threads are in the kernel's wait that have not seen the poller: it has a sleeper more until the last of them has left, so that the engine rings for
-    /// them. A ring is not enough: another thread may take it that looks into the set without waiting.
-    fn count_kernel_waits(&self, engine: &'static Engine, own: Own) {
-        if let Some((shared, _)) = poller::shared(engine, own.index)
-            && self.kernel_waits_counted.swap(1, Ordering::SeqCst) == 0
-        {
-            shared.sleep_begins();
-        }
-        if self.kernel_waits.load(Ordering::SeqCst) == 0 {
-            self.kernel_waits_are_over(engine, own);
-        }
-    }
-
-    fn kernel_waits_are_over(&self, engine: &'static Engine, own: Own) {
-        if let Some((shared, _)) = poller::shared(engine, own.index)
-            && self.kernel_waits_counted.swap(0, Ordering::SeqCst) == 1
-        {
-            shared.sleep_ends();
-        }
-    }
 }
 
 /// A thread is about to wait in the kernel for a set without a poller, counted until this is dropped.
@@ -285,11 +257,7 @@ impl KernelWait {
     /// None if the set, which the caller holds, has a poller by now.
     pub fn begin(index: u32) -> Option<KernelWait> {
         let wait = KernelWait(index);
-        PLACES[index as usize]
-            .kernel_waits
-            .fetch_add(1, Ordering::SeqCst);
-        // Whoever makes the poller shows it before looking for waits.
-        fence(Ordering::SeqCst);
+        PLACES[index as usize].kernel_waits.begin();
         match poller(index) {
             None => Some(wait),
             Some(_) => None,
@@ -299,11 +267,10 @@ impl KernelWait {
 
 impl Drop for KernelWait {
     fn drop(&mut self) {
-        let place = &PLACES[self.0 as usize];
-        let last = place.kernel_waits.fetch_sub(1, Ordering::SeqCst) == 1;
-        if let (true, Some(engine), Some(own)) = (last, engine::mapped(), poller(self.0)) {
-            place.kernel_waits_are_over(engine, own);
-        }
+        PLACES[self.0 as usize].kernel_waits.end(|| {
+            let own = poller(self.0)?;
+            poller::shared(engine::mapped()?, own.index).map(|(shared, _)| shared)
+        });
     }
 }
 
@@ -359,7 +326,7 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
         let _ = sys::epoll_ctl(epoll, EPOLL_CTL_MOD, bell, &mut event);
     }
     if let Some((shared, _)) = poller::shared(engine, own.index) {
-        shared.sleep_begins();
+        shared.sleeps_always();
     }
     // What is there already shows at once.
     drop(set);
@@ -382,6 +349,11 @@ pub fn all() -> impl Iterator<Item = (Hold, Memory)> {
     })
 }
 
+/// Whether another process has one of them too.
+pub fn any_is_shared() -> bool {
+    all().any(|(_held, memory)| memory.is_shared())
+}
+
 /// In the child of a fork: calls of the parent's other threads do not go on here.
 pub fn forked() {
     for index in 0..USED.load(Ordering::Acquire) {
@@ -389,9 +361,7 @@ pub fn forked() {
             .filter(|(_, entry)| *entry == Entry::Epoll(index))
             .count() as u32;
         let place = &PLACES[index as usize];
-        place.kernel_waits.store(0, Ordering::Relaxed);
-        // The sleeper that was counted is the parent's.
-        place.kernel_waits_counted.store(0, Ordering::Relaxed);
+        place.kernel_waits.forget();
         // One more while it is looked at, so that a set without descriptors is cleared.
         PLACES[index as usize]
             .users
@@ -400,14 +370,14 @@ pub fn forked() {
     }
 }
 
-/// The last descriptor of a socket in this process has been closed: the sets that only this process has forget it. Others find out when
-/// its slot is used again, and report it to nobody meanwhile.
+/// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold both the set and the socket. Such a set
+/// reports it until the engine says that nobody holds it any more.
 pub fn forget(socket: &Socket) {
     for (held, memory) in all() {
         let Some(set) = memory.lock() else {
             continue;
         };
-        if set.is_shared() {
+        if set.is_shared() && socket.has(flag::SHARED) {
             continue;
         }
         let mut found = false;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use libc::{SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction, siginfo_t};
 
-use crate::{interrupt, thread};
+use crate::{interrupt, sanitizer, thread};
 
 /// Signals have numbers below this.
 pub const SIGNALS: usize = 65;
@@ -50,11 +50,28 @@ impl Count {
     }
 }
 
+/// From here on every handler counts in the calling thread.
+pub fn count_all() {
+    count_all_but(0);
+}
+
+/// Likewise, but for those of the signals in a set as the kernel has it.
+pub fn count_all_but(blocked: u64) {
+    thread::with(|thread| thread.blocked.set(blocked));
+}
+
 /// Stands for every handler of the program.
-unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let handler = &HANDLERS[signal as usize % SIGNALS];
     let flags = handler.flags.load(Ordering::Relaxed);
+    let bit = 1u64.rotate_left((signal as u32).wrapping_sub(1));
     thread::with(|thread| {
+        if thread.blocked.get() & bit != 0 {
+            return;
+        }
         thread.handlers.set(thread.handlers.get().wrapping_add(1));
         if flags & SA_RESTART as u32 == 0 {
             let count = thread.interrupting_handlers.get().wrapping_add(1);
@@ -115,6 +132,8 @@ pub unsafe fn action(
             if result != 0 {
                 handler.function.store(before.0, Ordering::Release);
                 handler.flags.store(before.1, Ordering::Relaxed);
+            } else {
+                sanitizer::take_signal(signal);
             }
             result
         }

@@ -7,13 +7,14 @@
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use millrace_context::futex;
 use millrace_context::layout::LIFE_OVER;
 use rustix::io::Errno;
 
 use crate::engine::Engine;
-use crate::signals::Count;
+use crate::signals::{self, Count};
 use crate::sys::{self, Result};
-use crate::{interrupt, lane, thread};
+use crate::{interrupt, lane, memory, sanitizer, thread};
 
 /// How long a sleep on a word lasts at most where nobody tells of the engine's end, in microseconds.
 const LOOK_US: u64 = 1_000_000;
@@ -59,6 +60,18 @@ impl WaitWord {
 impl Call {
     /// It begins.
     pub fn begin() -> Call {
+        signals::count_all();
+        Call(Count::now())
+    }
+
+    /// One that blocks the signals of a mask begins: a handler of such a signal runs before it or after it, as far as it is concerned.
+    pub fn begin_with_mask(mask: *const libc::sigset_t) -> Call {
+        // The kernel complains of a pointer that is not good.
+        if mask.is_null() || memory::check(mask.cast(), size_of::<u64>()).is_err() {
+            return Call::begin();
+        }
+        // SAFETY: checked; the kernel's set, which the C library's begins with, is one word.
+        signals::count_all_but(unsafe { mask.cast::<u64>().read_unaligned() });
         Call(Count::now())
     }
 
@@ -82,7 +95,7 @@ impl Call {
                 Restart::Never => (&thread.handlers, self.0.all),
             };
             // SAFETY: the caller's promise.
-            unsafe { interrupt::call(words, count, seen) }
+            sanitizer::sleep(|| unsafe { interrupt::call(words, count, seen) })
         });
         sys::check(result)
     }
@@ -98,23 +111,23 @@ impl Call {
         restart: Restart,
     ) -> Result<()> {
         lane::end_batch(engine);
-        waiters.fetch_add(1, Ordering::SeqCst);
         let life = &engine.region.header().life.0;
-        let alive = life.load(Ordering::Acquire);
-        let result = if alive & LIFE_OVER != 0 {
-            Ok(0)
-        } else if alive == 0 || ONE_WORD.load(Ordering::Relaxed) {
-            Err(Errno::NOSYS)
-        } else {
-            let words = [WaitWord::new(word, seen), WaitWord::new(life, alive)];
-            self.on_words(&words, until_us, restart)
-        };
-        let result = match result {
-            Err(Errno::NOSYS) => self.on_one_word(engine, word, seen, until_us, restart),
-            Err(Errno::AGAIN) => Ok(()),
-            other => other.map(drop),
-        };
-        waiters.fetch_sub(1, Ordering::Relaxed);
+        let result = futex::counted(waiters, || {
+            let alive = life.load(Ordering::Acquire);
+            let result = if alive & LIFE_OVER != 0 {
+                Ok(0)
+            } else if alive == 0 || ONE_WORD.load(Ordering::Relaxed) {
+                Err(Errno::NOSYS)
+            } else {
+                let words = [WaitWord::new(word, seen), WaitWord::new(life, alive)];
+                self.on_words(&words, until_us, restart)
+            };
+            match result {
+                Err(Errno::NOSYS) => self.on_one_word(engine, word, seen, until_us, restart),
+                Err(Errno::AGAIN) => Ok(()),
+                other => other.map(drop),
+            }
+        });
         if life.load(Ordering::Acquire) & LIFE_OVER != 0 {
             engine.note_over();
         }

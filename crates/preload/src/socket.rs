@@ -12,7 +12,7 @@ use crate::lock::Rank;
 use crate::sleep::{Call, Restart};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{lock, refs};
+use crate::{lock, refs, sets};
 
 /// The shim's bits in [`millrace_context::slot::App::flags`].
 pub mod flag {
@@ -52,13 +52,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket behind a descriptor, whose entry has been read. `BADF` if it has been closed meanwhile, `NETDOWN` without an engine.
-    pub fn get(fd: c_int, reference: SlotRef) -> Result<Socket> {
-        let socket = Socket::of(reference)?;
-        if table::get(fd) != Entry::Socket(reference) {
-            return Err(Errno::BADF);
+    /// The socket behind a descriptor, whose entry has been read; if another thread has put a socket in its place meanwhile, that one. `BADF` if it has been closed
+    /// meanwhile, `NETDOWN` without an engine.
+    pub fn get(fd: c_int, mut reference: SlotRef) -> Result<Socket> {
+        loop {
+            let socket = Socket::of(reference);
+            match table::get(fd) {
+                Entry::Socket(now) if now == reference => return socket,
+                Entry::Socket(now) => reference = now,
+                _ => return socket.and(Err(Errno::BADF)),
+            }
         }
-        Ok(socket)
     }
 
     /// The socket of a slot that this process holds.
@@ -89,6 +93,11 @@ impl Socket {
     /// One more descriptor means this socket.
     pub fn count_descriptor(&self) {
         refs::more(self.reference.index);
+    }
+
+    /// The engine has counted this process as a holder once more than it has to let go.
+    pub fn give_hold_back(&self) -> Result<()> {
+        self.submit(&self.submission(Operation::Close, 0))
     }
 
     /// The shard that serves it.
@@ -253,7 +262,9 @@ impl Socket {
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
         // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
         // datagrams that come behind it are not this socket's.
-        if holds_address {
+        // A set that other processes have too reports the socket as long as the engine knows a holder.
+        let in_shared_set = self.has(flag::SHARED) && sets::any_is_shared();
+        if holds_address || in_shared_set {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)
@@ -263,6 +274,9 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if refs::fewer(self.reference.index) {
+            if refs::in_sets(self.reference.index) {
+                sets::forget(self);
+            }
             // Without an engine there is nobody to tell.
             let _ = self.let_go();
         }

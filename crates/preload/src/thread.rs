@@ -23,6 +23,12 @@ pub struct Thread {
     pub handlers: Cell<u32>,
     /// Those without SA_RESTART among them.
     pub interrupting_handlers: Cell<u32>,
+    /// It is in a call that sleeps; see [`crate::sanitizer`].
+    pub sleeping: Cell<bool>,
+    /// A signal has come since this was unset; see [`crate::sanitizer`].
+    pub deferred: Cell<bool>,
+    /// Signals whose handlers are not counted: the call at work blocks them.
+    pub blocked: Cell<u64>,
 }
 
 thread_local! {
@@ -37,6 +43,9 @@ thread_local! {
             locks: Cell::new(0),
             handlers: Cell::new(0),
             interrupting_handlers: Cell::new(0),
+            sleeping: Cell::new(false),
+            deferred: Cell::new(false),
+            blocked: Cell::new(0),
         }
     };
 }

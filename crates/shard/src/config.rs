@@ -157,6 +157,8 @@ pub struct Limits {
     pub fragment_memory: u64,
     /// Bytes in send rings, of all sockets together. When little is left connections that no program holds are reset for theirs.
     pub send_memory: u64,
+    /// Whether the owners of sockets are strangers to each other, so that none may take the memory that others need.
+    pub shared: bool,
     /// ICMP errors sent per second, of both families (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)).
     pub icmp_errors_per_second: u32,
     /// Echo requests answered per second, of both families.
@@ -204,6 +206,7 @@ impl Default for Limits {
             fragmented: 256,
             fragment_memory: 4 << 20,
             send_memory: 1 << 30,
+            shared: false,
             icmp_errors_per_second: 1000,
             echo_replies_per_second: 10_000,
             resets_per_second: 10_000,

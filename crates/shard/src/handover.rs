@@ -301,7 +301,7 @@ impl<M: Memory> Shard<M> {
         self.ports.remove_connection(tuple.local(), reuse);
         stream.hop = Handle::NONE;
         stream.armed = Instant::NEVER;
-        stream.send.leave(&mut self.send_pool);
+        stream.send.leave(&mut self.send_memory, owner);
         let received = match stream.recv.block() {
             Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
             _ => stream.recv.take_bytes(&mut self.memory, owner),
@@ -340,7 +340,7 @@ impl<M: Memory> Shard<M> {
         if let Some(block) = stream.recv.block().filter(|_| received.is_empty()) {
             self.memory.adopt(owner, block);
         }
-        stream.send.join(&mut self.send_pool);
+        stream.send.join(&mut self.send_memory, owner);
         stream.tuning.since = now.as_micros() as u32;
         let tuple = stream.ends.tuple();
         // The shard that it comes from shares its own.

@@ -36,6 +36,7 @@ mod reply;
 mod route;
 mod segment;
 mod segment_in;
+mod send_memory;
 mod send_ring;
 mod shard;
 mod slab;

@@ -29,11 +29,13 @@ const REACHABLE_V6: Duration = Duration::from_secs(30);
 const DELAY: Duration = Duration::from_secs(5);
 /// Time between two requests for one neighbour.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long after a request an answer to it may come.
+const ANSWER: Duration = Duration::from_secs(3);
 /// Requests before a neighbour has failed: this many to the known hardware address, this many to all.
 const TRIES: u8 = 3;
 /// Time without use after which an entry is forgotten.
 const UNUSED: Duration = Duration::from_secs(600);
-/// A different hardware address is not believed so soon after the last one (Linux's `locktime`).
+/// A different hardware address is not believed so soon after the last one was learnt (Linux's `locktime`).
 const LOCK: Duration = Duration::from_secs(1);
 /// Answers that wait for one neighbour; the oldest gives way.
 const WAITING_MAX: usize = 8;
@@ -103,7 +105,7 @@ pub struct Neighbours {
     limit: usize,
     hand: u32,
     key: u64,
-    /// For how long a neighbour that was just confirmed is not believed to have another hardware address.
+    /// For how long a neighbour whose hardware address was just learnt is not believed to have another one.
     lock: Duration,
     /// What was found last: most connections have one next hop in common.
     found: Option<(IpAddr, Handle)>,
@@ -118,6 +120,8 @@ struct Neighbour {
     /// Requests sent since the last answer.
     tries: u8,
     confirmed: Instant,
+    /// When its present hardware address was learnt.
+    learnt: Instant,
     used: Instant,
     /// Whether a connection ever sent there, or wanted to.
     wanted: bool,
@@ -145,6 +149,16 @@ enum State {
     Failed,
     /// Known for ever: the only station that there is.
     Fixed,
+}
+
+impl Neighbour {
+    /// It has this hardware address, now at the latest.
+    fn take_mac(&mut self, mac: Mac, now: Instant) {
+        if self.mac != mac || !self.state.is_known() {
+            self.mac = mac;
+            self.learnt = now;
+        }
+    }
 }
 
 impl State {
@@ -308,6 +322,21 @@ impl Neighbours {
         }
     }
 
+    /// A connection that sends there makes no progress. A neighbour that was not heard of for a while is asked whether it is still there, or who else has
+    /// its address now: what confirmed it came before it went (RFC 4861 7.3.1 has hints of progress; this is one of none).
+    pub fn doubt(&mut self, handle: Handle, now: Instant) {
+        if let Some(entry) = self
+            .entries
+            .get_of_generation_mut(handle.index, handle.generation)
+            && entry.state == State::Reachable
+            && now - entry.confirmed >= RETRY
+        {
+            entry.state = State::Probe;
+            entry.tries = 0;
+            self.ask(handle.index, now);
+        }
+    }
+
     /// A socket wants to send there when the address is known; it is told through [`Neighbours::take_settled`].
     pub fn wait_socket(&mut self, handle: Handle, socket: u32) {
         if let Some(entry) = self.entries.get_mut(handle.index) {
@@ -358,10 +387,10 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(index) else {
             return;
         };
-        if entry.state.is_known() && entry.mac != mac && now - entry.confirmed < self.lock {
+        if entry.state.is_known() && entry.mac != mac && now - entry.learnt < self.lock {
             return;
         }
-        entry.mac = mac;
+        entry.take_mac(mac, now);
         entry.state = State::Reachable;
         entry.confirmed = now;
         entry.tries = 0;
@@ -390,7 +419,7 @@ impl Neighbours {
         if let Some(entry) = self.entries.get_mut(index)
             && !(entry.state.is_known() && entry.mac == mac)
         {
-            entry.mac = mac;
+            entry.take_mac(mac, now);
             entry.state = State::Stale;
             entry.tries = 0;
             self.settle(index, Some(mac));
@@ -426,7 +455,9 @@ impl Neighbours {
             }
             return;
         }
-        entry.mac = mac;
+        // Whoever says that this answers a question must have been asked one: else anybody could keep a wrong address from being doubted.
+        let solicited = solicited && entry.asked.is_some_and(|asked| now - asked < ANSWER);
+        entry.take_mac(mac, now);
         if solicited {
             entry.state = State::Reachable;
             entry.confirmed = now;
@@ -581,6 +612,7 @@ impl Neighbours {
             state: State::Incomplete,
             tries: 0,
             confirmed: now,
+            learnt: now,
             used: now,
             wanted: false,
             due: now,

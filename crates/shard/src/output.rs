@@ -15,7 +15,7 @@ use crate::route::Route;
 use crate::segment::{self, Job, PAYLOAD_MAX, Stations};
 use crate::send_ring::SendRing;
 use crate::shard::{Egress, Shard, note_changed};
-use crate::socket::{Marks, Socket, SocketId};
+use crate::socket::{Kind, Marks, Socket, SocketId};
 use crate::table::Tuple;
 use crate::v6::group_station;
 
@@ -563,9 +563,15 @@ impl<M: Memory> Shard<M> {
 
     /// Delivers the next segment of a connection whose peer is on this host; false when it has none.
     fn send_local(&mut self, index: u32, now: Instant) -> bool {
-        let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+        let Some(Socket {
+            owner,
+            kind: Kind::Stream(stream),
+            ..
+        }) = self.sockets.get_mut(index)
+        else {
             return false;
         };
+        let owner = *owner;
         let Some(outgoing) = stream
             .connection
             .poll_transmit(&self.config.tcp, &LIMITS, now)
@@ -602,8 +608,8 @@ impl<M: Memory> Shard<M> {
             );
         }
         match self.sockets.get_mut(index).and_then(Socket::stream_mut) {
-            Some(stream) => stream.send.put_back(lent, &mut self.send_pool),
-            None => SendRing::default().put_back(lent, &mut self.send_pool),
+            Some(stream) => stream.send.put_back(lent, &mut self.send_memory, owner),
+            None => SendRing::default().put_back(lent, &mut self.send_memory, owner),
         }
         true
     }

@@ -15,11 +15,11 @@ use crate::counters::Counters;
 use crate::error::errno;
 use crate::half_open::Pending;
 use crate::memory::Memory;
-use crate::pool::Pool;
 use crate::recv_ring::Sink;
 use crate::reply::Reply;
 use crate::route::Route;
 use crate::segment::Fields;
+use crate::send_memory::SendMemory;
 use crate::shard::{Shard, note_changed};
 use crate::socket::{Kind, Marks, Options, Socket, SocketId, Verdict};
 use crate::table::{Place, Tuple};
@@ -97,17 +97,18 @@ impl<M: Memory> Shard<M> {
         let events = stream.connection.take_events();
         if events.contains(Events::WRITABLE) {
             self.neighbours.confirm(stream.hop, from, now);
-            if stream
-                .send
-                .release(stream.connection.acked(), &mut self.send_pool)
-                && socket.options.send_buffer.is_none()
+            if stream.send.release(
+                stream.connection.acked(),
+                &mut self.send_memory,
+                socket.owner,
+            ) && socket.options.send_buffer.is_none()
             {
                 stream.tune_send(&self.config.buffers);
             }
         }
         if !(events - (Events::READABLE | Events::WRITABLE)).is_empty() {
             self.counters.note(events, marks);
-            socket.note(events, &self.config.buffers, &mut self.send_pool);
+            socket.note(events, &self.config.buffers, &mut self.send_memory);
         }
         if !events.is_empty() {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
@@ -153,7 +154,7 @@ impl<M: Memory> Shard<M> {
         let opened = events.contains(Events::ESTABLISHED);
         if !events.is_empty() {
             self.counters.note(events, *marks);
-            socket.note(events, &self.config.buffers, &mut self.send_pool);
+            socket.note(events, &self.config.buffers, &mut self.send_memory);
         }
         if moved || !events.is_empty() {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
@@ -176,7 +177,7 @@ impl<M: Memory> Shard<M> {
         let events = stream.connection.take_events();
         if !events.is_empty() {
             self.counters.note(events, socket.marks);
-            socket.note(events, &self.config.buffers, &mut self.send_pool);
+            socket.note(events, &self.config.buffers, &mut self.send_memory);
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
         self.ready.add(index, socket);
@@ -530,7 +531,7 @@ impl<M: Memory> Shard<M> {
         };
         let (tuple, reuse, owner) = (stream.ends.tuple(), options.reuse.address, *owner);
         self.wheel.cancel(index);
-        stream.send.free(&mut self.send_pool);
+        stream.send.free(&mut self.send_memory, owner);
         let state = stream.connection.state();
         let time_wait = if state == State::TimeWait {
             stream.connection.time_wait(&self.config.tcp, now)
@@ -579,11 +580,13 @@ impl<M: Memory> Shard<M> {
 impl Socket {
     /// Takes note of what has happened to its connection.
     #[inline]
-    fn note(&mut self, events: Events, buffers: &Buffers, pool: &mut Pool) {
+    fn note(&mut self, events: Events, buffers: &Buffers, memory: &mut SendMemory) {
         let Kind::Stream(stream) = &mut self.kind else {
             return;
         };
-        if stream.send.release(stream.connection.acked(), pool)
+        if stream
+            .send
+            .release(stream.connection.acked(), memory, self.owner)
             && self.options.send_buffer.is_none()
         {
             stream.tune_send(buffers);

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::pool::{LOG2_MAX, LOG2_MIN, Pool};
+use crate::memory::Owner;
+use crate::pool::{LOG2_MAX, LOG2_MIN};
+use crate::send_memory::SendMemory;
 
 /// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. It has a block only while it holds bytes.
 #[derive(Default)]
@@ -28,17 +30,17 @@ impl SendRing {
 
     /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there is.
     #[inline]
-    pub fn reserve(&mut self, len: usize, pool: &mut Pool) -> usize {
+    pub fn reserve(&mut self, len: usize, pool: &mut SendMemory, owner: Owner) -> usize {
         // The most frequent case: a message that fits into the smallest block.
         if self.block.is_none() && len <= 1 << LOG2_MIN {
-            self.block = pool.allocate(LOG2_MIN);
+            self.block = pool.allocate(owner, LOG2_MIN);
             return if self.block.is_some() { len } else { 0 };
         }
-        self.grow(len, pool)
+        self.grow(len, pool, owner)
     }
 
     #[inline(never)]
-    fn grow(&mut self, len: usize, pool: &mut Pool) -> usize {
+    fn grow(&mut self, len: usize, pool: &mut SendMemory, owner: Owner) -> usize {
         let needed = self.len() as usize + len;
         let size = self.block.as_ref().map_or(0, |block| block.len());
         if needed <= size {
@@ -50,7 +52,7 @@ impl SendRing {
             if 1usize << log2 <= size {
                 break;
             }
-            if let Some(mut block) = pool.allocate(log2) {
+            if let Some(mut block) = pool.allocate(owner, log2) {
                 let mask = block.len() - 1;
                 let mut at = self.start;
                 for part in self.kept() {
@@ -58,7 +60,7 @@ impl SendRing {
                     at = at.wrapping_add(part.len() as u32);
                 }
                 if let Some(old) = self.block.replace(block) {
-                    pool.free(old);
+                    pool.free(owner, old);
                 }
                 break;
             }
@@ -106,9 +108,9 @@ impl SendRing {
 
     /// Gives the block back if nothing was written to it.
     #[inline]
-    pub fn trim(&mut self, pool: &mut Pool) {
+    pub fn trim(&mut self, pool: &mut SendMemory, owner: Owner) {
         if self.start == self.end {
-            self.free(pool);
+            self.free(pool, owner);
         }
     }
 
@@ -135,7 +137,7 @@ impl SendRing {
 
     /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
     #[inline(always)]
-    pub fn release(&mut self, upto: u64, pool: &mut Pool) -> bool {
+    pub fn release(&mut self, upto: u64, pool: &mut SendMemory, owner: Owner) -> bool {
         let ahead = (upto as u32).wrapping_sub(self.start);
         if ahead as i32 <= 0 {
             return false;
@@ -144,28 +146,28 @@ impl SendRing {
             .start
             .wrapping_add(ahead.min(self.end.wrapping_sub(self.start)));
         if self.start == self.end {
-            self.free(pool);
+            self.free(pool, owner);
         }
         true
     }
 
     /// Gives the block back and forgets what it held.
     #[inline]
-    pub fn free(&mut self, pool: &mut Pool) {
+    pub fn free(&mut self, pool: &mut SendMemory, owner: Owner) {
         self.start = self.end;
         if let Some(block) = self.block.take() {
-            pool.free(block);
+            pool.free(owner, block);
         }
     }
 
     /// The block goes with its bytes to another shard, which counts it from now on ([`SendRing::join`]).
-    pub fn leave(&mut self, pool: &mut Pool) {
-        pool.let_go(self.block.as_deref().map_or(0, <[u8]>::len));
+    pub fn leave(&mut self, pool: &mut SendMemory, owner: Owner) {
+        pool.let_go(owner, self.block.as_deref().map_or(0, <[u8]>::len));
     }
 
     /// The block came with its bytes from another shard.
-    pub fn join(&mut self, pool: &mut Pool) {
-        pool.adopt(self.block.as_deref().map_or(0, <[u8]>::len));
+    pub fn join(&mut self, pool: &mut SendMemory, owner: Owner) {
+        pool.adopt(owner, self.block.as_deref().map_or(0, <[u8]>::len));
     }
 
     /// Takes the block out while its bytes are lent to somebody else; [`SendRing::put_back`] returns it.
@@ -178,12 +180,12 @@ impl SendRing {
     }
 
     /// Returns what [`SendRing::lend`] took. Bytes acknowledged in the meantime are released.
-    pub fn put_back(&mut self, lent: SendRing, pool: &mut Pool) {
+    pub fn put_back(&mut self, lent: SendRing, pool: &mut SendMemory, owner: Owner) {
         match lent.block {
             Some(block) if self.start != self.end && self.block.is_none() => {
                 self.block = Some(block);
             }
-            Some(block) => pool.free(block),
+            Some(block) => pool.free(owner, block),
             None => {}
         }
     }
@@ -207,8 +209,8 @@ fn copy_in(block: &mut [u8], mask: usize, offset: u32, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn write(ring: &mut SendRing, pool: &mut Pool, bytes: &[u8]) -> usize {
-        let room = ring.reserve(bytes.len(), pool);
+    fn write(ring: &mut SendRing, pool: &mut SendMemory, bytes: &[u8]) -> usize {
+        let room = ring.reserve(bytes.len(), pool, Owner(0));
         let mut rest = &bytes[..room];
         ring.fill(room, |piece| {
             piece.copy_from_slice(&rest[..piece.len()]);
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn bytes_survive_wrap_and_growth() {
-        let mut pool = Pool::new(1 << 20);
+        let mut pool = SendMemory::new(1 << 20, false);
         // The low halves of offsets come round.
         let mut written = (1u64 << 33) - 5_000;
         let mut ring = SendRing {
@@ -233,7 +235,7 @@ mod tests {
             assert_eq!(write(&mut ring, &mut pool, &bytes), step as usize);
             written += step;
             // Keep a tail so that the ring wraps.
-            ring.release(written - step / 2 - 1, &mut pool);
+            ring.release(written - step / 2 - 1, &mut pool, Owner(0));
             let start = ring.start(written);
             assert_eq!(
                 (start, start + ring.len()),
@@ -246,13 +248,13 @@ mod tests {
                     .all(|(i, &b)| b == byte(start + i as u64))
             );
         }
-        ring.release(written, &mut pool);
+        ring.release(written, &mut pool, Owner(0));
         assert_eq!(pool.in_use(), 0);
     }
 
     #[test]
     fn at_the_limit_the_write_is_cut_short() {
-        let mut pool = Pool::new(8 << 10);
+        let mut pool = SendMemory::new(8 << 10, false);
         let mut ring = SendRing::default();
         assert_eq!(write(&mut ring, &mut pool, &[1; 3000]), 3000);
         // 8 KB more do not fit beside the 4 KB block that has to be copied.

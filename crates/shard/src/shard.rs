@@ -17,19 +17,22 @@ use crate::memory::Memory;
 use crate::neighbour::Neighbours;
 use crate::output::Stalled;
 use crate::path::Paths;
-use crate::pool::Pool;
 use crate::ports::Ports;
 use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Nearness, Route, Routes};
+use crate::send_memory::SendMemory;
 use crate::slab::Slab;
-use crate::socket::{Cookies, Marks, OptionSharing, Socket, SocketId};
+use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
 use crate::table::{MOST, Table, Tuple};
 use crate::time_wait::TimeWaitTable;
 use crate::tuning::Crowd;
 use crate::v6::Ipv6;
 use crate::wheel::Wheel;
+
+/// After so many time-outs in a row it may be the neighbour that has changed.
+const DOUBTFUL_TIMEOUTS: u8 = 2;
 
 /// Where frames go: a port's transmit queue.
 pub trait Egress {
@@ -62,7 +65,7 @@ pub struct Shard<M: Memory> {
     pub(crate) any_listener: Option<u32>,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
-    pub(crate) send_pool: Pool,
+    pub(crate) send_memory: SendMemory,
     /// Timers of connections, by socket index.
     pub(crate) wheel: Wheel,
     pub(crate) replies: Replies,
@@ -189,7 +192,7 @@ impl<M: Memory> Shard<M> {
             any_listener: None,
             half_open: HalfOpenTable::new(limits.half_open.min(MOST), now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
-            send_pool: Pool::new(limits.send_memory),
+            send_memory: SendMemory::new(limits.send_memory, limits.shared),
             wheel: Wheel::new(now),
             replies: Replies::new(limits.replies),
             arp_replies: VecDeque::new(),
@@ -264,7 +267,7 @@ impl<M: Memory> Shard<M> {
             timers: self.wheel.len(),
             replies: self.replies.len(),
             fragmented: self.reassembly.len(),
-            send_memory: self.send_pool.in_use(),
+            send_memory: self.send_memory.in_use(),
             pinned: self.pins.len(),
         }
     }
@@ -272,7 +275,12 @@ impl<M: Memory> Shard<M> {
     /// Runs the timers that are due at `now`.
     pub fn advance(&mut self, now: Instant) {
         while let Some(index) = self.wheel.pop(now) {
-            let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+            let Some(Socket {
+                owner,
+                kind: Kind::Stream(stream),
+                ..
+            }) = self.sockets.get_mut(index)
+            else {
                 continue;
             };
             stream.armed = Instant::NEVER;
@@ -280,7 +288,10 @@ impl<M: Memory> Shard<M> {
                 Some(deadline) if deadline <= now => {
                     stream.connection.on_timer(&self.config.tcp, now);
                     let opening = stream.connection.state() == State::SynSent;
-                    let starved = self.send_pool.is_short() && stream.send.len() > 0;
+                    if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
+                        self.neighbours.doubt(stream.hop, now);
+                    }
+                    let starved = self.send_memory.is_short(*owner) && stream.send.len() > 0;
                     if starved {
                         self.starve_orphan(index);
                     }
@@ -344,11 +355,11 @@ impl<M: Memory> Shard<M> {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
-        let orphan = socket.marks.contains(Marks::ORPHAN);
+        let (owner, orphan) = (socket.owner, socket.marks.contains(Marks::ORPHAN));
         if let Some(stream) = socket.stream_mut().filter(|_| orphan) {
             stream.connection.abort();
             // At once, so that no more of them go than must.
-            stream.send.free(&mut self.send_pool);
+            stream.send.free(&mut self.send_memory, owner);
             self.counters.orphans_starved += 1;
         }
     }

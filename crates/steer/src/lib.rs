@@ -18,6 +18,7 @@ mod hash;
 mod queues;
 pub mod ring;
 mod schedule;
+mod sync;
 mod tuple;
 
 pub use balance::{Move, plan};

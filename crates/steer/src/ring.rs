@@ -7,10 +7,11 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that a ring has at least: two of the largest frames.
-pub const SIZE_MIN: usize = 1 << 18;
+use crate::sync::{AtomicUsize, Ordering, Uses};
+
+/// Bytes that a ring has at least: two of the largest frames; for the checker of interleavings, two small records.
+pub const SIZE_MIN: usize = if cfg!(millrace_loom) { 64 } else { 1 << 18 };
 /// Units of a record's length.
 const UNIT: usize = 16;
 /// The length in a head that fills the ring up to its end.
@@ -26,6 +27,7 @@ struct Position(AtomicUsize);
 struct Ring {
     /// Their number is a power of two.
     bytes: Box<[UnsafeCell<u8>]>,
+    uses: Uses,
     /// Written up to here.
     tail: Position,
     /// Read up to here.
@@ -69,6 +71,7 @@ pub fn ring(size: usize) -> (Writer, Reader) {
     let ring = Arc::new(Ring {
         // SAFETY: an UnsafeCell<u8> is laid out as a u8, and the box is ours alone.
         bytes: unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) },
+        uses: Uses::of(size, UNIT),
         tail: Position::default(),
         head: Position::default(),
     });
@@ -108,6 +111,7 @@ impl Ring {
     /// # Safety
     /// The unit at `position` is the writer's.
     unsafe fn write_head(&self, position: usize, len: u32, word: u64) {
+        self.uses.writes(position, UNIT);
         let mut head = [0; UNIT];
         head[..4].copy_from_slice(&len.to_ne_bytes());
         head[8..].copy_from_slice(&word.to_ne_bytes());
@@ -155,6 +159,7 @@ impl Writer {
             }
             self.ring.write_head(self.tail, body_len as u32, word);
             let mut at = self.ring.at(self.tail + UNIT, body_len);
+            self.ring.uses.writes(self.tail + UNIT, body_len);
             for slice in body {
                 at.copy_from_nonoverlapping(slice.as_ptr(), slice.len());
                 at = at.add(slice.len());
@@ -192,6 +197,7 @@ impl Reader {
             if self.is_empty() {
                 return None;
             }
+            self.ring.uses.reads(self.head, UNIT);
             let mut head = [0; UNIT];
             // SAFETY: between head and tail all is the reader's; a record begins here, in one piece.
             unsafe {
@@ -217,6 +223,7 @@ impl Reader {
     /// Gives back the record that was returned last, and returns no other.
     pub fn give_back(&mut self) {
         if self.taken != 0 {
+            self.ring.uses.reads(self.head, self.taken);
             self.head += self.taken;
             self.taken = 0;
             self.ring.head.0.store(self.head, Ordering::Release);

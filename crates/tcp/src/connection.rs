@@ -445,6 +445,12 @@ impl Connection {
         &self.settings
     }
 
+    /// Retransmission time-outs, or window probes, since there was progress.
+    #[inline]
+    pub fn timeouts_in_a_row(&self) -> u8 {
+        self.timers.backoff
+    }
+
     /// State of the connection.
     #[inline]
     pub fn state(&self) -> State {

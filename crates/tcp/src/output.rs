@@ -15,6 +15,10 @@ use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
+/// The least piece that is cut from the stream because the peer's window ends there, in bytes: what fits into a packet of 68 bytes, which every host
+/// takes (RFC 791 3.2), with the IP header.
+const CUT_MIN: u32 = 48;
+
 impl Connection {
     /// The next segment to send now; to be called until `None`, after whatever else was called. Everything it gives counts as sent.
     #[inline]
@@ -344,8 +348,10 @@ impl Connection {
             let quiet = self.settings.nodelay || send.small_end <= send.una;
             return send.fin || send.forced || self.is_urgent() || (!held && quiet);
         }
-        // The peer's window cuts it: not worth it unless it is half of what the peer ever had (RFC 9293 3.8.6.2.1).
-        len == usable && !cwnd_limited && (send.forced || usable >= (send.max_window / 2).max(1))
+        // The peer's window cuts it: not worth it unless it is half of what the peer ever had (RFC 9293 3.8.6.2.1), and no less than what the smallest
+        // packet that every host takes has room for: a peer may have announced a byte from the start (Linux's `tcp_bound_to_half_wnd`).
+        let least = (send.max_window / 2).max(CUT_MIN);
+        len == usable && !cwnd_limited && (send.forced || usable >= least)
     }
 
     /// Sends the next `len` bytes, and the FIN if it is its turn.

@@ -166,8 +166,11 @@ impl Connection {
             let undo = Undo::new(before, una, repair.board.ambiguous());
             self.disturbed.begin().undo = Some(Box::new(undo));
         }
-        // RFC 5682 2.1: not when the time-out is one of fast recovery.
+        // RFC 5682 2.1, step 1: "If the TCP sender is already in RTO recovery AND "recover" is larger than or equal to SND.UNA, do not enter step 2 of this
+        // algorithm." Otherwise each time-out would repair a single segment. As in Linux it may if this is the same segment's again; and not in fast recovery.
+        let repairs = phase == Phase::Loss && self.timers.backoff == 0;
         if phase != Phase::Recovery
+            && !repairs
             && let Some(undo) = self.disturbed.undo_mut()
         {
             undo.timed_out();
@@ -276,22 +279,25 @@ impl Connection {
     /// that much more be sent). Returns the bytes that this acknowledgement delivered.
     fn count_duplicates(&mut self, acked: u32, duplicate: bool) -> u32 {
         let mss = u32::from(self.send.mss);
-        if self.phase == Phase::Loss {
-            // The flight is given up; duplicates are answers to what is sent twice.
-            return acked;
-        }
-        if duplicate {
+        let loss = self.phase == Phase::Loss;
+        // The flight is given up: a duplicate answers what is sent twice. But if new data went first (RFC 5682 2.1, step 2b), it says that some of that has left
+        // the network, and what is lost can follow (step 3a).
+        let answers_new = self.send.nxt > self.disturbed.past().high;
+        if duplicate && (!loss || answers_new) {
             let past = self.disturbed.begin();
             past.duplicates = past.duplicates.saturating_add(1);
-            return mss;
+            return if loss { 0 } else { mss };
         }
-        if acked == 0 {
-            return 0;
+        if acked == 0 || loss && !answers_new {
+            return acked;
         }
         // All but the first segment had been counted when their duplicates came.
         let past = self.disturbed.begin();
         let counted = (acked.div_ceil(mss) - 1).min(u32::from(past.duplicates));
         past.duplicates -= counted as u16;
+        if loss {
+            return acked;
+        }
         if self.phase == Phase::Disorder {
             past.duplicates = 0;
         }

@@ -29,6 +29,23 @@ pub fn static_program(name: &str) -> Result<String> {
     build(name, &["-O2", "-static"], &format!("{name}-static"))
 }
 
+/// As [`program`], for ThreadSanitizer and with what debuggers read.
+pub fn thread_sanitized(name: &str) -> Result<String> {
+    let flags = ["-O1", "-g", "-fsanitize=thread"];
+    build(name, &flags, &format!("{name}-tsan"))
+}
+
+/// As [`program`], for AddressSanitizer.
+pub fn address_sanitized(name: &str) -> Result<String> {
+    let flags = ["-O1", "-g", "-fsanitize=address"];
+    build(name, &flags, &format!("{name}-asan"))
+}
+
+/// As [`program`], with what debuggers read.
+pub fn debuggable(name: &str) -> Result<String> {
+    build(name, &["-O1", "-g"], &format!("{name}-debug"))
+}
+
 /// Compiles `bench/peers/lwip/NAME.c`, an adapter of lwIP, with Debian's library. The path of the program.
 pub fn lwip(name: &str) -> Result<PathBuf> {
     let home = checkout().join("bench/peers/lwip");

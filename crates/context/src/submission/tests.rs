@@ -26,12 +26,7 @@ fn ring() -> Vec<SubmissionCell> {
 }
 
 fn context() -> Box<Context> {
-    Box::new(Context {
-        app: AppLine::default(),
-        engine: EngineLine::default(),
-        lock: LockLine::default(),
-        reply: crate::reply::Reply::default(),
-    })
+    Box::default()
 }
 
 #[test]

@@ -2,11 +2,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use millrace_context::protocol::{self, Attached, Kind, Request};
+use millrace_context::protocol::{self, Answer, Attached, Descriptors, Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::submission::Ask;
 use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, futex};
@@ -71,11 +71,13 @@ pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
     thread.join().unwrap();
 }
 
-/// A program with one process, and one context for each shard in use.
+/// A process of a program, with one context for each shard in use.
 pub struct Program {
     // Held open: the program lives as long.
-    _guard: OwnedFd,
-    _control: OwnedFd,
+    guard: OwnedFd,
+    control: OwnedFd,
+    engine: String,
+    token: [u8; 16],
     pub region: Region,
     pub attached: Attached,
     doorbells: Vec<OwnedFd>,
@@ -84,17 +86,22 @@ pub struct Program {
 }
 
 impl Program {
+    /// A new program.
     pub fn attach(engine: &str) -> Program {
-        let name = format!("{engine}-{}", std::process::id());
-        let guard = protocol::connect(&name).unwrap();
+        let engine = format!("{engine}-{}", std::process::id());
+        let guard = protocol::connect(&engine).unwrap();
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
             .call(&guard, &[])
             .unwrap();
         let mut token = [0; 16];
         token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
         token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
-        let control = protocol::connect(&name).unwrap();
-        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [0; 4])
+        Program::process(engine, guard, token, 0)
+    }
+
+    fn process(engine: String, guard: OwnedFd, token: [u8; 16], announced: u64) -> Program {
+        let control = protocol::connect(&engine).unwrap();
+        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [announced, 0, 0, 0])
             .call(&control, &[])
             .unwrap();
         let attached = Attached::from_words(answer.words);
@@ -104,13 +111,61 @@ impl Program {
             .map(|shard| descriptors.take(1 + shard).unwrap())
             .collect();
         Program {
-            _guard: guard,
-            _control: control,
+            guard,
+            control,
+            engine,
+            token,
             region,
             attached,
             doorbells,
             shard: Cell::new(0),
         }
+    }
+
+    /// Asks the control thread.
+    pub fn control(&self, kind: Kind, arguments: [u64; 4]) -> std::io::Result<[u64; 8]> {
+        let request = Request::new(kind, [0; 16], arguments);
+        Ok(request.call(&self.control, &[])?.0.words)
+    }
+
+    /// Tells the control thread what has no answer.
+    pub fn tell(&self, kind: Kind, arguments: [u64; 4]) {
+        let request = Request::new(kind, [0; 16], arguments);
+        request.send(&self.control, &[]).unwrap();
+    }
+
+    /// Announces a child; its process slot.
+    pub fn announce(&self) -> u64 {
+        self.control(Kind::Fork, [0; 4]).unwrap()[0]
+    }
+
+    /// The child that was announced, in this process all the same.
+    pub fn child(&self, announced: u64) -> Program {
+        let guard = self.guard.try_clone().unwrap();
+        Program::process(self.engine.clone(), guard, self.token, announced + 1)
+    }
+
+    /// Has the engine take a child for dead.
+    pub fn lose(&self, announced: u64) {
+        self.tell(Kind::Forked, [announced, 0, 0, 0]);
+    }
+
+    /// Submits to a shard, and rings for nothing.
+    pub fn leave(&self, shard: u32, submission: &Submission) {
+        let (context, ring) = self.region.context(self.attached.context + shard).unwrap();
+        assert!(context.room() > 0);
+        context.submit(ring, submission);
+    }
+
+    pub fn call(
+        &self,
+        kind: Kind,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Descriptors), i32> {
+        Request::new(kind, [0; 16], [0; 4])
+            .call_with(&self.control, payload, descriptors)
+            .map_err(|error| error.raw_os_error().unwrap_or(-1))
     }
 
     pub fn ring(&self) {

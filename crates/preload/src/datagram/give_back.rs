@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_IPV6, SOL_SOCKET};
-use millrace_context::SlotRef;
+use millrace_context::{Bypass, SlotRef};
 
 use super::options;
 use crate::options::VALUE_MAX;
 use crate::socket::{Socket, flag};
 use crate::table::{self, Entry};
-use crate::{address, descriptors, real, refs, sys};
+use crate::{address, bypass, descriptors, real, refs, sys};
 
 /// Makes a socket of ours one of the kernel's again, in its descriptor, as long as nobody can tell: nothing has come and nothing has been sent, and neither another
 /// descriptor nor an epoll set knows it. Whether it is one now.
@@ -51,6 +51,12 @@ fn replace(fd: c_int, slot: SlotRef, socket: &Socket, kernel: c_int, port: u16) 
     if sys::dup3(kernel, fd, flags).is_err() {
         return false;
     }
+    bypass::note(
+        Bypass::Address,
+        &[
+            "a datagram socket that was bound to every address goes to the kernel: the first address it sends to is not the engine's",
+        ],
+    );
     if table::exchange(fd, Entry::Socket(slot), Entry::Kernel) {
         descriptors::let_go(fd, Entry::Socket(slot));
     }

@@ -12,7 +12,7 @@ use crate::sets::{Hold, KernelWait};
 use crate::sleep::Call;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{engine, environment, lane, memory, real, sets, sys, thread};
+use crate::{anchor, engine, environment, lane, memory, real, sanitizer, sets, sys, thread};
 
 /// Events of one wait, at most (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
@@ -33,17 +33,23 @@ hooks! {
         let Some(held) = sets::hold_descriptor(epoll) else {
             if matches!(table::get(fd), Entry::Socket(_)) {
                 // Not a set, or one that we do not know: the kernel would watch the anchor.
-                return fail(Errno::INVAL);
+                let is_open = sys::fcntl(epoll, libc::F_GETFD, 0).is_ok();
+                return fail(if is_open { Errno::INVAL } else { Errno::BADF });
             }
             return real::epoll_ctl(epoll, operation, fd, event);
         };
         let index = held.index();
+        sanitizer::release();
         let given = || -> Option<epoll_event> {
             memory::check(event.cast(), size_of::<epoll_event>()).ok()?;
             // The structure is packed: no reference to it is taken.
             (!event.is_null()).then(|| event.read_unaligned())
         };
         match table::get(fd) {
+            // Another thread is about to close it: the kernel would watch the anchor, for ever.
+            Entry::Kernel if operation == libc::EPOLL_CTL_ADD && anchor::is_known(fd) => {
+                fail(Errno::BADF)
+            }
             Entry::Kernel | Entry::Netlink(_) => {
                 sets::note_mixed(index);
                 real::epoll_ctl(epoll, operation, fd, event)
@@ -152,11 +158,18 @@ impl Asked {
         let index = held.index();
         if let Some(memory) = sets::memory(index) {
             // SAFETY: the caller's promise.
-            return unsafe { self.wait_here(&held, memory, self.timeout_us, Call::begin()) };
+            return unsafe {
+                self.wait_here(
+                    &held,
+                    memory,
+                    self.timeout_us,
+                    Call::begin_with_mask(self.mask),
+                )
+            };
         }
         flush();
         let began = sys::now_us();
-        let call = Call::begin();
+        let call = Call::begin_with_mask(self.mask);
         let kept = match KernelWait::begin(index) {
             None => 0,
             Some(_counted) => {
@@ -218,6 +231,10 @@ impl Asked {
             mask: self.mask,
             call,
         };
-        length(epoll::wait(wait, memory)) as c_int
+        let count = length(epoll::wait(wait, memory)) as c_int;
+        if count > 0 {
+            sanitizer::acquire();
+        }
+        count
     }
 }

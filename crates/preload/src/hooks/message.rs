@@ -9,11 +9,15 @@ use rustix::io::Errno;
 use super::socket::{decide_for, is_kernels, opens_fast, to_open_fast};
 use super::{hooks, length};
 use crate::decide::{Decision, Purpose};
+use crate::descriptors::last_errno;
 use crate::memory::{self, Pieces};
 use crate::socket::{Socket, deadline};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
 use crate::{connect, datagram, netlink, real, receive, rights, send};
+
+/// Messages of one call at most, as Linux has it.
+const MESSAGES_MAX: usize = 1024;
 
 hooks! {
     /// Sends a message.
@@ -45,12 +49,7 @@ hooks! {
                 netlink::note_message(fd, message);
                 real::sendmsg(fd, message, flags)
             }
-            _ => {
-                if read(message).is_ok_and(|message| rights::carries_ours(&message)) {
-                    return length(Err(Errno::OPNOTSUPP));
-                }
-                real::sendmsg(fd, message, flags)
-            }
+            _ => send_kernels(fd, message, flags),
         }
     }
 
@@ -80,7 +79,7 @@ hooks! {
                     Err(errno) => Err(errno),
                 }
             }
-            _ => return real::sendmmsg(fd, messages, count, flags),
+            _ => return send_all_kernels(fd, messages, count, flags),
         };
         length(socket.and_then(|socket| {
             each(messages, count, |entry| {
@@ -102,7 +101,13 @@ hooks! {
                 Some(result) => length(result),
                 None => real::recvmsg(fd, message, flags),
             },
-            _ => real::recvmsg(fd, message, flags),
+            _ => {
+                let received = real::recvmsg(fd, message, flags);
+                if received >= 0 && has_control(message) {
+                    rights::received(&*message, flags);
+                }
+                received
+            }
         }
     }
 
@@ -115,7 +120,14 @@ hooks! {
         timeout: *mut timespec,
     ) -> c_int {
         let Entry::Socket(slot) = table::get(fd) else {
-            return real::recvmmsg(fd, messages, count, flags, timeout);
+            let received = real::recvmmsg(fd, messages, count, flags, timeout);
+            for at in 0..received.max(0) as usize {
+                let message = &raw const (*messages.add(at)).msg_hdr;
+                if has_control(message) {
+                    rights::received(&*message, flags);
+                }
+            }
+            return received;
         };
         length(Socket::get(fd, slot).and_then(|socket| {
             let until = if timeout.is_null() {
@@ -134,6 +146,76 @@ hooks! {
                 // As on Linux the time is looked at after each message only.
                 Ok(until.is_none_or(|until| sys::now_us() < until))
             })
+        })) as c_int
+    }
+}
+
+hooks! {
+    /// Takes a descriptor out of another process.
+    fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+        if table::get(process) == Entry::Internal {
+            return super::fail(Errno::BADF);
+        }
+        let words = [libc::SYS_pidfd_getfd, process.into(), fd.into(), flags.into(), 0, 0, 0];
+        match sys::raw(words) as c_int {
+            taken @ 0.. => super::number(rights::taken(taken)),
+            failed => failed,
+        }
+    }
+}
+
+/// Whether a message that the kernel has received has control data. Most have none.
+///
+/// # Safety
+/// The kernel has filled the message.
+unsafe fn has_control(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { (*message).msg_controllen > 0 && !(*message).msg_control.is_null() }
+}
+
+/// Sends a message on a descriptor of the kernel's, which sockets of ours may be in.
+///
+/// # Safety
+/// The message is good as sendmsg wants it.
+unsafe fn send_kernels(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Ok(original) = read(message) else {
+            return real::sendmsg(fd, message, flags);
+        };
+        match rights::substitute(&original) {
+            Ok(None) => real::sendmsg(fd, message, flags),
+            Ok(Some(mut substituted)) => real::sendmsg(fd, &substituted.message(&original), flags),
+            Err(errno) => length(Err(errno)),
+        }
+    }
+}
+
+/// Likewise for messages: one by one if one of them has control data.
+///
+/// # Safety
+/// There are `count` messages, good as sendmsg wants them.
+unsafe fn send_all_kernels(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let len = (count as usize).min(MESSAGES_MAX);
+    let good = memory::check(messages.cast(), len * size_of::<mmsghdr>()).is_ok();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !good || !(0..len).any(|at| has_control(&raw const (*messages.add(at)).msg_hdr)) {
+            return real::sendmmsg(fd, messages, count, flags);
+        }
+        length(each(messages, count, |entry| {
+            match send_kernels(fd, &raw const entry.msg_hdr, flags) {
+                sent @ 0.. => {
+                    entry.msg_len = sent as c_uint;
+                    Ok(true)
+                }
+                _ => Err(last_errno()),
+            }
         })) as c_int
     }
 }
@@ -240,7 +322,6 @@ unsafe fn each(
     count: c_uint,
     mut handle: impl FnMut(&mut mmsghdr) -> Result<bool>,
 ) -> Result<usize> {
-    const MESSAGES_MAX: usize = 1024;
     let count = (count as usize).min(MESSAGES_MAX);
     memory::check(messages.cast(), count * size_of::<mmsghdr>())?;
     for done in 0..count {

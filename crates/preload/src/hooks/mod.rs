@@ -6,13 +6,16 @@ pub mod descriptor;
 pub mod epoll;
 pub mod interfaces;
 pub mod io;
+pub mod limits;
 pub mod message;
 pub mod options;
 pub mod poll;
 pub mod process;
 pub mod raw;
+pub mod sanitizer;
 pub mod signal;
 pub mod socket;
+pub mod uring;
 
 use std::ffi::c_int;
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{fail, hooks};
 use crate::scratch::Scratch;
-use crate::{descriptors, exec, fork as forking, memory, real, spawn, sys};
+use crate::{descriptors, exec, executable, fork as forking, memory, real, spawn, sys};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -140,6 +140,7 @@ hooks! {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
+        executable::report(libc::AT_FDCWD, path, environment);
         exec::exec(
             || looks_executable(path),
             environment,
@@ -178,6 +179,7 @@ hooks! {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
+        executable::report_file(fd, environment);
         exec::exec(
             || true,
             environment,
@@ -193,6 +195,11 @@ hooks! {
         environment: *const *const c_char,
         flags: c_int,
     ) -> c_int {
+        if flags & libc::AT_EMPTY_PATH != 0 {
+            executable::report_file(directory, environment);
+        } else {
+            executable::report(directory, path, environment);
+        }
         exec::exec(
             || true,
             environment,
@@ -209,6 +216,7 @@ hooks! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
+        executable::report(libc::AT_FDCWD, path, environment.cast());
         spawn::spawn(pid, actions, environment, |pid, environment| {
             real::posix_spawn(pid, path, actions, attributes, arguments, environment)
         })
@@ -223,6 +231,10 @@ hooks! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
+        search(CStr::from_ptr(path), |path| {
+            let is_there = executable::report(libc::AT_FDCWD, path, environment.cast());
+            fail(if is_there { Errno::NOEXEC } else { Errno::NOENT })
+        });
         spawn::spawn(pid, actions, environment, |pid, environment| {
             real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
         })

@@ -6,8 +6,9 @@
 use std::ffi::{c_int, c_long};
 
 use libc::{fd_set, sigset_t, timespec};
+use rustix::io::Errno;
 
-use super::{descriptor, epoll, hooks, io, message, options, poll, process, socket};
+use super::{descriptor, epoll, fail, hooks, io, message, options, poll, process, socket, uring};
 use crate::{fork, memory, sys};
 
 hooks! {
@@ -33,6 +34,7 @@ hooks! {
             libc::SYS_recvmsg => message::recvmsg(fd, b as *mut _, c as c_int) as c_long,
             libc::SYS_sendmmsg => c_long::from(message::sendmmsg(fd, b as *mut _, c as u32, d as c_int)),
             libc::SYS_recvmmsg => c_long::from(message::recvmmsg(fd, b as *mut _, c as u32, d as c_int, e as *mut _)),
+            libc::SYS_pidfd_getfd => c_long::from(message::pidfd_getfd(fd, b as c_int, c as u32)),
             libc::SYS_socket => c_long::from(socket::socket(fd, b as c_int, c as c_int)),
             libc::SYS_bind => c_long::from(socket::bind(fd, b as *const _, c as u32)),
             libc::SYS_listen => c_long::from(socket::listen(fd, b as c_int)),
@@ -50,6 +52,7 @@ hooks! {
             libc::SYS_epoll_pwait2 => c_long::from(epoll::epoll_pwait2(fd, b as *mut _, c as c_int, d as *const _, e as *const _)),
             libc::SYS_ppoll => c_long::from(poll::ppoll(a as *mut _, b as u64, c as *const _, d as *const _)),
             libc::SYS_pselect6 => c_long::from(pselect6(fd, [b as *mut _, c as *mut _, d as *mut _], e as *const _, f as *const _)),
+            libc::SYS_io_uring_setup if uring::is_refused() => fail(Errno::NOSYS).into(),
             libc::SYS_splice => io::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as u32) as c_long,
             libc::SYS_clone => process::clone_call([a, b, c, d, e]),
             libc::SYS_clone3 => process::clone3_call(a as *const u64, b as usize),

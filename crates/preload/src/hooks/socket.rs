@@ -1,11 +1,12 @@
 //! Making and naming sockets.
 
 use std::ffi::c_int;
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
-use millrace_context::{SlotRef, Status};
+use millrace_context::{Bypass, SlotRef, Status};
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing, number};
@@ -14,7 +15,7 @@ use crate::decide::{self, Decision, Purpose};
 use crate::socket::Socket;
 use crate::sys::Result;
 use crate::table::{self, Asked, Entry, Undecided};
-use crate::{connect, datagram, environment, interfaces, real};
+use crate::{bypass, connect, datagram, environment, interfaces, real};
 
 hooks! {
     /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
@@ -24,8 +25,12 @@ hooks! {
         let tcp = plain == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
         let datagrams = plain == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
         let v6 = domain == libc::AF_INET6;
-        if fd >= 0 && (tcp || datagrams) && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
-            table::set(fd, Entry::Undecided(Undecided { v6, datagrams, ..Undecided::default() }));
+        if fd >= 0 && (v6 || domain == libc::AF_INET) && environment::get().is_some() {
+            if tcp || datagrams {
+                table::set(fd, Entry::Undecided(Undecided { v6, datagrams, ..Undecided::default() }));
+            } else {
+                note_protocol(plain, protocol);
+            }
         } else if fd >= 0 && interfaces::is_netlink(domain, protocol) {
             table::set(fd, Entry::Netlink(Asked::default()));
         }
@@ -182,6 +187,22 @@ hooks! {
             _ => real::shutdown(fd, how),
         }
     }
+}
+
+fn note_protocol(kind: c_int, protocol: c_int) {
+    bypass::note_with(Bypass::Protocol, |line| {
+        let name = match kind {
+            libc::SOCK_STREAM => "SOCK_STREAM",
+            libc::SOCK_DGRAM => "SOCK_DGRAM",
+            libc::SOCK_RAW => "SOCK_RAW",
+            libc::SOCK_SEQPACKET => "SOCK_SEQPACKET",
+            _ => "another type",
+        };
+        let _ = write!(
+            line,
+            "a socket of {name} and protocol {protocol} goes to the kernel: the engine serves TCP and UDP"
+        );
+    });
 }
 
 /// Whether a send is to connect first (MSG_FASTOPEN): on a stream that may be ours.

@@ -10,7 +10,7 @@ use millrace_wire::ipv6::Fragment;
 use millrace_wire::offload::{Capabilities, Offload};
 use millrace_wire::{ipv4, ipv6, udp};
 
-use crate::memory::Memory;
+use crate::memory::{Memory, Owner};
 use crate::neighbour::{Handle, Lookup};
 use crate::reply::Reply;
 use crate::shard::{Egress, Shard};
@@ -25,6 +25,8 @@ const TURN: usize = 16;
 pub(crate) struct Leaving {
     pub socket: u32,
     pub generation: NonZeroU32,
+    /// The socket's.
+    pub owner: Owner,
     /// What it carries is the first `len` bytes.
     pub block: Box<[u8]>,
     pub len: u32,

@@ -138,7 +138,9 @@ impl Datagram {
         self.home.is_none() && !self.bound_by_program
     }
 
-    pub fn view(&self, marks: Marks) -> View {
+    /// `most`: how much the program may have queued here, in bytes, whatever its send buffer is.
+    pub fn view(&self, marks: Marks, most: u32) -> View {
+        let send_limit = self.send_limit.min(most);
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let (read_shut, write_shut) = (
             marks.contains(Marks::READ_SHUT),
@@ -152,7 +154,7 @@ impl Datagram {
         flags.set(ViewFlags::ERROR, self.error != 0);
         flags.set(ViewFlags::REPORTS, !self.reports.is_empty());
         // Linux's `sock_writeable`.
-        let writable = self.unsent() * 2 < u64::from(self.send_limit);
+        let writable = self.unsent() * 2 < u64::from(send_limit);
         flags.set(ViewFlags::WRITABLE, writable);
         View {
             received: self.received,
@@ -160,7 +162,7 @@ impl Datagram {
             ring: self.recv.block(),
             queued: self.queued,
             acked: self.left,
-            send_limit: self.send_limit,
+            send_limit,
             error: self.error,
             local: self.local,
             remote: self.remote.unwrap_or(nowhere),

@@ -407,7 +407,7 @@ impl<M: Memory> Shard<M> {
             .datagram_mut(index)
             .and_then(|datagram| datagram.corked.take())
         {
-            self.send_pool.free(leaving.block);
+            self.send_memory.free(leaving.owner, leaving.block);
         }
         let groups = self
             .datagram_mut(index)

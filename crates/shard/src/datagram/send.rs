@@ -80,7 +80,7 @@ impl<M: Memory> Shard<M> {
         }
         let mut leaving = self.prepare(index, what, len, now)?;
         let log2 = log2_of(len.max(1));
-        let Some(block) = self.send_pool.allocate(log2) else {
+        let Some(block) = self.send_memory.allocate(leaving.owner, log2) else {
             self.counters.send_memory_exhausted += 1;
             return Err(Error::NoMemory);
         };
@@ -121,6 +121,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<Leaving, Error> {
         let (socket, datagram) = self.datagram_of(index)?;
+        let owner = socket.owner;
         let remote = what.to.or(datagram.remote);
         let remote = remote.ok_or(Error::DestinationRequired)?;
         let (local, remote, towards) = self.datagram_ends(index, remote, what.from)?;
@@ -158,6 +159,7 @@ impl<M: Memory> Shard<M> {
         let leaving = Leaving {
             socket: index,
             generation: self.sockets.generation(index),
+            owner,
             block: Box::default(),
             len: 0,
             sent: 0,
@@ -220,10 +222,13 @@ impl<M: Memory> Shard<M> {
         let outcome = leaving.check(before + len).and_then(|()| {
             if before + len > leaving.block.len() {
                 let log2 = log2_of(before + len);
-                let mut larger = self.send_pool.allocate(log2).ok_or(Error::NoMemory)?;
+                let mut larger = self
+                    .send_memory
+                    .allocate(leaving.owner, log2)
+                    .ok_or(Error::NoMemory)?;
                 larger[..before].copy_from_slice(&leaving.block[..before]);
-                self.send_pool
-                    .free(std::mem::replace(&mut leaving.block, larger));
+                self.send_memory
+                    .free(leaving.owner, std::mem::replace(&mut leaving.block, larger));
             }
             fill(&mut leaving.block[before..before + len]);
             leaving.len = (before + len) as u32;
@@ -234,7 +239,7 @@ impl<M: Memory> Shard<M> {
         if outcome.is_err() {
             // Linux drops all of it (`ip_flush_pending_frames`).
             datagram.left += leaving.charge;
-            self.send_pool.free(leaving.block);
+            self.send_memory.free(leaving.owner, leaving.block);
             self.mark_changed(index);
             return outcome;
         }
@@ -345,7 +350,7 @@ impl<M: Memory> Shard<M> {
             datagram.left += leaving.charge;
             self.mark_changed(leaving.socket);
         }
-        self.send_pool.free(leaving.block);
+        self.send_memory.free(leaving.owner, leaving.block);
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::config::Buffers;
 use crate::error::Error;
-use crate::memory::{Lend, Memory};
+use crate::memory::{Lend, Memory, Owner};
 use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::slab::Slab;
@@ -100,11 +100,12 @@ impl<M: Memory> Shard<M> {
     pub fn reserve(&mut self, id: SocketId, len: usize) -> Result<[&mut [u8]; 2], Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
+        let owner = socket.owner;
         let (stream, space) = socket.sending(Some(self.crowd.count()))?;
         let wanted = len.min(space);
         let room = match wanted {
             0 if len > 0 => return Err(Error::WouldBlock),
-            wanted => stream.send.reserve(wanted, &mut self.send_pool),
+            wanted => stream.send.reserve(wanted, &mut self.send_memory, owner),
         };
         if room < wanted {
             self.counters.send_memory_exhausted += 1;
@@ -140,6 +141,7 @@ impl<M: Memory> Shard<M> {
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
         let socket = held(&mut self.sockets, id)?;
+        let owner = socket.owner;
         let (stream, space) = socket.sending(crowd)?;
         let wanted = len.min(space);
         if wanted == 0 {
@@ -149,7 +151,7 @@ impl<M: Memory> Shard<M> {
                 Err(Error::WouldBlock)
             };
         }
-        let room = stream.send.reserve(wanted, &mut self.send_pool);
+        let room = stream.send.reserve(wanted, &mut self.send_memory, owner);
         if room < wanted {
             self.counters.send_memory_exhausted += 1;
             if room == 0 {
@@ -158,7 +160,7 @@ impl<M: Memory> Shard<M> {
         }
         let written = fill(&mut stream.send, room);
         if written == 0 {
-            stream.send.trim(&mut self.send_pool);
+            stream.send.trim(&mut self.send_memory, owner);
         }
         let end = stream.connection.queued() + written as u64;
         stream.connection.enqueue(end, push || room < len);
@@ -371,7 +373,7 @@ impl<M: Memory> Shard<M> {
                 let crowded = self.orphans >= self.config.limits.orphans;
                 self.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
-                let starved = self.send_pool.is_short() && stream.send.len() > 0;
+                let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
                 self.counters.orphans_starved += u64::from(starved);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
@@ -425,10 +427,18 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// Looks whether `owner` has come to hold so much send memory, of what owners share ([`Limits::shared`](crate::Limits::shared)), that its sockets may queue but
+    /// little, or that they may again. Returns whether that has changed: their [`View::send_limit`] has.
+    #[inline]
+    pub fn review_send_memory(&mut self, owner: Owner) -> bool {
+        self.send_memory.review(owner)
+    }
+
     /// A picture of a socket.
     #[inline]
     pub fn view(&self, id: SocketId) -> Option<View> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
+        let most = self.send_memory.socket_limit(socket.owner);
         Some(match &socket.kind {
             Kind::Bound { local } => View {
                 local: *local,
@@ -439,10 +449,12 @@ impl<M: Memory> Shard<M> {
                 pending_accepts: listener.queue.len() as u32,
                 ..View::empty(ViewFlags::LISTENING)
             },
-            Kind::Stream(stream) => stream.view(socket.marks, &socket.options, self.crowd.count()),
+            Kind::Stream(stream) => {
+                stream.view(socket.marks, &socket.options, self.crowd.count(), most)
+            }
             Kind::Datagram(datagram) => View {
                 mtu: self.datagram_mtu(datagram),
-                ..datagram.view(socket.marks)
+                ..datagram.view(socket.marks, most)
             },
         })
     }
@@ -491,12 +503,13 @@ impl Stream {
     }
 
     #[inline(always)]
-    fn view(&self, marks: Marks, options: &Options, crowd: u32) -> View {
+    fn view(&self, marks: Marks, options: &Options, crowd: u32, most: u32) -> View {
         let notsent_low = options.notsent_low;
         let send_limit = match options.send_buffer {
             Some(_) => self.send_limit,
             None => self.send_share(crowd),
         };
+        let send_limit = send_limit.min(most);
         let mut flags = ViewFlags::empty();
         let state = self.connection.state();
         let over = marks.intersects(Marks::DEAD | Marks::ENDING);
@@ -623,8 +636,8 @@ impl Socket {
 
     fn info<M: Memory>(&self, id: Option<SocketId>, memory: &M, now: Instant) -> SocketInfo {
         let view = match &self.kind {
-            Kind::Stream(stream) => stream.view(self.marks, &self.options, 1),
-            Kind::Datagram(datagram) => datagram.view(self.marks),
+            Kind::Stream(stream) => stream.view(self.marks, &self.options, 1, u32::MAX),
+            Kind::Datagram(datagram) => datagram.view(self.marks, u32::MAX),
             Kind::Bound { local } | Kind::Listener(Listener { local, .. }) => View {
                 local: *local,
                 remote: nowhere(local),

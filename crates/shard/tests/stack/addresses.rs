@@ -51,6 +51,65 @@ fn rfc826_one_request_teaches_both() {
     assert_eq!((requests(&net, A), requests(&net, B)), (1, 0));
 }
 
+/// What a claim is measured by is when the old address was learnt, not when traffic last confirmed it (Linux's `locktime`).
+#[test]
+fn rfc826_a_neighbour_that_says_that_it_has_moved_is_believed_in_the_midst_of_traffic() {
+    let mut net = Net::new();
+    let (client, server, _) = net.pair();
+    net.run(2_000_000);
+    net.send(A, client, b"on the way");
+    net.run(1_000);
+    assert_eq!(net.recv(B, server), b"on the way");
+    let claim = |mac| {
+        frame(
+            Mac::BROADCAST,
+            &packet(Operation::REPLY, (mac, ADDRESSES[B]), ADDRESSES[B]),
+        )
+    };
+    let goes_to = |net: &mut Net| {
+        net.log.clear();
+        net.send(A, client, b"where");
+        net.run(2_000_000);
+        let sent = net
+            .log
+            .iter()
+            .rfind(|(from, flying)| *from == A && flying.tcp().is_some());
+        ethernet::Header::parse(&sent.unwrap().1.bytes)
+            .unwrap()
+            .0
+            .dst
+    };
+    net.inject(A, &claim(STRANGER));
+    // Of two that come back to back the first is believed.
+    net.inject(A, &claim(MACS[B]));
+    assert_eq!(goes_to(&mut net), STRANGER);
+    net.inject(A, &claim(MACS[B]));
+    assert_eq!(goes_to(&mut net), MACS[B]);
+}
+
+#[test]
+fn a_neighbour_that_connections_get_no_answer_from_is_looked_for() {
+    let mut net = Net::new();
+    let (client, server, _) = net.pair();
+    net.run(2_000_000);
+    net.send(A, client, b"confirmed");
+    net.run(1_000);
+    assert_eq!(net.recv(B, server), b"confirmed");
+    // Somebody else has the address now, and does not say so.
+    net.hand = Box::new(|_, _| false);
+    net.log.clear();
+    net.send(A, client, b"lost");
+    net.run(7_000_000);
+    let asked: Vec<Mac> = net
+        .log
+        .iter()
+        .filter(|(_, flying)| flying.arp().is_some())
+        .map(|(_, flying)| ethernet::Header::parse(&flying.bytes).unwrap().0.dst)
+        .collect();
+    assert_eq!(asked[..3], [MACS[B]; 3]);
+    assert_eq!(asked[3], Mac::BROADCAST);
+}
+
 #[test]
 fn many_sockets_wait_for_one_request() {
     let mut net = Net::new();

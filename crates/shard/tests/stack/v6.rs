@@ -264,6 +264,26 @@ fn rfc4861_7_3_3_a_silent_neighbour_is_asked_directly_then_given_up() {
     assert!(asked.len() > 3, "asked again when wanted again");
 }
 
+/// An answer to no question is believed as an announcement is: what it says is asked about as soon as it is used.
+#[test]
+fn rfc4861_7_2_5_an_answer_that_nobody_asked_for_does_not_keep_a_neighbour_away() {
+    let mut net = Net::v6();
+    let (client, server, _) = net.pair_v6();
+    net.run(5_000_000);
+    let forged = Message::NeighbourAdvertisement {
+        target: ADDRESSES_V6[B],
+        link: Some(STRANGER),
+        router: false,
+        solicited: true,
+        replaces: true,
+    };
+    let forged = discovery(STRANGER, ADDRESSES_V6[B], ADDRESSES_V6[A], &forged);
+    net.inject(A, &forged);
+    net.send(A, client, b"found again");
+    net.run(12_000_000);
+    assert_eq!(net.recv(B, server), b"found again");
+}
+
 #[test]
 fn rfc4861_7_3_1_progress_of_tcp_confirms_a_neighbour() {
     let mut net = Net::v6();

@@ -22,6 +22,7 @@ mod reset;
 mod sending;
 mod slowing;
 mod soak;
+mod stalling;
 mod timestamps;
 mod undoing;
 mod urgent;

@@ -153,6 +153,27 @@ fn rfc9293_3_8_6_2_1_small_window_is_not_filled_in_pieces() {
     script.silent();
 }
 
+/// A peer that announces one byte from the start, and one byte more with each acknowledgement, is sent one after each pause.
+#[test]
+fn rfc9293_3_8_6_2_1_a_window_that_was_never_larger_than_a_byte_is_not_followed() {
+    let mut script = Script::active(plain(), Settings::default(), "mss 1000");
+    script.inject(". 1:1(0) ack 1 win 1");
+    script.write(10_000);
+    let (begin, mut segments) = (script.now, 0);
+    let mut acked = 1;
+    while script.now - begin < Duration::from_secs(5) {
+        while let Some(sent) = script.poll() {
+            if sent.payload_len() > 0 {
+                segments += 1;
+                acked += sent.payload_len() as u64;
+                script.inject(&format!(". 1:1(0) ack {acked} win 1"));
+            }
+        }
+        script.tick();
+    }
+    assert!((5..=50).contains(&segments), "{segments} in 5 s");
+}
+
 #[test]
 fn rfc9293_3_8_6_2_1_half_of_the_largest_window_is_worth_sending() {
     let mut script = Script::active(plain(), NODELAY, "mss 1000 win 600");

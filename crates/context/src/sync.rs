@@ -1,0 +1,38 @@
+//! Atomics and fences, of the processor or of the checker of interleavings (`--cfg millrace_loom`, tests/interleavings).
+
+#[cfg(not(millrace_loom))]
+pub use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(millrace_loom)]
+pub use loom::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+/// A full fence behind a read-modify-write, which on x86-64 is one itself.
+#[cfg(not(millrace_loom))]
+#[inline]
+pub fn fence_after_update() {
+    if cfg!(target_arch = "x86_64") {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The same for the checker, which shows as well that protocols fail without it: see [`leave_out`].
+#[cfg(millrace_loom)]
+pub fn fence_after_update() {
+    if !LEFT_OUT.get() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(millrace_loom)]
+thread_local! {
+    /// The checker runs all threads of a model in one.
+    static LEFT_OUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether the calling thread's models do without [`fence_after_update`] from now on.
+#[cfg(millrace_loom)]
+pub fn leave_out(fences: bool) {
+    LEFT_OUT.set(fences);
+}

@@ -1,0 +1,238 @@
+//! Programs that share an engine: what one of them does on purpose leaves the others alone, and the engine
+//! as it was.
+
+use std::process::Stdio;
+
+use millrace_e2e::content::Bytes;
+use millrace_e2e::engine::{self, Engine};
+use millrace_e2e::{
+    PEER, Process, Result, SUBJECT, World, compile, ensure, http, load, scenario, seconds,
+    wait_until,
+};
+use rustix::process::Signal;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+/// Makes of each named function tests on millrace with one shard and with two.
+macro_rules! on_millrace_and_two_shards {
+    ($($name:ident),* $(,)?) => { $(
+        mod $name {
+            #[test]
+            fn millrace() {
+                millrace_e2e::scenario::run(millrace_e2e::Stack::Millrace, super::$name);
+            }
+            #[test]
+            fn millrace_with_two_shards() {
+                millrace_e2e::scenario::run_on_shards(2, super::$name);
+            }
+        }
+    )* };
+}
+
+on_millrace_and_two_shards!(
+    doorbells_that_are_filled_hold_up_nobody,
+    doorbells_that_are_emptied_lose_nothing,
+    a_process_cannot_say_that_it_is_its_own_child,
+    who_reads_no_answers_is_not_waited_for,
+    connections_without_end_keep_nobody_away,
+    control_messages_at_random_harm_nobody,
+    a_program_that_queues_all_it_can_leaves_memory_to_others,
+);
+
+const PORT: u16 = 7600;
+/// Bytes that the server is sent before they are read back: what it has room for.
+const PIECE: usize = 4096;
+const PYTHON: &str = "/usr/bin/python3";
+
+/// An engine, and a program on it that others must not harm.
+struct House {
+    engine: Engine,
+    server: Process,
+    descriptors: usize,
+}
+
+impl House {
+    fn build(world: &World) -> Result<House> {
+        let engine = Engine::up(world)?;
+        let server = compile::program("server")?;
+        let words = [&server[..], "echo", &SUBJECT.to_string(), &PORT.to_string()];
+        let mut server = world.start_on_subject(engine.run(&words))?;
+        world.wait_for_port(&mut server, PORT)?;
+        // What the first connection makes the program take is there from now on.
+        converse(world, 50)?;
+        let descriptors = scenario::descriptors(engine::pid(world)?)?;
+        Ok(House {
+            engine,
+            server,
+            descriptors,
+        })
+    }
+
+    /// Starts another program on it, which says "ready" when it has done what it does.
+    fn attack(&self, world: &World, words: &[&str]) -> Result<Process> {
+        let mut run = self.engine.run(words);
+        run.stdin(Stdio::piped());
+        let mut attacker = world.start_on_subject(run)?;
+        wait_until("the other program is ready", seconds(60), || {
+            attacker.ensure_not_failed()?;
+            Ok(attacker.stdout().contains("ready"))
+        })?;
+        Ok(attacker)
+    }
+
+    /// The server serves: old connections, new ones, and a new program.
+    fn ensure_served(&mut self, world: &World) -> Result<()> {
+        self.server.ensure_not_failed()?;
+        converse(world, 200)?;
+        carry(world, 1, 4 << 20)?;
+        let ended = world
+            .start_on_subject(self.engine.run(&["/bin/true"]))?
+            .wait(seconds(20))?;
+        ended.success().map(|_| ())
+    }
+
+    /// Ends the other program; the engine has nothing of it left.
+    fn ensure_as_before(mut self, world: &World, mut attacker: Process) -> Result<()> {
+        if attacker.is_running()? {
+            attacker.signal(Signal::KILL)?;
+        }
+        attacker.wait(seconds(20))?;
+        self.ensure_served(world)?;
+        let pid = engine::pid(world)?;
+        wait_until(
+            "the engine has the descriptors of before",
+            seconds(20),
+            || Ok(scenario::descriptors(pid)? <= self.descriptors),
+        )?;
+        self.server.stop(Signal::TERM, seconds(20))?;
+        self.engine.down(world)
+    }
+}
+
+/// So many short conversations with the server.
+fn converse(world: &World, count: usize) -> Result<()> {
+    let peer = world.peer_namespace();
+    peer.enter(|| load::short_conversations(world.at(PORT), count))
+}
+
+/// At least `len` bytes there and back, each as it was.
+fn carry(world: &World, seed: u64, len: usize) -> Result<()> {
+    let mut stream = world
+        .peer_namespace()
+        .enter(|| http::connect(world.at(PORT)))?;
+    stream.set_read_timeout(Some(seconds(30)))?;
+    let mut bytes = Bytes::from_seed(seed);
+    let mut back = vec![0; PIECE];
+    for at in (0..len).step_by(PIECE) {
+        let piece = bytes.take(PIECE);
+        stream.write_all(&piece)?;
+        stream.read_exact(&mut back)?;
+        ensure!(back == piece, "other bytes came back from {at} on");
+    }
+    Ok(())
+}
+
+fn doorbells(world: &World, what: &str) -> Result<()> {
+    let mut house = House::build(world)?;
+    let program = compile::program("doorbells")?;
+    let attacker = house.attack(world, &[&program, what])?;
+    for _ in 0..3 {
+        house.ensure_served(world)?;
+    }
+    house.ensure_as_before(world, attacker)
+}
+
+fn doorbells_that_are_filled_hold_up_nobody(world: &World) -> Result<()> {
+    doorbells(world, "fill")
+}
+
+fn doorbells_that_are_emptied_lose_nothing(world: &World) -> Result<()> {
+    doorbells(world, "drain")
+}
+
+fn control(world: &World, house: &House, words: &[&str]) -> Result<Process> {
+    let script = compile::script("control_socket.py");
+    let mut all = vec![PYTHON, &script, words[0], house.engine.name()];
+    all.extend(&words[1..]);
+    house.attack(world, &all)
+}
+
+fn a_process_cannot_say_that_it_is_its_own_child(world: &World) -> Result<()> {
+    let mut house = House::build(world)?;
+    for _ in 0..3 {
+        let attacker = control(world, &house, &["ghosts"])?;
+        house.ensure_served(world)?;
+        attacker.wait(seconds(20))?;
+    }
+    let last = control(world, &house, &["ghosts"])?;
+    house.ensure_as_before(world, last)
+}
+
+fn who_reads_no_answers_is_not_waited_for(world: &World) -> Result<()> {
+    let mut house = House::build(world)?;
+    let attacker = control(world, &house, &["unread"])?;
+    house.ensure_served(world)?;
+    house.ensure_as_before(world, attacker)
+}
+
+fn connections_without_end_keep_nobody_away(world: &World) -> Result<()> {
+    let mut house = House::build(world)?;
+    let attacker = control(world, &house, &["connections"])?;
+    house.ensure_served(world)?;
+    let kept = scenario::descriptors(engine::pid(world)?)?;
+    let counters = engine::counters(world)?;
+    ensure!(
+        counters["control"]["connections_refused"].as_u64() > Some(0),
+        "it is counted: {counters}"
+    );
+    ensure!(
+        kept < house.descriptors + 1000,
+        "one user makes the engine keep {kept} descriptors, where there were {}",
+        house.descriptors
+    );
+    house.ensure_as_before(world, attacker)
+}
+
+fn control_messages_at_random_harm_nobody(world: &World) -> Result<()> {
+    let mut house = House::build(world)?;
+    for seed in 1..=3 {
+        let words = ["random", &seed.to_string(), "1500"];
+        let attacker = control(world, &house, &words)?;
+        house.ensure_served(world)?;
+        attacker.wait(seconds(30))?;
+    }
+    let last = control(world, &house, &["random", "4", "100"])?;
+    house.ensure_as_before(world, last)
+}
+
+fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Result<()> {
+    const SINK: u16 = 9200;
+
+    const CONNECTIONS: usize = 200;
+    let mut house = House::build(world)?;
+    // It never reads.
+    let sink = world
+        .peer_namespace()
+        .enter(|| TcpListener::bind((PEER, SINK)))?;
+    let kept = std::thread::spawn(move || sink.incoming().take(CONNECTIONS).collect::<Vec<_>>());
+    let script = compile::script("send_memory.py");
+    let (address, port, count) = (PEER.to_string(), SINK.to_string(), CONNECTIONS.to_string());
+    let words = [PYTHON, &script, &address, &port, &count];
+    let attacker = house.attack(world, &words)?;
+    for seed in 0..3 {
+        carry(world, seed, 8 << 20)?;
+    }
+    house.ensure_served(world)?;
+    let counters = engine::counters(world)?;
+    let sum = |name: &str| -> u64 {
+        let shards = counters["shards"].as_array().into_iter().flatten();
+        let counts = shards.filter_map(|shard| shard["worker"][name].as_u64());
+        counts.sum()
+    };
+    ensure!(
+        sum("send_memory_pressure") > 0 && sum("overruns") == 0,
+        "the program was held up, not cut off: {counters}"
+    );
+    drop(kept.join().expect("accepting does not panic"));
+    house.ensure_as_before(world, attacker)
+}
