@@ -422,13 +422,15 @@ def main():
     done = 0
     for seed in SEEDS:
         model = Model(seed)
-        for step in range(STEPS):
-            try:
+        step = 0
+        try:
+            for step in range(STEPS):
                 model.step()
-            except BaseException as error:
-                print(f"seed {seed}, step {step}: {error!r}", flush=True)
-                raise
-        model.end()
+            step = "the end"
+            model.end()
+        except BaseException as error:
+            print(f"seed {seed}, step {step}: {error!r}", flush=True)
+            raise
         done += 1
     print(f"{done} seeds")
 

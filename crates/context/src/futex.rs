@@ -57,7 +57,7 @@ mod kernel {
     use crate::sync::{AtomicU32, Ordering};
 
     loom::lazy_static! {
-        /// How many wakes there have been, of whatever word.
+        /// How many wakes there have been, of the one word that a test sleeps on.
         static ref WAKES: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
     }
 
@@ -73,11 +73,14 @@ mod kernel {
         Ok(())
     }
 
-    pub fn wake(_: &AtomicU32, _: Flags, _: u32) -> Result<usize> {
+    pub fn wake(_: &AtomicU32, _: Flags, most: u32) -> Result<usize> {
         let (wakes, bell) = &*WAKES;
         loom::sync::atomic::fence(Ordering::SeqCst);
         *wakes.lock().unwrap() += 1;
-        bell.notify_all();
+        match most {
+            1 => bell.notify_one(),
+            _ => bell.notify_all(),
+        }
         Ok(0)
     }
 }

@@ -9,6 +9,7 @@
 //! - [`submission`]: the ring of requests and the staging ring of payload, program to shard.
 //! - [`poller`]: the rings of hints, shards to program.
 //! - [`kernel_waits`]: threads that wait for a set since before it had a poller.
+//! - [`lock`]: the word of a lock among threads of the program.
 //! - [`reply`]: the answer to the few requests that want one.
 //! - [`protocol`]: messages of the control socket.
 //! - [`bypass`]: what goes past the engine.
@@ -19,6 +20,7 @@ pub mod bypass;
 pub mod futex;
 pub mod kernel_waits;
 pub mod layout;
+pub mod lock;
 pub mod poller;
 pub mod protocol;
 mod reach;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_context::futex;
+use millrace_context::lock;
 
 use crate::{sys, thread};
 
@@ -27,8 +27,6 @@ pub enum Rank {
     Lane,
 }
 
-/// Set while somebody may sleep for the lock.
-const CONTENDED: u32 = 1 << 31;
 /// Looks before sleeping.
 const SPINS: u32 = 64;
 /// Looks, each after others have had their turn, before giving up a lock that cannot be waited for.
@@ -59,8 +57,7 @@ pub fn take(word: &AtomicU32, rank: Rank) -> Option<Guard<'_>> {
     let out_of_order = thread::with(|thread| thread.locks.get()) >> (8 * rank as u32) != 0;
     // Counted before it is held, so that a signal handler in between sees too much rather than too little.
     count(rank, 1);
-    let free = word.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed);
-    if free.is_ok() || wait(word, own, out_of_order) {
+    if lock::take_free(word, own) || wait(word, own, out_of_order) {
         Some(Guard { word, rank })
     } else {
         count(rank, -1);
@@ -73,13 +70,9 @@ fn wait(word: &AtomicU32, own: u32, out_of_order: bool) -> bool {
     let mut looks = 0;
     loop {
         let seen = word.load(Ordering::Relaxed);
-        let take = || {
-            // Others may sleep too: whoever takes it after a wait wakes the next.
-            word.compare_exchange(seen, own | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-        };
+        let take = || lock::take_over(word, seen, own);
         looks += 1;
-        match seen & !CONTENDED {
+        match lock::holder(seen) {
             holder if holder == own => return false,
             0 => {
                 if take() {
@@ -89,14 +82,7 @@ fn wait(word: &AtomicU32, own: u32, out_of_order: bool) -> bool {
             _ if looks < SPINS => std::hint::spin_loop(),
             _ if out_of_order && looks < TURNS => sys::sched_yield(),
             _ if out_of_order => return false,
-            _ if seen & CONTENDED == 0 => {
-                let _ = word.compare_exchange(
-                    seen,
-                    seen | CONTENDED,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-            }
+            _ if !lock::may_sleep(word, seen) => {}
             holder => {
                 let late =
                     sys::futex_wait(word, seen, PATIENCE_US) == Err(rustix::io::Errno::TIMEDOUT);
@@ -110,9 +96,7 @@ fn wait(word: &AtomicU32, own: u32, out_of_order: bool) -> bool {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.word.swap(0, Ordering::Release) & CONTENDED != 0 {
-            futex::wake(self.word, 1);
-        }
+        lock::release(self.word);
         count(self.rank, -1);
     }
 }

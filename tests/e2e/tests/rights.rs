@@ -14,10 +14,12 @@ use rustix::process::Signal;
 
 on_both_stacks_and_two_shards!(
     sockets_travel_at_random,
+    threads_pass_what_children_do_not_keep,
     multiprocessing_passes_connections_and_listeners,
     node_cluster_passes_connections,
     node_cluster_shares_a_listener,
     haproxy_hands_its_listeners_on,
+    systemd_hands_a_listener_on,
 );
 on_millrace!(
     what_cannot_be_passed_is_refused,
@@ -54,6 +56,15 @@ fn sockets_travel_at_random(world: &World) -> Result<()> {
     let (from, to) = (from.to_string(), to.to_string());
     let said = run_at_loopback(world, &[PYTHON, "-u", &script, "127.0.0.1", &from, &to])?;
     ensure!(said.ends_with(" seeds\n"), "{said}");
+    Ok(())
+}
+
+fn threads_pass_what_children_do_not_keep(world: &World) -> Result<()> {
+    let program = compile::program("rights_threads")?;
+    for threads in ["1", "2", "3", "8"] {
+        let said = run_at_loopback(world, &[&program, "127.0.0.1", threads, "150"])?;
+        ensure!(said == "passed\n", "{said}");
+    }
     Ok(())
 }
 
@@ -176,6 +187,24 @@ fn haproxy_hands_its_listeners_on(world: &World) -> Result<()> {
     }
     drop(input);
     server.wait(seconds(30))?.success().map(drop)
+}
+
+/// A listener that came by exec, and connections that it accepts.
+fn systemd_hands_a_listener_on(world: &World) -> Result<()> {
+    let script = "import socket\nlistener = socket.socket(fileno=3)\nwhile True:\n    \
+        kept = listener.accept()[0]\n    kept.recv(1000)\n    kept.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nfour')\n    kept.close()\n";
+    let at = world.at(PORT).to_string();
+    let words = ["systemd-socket-activate", "-l", &at, PYTHON, "-c", script];
+    let server = world.subject(&words)?;
+    let peer = world.peer_namespace();
+    wait_until("it answers", seconds(20), || {
+        Ok(peer.enter(|| http::get(world.at(PORT), "/")).is_ok())
+    })?;
+    for _ in 0..20 {
+        let got = peer.enter(|| http::get(world.at(PORT), "/"))?;
+        ensure!(got == b"four", "{got:?}");
+    }
+    server.stop(Signal::TERM, seconds(20)).map(drop)
 }
 
 fn what_cannot_be_passed_is_refused(world: &World) -> Result<()> {

@@ -156,6 +156,7 @@ statements! {
     end_of_stream_and_reset_are_events
     epoll_ctl_refuses_what_it_should
     exclusive_wakes_one_and_loses_none
+    exclusive_wakes_one_that_wants_it
     fast_open_accepts_with_the_syn
     fast_open_connects_with_the_first_write
     fast_open_keys_may_change

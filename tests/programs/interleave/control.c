@@ -294,6 +294,7 @@ void control(void)
             perform(0, &world->worker[0].plan[at]);
     start_processes();
     attend();
+    match_connections();
     for (int slot = 0; slot < SLOTS && !world->violation[0]; slot++)
         look_into_set(slot);
     for (int slot = 0; slot < SLOTS && !world->violation[0]; slot++)

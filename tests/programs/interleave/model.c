@@ -95,12 +95,19 @@ bool may_live(int object, uint32_t from, uint32_t to)
     return false;
 }
 
+bool must_live_in(int process, int object, uint32_t now)
+{
+    for (int slot = 0; slot < SLOTS; slot++)
+        if (must_mean(process, slot, now, now) == object)
+            return true;
+    return false;
+}
+
 bool must_live(int object, uint32_t now)
 {
     for (int process = 0; process < PROCESSES; process++)
-        for (int slot = 0; slot < SLOTS; slot++)
-            if (must_mean(process, slot, now, now) == object)
-                return true;
+        if (must_live_in(process, object, now))
+            return true;
     return false;
 }
 

@@ -32,6 +32,48 @@ STATEMENT(e4_add_wakes_a_sleeping_wait)
     close_pair(&pair);
 }
 
+static int other_set;
+
+static void *wait_for_the_end(void *unused)
+{
+    (void)unused;
+    struct epoll_event event;
+    EQUAL(epoll_wait(other_set, &event, 1, 20 * 1000), 1);
+    EQUAL(event.data.u32, 9);
+    return NULL;
+}
+
+STATEMENT(exclusive_wakes_one_that_wants_it)
+{
+    struct sockaddr_in address;
+    int listener = listen_near(&address);
+    int end[2];
+    EQUAL(pipe(end), 0);
+    /* A listener is never writable: who waits for that is not the one to be told of a connection. */
+    struct epoll_event event = { .events = EPOLLOUT | EPOLLEXCLUSIVE, .data.u32 = 8 };
+    other_set = epoll_create1(0);
+    EQUAL(epoll_ctl(other_set, EPOLL_CTL_ADD, listener, &event), 0);
+    event = (struct epoll_event){ .events = EPOLLIN, .data.u32 = 9 };
+    EQUAL(epoll_ctl(other_set, EPOLL_CTL_ADD, end[0], &event), 0);
+    event = (struct epoll_event){ .events = EPOLLIN | EPOLLEXCLUSIVE, .data.u32 = 7 };
+    wait_set = epoll_create1(0);
+    EQUAL(epoll_ctl(wait_set, EPOLL_CTL_ADD, listener, &event), 0);
+    pthread_t others = start_thread(wait_for_the_end, NULL);
+    pthread_t thread = start_thread(wait_once, NULL);
+    pause_ms(50);
+    int far = connect_far(&address);
+    pthread_join(thread, NULL);
+    EQUAL(woken, 7);
+    EQUAL(write(end[1], "x", 1), 1);
+    pthread_join(others, NULL);
+    close(far);
+    close(end[0]);
+    close(end[1]);
+    close(other_set);
+    close(wait_set);
+    close(listener);
+}
+
 STATEMENT(e4_modify_wakes_a_sleeping_wait)
 {
     struct pair pair = make_pair();

@@ -1,11 +1,12 @@
 //! What two threads ask for by contexts of their own.
 
-use loom::sync::atomic::AtomicBool;
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, AtomicU32};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use millrace_context::submission::{Cursor, SubmissionCell};
 use millrace_context::sync::{Ordering, fence};
-use millrace_context::{Context, Operation, Slot, SlotRef, Submission};
+use millrace_context::{Context, Operation, Slot, SlotRef, Submission, futex, lock};
 
 use crate::watches::Watches;
 use crate::{check, fails};
@@ -233,4 +234,56 @@ fn what_is_asked_of_a_slots_new_shard_comes_second() {
 #[test]
 fn who_does_not_wait_for_the_old_shard_may_come_first() {
     fails(|| a_slot_that_moves(false));
+}
+
+/// Threads take turns by a lock. Nobody's turn is seen half done, and nobody sleeps for a lock that is free.
+fn turns_by_a_lock(wakes: bool) {
+    struct Shared {
+        word: AtomicU32,
+        turns: UnsafeCell<u32>,
+    }
+    // SAFETY: who holds the lock alone looks at the turns, which is what the checker checks.
+    unsafe impl Sync for Shared {}
+    let shared = Arc::new(Shared {
+        word: AtomicU32::new(0),
+        turns: UnsafeCell::new(0),
+    });
+    let turn = |own: u32| {
+        let shared = shared.clone();
+        move || {
+            let word = &shared.word;
+            let mut has = lock::take_free(word, own);
+            while !has {
+                let seen = word.load(Ordering::Relaxed);
+                match lock::holder(seen) {
+                    0 => has = lock::take_over(word, seen, own),
+                    _ if !lock::may_sleep(word, seen) => {}
+                    _ => futex::wait(word, seen, None).unwrap(),
+                }
+            }
+            // SAFETY: as above.
+            shared.turns.with_mut(|turns| unsafe { *turns += 1 });
+            match wakes {
+                true => lock::release(word),
+                false => word.store(0, Ordering::Release),
+            }
+        }
+    };
+    let threads = [1, 2].map(|own| thread::spawn(turn(own)));
+    turn(3)();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    // SAFETY: nobody else is left.
+    assert_eq!(shared.turns.with(|turns| unsafe { *turns }), 3);
+}
+
+#[test]
+fn threads_take_turns_by_a_lock() {
+    check(|| turns_by_a_lock(true));
+}
+
+#[test]
+fn who_gives_a_lock_back_without_a_look_leaves_a_sleeper() {
+    fails(|| turns_by_a_lock(false));
 }

@@ -7,6 +7,7 @@ use millrace_context::layout::{ASLEEP, AWAKE, HINTS, Line, NAPPING, announced};
 use millrace_context::submission::{Cursor, SubmissionCell};
 use millrace_context::sync::{AtomicU32, Ordering, fence};
 use millrace_context::{Context, KernelWaits, Operation, Poller, SlotRef, Submission, futex};
+use millrace_steer::ring::ring;
 
 use crate::kernel::Bell;
 use crate::{check, fails, fails_without_fences};
@@ -296,4 +297,43 @@ fn a_shard_that_sleeps_or_naps_is_rung_for_a_request() {
 #[test]
 fn a_shard_that_says_so_without_a_fence_is_not() {
     fails(|| a_request_and_a_shard(ASLEEP, false));
+}
+
+/// A shard, or a thread that owns queues, that sleeps until another one hands it a frame.
+fn a_frame_and_a_thread(fences: bool) {
+    let (mut writer, mut reader) = ring(0);
+    let shared = Arc::new((Line(AtomicU32::new(AWAKE)), Bell::default()));
+    let giver = thread::spawn({
+        let shared = shared.clone();
+        move || {
+            let (line, bell) = &*shared;
+            assert!(writer.write(7, [b"frame"]));
+            writer.commit();
+            if line.wakefulness() != AWAKE {
+                bell.ring();
+            }
+        }
+    });
+    let (line, bell) = &*shared;
+    while reader.next().is_none() {
+        line.announce(ASLEEP);
+        if fences {
+            announced();
+        }
+        if reader.is_empty() {
+            bell.wait();
+        }
+        line.announce(AWAKE);
+    }
+    giver.join().unwrap();
+}
+
+#[test]
+fn who_sleeps_for_frames_is_rung() {
+    check(|| a_frame_and_a_thread(true));
+}
+
+#[test]
+fn who_sleeps_for_frames_without_a_fence_is_not() {
+    fails(|| a_frame_and_a_thread(false));
 }
