@@ -36,6 +36,7 @@ pub use bypass::Bypass;
 pub use kernel_waits::KernelWaits;
 pub use layout::Geometry;
 pub use poller::Poller;
+pub use reach::OWN_MAX;
 #[cfg(not(millrace_loom))]
 pub use region::Region;
 pub use slot::{Slot, SlotRef, Status};
@@ -43,4 +44,4 @@ pub use submission::{Context, Operation, Submission};
 
 /// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
 /// would be read as garbage.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;

@@ -21,7 +21,7 @@ pub const ENV_ENGINE: &str = "MILLRACE_ENGINE";
 pub const ENV_TOKEN: &str = "MILLRACE_TOKEN";
 /// Environment: sockets that survive an exec, as `fd:index:generation,...`; set by the shim for the shim.
 pub const ENV_INHERIT: &str = "MILLRACE_INHERIT";
-/// Environment: the process slot that was announced for a spawned child.
+/// Environment: the ticket of a spawned child ([`Kind::Fork`]).
 pub const ENV_PROCESS: &str = "MILLRACE_PROCESS";
 
 /// A program's secret.
@@ -45,12 +45,15 @@ pub struct Request {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A process of the program with this token attaches. `arguments[0]`: process slot announced by its parent plus 1, or 0.
+    /// A process of the program with this token attaches. `arguments[0]`: the ticket that its parent got for it ([`Kind::Fork`]), or 0.
+    /// `arguments[1]`: slot plus 1 of the parent whose epoll sets it shares, if the fork was not announced, or 0.
     /// Answer: [`Attached`], descriptors: region, and for each shard the program's doorbell.
     Attach = 1,
-    /// The sending process is about to fork (or spawn): the child holds every socket that it holds. Answer: `[child slot]`.
+    /// The sending process is about to fork (or spawn): the child holds every socket that it holds. Answer: `[ticket]`. If `arguments[0]` is 1, with a
+    /// descriptor: a control connection for the child, which may not be able to make one (in a network namespace of its own).
+    /// `EUSERS`: the program has as many processes as the engine has room for.
     Fork = 2,
-    /// The fork announced as `arguments[0]` has given process `arguments[1]`; 0: it failed. Answer: none.
+    /// The fork of ticket `arguments[0]` has made process `arguments[1]`, with its pidfd if the parent could open one; 0: it failed. Answer: none.
     Forked = 3,
     /// A poller. Answer: `[index]`, descriptor: an epoll set that is readable after each ring, until it is waited for.
     Poller = 4,
@@ -64,7 +67,8 @@ pub enum Kind {
     /// End the engine. Answer: `[engine pid]`.
     Down = 8,
     /// The process holds exactly the sockets in the payload behind this request ([`crate::SlotRef`] words) and no others: sent before an exec
-    /// of those that survive it, and after one. Answer: `[]`.
+    /// of those that survive it, and after one. `arguments[0]` is 1: it also takes hold of those that it did not hold, as the child of a fork that was
+    /// not announced. Answer: `[]`.
     Holds = 9,
     /// What the engine is: JSON in a memfd.
     Describe = 10,
@@ -211,6 +215,14 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A connection that is made already: the engine's end, which says with each request who sent it, and the other one for a child that is to be.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (own, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::sockopt::set_socket_passcred(&own, true)?;
+    Ok((own, other))
+}
+
 /// A plain-words structure as bytes.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: Request and Answer are repr(C) structures of integers without padding (asserted below).
@@ -275,13 +287,14 @@ impl Descriptors {
     }
 }
 
-/// Receives one packet into `buffer`; its length (0: the other side is gone) and its descriptors.
+/// Receives one packet into `buffer`: its length (0: the other side is gone), its descriptors, and the sender's pid if the socket asks for it.
 fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     flags: RecvFlags,
-) -> io::Result<(usize, Descriptors)> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+) -> io::Result<(usize, Descriptors, Option<u32>)> {
+    let mut space = [MaybeUninit::<u8>::uninit();
+        rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match rustix::net::recvmsg(
@@ -296,20 +309,40 @@ fn receive(
         }
     };
     let mut descriptors = Descriptors::new();
+    let mut pid = None;
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            for descriptor in rights {
-                if descriptors.len < DESCRIPTORS_MAX {
-                    descriptors.list[descriptors.len] = Some(descriptor);
-                    descriptors.len += 1;
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => {
+                for descriptor in rights {
+                    if descriptors.len < DESCRIPTORS_MAX {
+                        descriptors.list[descriptors.len] = Some(descriptor);
+                        descriptors.len += 1;
+                    }
                 }
             }
+            RecvAncillaryMessage::ScmCredentials(sender) => {
+                pid = Some(sender.pid.as_raw_nonzero().get() as u32);
+            }
+            _ => {}
         }
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok((received.bytes, descriptors))
+    Ok((received.bytes, descriptors, pid))
+}
+
+/// A request as the engine receives it.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// The request.
+    pub request: Request,
+    /// What came behind it.
+    pub payload: &'a [u8],
+    /// Descriptors that came with it.
+    pub descriptors: Descriptors,
+    /// Who sent it, if the socket asks for that (SO_PASSCRED).
+    pub pid: Option<u32>,
 }
 
 impl Request {
@@ -364,8 +397,8 @@ impl Request {
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
-    ) -> io::Result<Option<(Request, &'a [u8], Descriptors)>> {
-        let (len, descriptors) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
+    ) -> io::Result<Option<Received<'a>>> {
+        let (len, descriptors, pid) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
         if len == 0 {
             return Ok(None);
         }
@@ -374,7 +407,12 @@ impl Request {
         };
         // SAFETY: Request is integers only, every bit pattern is one; the slice is exactly its length, alignment is not assumed.
         let request = unsafe { head.as_ptr().cast::<Request>().read_unaligned() };
-        Ok(Some((request, payload, descriptors)))
+        Ok(Some(Received {
+            request,
+            payload,
+            descriptors,
+            pid,
+        }))
     }
 }
 
@@ -405,7 +443,7 @@ impl Answer {
     /// Receives one.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(Answer, Descriptors)> {
         let mut buffer = [0; size_of::<Answer>()];
-        let (len, descriptors) = receive(socket, &mut buffer, RecvFlags::empty())?;
+        let (len, descriptors, _) = receive(socket, &mut buffer, RecvFlags::empty())?;
         if len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -456,15 +494,21 @@ mod tests {
             .send_with(&client, b"tail", &[client.as_fd()])
             .unwrap();
         let mut buffer = vec![0; PACKET_MAX];
-        let (request, payload, descriptors) = Request::receive(server.as_fd(), &mut buffer)
+        let received = Request::receive(server.as_fd(), &mut buffer)
             .unwrap()
             .unwrap();
+        let request = received.request;
         assert_eq!(
-            (request.token, request.arguments, payload),
+            (request.token, request.arguments, received.payload),
             ([7; 16], [1, 2, 3, 4], &b"tail"[..])
         );
-        assert_eq!(descriptors.len(), 1);
-        drop(descriptors);
+        assert!(received.pid.is_none());
+        assert_eq!(received.descriptors.len(), 1);
+        drop(received);
+        let (own, child) = pair().unwrap();
+        request.send(&child, &[]).unwrap();
+        let received = Request::receive(own.as_fd(), &mut buffer).unwrap().unwrap();
+        assert_eq!(received.pid, Some(std::process::id()));
         Answer::ok([9; 8])
             .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
             .unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -40,6 +40,8 @@ pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
+    /// It was made for a child of a process of this user.
+    pub(crate) for_child: bool,
     /// What it is once it has attached.
     pub(crate) member: Option<Membership>,
     /// The program that it guards.
@@ -110,6 +112,24 @@ impl Clients {
         let Ok(credentials) = sockopt::socket_peercred(&socket) else {
             return;
         };
+        let pid = credentials.pid.as_raw_nonzero().get() as u32;
+        self.add(epoll, socket, (pid, credentials.uid.as_raw()), false);
+    }
+
+    /// Adds a connection that has been made for a child of a process of this user; it is nobody's until the child speaks.
+    pub(crate) fn add_for_child(&mut self, epoll: &OwnedFd, socket: OwnedFd, uid: u32) {
+        self.add(epoll, socket, (0, uid), true);
+    }
+
+    /// Who has spoken on a connection that was made for a child.
+    pub(crate) fn note_pid(&mut self, number: u64, pid: u32) {
+        let client = self.by_number.get_mut(&number);
+        if let Some(client) = client.filter(|client| client.for_child) {
+            client.pid = pid;
+        }
+    }
+
+    fn add(&mut self, epoll: &OwnedFd, socket: OwnedFd, (pid, uid): (u32, u32), for_child: bool) {
         let number = self.next;
         let data = epoll::EventData::new_u64(number);
         if epoll::add(epoll, &socket, data, epoll::EventFlags::IN).is_err() {
@@ -117,11 +137,11 @@ impl Clients {
             return;
         }
         self.next += 1;
-        let uid = credentials.uid.as_raw();
         let client = Client {
             socket,
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
+            pid,
             uid,
+            for_child,
             member: None,
             guards: None,
             charged: None,
@@ -205,6 +225,18 @@ impl Clients {
     }
 }
 
+/// The number that a process has here, by a descriptor of it that another one has opened, in a PID namespace of its own perhaps: 0 if it has ended.
+pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<u32> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let info = std::fs::read_to_string(path).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    match pid.trim().parse::<i32>().ok()? {
+        0 => None,
+        -1 => Some(0),
+        pid => u32::try_from(pid).ok(),
+    }
+}
+
 /// The parent of a process, as far as this process can see it: not in another PID namespace, nor without /proc.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -216,6 +248,8 @@ pub(crate) fn parent_of(pid: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -225,6 +259,10 @@ mod tests {
             .spawn()
             .unwrap();
         assert_eq!(parent_of(child.id()), Some(std::process::id()));
+        let pid = rustix::process::Pid::from_child(&child);
+        let flags = rustix::process::PidfdFlags::empty();
+        let pidfd = rustix::process::pidfd_open(pid, flags).unwrap();
+        assert_eq!(pid_of(pidfd.as_fd()), Some(child.id()));
         child.kill().unwrap();
         assert_eq!(
             parent_of(child.id()),

@@ -64,6 +64,8 @@ pub enum Command {
         process: Process,
         /// What it holds.
         sockets: Vec<SlotRef>,
+        /// It takes hold of those that it did not hold.
+        more: bool,
         /// Told when the others have been let go.
         done: Sender<()>,
     },

@@ -11,13 +11,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{self, Answer, Attached, Kind, PACKET_MAX, Request, Token};
+use millrace_context::protocol::{
+    self, Answer, Attached, Kind, PACKET_MAX, Received, Request, Token,
+};
 use millrace_context::{Region, SlotRef, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
-use crate::clients::{Clients, Membership, parent_of};
+use crate::clients::{Clients, Membership, parent_of, pid_of};
 use crate::command::Command;
 use crate::config::{Config, Limits};
 use crate::document::document;
@@ -64,6 +66,13 @@ struct Member {
     announced: Instant,
     /// Who announced it, while it is only announced.
     parent: Option<(Process, u64)>,
+}
+
+impl Member {
+    /// What it is announced by, which no other member has, ever: the slot in the low bits, and never 0.
+    fn ticket(&self, process: Process) -> u64 {
+        (self.serial + 1) << Process::BITS | u64::from(process)
+    }
 }
 
 #[derive(Debug)]
@@ -234,8 +243,11 @@ impl Control {
             return;
         };
         match Request::receive(client.socket.as_fd(), buffer) {
-            Ok(Some((request, payload, came))) => {
-                let answer = self.answer(number, &request, payload, came);
+            Ok(Some(received)) => {
+                if let Some(pid) = received.pid {
+                    self.clients.note_pid(number, pid);
+                }
+                let answer = self.answer(number, received);
                 let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(number))
                 else {
@@ -270,22 +282,28 @@ impl Control {
     fn answer(
         &mut self,
         number: u64,
-        request: &Request,
-        payload: &[u8],
-        came: protocol::Descriptors,
+        received: Received<'_>,
     ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
+        let Received {
+            request,
+            payload,
+            descriptors: mut came,
+            ..
+        } = received;
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
             return error(libc::EPROTONOSUPPORT);
         }
         let kind = Kind::from_number(request.kind)?;
         let client = self.clients.get(number)?;
-        let privileged = client.uid == 0 || client.uid == rustix::process::geteuid().as_raw();
+        let own = rustix::process::geteuid().as_raw();
+        let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
         let result = match kind {
-            Kind::Attach => self.attach(number, request),
-            Kind::Fork => self.fork(number),
+            Kind::Attach => self.attach(number, &request),
+            Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
-                self.forked(number, request.arguments[0], request.arguments[1] as u32);
+                let [ticket, pid, ..] = request.arguments;
+                self.forked(number, ticket, pid as u32, came.take(0));
                 return None;
             }
             Kind::Poller => self.poller(number),
@@ -293,7 +311,7 @@ impl Control {
                 self.poller_gone(number, request.arguments[0] as u32);
                 return None;
             }
-            Kind::Holds => self.holds(number, payload),
+            Kind::Holds => self.holds(number, payload, request.arguments[0] == 1),
             Kind::Pass => self.pass(number, payload),
             Kind::Claim => self.claim(number, came),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
@@ -427,7 +445,8 @@ impl Control {
         if !charged {
             self.descriptors.take(charge)?;
         }
-        let attached = self.attach_process(index as u32, charge, pid, request.arguments[0]);
+        let [ticket, sharing, ..] = request.arguments;
+        let attached = self.attach_process(index as u32, charge, pid, [ticket, sharing]);
         match attached {
             Ok((member, answer)) => {
                 self.clients.attached(number, member, charge);
@@ -442,18 +461,20 @@ impl Control {
         }
     }
 
-    /// The member that a process is, or becomes: the one announced as `announced` - 1, if that is not another process, or the one with its pid.
+    /// The member that a process is, or becomes: the one announced by `ticket`, if that is not another process, or the one with its pid. A new one has the epoll sets of
+    /// `sharing` - 1: the child of a fork that was not announced.
     fn member_of(
         &mut self,
         index: u32,
         charge: Charge,
         pid: u32,
-        announced: u64,
+        [ticket, sharing]: [u64; 2],
     ) -> Result<Process, i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
-        let announced = announced
-            .checked_sub(1)
-            .and_then(|process| Process::try_from(process).ok());
+        let announced = Some(ticket as Process).filter(|process| {
+            let member = program.members.get(process);
+            member.is_some_and(|member| member.ticket(*process) == ticket)
+        });
         let known = announced.filter(|process| {
             program
                 .members
@@ -469,7 +490,12 @@ impl Control {
         });
         match known {
             Some(process) => Ok(process),
-            None => self.new_member(index, charge, pid, None, Vec::new()),
+            None => {
+                let parent = sharing.checked_sub(1).map(|parent| parent as Process);
+                let parent = parent.and_then(|parent| program.members.get(&parent));
+                let pollers = parent.map_or_else(Vec::new, |parent| parent.pollers.clone());
+                self.new_member(index, charge, pid, None, pollers)
+            }
         }
     }
 
@@ -486,7 +512,7 @@ impl Control {
         self.descriptors.take(charge)?;
         let Some(process) = program.processes.take() else {
             self.descriptors.give(charge);
-            return Err(libc::EAGAIN);
+            return Err(libc::EUSERS);
         };
         let member = Member {
             serial: self.next_serial,
@@ -508,9 +534,9 @@ impl Control {
         index: u32,
         charge: Charge,
         pid: u32,
-        announced: u64,
+        named: [u64; 2],
     ) -> Result<(Membership, Answered), i32> {
-        let process = self.member_of(index, charge, pid, announced)?;
+        let process = self.member_of(index, charge, pid, named)?;
         if let Err(errno) = self.watch_pid(index, process, pid) {
             self.process_gone(index, process);
             return Err(errno);
@@ -518,7 +544,7 @@ impl Control {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
         let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
         if member.contexts.is_empty() {
-            let block = program.contexts.take().ok_or(libc::EAGAIN)?;
+            let block = program.contexts.take().ok_or(libc::EUSERS)?;
             let contexts = CONTEXTS * self.workers.len();
             member.contexts = (block * contexts..(block + 1) * contexts).collect();
         }
@@ -593,7 +619,7 @@ impl Control {
         client.charged.ok_or(libc::ENOTCONN)
     }
 
-    fn fork(&mut self, number: u64) -> Result<Answered, i32> {
+    fn fork(&mut self, number: u64, connected: bool) -> Result<Answered, i32> {
         let (index, parent) = self.member(number)?;
         let charge = self.charge(number)?;
         let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
@@ -607,27 +633,42 @@ impl Control {
             child,
             done,
         })?;
-        Ok((words(&[u64::from(child)]), Vec::new()))
+        let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
+        let member = program.members.get(&child).ok_or(libc::EIO)?;
+        let ticket = member.ticket(child);
+        // Without it the child connects like any process.
+        let made = connected.then(protocol::pair).and_then(Result::ok);
+        let connection = made.map(|(own, other)| {
+            self.clients.add_for_child(&self.epoll, own, charge.uid);
+            Arc::new(other)
+        });
+        Ok((words(&[ticket]), connection.into_iter().collect()))
     }
 
     /// A parent says what became of a child that it announced: it alone may, and of nobody else.
-    fn forked(&mut self, number: u64, child: u64, pid: u32) {
+    fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<OwnedFd>) {
         let Ok((index, parent)) = self.member(number) else {
             return;
         };
-        let announced = Process::try_from(child).ok().filter(|child| {
-            let members = self.programs[index as usize]
-                .as_ref()
-                .map(|program| &program.members);
-            let serial = |process| members.and_then(|members| Some(members.get(process)?.serial));
-            members
-                .and_then(|members| members.get(child))
-                .is_some_and(|member| {
-                    member.pid == 0 && member.parent.map(|parent| parent.1) == serial(&parent)
-                })
-        });
-        let Some(child) = announced else {
+        let child = ticket as Process;
+        let members = self.programs[index as usize]
+            .as_ref()
+            .map(|program| &program.members);
+        let get = |process| members.and_then(|members| members.get(process));
+        // One that has ended since may have left its slot to another.
+        let Some(member) = get(&child).filter(|member| member.ticket(child) == ticket) else {
+            return;
+        };
+        if member.parent.map(|parent| parent.1) != get(&parent).map(|parent| parent.serial) {
             return self.refuse(number, "says what became of a child that is not its own");
+        }
+        // One that has attached is known better.
+        if member.pid != 0 {
+            return;
+        }
+        let pid = pidfd.map_or(Some(pid), |pidfd| pid_of(pidfd.as_fd()));
+        let Some(pid) = pid else {
+            return;
         };
         if pid == 0 {
             return self.process_gone(index, child);
@@ -740,7 +781,7 @@ impl Control {
         }
     }
 
-    fn holds(&mut self, number: u64, payload: &[u8]) -> Result<Answered, i32> {
+    fn holds(&mut self, number: u64, payload: &[u8], more: bool) -> Result<Answered, i32> {
         let (index, process) = self.member(number)?;
         let sockets: Vec<SlotRef> = payload
             .chunks_exact(8)
@@ -750,6 +791,7 @@ impl Control {
             owner: Owner(index),
             process,
             sockets: sockets.clone(),
+            more,
             done,
         })?;
         Ok((words(&[]), Vec::new()))

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use millrace_context::futex;
+use millrace_context::{SlotRef, futex};
 use millrace_shard::{Block, Memory};
 
 use crate::command::Command;
@@ -244,10 +244,14 @@ impl Worker {
                 owner,
                 process,
                 sockets,
+                more,
                 done,
             } => {
                 // What is on its way may be a connection that it has accepted.
                 self.serve_all(owner.0);
+                if more {
+                    self.take_hold(owner.0, process, &sockets);
+                }
                 let lost: Vec<u32> = self
                     .programs
                     .get(owner.0 as usize)
@@ -352,6 +356,26 @@ impl Worker {
             Command::Sockets { reply } => drop(reply.send(self.socket_rows())),
             Command::Describe { reply } => drop(reply.send(self.describe_json())),
             Command::Drain { .. } => {}
+        }
+    }
+
+    /// A process takes hold of sockets that it has without having been announced: the child of a fork that the shim did not see.
+    fn take_hold(&mut self, program: u32, process: Process, sockets: &[SlotRef]) {
+        let Some(this) = self
+            .programs
+            .get_mut(program as usize)
+            .and_then(Option::as_mut)
+        else {
+            return;
+        };
+        for socket in sockets {
+            if this.find(*socket).is_none() {
+                continue;
+            }
+            let keepers = &mut this.entries[socket.index].keepers;
+            if keepers.waiting().is_none() && !keepers.holders().contains(&process) {
+                keepers.hold(process);
+            }
         }
     }
 

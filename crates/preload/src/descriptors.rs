@@ -31,7 +31,7 @@ impl Original {
                 .map(Original::Set)
                 .ok_or(Errno::BADF),
             Entry::Undecided(undecided) => Ok(Original::Undecided(undecided)),
-            Entry::Kernel => Ok(Original::Kernel),
+            Entry::Kernel | Entry::Netlink(_) => Ok(Original::Kernel),
             Entry::Internal => Err(Errno::BADF),
         }
     }
@@ -77,7 +77,7 @@ pub fn let_go(fd: c_int, entry: Entry) {
         }
         Entry::Epoll(index) => sets::release(index),
         Entry::Undecided(_) => epoll::forget_undecided(fd),
-        Entry::Kernel | Entry::Internal => {}
+        Entry::Kernel | Entry::Internal | Entry::Netlink(_) => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine, as this process knows it: the region they share, its doorbells, its control socket.
 //!
 //! Nothing happens before the first call that needs it. A process attaches once; a child of a fork, which has the mapping already, once more
-//! for contexts of its own.
+//! for contexts of its own. A child that was made past the shim (by the system call itself) does so at its first call that needs the engine.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -18,12 +18,15 @@ use crate::environment::{self, Environment};
 use crate::internal::{self, Handle};
 use crate::lock::Rank;
 use crate::scratch::Scratch;
+use crate::socket::flag;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{lock, refs};
+use crate::{lock, poll, refs, rights, sets, thread};
 
 /// How long an engine may take to answer before it counts as gone, in seconds.
 const PATIENCE_S: u64 = 10;
+/// Number of no process.
+const NOBODY: u32 = u32::MAX;
 
 /// The engine.
 pub struct Engine {
@@ -46,22 +49,42 @@ struct Place(UnsafeCell<MaybeUninit<Engine>>);
 unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static MAPPED: AtomicBool = AtomicBool::new(false);
+/// This process has attached, or it is the child of a fork that the shim did not see and its parent had.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
+
+/// What a process does not have from its parent: the kernel clears this page in the child of every fork, so a child that the shim did not see being made (by
+/// the system call itself) finds out at its first call that needs the engine.
+#[repr(C, align(4096))]
+struct Own {
+    attached: AtomicBool,
+    lock: AtomicU32,
+}
+
+static OWN: Own = Own {
+    attached: AtomicBool::new(false),
+    lock: AtomicU32::new(0),
+};
 /// Held while attaching, and for each request on the control socket. A fork holds it, so that the child finds a quiet state.
-pub static LOCK: AtomicU32 = AtomicU32::new(0);
+pub static LOCK: &AtomicU32 = &OWN.lock;
 
 /// The engine, attached to if need be. `NETDOWN`: it cannot be reached.
 #[inline]
 pub fn get() -> Result<&'static Engine> {
-    if ATTACHED.load(Ordering::Acquire) {
+    if OWN.attached.load(Ordering::Acquire) {
         return Ok(place());
     }
     attach()
 }
 
-/// The engine if this process has attached to it.
+/// The engine if this process has attached to it; the child of a fork that the shim did not see does so now if its parent had.
 pub fn attached() -> Option<&'static Engine> {
-    ATTACHED.load(Ordering::Acquire).then(place)
+    if OWN.attached.load(Ordering::Acquire) {
+        return Some(place());
+    }
+    ATTACHED
+        .load(Ordering::Acquire)
+        .then(attach)
+        .and_then(Result::ok)
 }
 
 /// The engine if its memory is mapped, whether or not this process has attached again after a fork.
@@ -77,52 +100,104 @@ fn place() -> &'static Engine {
 #[cold]
 fn attach() -> Result<&'static Engine> {
     let environment = environment::get().ok_or(Errno::NETDOWN)?;
-    // Held by the own thread: a signal handler, or the allocator, in the middle of attaching.
-    let _guard = lock::take(&LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
     if ATTACHED.load(Ordering::Acquire) {
-        return Ok(place());
+        // Not announced: the thread may take itself for its parent's.
+        thread::check();
     }
-    match attach_now(environment) {
-        Ok(engine) => {
-            ATTACHED.store(true, Ordering::Release);
-            refs::count_again(engine);
-            if table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
-                hold_exactly(engine)?;
-            }
-            Ok(engine)
+    let unseen = {
+        // Held by the own thread: a signal handler, or the allocator, in the middle of attaching.
+        let _guard = lock::take(LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
+        if OWN.attached.load(Ordering::Acquire) {
+            return Ok(place());
         }
-        Err(errno) => {
+        let parent = mapped().map(|engine| engine.process.load(Ordering::Relaxed));
+        let parent = parent.filter(|parent| *parent != NOBODY);
+        if let Err(errno) = attach_locked(environment, parent) {
             complain(environment.engine(), errno);
-            Err(Errno::NETDOWN)
+            return Err(Errno::NETDOWN);
         }
+        OWN.attached.store(true, Ordering::Release);
+        ATTACHED.swap(true, Ordering::AcqRel)
+    };
+    let engine = place();
+    if unseen {
+        rights::forked();
+        sets::count_processes(1);
+        poll::forked(engine);
+        sets::forked();
     }
+    Ok(engine)
 }
 
-fn attach_now(environment: &Environment) -> Result<&'static Engine> {
-    let control = protocol::connect(environment.engine()).map_err(|error| errno(&error))?;
+/// `parent`: whose sockets this process has without the engine knowing.
+fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
+    let engine = attach_now(environment, parent)?;
+    refs::count_again(engine);
+    if table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
+        hold_exactly(engine, parent.is_some())?;
+    }
+    Ok(())
+}
+
+/// Lets the kernel clear [`OWN`] in the child of every fork. A kernel that cannot (before Linux 4.14) leaves it as it is, and [`Engine::forked`] clears it in those that
+/// the shim sees.
+fn clear_in_children() {
+    // SAFETY: a page of its own, in the part of the library's data that no file backs.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            (&raw const OWN).cast_mut().cast(),
+            size_of::<Own>(),
+            rustix::mm::Advice::LinuxWipeOnFork,
+        )
+    };
+}
+
+fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static Engine> {
+    // What the parent has asked for serves once.
+    let control = match environment.control.swap(0, Ordering::Relaxed) {
+        0 => internal::adopt(
+            protocol::connect(environment.engine()).map_err(|error| errno(&error))?,
+        )?,
+        given => Handle::from_bits(given - 1),
+    };
+    let outcome = attach_by(control, environment, parent);
+    if outcome.is_err() {
+        internal::release(control);
+    }
+    outcome
+}
+
+fn attach_by(
+    handle: Handle,
+    environment: &Environment,
+    parent: Option<u32>,
+) -> Result<&'static Engine> {
+    // SAFETY: the handle's descriptor is open, and LOCK keeps it so.
+    let control = unsafe { BorrowedFd::borrow_raw(handle.fd()) };
     for direction in [
         rustix::net::sockopt::Timeout::Recv,
         rustix::net::sockopt::Timeout::Send,
     ] {
         rustix::net::sockopt::set_socket_timeout(
-            &control,
+            control,
             direction,
             Some(std::time::Duration::from_secs(PATIENCE_S)),
         )?;
     }
-    let announced = environment.announced.swap(0, Ordering::Relaxed);
-    let request = Request::new(
-        Kind::Attach,
-        environment.token,
-        [u64::from(announced), 0, 0, 0],
-    );
-    let (answer, mut descriptors) = request.call(&control, &[]).map_err(|error| errno(&error))?;
+    let ticket = environment.announced.swap(0, Ordering::Relaxed);
+    let sharing = parent.map_or(0, |parent| u64::from(parent) + 1);
+    let request = Request::new(Kind::Attach, environment.token, [ticket, sharing, 0, 0]);
+    let (answer, mut descriptors) = request.call(control, &[]).map_err(|error| errno(&error))?;
     let attached = Attached::from_words(answer.words);
     if !MAPPED.load(Ordering::Acquire) {
-        map(&attached, &mut descriptors)?;
+        if let Err(errno) = map(&attached, &mut descriptors) {
+            // It can use none of its sockets, so none stays open for it.
+            let _ = Request::new(Kind::Holds, [0; 16], [0; 4]).call(control, &[]);
+            return Err(errno);
+        }
+        clear_in_children();
     }
     let engine = place();
-    let handle = internal::adopt(control)?;
     let before = engine.control.swap(handle.to_bits() + 1, Ordering::AcqRel);
     if let Some(bits) = before.checked_sub(1) {
         internal::release(Handle::from_bits(bits));
@@ -162,7 +237,7 @@ fn map(attached: &Attached, descriptors: &mut Descriptors) -> Result<()> {
         control: AtomicU32::new(0),
         first_context: AtomicU32::new(0),
         contexts: AtomicU32::new(1),
-        process: AtomicU32::new(0),
+        process: AtomicU32::new(NOBODY),
         lost: AtomicBool::new(false),
     };
     // SAFETY: under LOCK, and nobody reads before MAPPED is set.
@@ -189,18 +264,25 @@ fn complain(name: &str, errno: Errno) {
             "it is of another version than this program's libmillrace_preload.so"
         }
         Errno::ACCESS => "it does not know this program (MILLRACE_TOKEN)",
-        Errno::AGAIN => "it does not answer, or has no room for another process",
+        Errno::AGAIN => "it does not answer",
+        Errno::USERS => "it has no room for another process of the program",
+        Errno::NOMEM => "its memory cannot be mapped (is there a limit, ulimit -v?)",
         _ => "it cannot be reached",
     };
-    let mut line = [0u8; 256];
-    let mut len = 0;
-    for part in [
+    say(&[
         "millrace: engine ",
         name,
         ": ",
         reason,
         "; TCP sockets fail with ENETDOWN\n",
-    ] {
+    ]);
+}
+
+/// Says something on the standard error, as far as a line has room.
+pub fn say(parts: &[&str]) {
+    let mut line = [0u8; 256];
+    let mut len = 0;
+    for part in parts {
         let part = &part.as_bytes()[..part.len().min(line.len() - len)];
         line[len..len + part.len()].copy_from_slice(part);
         len += part.len();
@@ -208,13 +290,16 @@ fn complain(name: &str, errno: Errno) {
     sys::write(2, &line[..len]);
 }
 
-/// Tells the engine what this process holds after an exec. The lock is held.
-fn hold_exactly(engine: &Engine) -> Result<()> {
-    let request = Request::new(Kind::Holds, [0; 16], [0; 4]);
+/// Tells the engine what this process holds after an exec, or, if `more`, what it has of a parent that the engine knows it by. The lock is held.
+fn hold_exactly(engine: &Engine, more: bool) -> Result<()> {
+    let request = Request::new(Kind::Holds, [0; 16], [u64::from(more), 0, 0, 0]);
     let mut held = Held::new()?;
     for (_, entry) in table::all() {
         if let Entry::Socket(slot) = entry {
             held.push(slot);
+            if let (true, Some(slot)) = (more, engine.region.slot(slot.index)) {
+                slot.app.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+            }
         }
     }
     engine.call_locked(&request, held.bytes()).map(drop)
@@ -294,7 +379,7 @@ impl Engine {
 
     /// Asks the engine for something on the control socket.
     pub fn call(&self, request: &Request, payload: &[u8]) -> Result<([u64; 8], Descriptors)> {
-        let _guard = lock::take(&LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
+        let _guard = lock::take(LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
         self.call_locked(request, payload)
     }
 
@@ -328,20 +413,23 @@ impl Engine {
 
     /// Tells the engine something that has no answer.
     pub fn tell(&self, request: &Request) {
-        let Some(_guard) = lock::take(&LOCK, Rank::Control) else {
-            return;
-        };
-        self.tell_locked(request);
+        self.tell_with(request, None);
     }
 
-    /// The same with [`LOCK`] held already.
-    pub fn tell_locked(&self, request: &Request) {
+    /// The same with a descriptor.
+    pub fn tell_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) {
+        let Some(_guard) = lock::take(LOCK, Rank::Control) else {
+            return;
+        };
         let fd = self.control_fd();
         if fd >= 0 {
             // SAFETY: as in `call_locked`.
             let control = unsafe { BorrowedFd::borrow_raw(fd) };
             // An engine that is gone is noticed by whoever waits.
-            let _ = request.send(control, &[]);
+            let _ = match descriptor {
+                Some(descriptor) => request.send_with(control, &[], &[descriptor]),
+                None => request.send(control, &[]),
+            };
         }
     }
 
@@ -378,11 +466,16 @@ impl Engine {
         }
     }
 
-    /// In the child of a fork: what the parent had is not ours to use. The mapping stays.
-    pub fn forked(&self) {
+    /// In the child of a fork: what the parent had is not ours to use. The mapping stays. `unknown`: it has something of its parent's, which the engine has not been told; it
+    /// makes itself known as a child does that the shim did not see.
+    pub fn forked(&self, unknown: bool) {
+        OWN.attached.store(false, Ordering::Release);
+        if !unknown {
+            self.process.store(NOBODY, Ordering::Relaxed);
+            ATTACHED.store(false, Ordering::Release);
+        }
         if let Some(bits) = self.control.swap(0, Ordering::AcqRel).checked_sub(1) {
             internal::release(Handle::from_bits(bits));
         }
-        ATTACHED.store(false, Ordering::Release);
     }
 }

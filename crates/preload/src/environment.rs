@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use millrace_context::SlotRef;
 use millrace_context::protocol::{
@@ -49,8 +49,10 @@ pub struct Environment {
     pub token: Token,
     /// LD_PRELOAD.
     pub preload: Text<PRELOAD_MAX>,
-    /// The process slot that our parent announced for us, plus 1; 0 for none.
-    pub announced: AtomicU32,
+    /// The ticket that our parent got for us; 0 for none.
+    pub announced: AtomicU64,
+    /// Handle plus 1 of the control connection that our parent got for us; 0 for none.
+    pub control: AtomicU32,
     present: bool,
 }
 
@@ -69,7 +71,8 @@ static PLACE: Place = Place(UnsafeCell::new(Environment {
     engine: Text::new(),
     token: [0; 16],
     preload: Text::new(),
-    announced: AtomicU32::new(0),
+    announced: AtomicU64::new(0),
+    control: AtomicU32::new(0),
     present: false,
 }));
 
@@ -141,8 +144,8 @@ unsafe fn read(environment: *mut *mut c_char) {
                 inherited = Some(text);
                 keep = false;
             } else if let Some(value) = value_of(text, ENV_PROCESS) {
-                let slot = number(value).unwrap_or(0) as u32;
-                place.announced.store(slot + 1, Ordering::Relaxed);
+                let ticket = number(value).unwrap_or(0);
+                place.announced.store(ticket, Ordering::Relaxed);
                 keep = false;
             }
             if keep {

@@ -94,7 +94,7 @@ impl Survivors for NotClosedOnExec {
 }
 
 impl Outgoing {
-    /// The environment `given` with our lines. `process` is the slot announced for a new process.
+    /// The environment `given` with our lines. `ticket` is a new process's.
     ///
     /// # Safety
     /// `given` is an array of strings that ends with a null pointer, or null.
@@ -102,7 +102,7 @@ impl Outgoing {
         given: *const *const c_char,
         environment: &Environment,
         survivors: &dyn Survivors,
-        process: Option<u32>,
+        ticket: Option<u64>,
     ) -> Result<Outgoing> {
         let mut count = 0;
         survivors.each(&mut |_, _| count += 1);
@@ -132,8 +132,8 @@ impl Outgoing {
                 outcome
             })?);
         }
-        if let Some(process) = process {
-            added[1] = Some(text.line(ENV_PROCESS, |text| text.push_number(process.into()))?);
+        if let Some(ticket) = ticket {
+            added[1] = Some(text.line(ENV_PROCESS, |text| text.push_number(ticket))?);
         }
         // A program that starts another with an environment of its own still starts it as a part of itself.
         if !has(ENV_ENGINE) {

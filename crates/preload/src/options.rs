@@ -79,6 +79,9 @@ pub const ALL: [(c_int, c_int); 40] = [
 
 const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
 
+/// What every link of IPv6 carries (RFC 8200 5), in bytes.
+const IPV6_MTU_LEAST: c_int = 1280;
+
 /// The congestion controls that there are (TCP_CONGESTION).
 const CONTROLS: [&[u8]; 4] = [b"cubic", b"reno", b"dctcp", b"bbr"];
 
@@ -454,7 +457,14 @@ pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
             continue;
         }
         let mut value = [0u8; 32];
-        let len = sys::getsockopt_bytes(from, level, name, &mut value)?;
+        let len = match sys::getsockopt_bytes(from, level, name, &mut value) {
+            // What was set the kernel does not show. The least that can be is good for any path.
+            Err(Errno::NOTCONN) if (level, name) == (IPPROTO_IPV6, libc::IPV6_MTU) => {
+                value[..4].copy_from_slice(&IPV6_MTU_LEAST.to_ne_bytes());
+                4
+            }
+            len => len?,
+        };
         if let (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) = (level, name) {
             // The kernel shows twice what was asked for.
             let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);

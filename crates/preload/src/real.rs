@@ -110,6 +110,9 @@ real! {
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int;
+    fn freeifaddrs(list: *mut libc::ifaddrs) -> ();
+    fn clone(function: extern "C" fn(*mut c_void) -> c_int, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;

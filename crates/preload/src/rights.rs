@@ -201,7 +201,7 @@ fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
         }
     }
     // Held until the descriptors are noted, so that no child has them.
-    let _guard = lock::take(&engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
+    let _guard = lock::take(engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
     for (sockets, places) in sockets
         .chunks(PASSED_MAX)
         .zip(places.chunks_mut(PASSED_MAX))
@@ -298,7 +298,7 @@ fn claim(fds: &[c_int], close_on_exec: bool) {
 fn try_claim(fds: &[c_int], close_on_exec: bool) -> Result<()> {
     let engine = engine::get()?;
     // Whether the process has a socket already does not change until its place in the table is right.
-    let _guard = lock::take(&engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
+    let _guard = lock::take(engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
     // SAFETY: just received, and the program does not know of them yet.
     let shown = std::array::from_fn::<_, CLAIMED_MAX, _>(|at| unsafe {
         BorrowedFd::borrow_raw(fds[at.min(fds.len() - 1)])

@@ -1,7 +1,10 @@
 //! Room for a while, straight from the kernel: a hook may run inside the allocator, and on a small stack.
 
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::{self, Result};
 
@@ -25,6 +28,50 @@ unsafe impl Zero for libc::pollfd {}
 // SAFETY: a pointer may be null.
 unsafe impl Zero for *const libc::c_char {}
 
+/// Bytes of a spare block.
+const SPARE: usize = 64 * 1024;
+/// How many there are: an exec takes three at once.
+const SPARES: usize = 4;
+
+/// Room for when the kernel gives none: a process that may not have as much memory as it has already (RLIMIT_AS) can still call exec. It is nothing until it is used.
+struct Spares {
+    blocks: UnsafeCell<[[u64; SPARE / 8]; SPARES]>,
+    taken: [AtomicBool; SPARES],
+}
+// SAFETY: a block is used by whoever has set its mark.
+unsafe impl Sync for Spares {}
+
+static SPARE_BLOCKS: Spares = Spares {
+    blocks: UnsafeCell::new([[0; SPARE / 8]; SPARES]),
+    taken: [const { AtomicBool::new(false) }; SPARES],
+};
+
+impl Spares {
+    fn first(&self) -> *mut u8 {
+        self.blocks.get().cast()
+    }
+
+    /// A block with all bytes 0, if there is one and it is large enough.
+    fn take(&self, bytes: usize) -> Option<*mut u8> {
+        let free = |taken: &AtomicBool| !taken.swap(true, Ordering::Acquire);
+        let index = (bytes <= SPARE).then(|| self.taken.iter().position(free))??;
+        // SAFETY: one of the blocks.
+        Some(unsafe { self.first().add(index * SPARE) })
+    }
+
+    /// Gives a block back. False: it is none.
+    fn give(&self, at: *mut u8) -> bool {
+        let index = (at as usize).wrapping_sub(self.first() as usize) / SPARE;
+        let Some(taken) = self.taken.get(index) else {
+            return false;
+        };
+        // SAFETY: a block of ours, which nobody uses any more.
+        unsafe { at.write_bytes(0, SPARE) };
+        taken.store(false, Ordering::Release);
+        true
+    }
+}
+
 /// An array of plain values, all bytes 0 at first. Unmapped when dropped.
 pub struct Scratch<T: Zero> {
     at: *mut T,
@@ -35,10 +82,9 @@ impl<T: Zero> Scratch<T> {
     /// Room for `len` values. `NOMEM` if there is none.
     pub fn new(len: usize) -> Result<Scratch<T>> {
         let bytes = len.max(1) * size_of::<T>();
-        Ok(Scratch {
-            at: sys::map(bytes, false)?.cast(),
-            len,
-        })
+        let mapped = sys::map(bytes, false).map(<*mut c_void>::cast::<u8>);
+        let at = mapped.or_else(|errno| SPARE_BLOCKS.take(bytes).ok_or(errno))?;
+        Ok(Scratch { at: at.cast(), len })
     }
 }
 
@@ -59,6 +105,9 @@ impl<T: Zero> DerefMut for Scratch<T> {
 
 impl<T: Zero> Drop for Scratch<T> {
     fn drop(&mut self) {
+        if SPARE_BLOCKS.give(self.at.cast()) {
+            return;
+        }
         // SAFETY: mapped by `new` with this length; nothing refers to it any more.
         unsafe { sys::unmap(self.at.cast(), self.len.max(1) * size_of::<T>()) };
     }
@@ -105,6 +154,25 @@ impl<T: Zero, const N: usize> DerefMut for Room<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spare_blocks_are_zero_and_as_many_as_there_are() {
+        for _ in 0..2 {
+            let blocks: Vec<_> = (0..SPARES)
+                .map(|_| SPARE_BLOCKS.take(SPARE).unwrap())
+                .collect();
+            assert!(SPARE_BLOCKS.take(1).is_none());
+            for at in blocks {
+                // SAFETY: a block that has been taken.
+                let block = unsafe { std::slice::from_raw_parts_mut(at, SPARE) };
+                assert!(block.iter().all(|byte| *byte == 0));
+                block.fill(7);
+                assert!(SPARE_BLOCKS.give(at));
+            }
+        }
+        assert!(SPARE_BLOCKS.take(SPARE + 1).is_none());
+        assert!(!SPARE_BLOCKS.give(std::ptr::null_mut()));
+    }
 
     #[test]
     fn room_is_zero_wherever_it_is() {

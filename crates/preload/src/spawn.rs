@@ -4,7 +4,6 @@ use std::ffi::{c_char, c_int};
 
 use libc::{pid_t, posix_spawn_file_actions_t};
 use millrace_context::SlotRef;
-use millrace_context::protocol::{Kind, Request};
 
 use crate::exec::{Outgoing, Survivors};
 use crate::scratch::Scratch;
@@ -159,21 +158,24 @@ pub unsafe fn spawn(
     let mut any = false;
     plan.each(&mut |_, _| any = true);
     let engine = engine::attached().filter(|_| any);
-    let process = engine.and_then(|engine| {
+    let announced = engine.map_or(Ok(None), |engine| {
         lane::end_batch(engine);
-        fork::announce(engine)
+        fork::announce(engine, false)
     });
-    // SAFETY: the caller's promise.
-    let outgoing = match unsafe { Outgoing::new(given.cast(), environment, &plan, process) } {
-        Ok(outgoing) => outgoing,
+    let announced = match announced {
+        Ok(announced) => announced,
         Err(errno) => return errno.raw_os_error(),
     };
+    let ticket = announced.as_ref().map(|announced| announced.ticket);
+    // SAFETY: the caller's promise.
+    let outgoing = unsafe { Outgoing::new(given.cast(), environment, &plan, ticket) };
     let mut child: pid_t = 0;
-    let result = make(&mut child, outgoing.lines.as_ptr().cast());
-    if let (Some(engine), Some(process)) = (engine, process) {
-        let born = if result == 0 { child as u64 } else { 0 };
-        let arguments = [u64::from(process), born, 0, 0];
-        engine.tell(&Request::new(Kind::Forked, [0; 16], arguments));
+    let result = match &outgoing {
+        Ok(outgoing) => make(&mut child, outgoing.lines.as_ptr().cast()),
+        Err(errno) => errno.raw_os_error(),
+    };
+    if let (Some(engine), Some(announced)) = (engine, &announced) {
+        fork::tell(engine, announced, if result == 0 { child } else { -1 });
     }
     if result == 0 && !pid.is_null() {
         // SAFETY: the caller's promise.

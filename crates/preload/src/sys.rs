@@ -159,6 +159,13 @@ pub fn thread_lives(tid: u32) -> bool {
     call!(libc::SYS_tkill, tid, 0) != Err(Errno::SRCH)
 }
 
+/// What watches a process; `SRCH` if there is none of this id.
+pub fn pidfd_open(pid: libc::pid_t) -> Result<OwnedFd> {
+    let fd = call!(libc::SYS_pidfd_open, pid.max(0), 0)? as c_int;
+    // SAFETY: the kernel has just made it for us; it is closed on exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Changes and asks what the kernel does with a signal, in its own structures.
 pub fn signal_action(signal: c_int, new: *const c_void, old: *mut c_void) -> Result<()> {
     call!(libc::SYS_rt_sigaction, signal, new, old, SIGNAL_SET).map(drop)
@@ -383,6 +390,17 @@ pub unsafe fn setsockopt(
 pub fn datagram_socket() -> Result<c_int> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     call!(libc::SYS_socket, libc::AF_INET, kind, 0).map(|fd| fd as c_int)
+}
+
+/// Whether a new datagram socket can be bound to an address.
+pub fn can_bind(family: c_int, address: *const c_void, len: libc::socklen_t) -> bool {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let Ok(fd) = call!(libc::SYS_socket, family, kind, 0) else {
+        return false;
+    };
+    let bound = call!(libc::SYS_bind, fd, address, len).is_ok();
+    close(fd as c_int);
+    bound
 }
 
 /// `getsockname`: the address's bytes and how many there are.

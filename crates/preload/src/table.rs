@@ -27,6 +27,19 @@ pub enum Entry {
     Undecided(Undecided),
     /// The shim's own: to the program it is not open.
     Internal,
+    /// A netlink socket of the kernel's, for what the kernel knows of networks.
+    Netlink(Asked),
+}
+
+/// What was last asked for on a netlink socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// All addresses, and the end of the answer has not been received.
+    pub dump: bool,
+    /// Of this family; 0 for any.
+    pub family: u8,
+    /// Number of the request.
+    pub sequence: u32,
 }
 
 /// What is known of a socket that is not decided yet. Its options are the kernel socket's; which were set is a bit each.
@@ -47,6 +60,7 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const UNDECIDED: u64 = 3;
 const INTERNAL: u64 = 4;
+const NETLINK: u64 = 5;
 /// Where the options of a socket that is not decided begin: behind its kind, family, sharing and type.
 const OPTIONS_AT: u32 = 6;
 /// Slot indices fit in this many bits of an entry.
@@ -69,6 +83,12 @@ impl Entry {
                     | UNDECIDED
             }
             Entry::Internal => INTERNAL,
+            Entry::Netlink(asked) => {
+                u64::from(asked.sequence) << 32
+                    | u64::from(asked.family) << 8
+                    | u64::from(asked.dump) << 3
+                    | NETLINK
+            }
         }
     }
 
@@ -87,6 +107,11 @@ impl Entry {
                 options: word >> OPTIONS_AT,
             }),
             INTERNAL => Entry::Internal,
+            NETLINK => Entry::Netlink(Asked {
+                dump: word & 8 != 0,
+                family: (word >> 8) as u8,
+                sequence: (word >> 32) as u32,
+            }),
             _ => Entry::Kernel,
         }
     }
@@ -194,6 +219,12 @@ mod tests {
             }),
             Entry::Undecided(Undecided::default()),
             Entry::Internal,
+            Entry::Netlink(Asked::default()),
+            Entry::Netlink(Asked {
+                dump: true,
+                family: 10,
+                sequence: u32::MAX,
+            }),
         ] {
             assert_eq!(Entry::from_word(entry.to_word()), entry);
         }

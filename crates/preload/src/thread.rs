@@ -79,6 +79,13 @@ pub fn number() -> u32 {
     })
 }
 
+/// In a process that may be a child which nobody has told so.
+pub fn check() {
+    if with(|thread| thread.tid.get() != sys::gettid()) {
+        forked();
+    }
+}
+
 /// In a forked child: the one thread there is has a new id, and nothing of its parent's is pending.
 pub fn forked() {
     with(|thread| {

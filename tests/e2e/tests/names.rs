@@ -1,14 +1,16 @@
-//! Datagrams of real programs: dnsmasq answers dig, each on either side, and iperf3 sends as fast as it is told.
+//! Datagrams of real programs: dnsmasq and BIND answer dig, each on either side, and iperf3 sends as fast as it is told.
 
 use millrace_e2e::{
-    Context as _, PEER, Process, Result, SUBJECT, World, ensure, on_both_stacks_and_two_shards,
-    seconds, wait_until,
+    Context as _, PEER, Process, Result, SUBJECT, Stack, World, ensure,
+    on_both_stacks_and_two_shards, seconds, wait_until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 on_both_stacks_and_two_shards!(
     dnsmasq_serves,
+    dnsmasq_finds_its_addresses,
+    bind_finds_its_addresses,
     dig_is_served,
     iperf3_takes_datagrams,
     iperf3_sends_datagrams,
@@ -73,7 +75,6 @@ fn wait_until_begun(server: &mut Process) -> Result<()> {
 }
 
 fn dnsmasq_serves(world: &World) -> Result<()> {
-    // It drops TCP connections to addresses that no device of the kernel has, unless it is told to listen there.
     let mut server = world.subject(&server(&format!(
         "--bind-interfaces --listen-address={SUBJECT}"
     )))?;
@@ -82,6 +83,62 @@ fn dnsmasq_serves(world: &World) -> Result<()> {
         Ok(world.run_on_peer(words, seconds(60))?.text())
     })?;
     server.stop(Signal::TERM, seconds(10)).map(|_| ())
+}
+
+/// It looks for its addresses by netlink, and drops TCP connections to others.
+fn dnsmasq_finds_its_addresses(world: &World) -> Result<()> {
+    for listening in ["", "--bind-interfaces", "--bind-dynamic"] {
+        let mut server = world.subject(&server(listening))?;
+        wait_until_begun(&mut server)?;
+        for over in ["+notcp", "+tcp"] {
+            let words = dig(SUBJECT, &format!("{over} host.test A"));
+            let answer = world.run_on_peer(&words, seconds(30))?.text();
+            ensure!(answer.trim() == "10.1.2.3", "{listening} {over}: {answer}");
+        }
+        server.stop(Signal::TERM, seconds(10))?;
+        if world.stack == Stack::Millrace {
+            wait_until("the engine has ended", seconds(20), || {
+                Ok(world.peer_namespace().devices()?.is_empty())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// It listens on each address that getifaddrs shows, and on no other.
+fn bind_finds_its_addresses(world: &World) -> Result<()> {
+    let directory = world.directory().display();
+    let config = world.directory().join("named.conf");
+    let zone = world.directory().join("zone");
+    std::fs::write(
+        &zone,
+        "$TTL 60\n@ SOA ns root 1 60 60 60 60\n@ NS ns\nns A 10.1.2.4\nhost A 10.1.2.3\n",
+    )?;
+    std::fs::write(
+        &config,
+        format!(
+            "options {{ directory \"{directory}\"; pid-file none; session-keyfile none; recursion no; dnssec-validation no;\n\
+             listen-on port {PORT} {{ any; }}; listen-on-v6 {{ none; }}; }};\n\
+             controls {{ }};\nzone \"test\" {{ type primary; file \"{}\"; }};\n",
+            zone.display()
+        ),
+    )?;
+    let line = format!("/usr/sbin/named -g -u root -n 2 -c {}", config.display());
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut server = world.subject(&words)?;
+    wait_until("BIND has begun", seconds(20), || {
+        server.ensure_not_failed()?;
+        Ok(server
+            .stderr()
+            .lines()
+            .any(|line| line.ends_with(" running")))
+    })?;
+    for over in ["+notcp", "+tcp"].repeat(3) {
+        let words = dig(SUBJECT, &format!("{over} host.test A"));
+        let answer = world.run_on_peer(&words, seconds(60))?.text();
+        ensure!(answer.trim() == "10.1.2.3", "{over}: {answer}");
+    }
+    server.stop(Signal::TERM, seconds(20)).map(|_| ())
 }
 
 fn dig_is_served(world: &World) -> Result<()> {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{fail, hooks, nothing, number};
 use crate::table::{self, Entry};
-use crate::{descriptors, real, stream};
+use crate::{descriptors, interfaces, real, stream};
 
 hooks! {
     /// Closes.
@@ -98,10 +98,14 @@ hooks! {
             Entry::Socket(slot) => {
                 match descriptors::device_control(fd, slot, request, argument.cast()) {
                     Some(result) => number(result),
+                    None if interfaces::is_about_devices(request) => {
+                        interfaces::control_by_probe(request, argument)
+                    }
                     None => real::ioctl(fd, request, argument),
                 }
             }
             Entry::Internal => fail(Errno::BADF),
+            _ if interfaces::is_request(request) => interfaces::control(fd, request, argument),
             _ => real::ioctl(fd, request, argument),
         }
     }

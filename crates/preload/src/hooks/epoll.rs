@@ -50,7 +50,7 @@ hooks! {
             Entry::Kernel if operation == libc::EPOLL_CTL_ADD && anchor::is_known(fd) => {
                 fail(Errno::BADF)
             }
-            Entry::Kernel => {
+            Entry::Kernel | Entry::Netlink(_) => {
                 sets::note_mixed(index);
                 real::epoll_ctl(epoll, operation, fd, event)
             }

@@ -14,8 +14,8 @@ use crate::memory::{self, CALL_MAX, Pieces};
 use crate::send::File;
 use crate::socket::Socket;
 use crate::sys::Result;
-use crate::table::{self, Entry};
-use crate::{connect, datagram, real, receive, send};
+use crate::table::{self, Asked, Entry};
+use crate::{connect, datagram, netlink, real, receive, send};
 
 /// Receives into pieces.
 fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
@@ -40,6 +40,29 @@ fn give(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Resul
     send::send(&socket, &mut pieces?, flags)
 }
 
+/// Where nobody wants to know who sent something.
+const NOWHERE: (*mut sockaddr, *mut socklen_t) = (std::ptr::null_mut(), std::ptr::null_mut());
+
+/// Receives on a netlink socket.
+///
+/// # Safety
+/// As recvfrom.
+unsafe fn take_netlink(
+    fd: c_int,
+    asked: Asked,
+    (buffer, len): (*mut c_void, size_t),
+    flags: c_int,
+    (from, from_len): (*mut sockaddr, *mut socklen_t),
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match netlink::receive_from(fd, asked, (buffer, len), flags, (from, from_len)) {
+            Some(result) => length(result),
+            None => real::recvfrom(fd, buffer, len, flags, from, from_len),
+        }
+    }
+}
+
 hooks! {
     /// Reads.
     fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
@@ -48,6 +71,7 @@ hooks! {
             Entry::Socket(_) if len == 0 => 0,
             Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), 0, NOWHERE),
             _ => real::read(fd, buffer, len),
         }
     }
@@ -83,6 +107,10 @@ hooks! {
         match table::get(fd) {
             Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(_) => {
+                netlink::note_buffer(fd, buffer, len);
+                real::write(fd, buffer, len)
+            }
             _ => real::write(fd, buffer, len),
         }
     }
@@ -109,6 +137,10 @@ hooks! {
         match table::get(fd) {
             Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(_) => {
+                netlink::note_buffer(fd, buffer, len);
+                real::send(fd, buffer, len, flags)
+            }
             _ => real::send(fd, buffer, len, flags),
         }
     }
@@ -161,6 +193,10 @@ hooks! {
                 }
             }
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(_) => {
+                netlink::note_buffer(fd, buffer, len);
+                real::sendto(fd, buffer, len, flags, to, to_len)
+            }
             _ => real::sendto(fd, buffer, len, flags, to, to_len),
         }
     }
@@ -170,6 +206,7 @@ hooks! {
         match table::get(fd) {
             Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), flags, NOWHERE),
             _ => real::recv(fd, buffer, len, flags),
         }
     }
@@ -208,6 +245,7 @@ hooks! {
                 length(result)
             }
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), flags, (from, from_len)),
             _ => real::recvfrom(fd, buffer, len, flags, from, from_len),
         }
     }

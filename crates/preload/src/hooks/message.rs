@@ -14,7 +14,7 @@ use crate::memory::{self, Pieces};
 use crate::socket::{Socket, deadline};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{connect, datagram, real, receive, rights, send};
+use crate::{connect, datagram, netlink, real, receive, rights, send};
 
 /// Messages of one call at most, as Linux has it.
 const MESSAGES_MAX: usize = 1024;
@@ -44,6 +44,10 @@ hooks! {
                     Ok(None) => real::sendmsg(fd, message, flags),
                     Err(errno) => length(Err(errno)),
                 }
+            }
+            Entry::Netlink(_) => {
+                netlink::note_message(fd, message);
+                real::sendmsg(fd, message, flags)
             }
             _ => send_kernels(fd, message, flags),
         }
@@ -93,6 +97,10 @@ hooks! {
                 receive_one(&socket, &mut *message, flags)
             })),
             Entry::Internal => length(Err(Errno::BADF)),
+            Entry::Netlink(asked) => match netlink::receive(fd, asked, message, flags) {
+                Some(result) => length(result),
+                None => real::recvmsg(fd, message, flags),
+            },
             _ => {
                 let received = real::recvmsg(fd, message, flags);
                 if received >= 0 && has_control(message) {

@@ -4,7 +4,9 @@
 
 pub mod descriptor;
 pub mod epoll;
+pub mod interfaces;
 pub mod io;
+pub mod limits;
 pub mod message;
 pub mod options;
 pub mod poll;

@@ -1,13 +1,13 @@
 //! Processes: fork, exec, spawn.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use libc::{X_OK, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::io::Errno;
 
 use super::{fail, hooks};
 use crate::scratch::Scratch;
-use crate::{descriptors, exec, executable, fork as forking, real, spawn};
+use crate::{descriptors, exec, executable, fork as forking, memory, real, spawn, sys};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -40,6 +40,70 @@ hooks! {
     /// The same under another name.
     fn __vfork() -> pid_t {
         forking::fork(|| real::fork())
+    }
+
+    /// Makes a process or a thread. Defined with all the arguments that any set of flags has; those not given are words without meaning.
+    fn clone(
+        function: Option<extern "C" fn(*mut c_void) -> c_int>,
+        stack: *mut c_void,
+        flags: c_int,
+        argument: *mut c_void,
+        parent_tid: *mut c_void,
+        tls: *mut c_void,
+        child_tid: *mut c_void,
+    ) -> c_int {
+        let Some(function) = function.filter(|_| !stack.is_null()) else {
+            return fail(Errno::INVAL);
+        };
+        let clone = |function, argument, flags| {
+            real::clone(function, stack, flags, argument, parent_tid, tls, child_tid)
+        };
+        match forking::with_own_memory(flags as u64) {
+            Some(flags) => forking::clone(function, argument, |function, argument| {
+                clone(function, argument, flags as c_int)
+            }),
+            None => clone(function, argument, flags),
+        }
+    }
+
+    /// Forks with a terminal for the child: the C library's own would fork past us.
+    fn forkpty(
+        master: *mut c_int,
+        name: *mut c_char,
+        termios: *const libc::termios,
+        size: *const libc::winsize,
+    ) -> pid_t {
+        let (mut own, mut other) = (-1, -1);
+        if libc::openpty(&raw mut own, &raw mut other, name, termios, size) < 0 {
+            return -1;
+        }
+        match fork() {
+            -1 => {
+                let errno = descriptors::last_errno();
+                super::descriptor::close(own);
+                super::descriptor::close(other);
+                fail(errno)
+            }
+            0 => {
+                super::descriptor::close(own);
+                libc::setsid();
+                if libc::ioctl(other, libc::TIOCSCTTY, 0) < 0 {
+                    libc::_exit(1);
+                }
+                for fd in 0..3 {
+                    super::descriptor::dup2(other, fd);
+                }
+                if other > 2 {
+                    super::descriptor::close(other);
+                }
+                0
+            }
+            pid => {
+                *master = own;
+                super::descriptor::close(other);
+                pid
+            }
+        }
     }
 
     /// Goes on in the background: the C library's own would fork past us.
@@ -174,6 +238,52 @@ hooks! {
         spawn::spawn(pid, actions, environment, |pid, environment| {
             real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
         })
+    }
+}
+
+/// `clone` as a system call. A child on a stack of its own does not return from it: such a child is a thread.
+///
+/// # Safety
+/// As the call's.
+pub unsafe fn clone_call([flags, stack, c, d, e]: [c_long; 5]) -> c_long {
+    let raw = |flags: c_long| {
+        // SAFETY: the caller's promise.
+        unsafe { sys::raw([libc::SYS_clone, flags, stack, c, d, e, 0]) }
+    };
+    match forking::with_own_memory(flags as u64) {
+        Some(flags) if stack == 0 => c_long::from(forking::fork(|| raw(flags as c_long) as pid_t)),
+        _ => raw(flags),
+    }
+}
+
+/// `clone3` as a system call.
+///
+/// # Safety
+/// As the call's.
+pub unsafe fn clone3_call(arguments: *const u64, size: usize) -> c_long {
+    /// Words of the structure that we look at: flags first, the stack the sixth.
+    const STACK: usize = 5;
+    let mut words = [0u64; 16];
+    let raw = |at: *const u64| {
+        // SAFETY: the caller's promise, or a copy of what it is about.
+        unsafe { sys::raw([libc::SYS_clone3, at as c_long, size as c_long, 0, 0, 0, 0]) }
+    };
+    if size <= STACK * 8
+        || size > size_of_val(&words)
+        || memory::check(arguments.cast(), size).is_err()
+    {
+        return raw(arguments);
+    }
+    // SAFETY: memory of the program's, which has just been looked at, and room of our own.
+    unsafe {
+        std::ptr::copy_nonoverlapping(arguments.cast::<u8>(), words.as_mut_ptr().cast(), size);
+    };
+    match forking::with_own_memory(words[0]) {
+        Some(flags) if words[STACK] == 0 => {
+            words[0] = flags;
+            c_long::from(forking::fork(|| raw(words.as_ptr()) as pid_t))
+        }
+        _ => raw(arguments),
     }
 }
 

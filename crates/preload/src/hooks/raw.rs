@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_long};
 use libc::{fd_set, sigset_t, timespec};
 use rustix::io::Errno;
 
-use super::{descriptor, epoll, fail, hooks, io, message, options, poll, socket, uring};
-use crate::{memory, sys};
+use super::{descriptor, epoll, fail, hooks, io, message, options, poll, process, socket, uring};
+use crate::{fork, memory, sys};
 
 hooks! {
     /// Defined with all the arguments that any call has: for a variadic function those not given are words without meaning, which are
@@ -54,6 +54,12 @@ hooks! {
             libc::SYS_pselect6 => c_long::from(pselect6(fd, [b as *mut _, c as *mut _, d as *mut _], e as *const _, f as *const _)),
             libc::SYS_io_uring_setup if uring::is_refused() => fail(Errno::NOSYS).into(),
             libc::SYS_splice => io::splice(fd, b as *mut _, c as c_int, d as *mut _, e as usize, f as u32) as c_long,
+            libc::SYS_clone => process::clone_call([a, b, c, d, e]),
+            libc::SYS_clone3 => process::clone3_call(a as *const u64, b as usize),
+            libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
+            libc::SYS_execveat => c_long::from(process::execveat(fd, b as *const _, c as *const _, d as *const _, e as c_int)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork | libc::SYS_vfork => c_long::from(fork::fork(|| sys::raw([libc::SYS_fork, 0, 0, 0, 0, 0, 0]) as c_int)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(epoll::epoll_create(fd)),
             #[cfg(target_arch = "x86_64")]

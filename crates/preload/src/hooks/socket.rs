@@ -14,8 +14,8 @@ use crate::address::{self, Given};
 use crate::decide::{self, Decision, Purpose};
 use crate::socket::Socket;
 use crate::sys::Result;
-use crate::table::{self, Entry, Undecided};
-use crate::{bypass, connect, datagram, environment, real};
+use crate::table::{self, Asked, Entry, Undecided};
+use crate::{bypass, connect, datagram, environment, interfaces, real};
 
 hooks! {
     /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
@@ -31,6 +31,8 @@ hooks! {
             } else {
                 note_protocol(plain, protocol);
             }
+        } else if fd >= 0 && interfaces::is_netlink(domain, protocol) {
+            table::set(fd, Entry::Netlink(Asked::default()));
         }
         fd
     }

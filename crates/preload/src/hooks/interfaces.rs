@@ -1,0 +1,24 @@
+//! What addresses there are.
+
+use std::ffi::c_int;
+
+use libc::ifaddrs;
+
+use super::hooks;
+use crate::{interfaces, real};
+
+hooks! {
+    /// All addresses, with their devices.
+    fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
+        let result = real::getifaddrs(list);
+        if result == 0 {
+            interfaces::append(list);
+        }
+        result
+    }
+
+    /// Frees them.
+    fn freeifaddrs(list: *mut ifaddrs) -> () {
+        real::freeifaddrs(interfaces::cut_off(list));
+    }
+}
