@@ -1,6 +1,6 @@
 """Sends traffic past the stack under test in several ways, each twice, and starts programs that do.
 
-usage: to_the_kernel.py STATIC_PROGRAM CHROOT
+usage: to_the_kernel.py CHROOT STATIC_PROGRAM PROGRAM...
 
 CHROOT has a program /true with its libraries. Ends when its input does.
 """
@@ -19,7 +19,7 @@ def chrooted(path):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main(static_program, root):
+def main(root, static_program, *others):
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             with socket.create_connection(listener.getsockname()) as client:
@@ -32,6 +32,8 @@ def main(static_program, root):
         assert os.spawnv(os.P_WAIT, static_program, [static_program]) == 0
         without = {**os.environ, "LD_PRELOAD": ""}
         subprocess.run(["/bin/true"], env=without, check=True)
+    for other in others:
+        subprocess.run([other], check=True)
     assert chrooted(root) == 0
     print("done", flush=True)
     sys.stdin.read()

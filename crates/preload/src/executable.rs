@@ -12,6 +12,8 @@ use crate::{bypass, exec, sys};
 const HEAD: usize = 4096;
 /// Bytes of a program header.
 const SEGMENT: usize = 56;
+/// What is read of a segment of notes.
+const NOTES: usize = 1024;
 /// Interpreters of interpreters, at most.
 const SCRIPTS_MAX: u32 = 4;
 
@@ -194,15 +196,28 @@ fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether the first of a segment's notes is one of Go's, whose linker gives it a segment of its own.
+/// Whether a segment has a note of Go's linker, looked for in its first bytes.
 fn is_go_note(fd: c_int, segment: &[u8]) -> bool {
-    let mut note = [0u8; 16];
-    let Some(offset) = word(&segment[8..]) else {
+    let mut notes = [0u8; NOTES];
+    let (Some(offset), Some(size)) = (word(&segment[8..]), word(&segment[32..])) else {
         return false;
     };
+    let len = NOTES.min(size as usize);
     // SAFETY: the room is the array's.
-    let read = unsafe { sys::read_file(fd, note.as_mut_ptr(), note.len(), Some(offset as i64)) };
-    read == Ok(note.len()) && note[..4] == 4u32.to_le_bytes() && &note[12..] == b"Go\0\0"
+    let read = unsafe { sys::read_file(fd, notes.as_mut_ptr(), len, Some(offset as i64)) };
+    let mut rest = &notes[..read.unwrap_or(0)];
+    while let Some((header, behind)) = rest.split_first_chunk::<12>() {
+        let length = |at: usize| {
+            let length =
+                u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            (length as usize).next_multiple_of(4)
+        };
+        if behind.starts_with(b"Go\0\0") {
+            return true;
+        }
+        rest = behind.get(length(0) + length(4)..).unwrap_or_default();
+    }
+    false
 }
 
 #[cfg(test)]

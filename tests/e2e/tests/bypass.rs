@@ -1,6 +1,7 @@
 //! What goes past millrace: io_uring is refused; sockets and programs that are the kernel's are said once and counted.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -16,14 +17,18 @@ on_millrace!(
     nothing_is_said_when_quiet,
 );
 
+/// A user without rights.
+const NOBODY: u32 = 65534;
 const PYTHON: &str = "/usr/bin/python3";
 
 /// What is said of each way, and how often it is counted.
-const WAYS: [(&str, &str, u64); 5] = [
+const WAYS: [(&str, &str, u64); 7] = [
     ("to 127.0.0.1", "address_not_served", 4),
     ("SOCK_RAW", "protocol_not_served", 2),
     ("bound to a device", "device_not_served", 2),
     ("linked statically", "static_program", 4),
+    ("a Go program", "go_program", 1),
+    ("gains privileges", "privileged_program", 1),
     ("without libmillrace_preload.so", "no_shim", 3),
 ];
 
@@ -63,6 +68,15 @@ fn root(world: &World) -> Result<String> {
     Ok(root.to_string_lossy().into_owned())
 }
 
+/// A program that runs as another user.
+fn privileged(world: &World) -> Result<String> {
+    let path = world.directory().join("privileged");
+    fs::copy("/bin/true", &path)?;
+    chown(&path, Some(NOBODY), Some(NOBODY))?;
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o4755))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
 /// The program's command line, by `run` with these flags more.
 fn words(world: &World, flags: &[&str]) -> Result<Command> {
     let mut run = world.millrace(&["run"]);
@@ -70,8 +84,10 @@ fn words(world: &World, flags: &[&str]) -> Result<Command> {
         "--",
         PYTHON,
         &compile::script("to_the_kernel.py"),
-        &compile::static_program("true")?,
         &root(world)?,
+        &compile::static_program("true")?,
+        &compile::program("marked_go")?,
+        &privileged(world)?,
     ]);
     run.stdin(Stdio::piped());
     Ok(run)
