@@ -45,6 +45,13 @@ pub enum Command {
         /// Told when it is served.
         done: Sender<()>,
     },
+    /// All that a program has asked for until now is to be served.
+    Serve {
+        /// The program.
+        owner: Owner,
+        /// Told when it is.
+        done: Sender<()>,
+    },
     /// A child will hold what its parent holds.
     Fork {
         /// The program.

@@ -213,6 +213,10 @@ impl Worker {
                 // Nobody waits any more if the process died meanwhile.
                 let _ = done.send(());
             }
+            Command::Serve { owner, done } => {
+                self.serve_all(owner.0);
+                let _ = done.send(());
+            }
             Command::Fork {
                 owner,
                 parent,
