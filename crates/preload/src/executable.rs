@@ -224,6 +224,7 @@ fn is_go_note(fd: c_int, segment: &[u8]) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn of(path: &CStr) -> Option<Bypass> {
         let file = std::fs::File::open(path.to_str().unwrap()).unwrap();
@@ -231,7 +232,9 @@ mod tests {
     }
 
     fn of_bytes(content: &[u8]) -> Option<Bypass> {
-        let name = format!("/tmp/millrace-executable-{}", std::process::id());
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("/tmp/millrace-executable-{}-{number}", std::process::id());
         std::fs::write(&name, content).unwrap();
         let kind = of(&std::ffi::CString::new(name.clone()).unwrap());
         std::fs::remove_file(name).unwrap();
