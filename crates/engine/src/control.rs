@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{Answer, Kind, PACKET_MAX, Received, Token};
+use millrace_context::protocol::{Answer, Kind, PACKET_MAX, Received, Request, Token};
 use millrace_context::{Region, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;

@@ -133,10 +133,11 @@ fn sigint_and_sigterm_reach_the_program(world: &World) -> Result<()> {
 fn a_killed_program_resets_its_connections(world: &World) -> Result<()> {
     // Bytes that the program has not read are lost with it: the peer learns that by a reset.
     let server = start_blocking(world)?;
-    let (mut idle, mut unread) = (connect(world)?, connect(world)?);
+    let mut idle = connect(world)?;
     wait_until("the first is accepted", seconds(10), || {
         Ok(server.stdout().contains("accept ok"))
     })?;
+    let mut unread = connect(world)?;
     unread.write_all(b"nobody reads this")?;
     kill_process(find_process(world, "blocking.py")?, Signal::KILL)?;
     ensure!(server.wait(seconds(15))?.shell_status() == 137);

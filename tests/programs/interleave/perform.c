@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +132,7 @@ static int do_connect(struct event *event)
     /* The port may be chosen behind a connect that does not block. */
     bool under_way = result == 0 || error == EINPROGRESS || error == EINTR;
     while (under_way && (world->object[object].port = port_of(fd, getsockname)) == 0)
-        usleep(50);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     int settled = settle(event, fd, event->step.b, object);
     errno = settled < 0 ? errno : error;
     return settled < 0 ? -2 : result;
