@@ -62,7 +62,7 @@ impl Drop for Substituted {
     fn drop(&mut self) {
         // A child that is made between the look and the close would keep what it finds open and not noted. In a signal handler that has
         // come upon the lock there is no waiting for it.
-        let _guard = lock::take(&engine::LOCK, Rank::Control);
+        let _guard = lock::take(engine::LOCK, Rank::Control);
         for place in self.places.iter().filter(|place| **place > 0) {
             if let Some(bits) = SENT[*place as usize - 1]
                 .swap(0, Ordering::AcqRel)
