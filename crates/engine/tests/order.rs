@@ -37,14 +37,37 @@ fn what_a_process_sent_before_it_died_arrives() {
     let name = "sent-before-death";
     let thread = engine_with_shards(name, 2);
     let program = Program::attach(name);
-    let elsewhere = program.socket();
     program.shard.set(1);
     let listener = program.listener(8000);
     let announced = program.announce();
-    let child = program.child(announced);
+    let (mut child, said) = program.spawn(announced, "sends_before_it_dies");
+    let server = program.accept(listener);
+    let [index, position] = said[..] else {
+        panic!("the child says {said:?}")
+    };
+    let (context, _) = program.region.context(index as u32).unwrap();
+    let position = position as u32;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    program.wait(server, |_| context.taken(position));
+    program.wait(server, |slot| {
+        let ended = Status::READ_CLOSED | Status::DEAD;
+        slot.engine.status().intersects(ended)
+    });
+    assert_eq!(program.receive(server), b"hello");
+    drop(program);
+    end(name, thread);
+}
+
+/// The child of [`what_a_process_sent_before_it_died_arrives`].
+#[test]
+fn sends_before_it_dies() {
+    let Some(child) = Program::as_child() else {
+        return;
+    };
+    let elsewhere = child.socket();
     child.shard.set(1);
     let client = child.connect(8000);
-    let server = program.accept(listener);
     occupy(&child, elsewhere);
     let index = child.attached.context + 1;
     let (context, _) = child.region.context(index).unwrap();
@@ -52,16 +75,7 @@ fn what_a_process_sent_before_it_died_arrives() {
     assert_eq!(len, 5);
     child.region.stage(index, at, b"hello");
     child.leave(1, &Submission::new(Operation::Send, client, 5));
-    let position = context.position();
-    program.lose(announced);
-    program.wait(server, |_| context.taken(position));
-    program.wait(server, |slot| {
-        let ended = Status::READ_CLOSED | Status::DEAD;
-        slot.engine.status().intersects(ended)
-    });
-    assert_eq!(program.receive(server), b"hello");
-    drop((program, child));
-    end(name, thread);
+    child.say(&[index.into(), context.position().into()]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -16,6 +17,10 @@ use millrace_engine::topology::Topology;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What tells a process that it is a child, and whose.
+const CHILD: &str = "MILLRACE_TEST_CHILD";
+/// How the line begins that a child says.
+const SAYS: &str = "child says: ";
 
 /// An engine in this process that serves loopback alone; [`end`] ends it, since its programs' process is this one, which lives on.
 pub fn engine(name: &str) -> std::thread::JoinHandle<()> {
@@ -139,15 +144,40 @@ impl Program {
         self.control(Kind::Fork, [0; 4]).unwrap()[0]
     }
 
-    /// The child that was announced, in this process all the same.
-    pub fn child(&self, announced: u64) -> Program {
-        let guard = self.guard.try_clone().unwrap();
-        Program::process(self.engine.clone(), guard, self.token, announced + 1)
+    /// Starts a process, the child that was announced, which does what the test `role` does for it ([`Program::as_child`]). What it says.
+    pub fn spawn(&self, announced: u64, role: &str) -> (std::process::Child, Vec<u64>) {
+        let token = protocol::format_token(&self.token);
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", role, "--nocapture"])
+            .env(CHILD, format!("{} {token} {}", self.engine, announced + 1))
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = lines
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix(SAYS).map(str::to_owned))
+            .expect("the child says something");
+        let words = said.split(' ').map(|word| word.parse().unwrap());
+        (child, words.collect())
     }
 
-    /// Has the engine take a child for dead.
-    pub fn lose(&self, announced: u64) {
-        self.tell(Kind::Forked, [announced, 0, 0, 0]);
+    /// The child that another process has started, if this one is that.
+    pub fn as_child() -> Option<Program> {
+        let words = std::env::var(CHILD).ok()?;
+        let mut words = words.split(' ');
+        let engine = words.next()?.to_owned();
+        let token = protocol::parse_token(words.next()?)?;
+        let announced = words.next()?.parse().ok()?;
+        let guard = protocol::connect(&engine).unwrap();
+        Some(Program::process(engine, guard, token, announced))
+    }
+
+    /// Says what [`Program::spawn`] returns, and waits to be killed.
+    pub fn say(&self, words: &[u64]) {
+        let words: Vec<String> = words.iter().map(u64::to_string).collect();
+        println!("\n{SAYS}{}", words.join(" "));
+        std::thread::sleep(PATIENCE);
     }
 
     /// Submits to a shard, and rings for nothing.
