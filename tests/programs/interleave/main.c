@@ -3,8 +3,8 @@
  * interleave -n COUNT FROM TO    each that often
  * interleave -p MS ...           a thread that has to go on may sleep so long
  * interleave -r ...              lets pass what millrace is known to do: a call on a descriptor that another thread replaces at that moment may fail in any
- *                                way, a set in another one may be shown as readable when nothing in it is ready, and a set forgets a socket that its
- *                                process has closed and another one has not
+ *                                way, a set in another one may be shown as readable when nothing in it is ready, and a registration is forgotten when
+ *                                the process that made it has closed the socket or the set and another one has not
  * interleave -s SEED             looks for the smallest part of a program that still fails
  * interleave -k TEXT             runs one that has been made smaller, as -s prints it: SEED:WORKER.STEP,...
  */

@@ -270,7 +270,9 @@ static bool is_pending_at(const struct event *control, uint32_t now, int depth)
         return false;
     int set = must_mean(control->process, step->a, control->start, control->end);
     int object = must_mean(control->process, step->b, control->start, control->end);
-    if (set == NONE || object == NONE || !must_live(object, now) || (world->is_lenient && !must_live_in(control->process, object, now)))
+    if (set == NONE || object == NONE || !must_live(object, now))
+        return false;
+    if (world->is_lenient && !(must_live_in(control->process, object, now) && must_live_in(control->process, set, now)))
         return false;
     bool readable = (step->events & EPOLLIN) && must_be_readable_at(object, now, depth + 1);
     if (!readable && !((step->events & EPOLLOUT) && must_be_writable(object, now)))
