@@ -264,7 +264,8 @@ impl Control {
         if member.pid != 0 {
             return;
         }
-        let pid = pidfd.map_or(Some(pid), |pidfd| pid_of(pidfd.as_fd()));
+        let seen = || pidfd.as_ref().map(|pidfd| pid_of(pidfd.as_fd()));
+        let pid = seen().unwrap_or(Some(pid));
         let Some(pid) = pid else {
             return;
         };
@@ -276,6 +277,8 @@ impl Control {
         match parent_of(pid) {
             Some(parent) if parent == sender => {}
             Some(_) => return self.refuse(number, "names a process that is not its child"),
+            // It has ended since, and nobody else would notice.
+            None if seen() == Some(Some(0)) => return self.process_gone(index, child),
             None => return,
         }
         if self.watch_pid(index, child, pid) == Err(libc::ESRCH) {
