@@ -301,7 +301,7 @@ impl Control {
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
                 let [ticket, pid, ..] = request.arguments;
-                self.forked(number, ticket, pid as u32, came.take(0));
+                self.forked(number, ticket, pid as u32, came.take(0).as_ref());
                 return None;
             }
             Kind::Poller => self.poller(number),

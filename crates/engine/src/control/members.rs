@@ -244,7 +244,7 @@ impl Control {
     }
 
     /// A parent says what became of a child that it announced: it alone may, and of nobody else.
-    pub(super) fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<OwnedFd>) {
+    pub(super) fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<&OwnedFd>) {
         let Ok((index, parent)) = self.member(number) else {
             return;
         };
@@ -264,7 +264,7 @@ impl Control {
         if member.pid != 0 {
             return;
         }
-        let seen = || pidfd.as_ref().map(|pidfd| pid_of(pidfd.as_fd()));
+        let seen = || pidfd.map(|pidfd| pid_of(pidfd.as_fd()));
         let pid = seen().unwrap_or(Some(pid));
         let Some(pid) = pid else {
             return;
