@@ -276,9 +276,9 @@ impl Control {
         // One that cannot be seen to be its child, in another PID namespace perhaps, stays announced until it attaches or its parent ends.
         match parent_of(pid) {
             Some(parent) if parent == sender => {}
-            Some(_) => return self.refuse(number, "names a process that is not its child"),
             // It has ended since, and nobody else would notice.
-            None if seen() == Some(Some(0)) => return self.process_gone(index, child),
+            _ if seen() == Some(Some(0)) => return self.process_gone(index, child),
+            Some(_) => return self.refuse(number, "names a process that is not its child"),
             None => return,
         }
         if self.watch_pid(index, child, pid) == Err(libc::ESRCH) {
