@@ -3,6 +3,7 @@
 ghosts ENGINE: attaches, says of itself that its fork has failed, forks, and takes all pollers that it gets.
 unread ENGINE: sends requests and reads no answer.
 connections ENGINE: connects until it can no more.
+lingering ENGINE: sends the last descriptors of sockets that take a minute to close, attached and not.
 random ENGINE SEED COUNT: requests that are wrong somehow.
 """
 
@@ -11,9 +12,10 @@ import random
 import socket
 import struct
 import sys
+import threading
 import time
 
-ATTACH, FORK, FORKED, POLLER = 1, 2, 3, 4
+ATTACH, FORK, FORKED, POLLER, CLAIM = 1, 2, 3, 4, 13
 
 
 def connect(engine):
@@ -81,6 +83,51 @@ def connections(engine):
     sys.stdin.read()
 
 
+def lingering_socket():
+    """A socket of the kernel's that waits for its peer when it is closed, and the listener that the peer waits at."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    lingers = socket.socket()
+    lingers.connect(listener.getsockname())
+    lingers.setblocking(False)
+    try:
+        while True:
+            lingers.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    return lingers, listener
+
+
+def lingering(engine):
+    token = bytes.fromhex(os.environ["MILLRACE_TOKEN"])
+    version = version_of(engine)
+    kept, refused = [], 0
+    for attached in (True, False) * 3:
+        control = connect(engine)
+        if attached:
+            control.send(request(version, ATTACH, token))
+            control.recv(200)
+        lingers, listener = lingering_socket()
+        try:
+            socket.send_fds(control, [request(version, CLAIM, token)], [lingers.fileno()])
+            # Whoever closes it last waits, and that may be this program.
+            threading.Thread(target=lingers.close, daemon=True).start()
+        except PermissionError:
+            refused += 1
+            kept.append(lingers)
+        kept.append(listener)
+        if not attached:
+            # What lies unread in it is closed with it.
+            control.close()
+        else:
+            kept.append(control)
+    print("ready:", refused, "refused", flush=True)
+    sys.stdin.read()
+
+
 def one_of(version, randomly):
     token = bytes.fromhex(os.environ["MILLRACE_TOKEN"])
     token = token if randomly.random() < 0.7 else randomly.randbytes(16)
@@ -124,7 +171,7 @@ def main():
     # Not as root, whom the engine believes more; after the import, so that the program is attached.
     os.setgid(65534)
     os.setuid(65534)
-    attack = {"ghosts": ghosts, "unread": unread, "connections": connections, "random": at_random}[sys.argv[1]]
+    attack = {"ghosts": ghosts, "unread": unread, "connections": connections, "lingering": lingering, "random": at_random}[sys.argv[1]]
     attack(*sys.argv[2:])
 
 

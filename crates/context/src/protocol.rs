@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -199,8 +199,25 @@ pub fn listen(name: &str) -> io::Result<OwnedFd> {
         None,
     )?;
     rustix::net::bind(&socket, &address(name)?)?;
+    accept_descriptors(&socket, false);
     rustix::net::listen(&socket, 128)?;
     Ok(socket)
+}
+
+/// Whether a connection to a control socket, or those that a listener will accept, may bring descriptors. Where the kernel does not ask (before Linux 6.16) they may.
+pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let value = libc::c_int::from(accept);
+    // SAFETY: the value is one integer, as its length says.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
 }
 
 /// A connection to an engine. Fails with `ECONNREFUSED` if there is none of this name.
@@ -259,19 +276,29 @@ fn send<T: Copy>(
     }
 }
 
-/// Descriptors that came with a packet, at most [`DESCRIPTORS_MAX`], without an allocation.
+/// Descriptors that one packet can bring (the kernel's SCM_MAX_FD).
+const RECEIVED_MAX: usize = 253;
+
+/// Descriptors that came with a packet, without an allocation.
 #[derive(Debug)]
 pub struct Descriptors {
-    list: [Option<OwnedFd>; DESCRIPTORS_MAX],
+    list: [Option<OwnedFd>; RECEIVED_MAX],
     len: usize,
 }
 
-impl Descriptors {
-    fn new() -> Descriptors {
+impl Default for Descriptors {
+    fn default() -> Descriptors {
         Descriptors {
-            list: std::array::from_fn(|_| None),
+            list: [const { None }; RECEIVED_MAX],
             len: 0,
         }
+    }
+}
+
+impl Descriptors {
+    /// The `index`th, unless it was taken.
+    pub fn get(&self, index: usize) -> Option<&OwnedFd> {
+        self.list.get(index)?.as_ref()
     }
     /// Takes the `index`th.
     pub fn take(&mut self, index: usize) -> Option<OwnedFd> {
@@ -287,14 +314,16 @@ impl Descriptors {
     }
 }
 
-/// Receives one packet into `buffer`: its length (0: the other side is gone), its descriptors, and the sender's pid if the socket asks for it.
+/// Receives one packet into `buffer`, and its descriptors, also those of one that is an error: its length (0: the other side is gone), and the
+/// sender's pid if the socket asks for it.
 fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
+    descriptors: &mut Descriptors,
     flags: RecvFlags,
-) -> io::Result<(usize, Descriptors, Option<u32>)> {
+) -> io::Result<(usize, Option<u32>)> {
     let mut space = [MaybeUninit::<u8>::uninit();
-        rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
+        rustix::cmsg_space!(ScmRights(RECEIVED_MAX), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match rustix::net::recvmsg(
@@ -308,13 +337,12 @@ fn receive(
             Err(errno) => return Err(errno.into()),
         }
     };
-    let mut descriptors = Descriptors::new();
     let mut pid = None;
     for message in control.drain() {
         match message {
             RecvAncillaryMessage::ScmRights(rights) => {
                 for descriptor in rights {
-                    if descriptors.len < DESCRIPTORS_MAX {
+                    if descriptors.len < RECEIVED_MAX {
                         descriptors.list[descriptors.len] = Some(descriptor);
                         descriptors.len += 1;
                     }
@@ -329,7 +357,7 @@ fn receive(
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok((received.bytes, descriptors, pid))
+    Ok((received.bytes, pid))
 }
 
 /// A request as the engine receives it.
@@ -339,8 +367,6 @@ pub struct Received<'a> {
     pub request: Request,
     /// What came behind it.
     pub payload: &'a [u8],
-    /// Descriptors that came with it.
-    pub descriptors: Descriptors,
     /// Who sent it, if the socket asks for that (SO_PASSCRED).
     pub pid: Option<u32>,
 }
@@ -393,12 +419,14 @@ impl Request {
         }
     }
 
-    /// Receives one that is there, with its descriptors and its payload, which is left in `buffer`. `None`: the other side is gone. `EAGAIN`: there is none.
+    /// Receives one that is there, with its payload, which is left in `buffer`. What descriptors came is in `descriptors`, whatever the
+    /// outcome: who closes them may have to wait. `None`: the other side is gone. `EAGAIN`: there is none.
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
+        descriptors: &mut Descriptors,
     ) -> io::Result<Option<Received<'a>>> {
-        let (len, descriptors, pid) = receive(socket, buffer, RecvFlags::DONTWAIT)?;
+        let (len, pid) = receive(socket, buffer, descriptors, RecvFlags::DONTWAIT)?;
         if len == 0 {
             return Ok(None);
         }
@@ -410,7 +438,6 @@ impl Request {
         Ok(Some(Received {
             request,
             payload,
-            descriptors,
             pid,
         }))
     }
@@ -443,7 +470,9 @@ impl Answer {
     /// Receives one.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(Answer, Descriptors)> {
         let mut buffer = [0; size_of::<Answer>()];
-        let (len, descriptors, _) = receive(socket, &mut buffer, RecvFlags::empty())?;
+        let mut descriptors = Descriptors::default();
+        let flags = RecvFlags::empty();
+        let (len, _) = receive(socket, &mut buffer, &mut descriptors, flags)?;
         if len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -490,11 +519,13 @@ mod tests {
         );
         let client = connect(&name).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
+        accept_descriptors(&server, true);
         Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])
             .send_with(&client, b"tail", &[client.as_fd()])
             .unwrap();
         let mut buffer = vec![0; PACKET_MAX];
-        let received = Request::receive(server.as_fd(), &mut buffer)
+        let mut came = Descriptors::default();
+        let received = Request::receive(server.as_fd(), &mut buffer, &mut came)
             .unwrap()
             .unwrap();
         let request = received.request;
@@ -503,11 +534,14 @@ mod tests {
             ([7; 16], [1, 2, 3, 4], &b"tail"[..])
         );
         assert!(received.pid.is_none());
-        assert_eq!(received.descriptors.len(), 1);
-        drop(received);
+        assert!(came.len() == 1 && came.get(0).is_some() && came.get(1).is_none());
+        drop(came);
+        let mut came = Descriptors::default();
         let (own, child) = pair().unwrap();
         request.send(&child, &[]).unwrap();
-        let received = Request::receive(own.as_fd(), &mut buffer).unwrap().unwrap();
+        let received = Request::receive(own.as_fd(), &mut buffer, &mut came)
+            .unwrap()
+            .unwrap();
         assert_eq!(received.pid, Some(std::process::id()));
         Answer::ok([9; 8])
             .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
@@ -517,7 +551,7 @@ mod tests {
         assert!(descriptors.take(1).is_some() && descriptors.take(1).is_none());
         drop((client, descriptors));
         assert!(
-            Request::receive(server.as_fd(), &mut buffer)
+            Request::receive(server.as_fd(), &mut buffer, &mut came)
                 .unwrap()
                 .is_none()
         );

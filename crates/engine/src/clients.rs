@@ -8,10 +8,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use millrace_context::protocol::{Descriptors, accept_descriptors};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 
+use crate::closer::Closer;
 use crate::quota::Charge;
 use crate::socket::Process;
 
@@ -59,6 +61,7 @@ pub(crate) struct Clients {
     by_number: HashMap<u64, Client>,
     /// Numbers of those that have not attached, by user, the oldest first.
     visitors: HashMap<u32, BTreeSet<u64>>,
+    closer: Closer,
     next: u64,
     paused: Option<Instant>,
     /// Connections closed because their user had too many.
@@ -82,6 +85,7 @@ impl Clients {
             token,
             by_number: HashMap::new(),
             visitors: HashMap::new(),
+            closer: Closer::default(),
             next: first,
             paused: None,
             refused: 0,
@@ -150,8 +154,8 @@ impl Clients {
         let visitors = self.visitors.entry(uid).or_default();
         visitors.insert(number);
         if visitors.len() > VISITORS {
-            let oldest = visitors.pop_first();
-            self.by_number.remove(&oldest.unwrap_or(number));
+            let oldest = visitors.pop_first().unwrap_or(number);
+            self.remove(oldest);
             if self.refused == 0 {
                 eprintln!(
                     "millrace: user {uid} has more than {VISITORS} connections to the control socket that do not attach; the oldest are closed"
@@ -192,6 +196,7 @@ impl Clients {
     pub(crate) fn attached(&mut self, number: u64, member: Membership, charge: Charge) {
         self.settle(number);
         if let Some(client) = self.by_number.get_mut(&number) {
+            accept_descriptors(&client.socket, true);
             client.member = Some(member);
             client.charged.get_or_insert(charge);
         }
@@ -218,10 +223,23 @@ impl Clients {
         }
     }
 
-    /// The client has gone, or is to go.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Client> {
+    /// The client has gone, or is to go: what its descriptor counted against, and the program that it guarded.
+    pub(crate) fn remove(&mut self, number: u64) -> (Option<Charge>, Option<u32>) {
         self.settle(number);
-        self.by_number.remove(&number)
+        let Some(client) = self.by_number.remove(&number) else {
+            return (None, None);
+        };
+        self.closer.close(client.uid, client.socket);
+        (client.charged, client.guards)
+    }
+
+    /// Closes what came from a user.
+    pub(crate) fn dispose(&mut self, uid: u32, mut came: Descriptors) {
+        for index in 0..came.len() {
+            if let Some(descriptor) = came.take(index) {
+                self.closer.close(uid, descriptor);
+            }
+        }
     }
 }
 

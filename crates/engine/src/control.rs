@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_context::layout::Geometry;
-use millrace_context::protocol::{Answer, Kind, PACKET_MAX, Received, Request, Token};
+use millrace_context::protocol::{self, Answer, Kind, PACKET_MAX, Received, Request, Token};
 use millrace_context::{Region, region};
 use millrace_shard::Owner;
 use rustix::event::Timespec;
@@ -240,12 +240,25 @@ impl Control {
         let Some(client) = self.clients.get(number) else {
             return;
         };
-        match Request::receive(client.socket.as_fd(), buffer) {
+        let uid = client.uid;
+        let mut came = protocol::Descriptors::default();
+        let received = Request::receive(client.socket.as_fd(), buffer, &mut came);
+        self.request(number, received, &came);
+        self.clients.dispose(uid, came);
+    }
+
+    fn request(
+        &mut self,
+        number: u64,
+        received: io::Result<Option<Received<'_>>>,
+        came: &protocol::Descriptors,
+    ) {
+        match received {
             Ok(Some(received)) => {
                 if let Some(pid) = received.pid {
                     self.clients.note_pid(number, pid);
                 }
-                let answer = self.answer(number, received);
+                let answer = self.answer(number, &received, came);
                 let (Some((answer, descriptors)), Some(client)) =
                     (answer, self.clients.get(number))
                 else {
@@ -266,11 +279,10 @@ impl Control {
     }
 
     fn client_gone(&mut self, number: u64) {
-        let client = self.clients.remove(number);
-        if let Some(charge) = client.as_ref().and_then(|client| client.charged) {
+        let (charged, guards) = self.clients.remove(number);
+        if let Some(charge) = charged {
             self.descriptors.give(charge);
         }
-        let guards = client.and_then(|client| client.guards);
         if let Some(program) = guards.and_then(|index| self.programs[index as usize].as_mut()) {
             program.guarded = false;
         }
@@ -280,13 +292,11 @@ impl Control {
     fn answer(
         &mut self,
         number: u64,
-        received: Received<'_>,
+        received: &Received<'_>,
+        came: &protocol::Descriptors,
     ) -> Option<(Answer, Vec<Arc<OwnedFd>>)> {
         let Received {
-            request,
-            payload,
-            descriptors: mut came,
-            ..
+            request, payload, ..
         } = received;
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
@@ -301,7 +311,7 @@ impl Control {
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
                 let [ticket, pid, ..] = request.arguments;
-                self.forked(number, ticket, pid as u32, came.take(0).as_ref());
+                self.forked(number, ticket, pid as u32, came.get(0));
                 return None;
             }
             Kind::Poller => self.poller(number),

@@ -15,6 +15,7 @@
 pub mod arena;
 mod calls;
 mod clients;
+mod closer;
 pub mod command;
 pub mod config;
 pub mod control;

@@ -35,6 +35,7 @@ on_millrace_and_two_shards!(
     a_process_cannot_say_that_it_is_its_own_child,
     who_reads_no_answers_is_not_waited_for,
     connections_without_end_keep_nobody_away,
+    descriptors_that_take_long_to_close_hold_up_nobody,
     control_messages_at_random_harm_nobody,
     a_program_that_queues_all_it_can_leaves_memory_to_others,
 );
@@ -190,6 +191,14 @@ fn connections_without_end_keep_nobody_away(world: &World) -> Result<()> {
         "one user makes the engine keep {kept} descriptors, where there were {}",
         house.descriptors
     );
+    house.ensure_as_before(world, attacker)
+}
+
+fn descriptors_that_take_long_to_close_hold_up_nobody(world: &World) -> Result<()> {
+    let mut house = House::build(world)?;
+    let attacker = control(world, &house, &["lingering"])?;
+    house.ensure_served(world)?;
+    // They close as soon as their peers are gone.
     house.ensure_as_before(world, attacker)
 }
 

@@ -230,15 +230,15 @@ impl Control {
     }
 
     /// A process shows what it has received: a word for each.
-    pub(super) fn claim(&mut self, number: u64, mut came: Descriptors) -> Words {
+    pub(super) fn claim(&mut self, number: u64, came: &Descriptors) -> Words {
         let (index, process) = self.living_member(number)?;
         if came.is_empty() || came.len() > CLAIMED_MAX {
             return Err(libc::EINVAL);
         }
         let mut answer = [0; CLAIMED_MAX];
         for (at, word) in answer.iter_mut().enumerate().take(came.len()) {
-            let outcome = match came.take(at) {
-                Some(shown) => self.claim_one(index, process, &shown),
+            let outcome = match came.get(at) {
+                Some(shown) => self.claim_one(index, process, shown),
                 None => Err(libc::EBADF),
             };
             let refused = |errno: i32| SlotRef {
