@@ -307,7 +307,7 @@ impl Control {
         let own = rustix::process::geteuid().as_raw();
         let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
         let result = match kind {
-            Kind::Attach => self.attach(number, &request),
+            Kind::Attach => self.attach(number, request),
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
                 let [ticket, pid, ..] = request.arguments;
