@@ -52,7 +52,13 @@ hooks! {
             }
             Entry::Kernel | Entry::Netlink(_) => {
                 sets::note_mixed(index);
-                real::epoll_ctl(epoll, operation, fd, event)
+                let result = real::epoll_ctl(epoll, operation, fd, event);
+                // Another thread may have put a millrace socket there since, so that the kernel watches the anchor.
+                let replaced = result == 0
+                    && operation == libc::EPOLL_CTL_ADD
+                    && anchor::is_known(fd)
+                    && real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, event) == 0;
+                if replaced { epoll_ctl(epoll, operation, fd, event) } else { result }
             }
             Entry::Socket(slot) => {
                 nothing(epoll::control(epoll, index, operation, fd, slot, given()))
