@@ -117,12 +117,22 @@ impl Clients {
             return;
         };
         let pid = credentials.pid.as_raw_nonzero().get() as u32;
-        self.add(epoll, socket, (pid, credentials.uid.as_raw()), false);
+        let uid = credentials.uid.as_raw();
+        if let Some(number) = self.add(epoll, socket, (pid, uid), None) {
+            self.visit(number, uid);
+        }
     }
 
-    /// Adds a connection that has been made for a child of a process of this user; it is nobody's until the child speaks.
-    pub(crate) fn add_for_child(&mut self, epoll: &OwnedFd, socket: OwnedFd, uid: u32) {
-        self.add(epoll, socket, (0, uid), true);
+    /// Adds a connection that has been made for a child of a process; it is nobody's until the child speaks. It is no
+    /// visitor: its descriptor counts against `charge` from the start. Whether it could be added.
+    pub(crate) fn add_for_child(
+        &mut self,
+        epoll: &OwnedFd,
+        socket: OwnedFd,
+        charge: Charge,
+    ) -> bool {
+        self.add(epoll, socket, (0, charge.uid), Some(charge))
+            .is_some()
     }
 
     /// Who has spoken on a connection that was made for a child.
@@ -133,24 +143,36 @@ impl Clients {
         }
     }
 
-    fn add(&mut self, epoll: &OwnedFd, socket: OwnedFd, (pid, uid): (u32, u32), for_child: bool) {
+    /// Adds a connection; `charge`: one that was made for a child.
+    fn add(
+        &mut self,
+        epoll: &OwnedFd,
+        socket: OwnedFd,
+        (pid, uid): (u32, u32),
+        charge: Option<Charge>,
+    ) -> Option<u64> {
         let number = self.next;
         let data = epoll::EventData::new_u64(number);
         if epoll::add(epoll, &socket, data, epoll::EventFlags::IN).is_err() {
             self.exhausted += 1;
-            return;
+            return None;
         }
         self.next += 1;
         let client = Client {
             socket,
             pid,
             uid,
-            for_child,
+            for_child: charge.is_some(),
             member: None,
             guards: None,
-            charged: None,
+            charged: charge,
         };
         self.by_number.insert(number, client);
+        Some(number)
+    }
+
+    /// A connection counts as its user's until it attaches; the oldest of too many is closed.
+    fn visit(&mut self, number: u64, uid: u32) {
         let visitors = self.visitors.entry(uid).or_default();
         visitors.insert(number);
         if visitors.len() > VISITORS {
@@ -321,7 +343,15 @@ mod tests {
             "who has attached is no visitor"
         );
         assert!(clients.get(11).is_some());
-        for number in 0..VISITORS as u64 + 20 {
+        // Children that have not spoken yet are many where a server starts many, and none of them may lose its connection.
+        let (own, _child) = millrace_context::protocol::pair().unwrap();
+        assert!(clients.add_for_child(&set, own, charge));
+        for _ in 0..=VISITORS {
+            connections.push(millrace_context::protocol::connect(&name).unwrap());
+            clients.accept(&set);
+        }
+        assert!(clients.by_number.values().any(|client| client.for_child));
+        for number in 0..2 * VISITORS as u64 + 20 {
             clients.remove(number);
         }
         assert!(clients.by_number.is_empty() && clients.visitors.is_empty());

@@ -48,7 +48,7 @@ impl DescriptorQuota {
         if !self.by_program.take(Holder::Program(charge.program)) {
             return self.refuse(refused, charge);
         }
-        // Root and the engine's owner can make programs, and so as many as they like.
+        // Root can make programs, and so as many as it likes.
         if charge.uid != 0 && !self.by_user.take(Holder::User(charge.uid)) {
             self.by_program.give(Holder::Program(charge.program));
             return self.refuse(refused, charge);

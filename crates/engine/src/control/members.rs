@@ -236,9 +236,13 @@ impl Control {
         let ticket = member.ticket(child);
         // Without it the child connects like any process.
         let made = connected.then(protocol::pair).and_then(Result::ok);
-        let connection = made.map(|(own, other)| {
-            self.clients.add_for_child(&self.epoll, own, charge.uid);
-            Arc::new(other)
+        let connection = made.and_then(|(own, other)| {
+            self.descriptors.take(charge).ok()?;
+            let added = self.clients.add_for_child(&self.epoll, own, charge);
+            if !added {
+                self.descriptors.give(charge);
+            }
+            added.then(|| Arc::new(other))
         });
         Ok((words(&[ticket]), connection.into_iter().collect()))
     }
