@@ -18,7 +18,7 @@ help:
 	@echo 'make install the C library with its headers, below PREFIX (/usr/local) in DESTDIR'
 	@echo 'make lint    format, clippy, docs, tidy'
 	@echo 'make unit    tests that need no privilege'
-	@echo 'make e2e     real programs over real links (root)'
+	@echo 'make e2e     real programs over real links (root); ARGS=FILE::PART_OF_A_NAME JOBS=1'
 	@echo 'make paths   goodput over a long and lossy path, beside the kernel and the simulation (root); ARGS=--help'
 	@echo 'make fairness  what a thousand downloads get of one link, beside the kernel (root); ARGS=--help'
 	@echo 'make bench   figures beside other stacks in the same run, and a report in bench/results (root); ARGS=--help'
@@ -59,13 +59,15 @@ unit: deps
 	$(CARGO) test --locked --no-fail-fast --workspace --exclude millrace-e2e
 	CARGO_TARGET_DIR=target-loom RUSTFLAGS='--cfg millrace_loom' $(CARGO) test --locked -p millrace-interleavings
 
-# One test at a time: they share two cores and measure nothing, but disturb each other's timing all the same.
+# Tests mostly wait, so a few run side by side, each in network namespaces of its own; those that must be alone say so: see tests/e2e/src/turn.rs.
+# The names of tests begin with their file: make e2e ARGS=devices::
+JOBS ?= 4
 e2e: build capi
 	@[ "$$(id -u)" = 0 ] || { echo 'make e2e: needs root: it creates network namespaces and TAP devices; try: sudo make e2e' >&2; exit 1; }
 	$(CARGO) build --release --locked -p millrace --examples
 	$(CARGO) build --release --locked -p millrace-peer-smoltcp --bin smoltcp-server
 	$(CARGO) build --release --locked -p millrace-bench --bin embedded_server
-	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=1 $(ARGS)
+	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=$(JOBS) $(ARGS)
 
 # Instructions, beside what docs/instructions.toml says.
 count: deps

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,6 +18,28 @@ pub fn script(name: &str) -> String {
 /// The directory of the sources.
 pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("programs")
+}
+
+/// One of the tests of this process compiles at a time: another that wants the same program finds it done.
+fn turn() -> MutexGuard<'static, ()> {
+    static COMPILING: Mutex<()> = Mutex::new(());
+    // Whoever failed has left nothing under the name of a program.
+    COMPILING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A copy of a program, to be run. Another process writes it: a child that another test forks meanwhile would have the file open for writing for a moment, and what
+/// somebody writes cannot be run.
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let run = Command::new("cp").args([from, to]).output();
+    let run = run.context("running cp")?;
+    ensure!(
+        run.status.success(),
+        "copying {}: {}",
+        from.display(),
+        String::from_utf8_lossy(&run.stderr)
+    );
+    Ok(())
 }
 
 /// Compiles `NAME.c`, or every file of the directory `NAME`, unless that is done already. The path of the program.
@@ -48,6 +71,7 @@ pub fn debuggable(name: &str) -> Result<String> {
 
 /// Compiles `bench/peers/lwip/NAME.c`, an adapter of lwIP, with Debian's library. The path of the program.
 pub fn lwip(name: &str) -> Result<PathBuf> {
+    let _turn = turn();
     let home = checkout().join("bench/peers/lwip");
     let source = home.join(name).with_extension("c");
     let directory = std::env::current_exe()?.with_file_name("programs");
@@ -71,6 +95,7 @@ pub fn embedded(name: &str) -> Result<String> {
 
 /// Compiles `crates/capi/DIRECTORY/NAME.c` likewise.
 pub fn with_library(directory: &str, name: &str) -> Result<String> {
+    let _turn = turn();
     let home = checkout().join("crates/capi");
     let source = home.join(directory).join(name).with_extension("c");
     let library = millrace().with_file_name("libmillrace_capi.a");
@@ -101,6 +126,7 @@ pub fn with_library(directory: &str, name: &str) -> Result<String> {
 }
 
 fn build(name: &str, flags: &[&str], output_name: &str) -> Result<String> {
+    let _turn = turn();
     let single = sources().join(name).with_extension("c");
     let inputs = if single.exists() {
         vec![single]

@@ -68,7 +68,9 @@ pub fn ensure_same(expected: &Path, got: &Path) -> Result<()> {
         let len = (want - at).min(1 << 16) as usize;
         expected.read_exact(&mut a[..len])?;
         other.read_exact(&mut b[..len])?;
-        if let Some(index) = (0..len).find(|&index| a[index] != b[index]) {
+        if a[..len] != b[..len] {
+            let index = (0..len).find(|&index| a[index] != b[index]);
+            let index = index.context("they differ somewhere")?;
             anyhow::bail!(
                 "{} differs at byte {} of {want}",
                 got.display(),

@@ -26,7 +26,8 @@ impl Engine {
 
     /// Likewise, with these flags more.
     pub fn up_with(world: &World, more: &[&str]) -> Result<Engine> {
-        let name = format!("e2e-{}", std::process::id());
+        // Of this world alone: the name of its namespace is no other's.
+        let name = format!("e2e-{}", world.subject_namespace().name());
         let mut up = world.millrace(&["up", "--name", &name]);
         up.args(world.link_arguments()).args(more);
         world.start_on_subject(up)?.wait(seconds(20))?.success()?;

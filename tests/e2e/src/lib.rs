@@ -16,6 +16,7 @@ pub mod process;
 pub mod programs;
 pub mod relay;
 pub mod scenario;
+pub mod turn;
 pub mod wire;
 pub mod world;
 

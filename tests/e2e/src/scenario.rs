@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::world::{Link, Stack, World};
-use crate::{directory, namespace};
+use crate::{directory, namespace, turn};
 
 /// Makes of each named function `fn(&World) -> Result<()>` a module with one test for each stack.
 #[macro_export]
@@ -192,7 +192,7 @@ fn run_in(
     }
 }
 
-/// What every run needs: root, room for descriptors, and nothing of earlier runs.
+/// What every run needs: root, room for descriptors, nothing of earlier runs, and nobody beside it who wants to be alone.
 pub fn prepare() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("root is needed: network namespaces and TAP devices are created; run it with sudo");
@@ -205,6 +205,7 @@ pub fn prepare() -> Result<()> {
             maximum: limit.maximum,
         },
     )?;
+    turn::with_others();
     namespace::sweep()?;
     directory::sweep()
 }

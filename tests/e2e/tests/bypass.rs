@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use millrace_e2e::{
-    Context as _, Result, Stack, World, compile, engine, ensure, on_both_stacks, on_millrace,
-    seconds, wait_until,
+    Result, Stack, World, compile, engine, ensure, on_both_stacks, on_millrace, seconds, wait_until,
 };
 
 on_both_stacks!(io_uring_is_refused_and_said_once);
@@ -55,8 +54,7 @@ fn root(world: &World) -> Result<String> {
     let copy = |from: &str, to: &str| -> Result<()> {
         let to = root.join(to.trim_start_matches('/'));
         fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
-        fs::copy(from, &to).with_context(|| format!("copying {from}"))?;
-        Ok(())
+        compile::copy(from, &to)
     };
     copy("/bin/true", "true")?;
     let libraries = Command::new("ldd").arg("/bin/true").output()?;
@@ -71,7 +69,7 @@ fn root(world: &World) -> Result<String> {
 /// A program that runs as another user.
 fn privileged(world: &World) -> Result<String> {
     let path = world.directory().join("privileged");
-    fs::copy("/bin/true", &path)?;
+    compile::copy("/bin/true", &path)?;
     chown(&path, Some(NOBODY), Some(NOBODY))?;
     fs::set_permissions(&path, PermissionsExt::from_mode(0o4755))?;
     Ok(path.to_string_lossy().into_owned())

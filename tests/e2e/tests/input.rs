@@ -168,11 +168,10 @@ fn missing_tun_device(world: &World) -> Result<()> {
 fn no_privilege(world: &World) -> Result<()> {
     // A copy that everybody may read: the checkout may lie where only its owner looks.
     for name in ["millrace", "libmillrace_preload.so"] {
-        fs::copy(
+        compile::copy(
             millrace().with_file_name(name),
             world.directory().join(name),
-        )
-        .with_context(|| format!("copying {name}"))?;
+        )?;
     }
     let copy = world.directory().join("millrace");
     let words = [
@@ -302,7 +301,7 @@ fn go_program(world: &World) -> Result<()> {
 
 fn set_user_id_program(world: &World) -> Result<()> {
     let program = world.directory().join("privileged");
-    fs::copy(compile::program("true")?, &program)?;
+    compile::copy(compile::program("true")?, &program)?;
     chown(&program, Some(65534), Some(65534))?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755))?;
     let name = program.to_string_lossy();
@@ -335,7 +334,7 @@ fn engine_of_another_version(world: &World) -> Result<()> {
 
 fn missing_shim(world: &World) -> Result<()> {
     let copy = world.directory().join("millrace");
-    fs::copy(millrace(), &copy)?;
+    compile::copy(millrace(), &copy)?;
     fails(
         world,
         process::command(&[&copy.to_string_lossy()[..], "run", "--", "true"]),

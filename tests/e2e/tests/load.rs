@@ -1,6 +1,6 @@
 //! `millrace load` against servers on the kernel and on millrace, from addresses of its own on the peer's device.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::cell::Cell;
 
 use millrace_e2e::programs::Nginx;
 use millrace_e2e::{
@@ -23,8 +23,9 @@ const PORT: u16 = 7000;
 ///
 /// Each has up to thirty addresses of its own: neighbours remember for a second where one was.
 fn start(world: &World, words: &str) -> Result<Process> {
-    static STARTED: AtomicU8 = AtomicU8::new(0);
-    let first = 10 + STARTED.fetch_add(1, Ordering::Relaxed) % 8 * 30;
+    // A test has a thread and a world of its own.
+    thread_local!(static STARTED: Cell<u8> = const { Cell::new(0) });
+    let first = 10 + STARTED.replace(STARTED.get().wrapping_add(1)) % 8 * 30;
     let device = match world.stack {
         Stack::Kernel => "veth0",
         Stack::Millrace => "mr0",

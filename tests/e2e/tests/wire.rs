@@ -1,5 +1,6 @@
 //! The kernel's TCP and ours, given the same segments in the same states: every state, and whatever a peer or a stranger may say in it.
 
+#[path = "wire_scripts/mod.rs"]
 mod wire_scripts;
 
 use std::fmt::Write as _;
