@@ -1,6 +1,7 @@
 //! How the programs that several scenarios use are configured.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -101,8 +102,8 @@ impl Tgtd {
 
     /// Whether it takes orders.
     pub fn is_ready(&self) -> bool {
-        // Of the first target on a machine.
-        self.orders.with_extension("0").exists()
+        // Of the first target on a machine. The socket is there before it listens, and tgtadm does not see that it was refused.
+        UnixStream::connect(self.orders.with_extension("0")).is_ok()
     }
 
     /// Makes the target, with a disk that is a file.
