@@ -262,9 +262,9 @@ impl Socket {
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
         // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
         // datagrams that come behind it are not this socket's.
-        // A set that other processes have too reports the socket as long as the engine knows a holder.
-        let in_shared_set = self.has(flag::SHARED) && sets::any_is_shared();
-        if holds_address || in_shared_set {
+        // A set reports a socket that others hold as long as the engine knows a holder.
+        let in_sets = || refs::in_sets(self.reference.index) || sets::any_is_shared();
+        if holds_address || self.has(flag::SHARED) && in_sets() {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)
