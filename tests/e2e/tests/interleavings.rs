@@ -82,19 +82,24 @@ statements! {
     a_handler_ends_a_sleep: "interrupted",
 }
 
-/// Seeds whose programs have shown a flaw once.
-const KEPT: [&str; 6] = ["4", "8", "16", "29", "296", "501"];
+/// Seeds whose programs have shown a flaw once, and what it was where that has a name.
+const KEPT: [&str; 14] = [
+    "4", "8", "16", "29", "296", "501",
+    // A call on a socket that another thread is closing.
+    "12005", "12113",
+    // A set in another one that has nothing to report, by epoll_wait and by poll.
+    "12007", "12081",
+    // A handler that runs while a socket takes the place of what is polled.
+    "21741", // A process without threads that starts late.
+    "23001", // A set that is closed while another thread looks into it.
+    "28142", "28725",
+];
 
 /// Runs the random programs of some seeds; those that have shown a flaw more than once.
 fn check_programs(world: &World, seeds: std::ops::Range<u32>) -> Result<()> {
     let program = compile::program("interleave")?;
     let run = |words: &[&str]| -> Result<()> {
-        // On the kernel nothing is let pass.
-        let lenient: &[&str] = match world.stack {
-            Stack::Kernel => &[],
-            Stack::Millrace => &["-r"],
-        };
-        let words = [&[&program[..]], lenient, words].concat();
+        let words = [&[&program[..]], words].concat();
         let run = on_loopback(world, &words);
         world.start_on_subject(run)?.wait(seconds(120))?.success()?;
         Ok(())
