@@ -80,21 +80,35 @@ pub fn put_over(fd: c_int, close_on_exec: bool) -> Result<()> {
     sys::dup3(anchor()?.fd(), fd, flags).map(drop)
 }
 
+/// Whether this process has one.
+pub fn exists() -> bool {
+    ANCHOR.load(Ordering::Relaxed) != 0
+}
+
 /// Whether a descriptor that the table does not know is an anchor all the same. Asks the kernel only if this process has one.
 pub fn is_known(fd: c_int) -> bool {
-    ANCHOR.load(Ordering::Relaxed) != 0 && is_one(fd)
+    exists() && is_one(fd)
 }
 
 /// Whether a descriptor is some process's anchor.
 pub fn is_one(fd: c_int) -> bool {
+    is_open_one(fd).unwrap_or(false)
+}
+
+/// Whether an open descriptor is some process's anchor. `BADF` if it is not open.
+pub fn is_open_one(fd: c_int) -> Result<bool> {
     let mut address = [0u8; 110];
-    sys::getsockname(fd, &mut address).is_ok_and(|len| {
+    let found = sys::getsockname(fd, &mut address).map(|len| {
         let family = libc::AF_UNIX as u16;
         address[..len]
             .strip_prefix(&family.to_ne_bytes())
             .and_then(|path| path.strip_prefix(b"\0"))
             .is_some_and(|path| path.starts_with(PREFIX))
-    })
+    });
+    match found {
+        Err(rustix::io::Errno::BADF) => Err(rustix::io::Errno::BADF),
+        found => Ok(found.unwrap_or(false)),
+    }
 }
 
 #[cfg(test)]

@@ -64,6 +64,38 @@ impl Original {
             Original::Kernel => {}
         }
     }
+
+    /// Puts it in the place of what `to` is; `make` asks the kernel. The number always means something: what is ours is reached by the table, so it is there from
+    /// the change of the table on, and until then.
+    fn replace(self, from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
+        let is_set = |entry| matches!(entry, Entry::Epoll(_));
+        let _numbers = (matches!(self, Original::Set(_)) || is_set(table::get(to)))
+            .then(sets::numbers)
+            .flatten();
+        let entry = match &self {
+            _ if !table::holds(to) => return make(),
+            Original::Socket(socket) => Entry::Socket(socket.reference),
+            Original::Set(held) => Entry::Epoll(held.index()),
+            Original::Undecided(_) | Original::Kernel => {
+                let result = make();
+                if result >= 0 {
+                    let before = table::replace(to, Entry::Kernel);
+                    self.give_to(from, to);
+                    let_go(to, before);
+                }
+                return result;
+            }
+        };
+        let before = table::replace(to, entry);
+        let result = make();
+        if result < 0 && table::exchange(to, entry, before) {
+            return result;
+        }
+        // What was held for the call is the number's.
+        std::mem::forget(self);
+        let_go(to, before);
+        result
+    }
 }
 
 /// A descriptor number that the program sees means nothing any more (or something else from now on): what was behind it loses a
@@ -90,16 +122,22 @@ pub fn close(fd: c_int) -> Result<()> {
     if let Entry::Socket(slot) = entry {
         linger(fd, slot);
     }
+    let _numbers = matches!(entry, Entry::Epoll(_)).then(sets::numbers);
     // First the table: once the kernel has closed the number another thread may get it.
     let entry = table::replace(fd, Entry::Kernel);
-    let_go(fd, entry);
-    // SAFETY: the program closes its descriptor.
-    let result = unsafe { real::close(fd) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(last_errno())
+    if let Entry::Undecided(_) = entry {
+        let_go(fd, entry);
     }
+    // SAFETY: the program closes its descriptor.
+    let result = match unsafe { real::close(fd) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    };
+    // The kernel has closed it soon after the table has: what the engine has to be told takes longer.
+    if !matches!(entry, Entry::Undecided(_)) {
+        let_go(fd, entry);
+    }
+    result
 }
 
 /// SO_LINGER with a time: the last close waits until what was sent has been acknowledged, and our FIN too.
@@ -156,6 +194,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<()> {
     if flags & CLOSE_RANGE_CLOEXEC != 0 {
         return kernel(first, last);
     }
+    let _numbers = sets::numbers();
     let mut from = first;
     for (fd, entry) in table::entries(first, last) {
         if entry == Entry::Internal {
@@ -216,21 +255,7 @@ pub fn duplicate_to(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_i
         // While what is buffered still can go where it was meant to.
         stream::stand_in(to);
     }
-    // To the kernel a socket in the place of another is the same anchor: the table alone decides, and changes at once, so that another thread's call finds the
-    // one or the other.
-    let between = match (&original, table::get(to)) {
-        (Original::Socket(socket), Entry::Socket(_)) => Entry::Socket(socket.reference),
-        _ => Entry::Kernel,
-    };
-    let before = table::replace(to, between);
-    let result = make();
-    if result < 0 {
-        table::set(to, before);
-        return result;
-    }
-    original.give_to(from, to);
-    let_go(to, before);
-    result
+    original.replace(from, to, make)
 }
 
 /// `fcntl` on a millrace socket; none: the kernel's answer is right for it.

@@ -11,12 +11,16 @@ use rustix::io::Errno;
 use crate::engine::{self, Engine};
 use crate::epoll_set::{Memory, Set, state};
 use crate::lock::Rank;
+use crate::poller::Own;
 use crate::readiness::{self, bits};
 use crate::sets::KernelWait;
 use crate::sleep::Call;
-use crate::socket::Socket;
+use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
-use crate::{lane, poller, refs, sets};
+use crate::{inner, lane, poller, refs, sets};
+
+/// Looks into the kernel's set that find marks only, at most.
+const LOOKS: usize = 16;
 
 /// Bits that go with EPOLLEXCLUSIVE.
 const WITH_EXCLUSIVE: u32 =
@@ -24,7 +28,6 @@ const WITH_EXCLUSIVE: u32 =
 
 /// `epoll_ctl` for a millrace socket.
 pub fn control(
-    epoll: c_int,
     index: u32,
     operation: c_int,
     fd: c_int,
@@ -48,7 +51,7 @@ pub fn control(
                 return Err(Errno::EXIST);
             }
             forget_stale(&set, slot);
-            add_locked(&set, memory, (index, epoll), fd, &socket, events, data)
+            add_locked(&set, memory, index, fd, &socket, events, data)
         }
         EPOLL_CTL_MOD => {
             let event = event.ok_or(Errno::FAULT)?;
@@ -79,18 +82,17 @@ pub fn control(
     }
 }
 
-/// Adds a registration to a locked set; `place` is the set's in the process's list, and a descriptor of it.
+/// Adds a registration to a locked set; `index` is the set's place in the process's list.
 pub fn add_locked(
     set: &Set<'_>,
     memory: Memory,
-    place: (u32, c_int),
+    index: u32,
     fd: c_int,
     socket: &Socket,
     events: u32,
     data: u64,
 ) -> Result<()> {
-    let (index, epoll) = place;
-    let own = sets::poller_or_new(index, epoll, socket.engine, memory, set)?;
+    let own = sets::poller_or_new(index, socket.engine, memory, set)?;
     let item = set.insert(fd, Some(socket.reference), events, data)?;
     refs::note_in_sets(socket.reference.index);
     let wanted = watched_for(set, socket.reference);
@@ -163,9 +165,7 @@ pub fn note_undecided(index: u32, operation: c_int, fd: c_int, event: Option<epo
 
 /// A wait on a set.
 pub struct Wait<'a> {
-    /// The set's descriptor.
-    pub epoll: c_int,
-    /// Its place in the process's list.
+    /// The set's place in the process's list.
     pub index: u32,
     /// Where events go.
     pub events: &'a mut [epoll_event],
@@ -185,7 +185,7 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     }
     lane::pause_batch(engine);
     if !sets::watches_engine(wait.index) {
-        sets::watch_engine(wait.index, wait.epoll, engine);
+        sets::watch_engine(wait.index, engine);
     }
     let until = wait.timeout_us.map(|us| sys::now_us().saturating_add(us));
     loop {
@@ -247,10 +247,11 @@ fn sleep(
 
 /// Sleeps in the kernel's set.
 fn wait_in_kernel(wait: &mut Wait<'_>, left_us: Option<u64>) -> Result<(usize, bool)> {
+    let epoll = sets::kernel_fd_or_new(wait.index)?;
     let room = &mut *wait.events;
-    let got = wait.call.epoll(wait.epoll, room, left_us, wait.mask)?;
-    let kept = without_marks(&mut room[..got]);
-    Ok((kept, kept < got))
+    let got = wait.call.epoll(epoll, room, left_us, wait.mask)?;
+    let (kept, marked) = without_marks(wait.index, &mut room[..got]);
+    Ok((kept, marked))
 }
 
 /// Appends what the kernel's set has now after the first `count`.
@@ -260,10 +261,21 @@ fn look_in_kernel(
     memory: Memory,
     engine: &'static Engine,
 ) -> Result<usize> {
+    let epoll = sets::kernel_fd_or_new(wait.index)?;
     let room = &mut wait.events[count..];
-    let got = sys::epoll_look(wait.epoll, room)?;
-    let kept = without_marks(&mut room[..got]);
-    if kept < got {
+    let mut marked = false;
+    let mut kept = 0;
+    for _ in 0..LOOKS {
+        let got = sys::epoll_look(epoll, room)?;
+        let (left, any) = without_marks(wait.index, &mut room[..got]);
+        kept = left;
+        marked |= any;
+        // What had room for marks only may have more behind them.
+        if kept > 0 || got < room.len() {
+            break;
+        }
+    }
+    if marked {
         pass_on(wait.index, memory, engine);
     }
     Ok(count + kept)
@@ -280,25 +292,31 @@ fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     }
 }
 
-/// Takes our own marks out of the kernel's events; how many are left, at the front.
-pub fn without_marks(events: &mut [epoll_event]) -> usize {
-    let mut kept = 0;
+/// Takes our own marks out of the kernel's events, and finds what stands for other sets; how many are left, at the front, and whether hints were among the marks.
+pub fn without_marks(index: u32, events: &mut [epoll_event]) -> (usize, bool) {
+    let (mut kept, mut marked) = (0, false);
     for at in 0..events.len() {
         let event = events[at];
-        match event.u64 {
-            sets::HINTS => {}
-            sets::CONTROL => {
+        let shown = match (event.u64, sets::marked_item(event.u64)) {
+            (sets::HINTS, _) => {
+                marked = true;
+                None
+            }
+            (sets::CONTROL, _) => {
                 if let Some(engine) = engine::mapped() {
                     engine.check();
                 }
+                None
             }
-            _ => {
-                events[kept] = event;
-                kept += 1;
-            }
+            (_, Some(item)) => inner::report(index, item, event),
+            _ => Some(event),
+        };
+        if let Some(event) = shown {
+            events[kept] = event;
+            kept += 1;
         }
     }
-    kept
+    (kept, marked)
 }
 
 /// Appends the events of millrace sockets after the first `count`.
@@ -332,15 +350,7 @@ fn collect(
         return count;
     };
     if memory.is_waited_for() {
-        if set.listed() > 0 {
-            own.ring();
-        } else {
-            own.silence();
-            fence(Ordering::SeqCst);
-            if shared.pending() {
-                own.ring();
-            }
-        }
+        show_locked(&set, own, engine, set.listed() > 0);
     } else if set.listed() > 0 && shared.has_sleepers() {
         // As in the kernel: what is left is for the next thread.
         own.ring();
@@ -419,12 +429,13 @@ fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     Some((events, item.data.load(Ordering::Relaxed)))
 }
 
-/// A socket to look at, if the slot still is its own and this process holds it; in a set that other processes have too, one of them may hold it.
+/// A socket to look at, if the slot still is its own and this process may hold it, or another one that has the set or the socket too.
 fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    (current && (shared_set || refs::any(slot.index))).then(|| {
+    let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
+    (current && (shared_set || refs::any(slot.index) || others())).then(|| {
         // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
         ManuallyDrop::new(Socket {
             engine,
@@ -434,54 +445,57 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     })
 }
 
-/// Whether a set has a millrace socket to report, without reporting it: for a wait on the set itself.
-pub fn is_readable(index: u32) -> bool {
-    let (Some(engine), Some(memory)) = (engine::mapped(), sets::memory(index)) else {
-        return false;
-    };
-    let (Some(set), Some(own)) = (memory.lock(), sets::poller(index)) else {
-        return false;
-    };
-    take_hints(&set, own.index, engine);
+/// Whether a locked set has a millrace socket to report, without reporting it: for a wait on the set itself.
+fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
+    take_hints(set, own.index, engine);
     for _ in 0..set.listed() {
         let Some(item) = set.next_listed() else {
             break;
         };
-        if report(&set, item, false).is_some() {
+        if report(set, item, false).is_some() {
             return true;
         }
     }
     false
 }
 
-/// Makes the kernel's set readable if there is something to report, for whoever waits for the set itself.
-pub fn show(index: u32, engine: &'static Engine) {
-    let Some(own) = sets::poller(index) else {
-        return;
+/// Whether a set has a millrace socket to report; its doorbells stay as they are.
+pub fn is_ready_here(index: u32, engine: &'static Engine) -> bool {
+    let memory = sets::memory(index);
+    let set = memory.and_then(Memory::lock);
+    let (Some(set), Some(own)) = (set, sets::poller(index)) else {
+        return false;
     };
-    if is_readable(index) {
-        own.ring();
+    has_ready(&set, own, engine)
+}
+
+/// Makes the kernel's set readable if there is something to report, for whoever waits for the set itself; if not, rings are taken back. Whether there is something.
+pub fn show(index: u32, engine: &'static Engine) -> bool {
+    let Some(memory) = sets::memory(index) else {
+        return false;
+    };
+    // A signal handler in the middle of another call on the set leaves it as it is.
+    let (Some(set), Some(own)) = (memory.lock(), sets::poller(index)) else {
+        return false;
+    };
+    let is_ready = has_ready(&set, own, engine);
+    show_locked(&set, own, engine, is_ready);
+    is_ready
+}
+
+fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: bool) {
+    if is_ready {
+        // One more ring would be one more edge to who waits for the set.
+        if !own.is_rung() {
+            own.ring();
+        }
         return;
     }
+    set.note_silenced();
     own.silence();
     fence(Ordering::SeqCst);
     if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.pending()) {
         own.ring();
-    }
-}
-
-/// Does so for every set that is waited for: what was ready may have been read since.
-pub fn show_inner() {
-    let Some(engine) = engine::mapped() else {
-        return;
-    };
-    if !sets::any_is_waited_for() {
-        return;
-    }
-    for (held, memory) in sets::all() {
-        if memory.is_waited_for() {
-            show(held.index(), engine);
-        }
     }
 }
 

@@ -24,6 +24,8 @@ pub mod state {
     pub const OUT_OWED: u32 = 4;
     /// A one-shot that has been reported.
     pub const SPENT: u32 = 8;
+    /// The registration of another set, which is in the kernel's list.
+    pub const INNER: u32 = 16;
 }
 
 /// One registration.
@@ -34,7 +36,7 @@ pub struct Item {
     pub events: AtomicU32,
     /// Likewise.
     pub data: AtomicU64,
-    /// [`SlotRef`], or 0 for a socket that is not decided and so in the kernel's list.
+    /// [`SlotRef`], or 0 for a socket that is not decided and so in the kernel's list; for another set its own number.
     slot: AtomicU64,
     next_of_fd: AtomicU32,
     next_of_slot: AtomicU32,
@@ -61,6 +63,10 @@ struct Head {
     outside: AtomicU32,
     /// Waits that found events, to take turns with the kernel's.
     turns: AtomicU32,
+    /// How often rings have been taken back.
+    silenced: AtomicU32,
+    /// Registrations of other sets.
+    inner: AtomicU32,
     free: AtomicU32,
     used: AtomicU32,
     first: AtomicU32,
@@ -163,6 +169,16 @@ impl Memory {
         self.head.outside.load(Ordering::Acquire) != 0
     }
 
+    /// How often rings have been taken back so far.
+    pub fn silenced(&self) -> u32 {
+        self.head.silenced.load(Ordering::Acquire)
+    }
+
+    /// Whether other sets are in it.
+    pub fn has_inner(&self) -> bool {
+        self.head.inner.load(Ordering::Acquire) != 0
+    }
+
     /// Every fourth wait that found events looks at the kernel's too.
     pub fn is_kernels_turn(&self) -> bool {
         self.head.turns.fetch_add(1, Ordering::Relaxed) % 4 == 3
@@ -196,11 +212,50 @@ impl Set<'_> {
         self.memory.is_shared()
     }
 
+    /// Notes that rings are taken back.
+    pub fn note_silenced(&self) {
+        self.memory.head.silenced.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// The registration of a descriptor for a slot (none: for a socket not decided).
     pub fn find(&self, fd: c_int, slot: Option<SlotRef>) -> Option<u32> {
         let bits = slot.map_or(0, SlotRef::to_bits);
+        self.of_fd(fd).find(|index| {
+            self.item(*index).slot.load(Ordering::Relaxed) == bits
+                && self.inner_id(*index).is_none()
+        })
+    }
+
+    /// The registration of a descriptor for another set, by that one's own number.
+    pub fn find_inner(&self, fd: c_int, id: u64) -> Option<u32> {
         self.of_fd(fd)
-            .find(|index| self.item(*index).slot.load(Ordering::Relaxed) == bits)
+            .find(|index| self.inner_id(*index) == Some(id))
+    }
+
+    /// Adds a registration of another set. `NOSPC` if there is no room.
+    pub fn insert_inner(&self, fd: c_int, id: u64, events: u32, data: u64) -> Result<u32> {
+        let index = self.insert(fd, None, events, data)?;
+        let item = self.item(index);
+        item.slot.store(id, Ordering::Relaxed);
+        put(&item.state, state::INNER);
+        self.memory.head.inner.fetch_add(1, Ordering::AcqRel);
+        Ok(index)
+    }
+
+    /// The own number of the set that a registration is for.
+    pub fn inner_id(&self, index: u32) -> Option<u64> {
+        let item = self.memory.items.get(index as usize)?;
+        let is_inner = get(&item.state) & state::INNER != 0;
+        is_inner.then(|| item.slot.load(Ordering::Relaxed))
+    }
+
+    /// The own numbers of all sets in it, and their items.
+    pub fn all_inner(&self) -> impl Iterator<Item = (u32, u64)> {
+        let used = match self.memory.has_inner() {
+            true => get(&self.memory.head.used),
+            false => 0,
+        };
+        (1..=used).filter_map(|index| Some((index, self.inner_id(index)?)))
     }
 
     /// The registrations of a descriptor number.
@@ -279,6 +334,10 @@ impl Set<'_> {
         {
             self.unlink(first, index, |item| &item.next_of_slot);
         }
+        if get(&item.state) & state::INNER != 0 {
+            self.memory.head.inner.fetch_sub(1, Ordering::AcqRel);
+        }
+        put(&item.state, 0);
         let free = &self.memory.head.free;
         put(&item.next_of_fd, get(free));
         put(free, index);
@@ -297,10 +356,10 @@ impl Set<'_> {
         }
     }
 
-    /// The slot of an item; none for a socket not decided.
+    /// The slot of an item; none for a socket not decided, or another set.
     pub fn slot_of(&self, index: u32) -> Option<SlotRef> {
         let bits = self.item(index).slot.load(Ordering::Relaxed);
-        (bits != 0).then(|| SlotRef::from_bits(bits))
+        (bits != 0 && self.inner_id(index).is_none()).then(|| SlotRef::from_bits(bits))
     }
 
     /// The item is new or has been changed: it is looked at, and reported if ready.
@@ -380,6 +439,11 @@ impl Set<'_> {
 }
 
 impl Item {
+    /// The descriptor's number when it was put in.
+    pub fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
     /// Whether the socket differs from what was last reported.
     pub fn has_changed(&self, edge: &Edge) -> bool {
         *edge

@@ -67,7 +67,12 @@ fn lift(fd: c_int) -> Result<c_int> {
 /// Takes a descriptor in; its old number is closed.
 #[expect(clippy::needless_pass_by_value, reason = "the caller has it no more")]
 pub fn adopt(fd: OwnedFd) -> Result<Handle> {
-    let high = lift(fd.as_raw_fd())?;
+    copy(fd.as_raw_fd())
+}
+
+/// Takes a duplicate of a descriptor in.
+pub fn copy(fd: c_int) -> Result<Handle> {
+    let high = lift(fd)?;
     let free = HELD.iter().position(|held| {
         held.compare_exchange(0, high + 1, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::engine::Engine;
 use crate::lock::{self, Guard, Rank};
+use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::{sanitizer, thread};
 
@@ -232,6 +233,7 @@ pub fn pause_batch(engine: &'static Engine) {
 
 /// The thread is about to wait: rings for what it left unrung.
 pub fn end_batch(engine: &'static Engine) {
+    Socket::close_owed(engine);
     if thread::with(|thread| thread.batch.replace(false)) {
         announce(engine, false);
     }

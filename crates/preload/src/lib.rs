@@ -37,6 +37,7 @@ mod exec;
 mod executable;
 mod fork;
 mod hooks;
+mod inner;
 mod interfaces;
 mod internal;
 mod interrupt;

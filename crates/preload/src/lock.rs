@@ -15,6 +15,8 @@ use crate::{sys, thread};
 /// What a lock is for, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
+    /// The meaning of numbers of epoll sets.
+    Numbers,
     /// An epoll set.
     Set,
     /// The control socket.

@@ -20,7 +20,7 @@ use crate::sleep::{Call, Restart};
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{epoll, lane, sets, thread};
+use crate::{anchor, inner, lane, sets, thread};
 
 /// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets are looked at again.
 const SLEEP_POLLERLESS_US: u64 = 1000;
@@ -44,18 +44,45 @@ pub fn is_ours(fd: c_int) -> bool {
     }
 }
 
+/// A call that has begun.
+#[derive(Clone, Copy)]
+pub struct Begun {
+    /// Handlers that have run since end it.
+    pub call: Call,
+    /// When.
+    pub us: u64,
+}
+
+impl Begun {
+    /// Now.
+    pub fn now(mask: *const sigset_t) -> Begun {
+        Begun {
+            call: Call::begin_with_mask(mask),
+            us: sys::now_us(),
+        }
+    }
+}
+
 /// `ppoll`. `timeout_us`: none is for ever.
-pub fn poll(fds: &mut [pollfd], timeout_us: Option<u64>, mask: *const sigset_t) -> Result<usize> {
+pub fn poll(
+    fds: &mut [pollfd],
+    begun: Begun,
+    timeout_us: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<usize> {
     let engine = engine::get()?;
     lane::end_batch(engine);
-    let until = timeout_us.map(|us| sys::now_us().saturating_add(us));
-    let call = Call::begin_with_mask(mask);
+    let until = timeout_us.map(|us| begun.us.saturating_add(us));
+    let call = begun.call;
     let mut targets = Targets::new(fds)?;
     let alone = mask.is_null().then(|| targets.only_socket()).flatten();
     let mut sleeper: Option<Sleeper> = None;
     loop {
         let sequence = alone.as_deref().map(Socket::sequence);
-        let count = targets.look(fds, sleeper.is_some())?;
+        let count = targets.look(fds)?;
+        if std::mem::take(&mut targets.changed) {
+            sleeper = None;
+        }
         if count > 0 {
             lane::begin_batch(engine);
             return Ok(count);
@@ -114,6 +141,8 @@ struct Targets {
     kernel: Room<pollfd, { SMALL + 2 }>,
     any_kernel: bool,
     looked: bool,
+    /// Another thread has put a millrace socket in the place of something of the kernel's.
+    changed: bool,
 }
 
 impl Targets {
@@ -123,13 +152,17 @@ impl Targets {
             kernel: Room::new(from.len() + 2)?,
             any_kernel: false,
             looked: false,
+            changed: false,
         };
         let entries = targets.ours.iter_mut().zip(targets.kernel.iter_mut());
         for ((ours, kernel), polled) in entries.zip(from) {
             let entry = hold(polled.fd);
             *ours = entry.to_word();
-            let is_ours = matches!(entry, Entry::Socket(_) | Entry::Internal);
-            kernel.fd = if is_ours { -1 } else { polled.fd };
+            kernel.fd = match entry {
+                Entry::Socket(_) | Entry::Internal => -1,
+                Entry::Epoll(index) => sets::kernel_fd_or_new(index).unwrap_or(polled.fd),
+                _ => polled.fd,
+            };
             kernel.events = polled.events;
             targets.any_kernel |= kernel.fd >= 0;
         }
@@ -155,8 +188,8 @@ impl Targets {
         }
     }
 
-    /// Looks without waiting and sets the results. How many have something. `watched`: the kernel shows what is in sets already.
-    fn look(&mut self, fds: &mut [pollfd], watched: bool) -> Result<usize> {
+    /// Looks without waiting and sets the results. How many have something.
+    fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
         let first = !std::mem::replace(&mut self.looked, true);
         if self.any_kernel {
             let kernel = &mut self.kernel[..fds.len()];
@@ -165,31 +198,48 @@ impl Targets {
         let mut count = 0;
         for ((polled, word), kernel) in fds
             .iter_mut()
-            .zip(self.ours.iter())
+            .zip(self.ours.iter_mut())
             .zip(self.kernel.iter_mut())
         {
+            if kernel.fd >= 0 && is_anchor(kernel) {
+                let entry = hold(kernel.fd);
+                self.changed |= matches!(entry, Entry::Socket(_));
+                *word = entry.to_word();
+                kernel.revents = POLLNVAL;
+                if self.changed {
+                    kernel.fd = -1;
+                }
+            }
             let interest = u32::from(polled.events as u16);
             let found = match Entry::from_word(*word) {
                 Entry::Socket(slot) => held(slot).map_or(bits::NVAL, |socket| {
                     readiness::of(&socket, interest).0 & (interest | bits::ALWAYS)
                 }),
-                Entry::Epoll(index) if !watched && epoll::is_readable(index) => bits::IN & interest,
+                // The kernel shows rings too.
+                Entry::Epoll(index) => match interest & bits::IN {
+                    0 => 0,
+                    wanted if inner::is_ready(index) => wanted,
+                    _ => 0,
+                },
                 Entry::Internal => bits::NVAL,
-                _ => 0,
-            };
-            polled.revents = found as c_short;
-            if kernel.fd >= 0 {
-                if kernel.revents & POLLNVAL != 0 && !first {
+                _ if kernel.fd < 0 => 0,
+                _ if kernel.revents & POLLNVAL != 0 && !first => {
                     // It was open when the call began.
                     kernel.fd = -1;
-                } else {
-                    polled.revents |= kernel.revents;
+                    0
                 }
-            }
+                _ => u32::from(kernel.revents as u16),
+            };
+            polled.revents = found as c_short;
             count += usize::from(polled.revents != 0);
         }
         Ok(count)
     }
+}
+
+/// Whether what the kernel has polled for the program is the anchor: another thread is about to close the number, or has put a millrace socket there.
+pub fn is_anchor(polled: &pollfd) -> bool {
+    polled.revents & libc::POLLHUP != 0 && anchor::is_known(polled.fd)
 }
 
 impl Drop for Targets {

@@ -32,6 +32,20 @@ impl Own {
         }
     }
 
+    /// Whether there is a ring that nobody has taken back.
+    pub fn is_rung(&self) -> bool {
+        let entry = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut bells = [-1; 2].map(entry);
+        for (polled, bell) in bells.iter_mut().zip(self.bells()) {
+            polled.fd = bell;
+        }
+        sys::poll_look(&mut bells).is_ok_and(|rung| rung > 0)
+    }
+
     /// Takes back all rings.
     pub fn silence(&self) {
         let _ = sys::epoll_look(

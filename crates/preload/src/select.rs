@@ -6,7 +6,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd, sigset_
 use rustix::io::Errno;
 
 use crate::memory;
-use crate::poll;
+use crate::poll::{self, Begun};
 use crate::scratch::Room;
 use crate::sys::Result;
 use crate::table::DESCRIPTORS_MAX;
@@ -84,7 +84,7 @@ impl Sets {
                 | wants(self.write, POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND)
                 | wants(self.except, POLLPRI);
         }
-        poll::poll(&mut fds, timeout_us, mask)?;
+        poll::poll(&mut fds, Begun::now(mask), timeout_us, mask)?;
         if fds.iter().any(|polled| polled.revents & POLLNVAL != 0) {
             return Err(Errno::BADF);
         }

@@ -4,7 +4,7 @@
 //! doorbells are in the kernel's set; most sets of most programs never get there.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLRDHUP, epoll_event,
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
 use crate::epoll_set::{Memory, Set};
-use crate::internal::Handle;
+use crate::internal::{self, Handle};
+use crate::lock::{self, Guard, Rank};
 use crate::poller::{self, Own};
 use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
@@ -23,17 +24,40 @@ use crate::table::{self, Entry};
 /// Sets of one process that can hold millrace sockets.
 const SETS: usize = 4096;
 
+/// In [`Place::users`], one of those who only look at the set.
+const LOOK: u64 = 1 << 32;
 /// In [`Place::users`] while the last of them clears the place.
-const CLEARING: u32 = 1 << 31;
+const CLEARING: u64 = 1 << 63;
+
+/// How many have the set open, of a count of its users.
+fn openers(users: u64) -> u32 {
+    users as u32
+}
 
 /// What the kernel's set reports for the poller's doorbells and for the control socket: values that no program uses by accident.
 pub const HINTS: u64 = u64::from_le_bytes(*b"millrac\xf1");
 /// See [`HINTS`].
 pub const CONTROL: u64 = u64::from_le_bytes(*b"millrac\xf2");
+/// What it reports for another set that is in it: with the registration's item in the low half.
+const INNER: u64 = u64::from_le_bytes(*b"\0\0\0\0mil\xf3");
+
+/// The mark of another set that is in one, by the registration's item.
+pub fn inner_mark(item: u32) -> u64 {
+    INNER | u64::from(item)
+}
+
+/// The item of such a mark.
+pub fn marked_item(mark: u64) -> Option<u32> {
+    (mark & !u64::from(u32::MAX) == INNER).then_some(mark as u32)
+}
 
 struct Place {
-    /// Descriptors of this process that mean the set, and calls that work on it.
-    users: AtomicU32,
+    /// Descriptors of this process that mean the set, and calls that work on it, which have it open; and those who look at it ([`LOOK`]).
+    users: AtomicU64,
+    /// The set's own number, in every process that has it.
+    id: AtomicU64,
+    /// Handle of a descriptor of the kernel's set plus 1, which means it whatever becomes of the program's numbers.
+    kernel: AtomicU32,
     memory: AtomicPtr<c_void>,
     /// Handle of what the engine rings plus 1.
     bell: AtomicU32,
@@ -49,7 +73,9 @@ struct Place {
 
 static PLACES: [Place; SETS] = [const {
     Place {
-        users: AtomicU32::new(0),
+        users: AtomicU64::new(0),
+        id: AtomicU64::new(0),
+        kernel: AtomicU32::new(0),
         memory: AtomicPtr::new(std::ptr::null_mut()),
         bell: AtomicU32::new(0),
         own_bell: AtomicU32::new(0),
@@ -61,6 +87,24 @@ static PLACES: [Place; SETS] = [const {
 
 /// Places that have ever been taken.
 static USED: AtomicU32 = AtomicU32::new(0);
+
+/// Sets that this process has made, and its parents before it.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Held while the table and the kernel change what a number means that is a set's before or after.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
+/// No number becomes a set's, or stops being one, until this is dropped. None in a signal handler above such a change.
+pub fn numbers() -> Option<Guard<'static>> {
+    lock::take(&NUMBERS, Rank::Numbers)
+}
+
+/// A number that is the kernel's in the table may still be a set's to the kernel: waits until the thread that closes it is done.
+pub fn settle() {
+    if NUMBERS.load(Ordering::Acquire) != 0 {
+        drop(numbers());
+    }
+}
 
 /// A new kernel epoll descriptor is a set. Without room for it in the list it stays the kernel's.
 pub fn register(fd: c_int) {
@@ -75,6 +119,9 @@ pub fn register(fd: c_int) {
     });
     if let Some(index) = free {
         PLACES[index].mixed.store(0, Ordering::Relaxed);
+        let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = u64::from(sys::getpid()) << 32 | u64::from(made);
+        PLACES[index].id.store(id, Ordering::Relaxed);
         USED.fetch_max(index as u32 + 1, Ordering::AcqRel);
         table::set(fd, Entry::Epoll(index as u32));
     }
@@ -90,21 +137,42 @@ pub fn is_mixed(index: u32) -> bool {
     PLACES[index as usize].mixed.load(Ordering::Relaxed) != 0
 }
 
-/// One fewer. The last one takes the set's memory with it.
+/// One fewer has the set open. With the last one it is closed.
 pub fn release(index: u32) {
-    let users = &PLACES[index as usize].users;
-    let last = users
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
-            Some(if count == 1 { CLEARING } else { count - 1 })
+    let place = &PLACES[index as usize];
+    let users = &place.users;
+    let before = users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
+        Some(match openers(count) {
+            // Nobody opens it again while this one still looks at it.
+            1 => count - 1 + LOOK,
+            _ => count - 1,
         })
-        .is_ok_and(|before| before == 1);
-    if last {
-        clear(&PLACES[index as usize]);
-        users.store(0, Ordering::Release);
+    });
+    if before.is_ok_and(|before| openers(before) == 1) {
+        // From here on the kernel does not report it where it is in other sets.
+        close_kernel(place);
+        look_away(place);
     }
 }
 
-/// A set that a call works on: its memory stays while this does, also if another thread closes its last descriptor.
+/// One fewer looks at the set. The last one takes its memory with it.
+fn look_away(place: &Place) {
+    let before = place
+        .users
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
+            Some(if count == LOOK {
+                CLEARING
+            } else {
+                count - LOOK
+            })
+        });
+    if before == Ok(LOOK) {
+        clear(place);
+        place.users.store(0, Ordering::Release);
+    }
+}
+
+/// A set that a call works on: it stays open, also if another thread closes its last descriptor.
 pub struct Hold(u32);
 
 impl Hold {
@@ -120,17 +188,42 @@ impl Drop for Hold {
     }
 }
 
-/// Holds a set, if anyone has it.
+/// A set that somebody looks at: its memory stays, but whether it is open others decide.
+pub struct Look(u32);
+
+impl Look {
+    /// The set's place in the process's list.
+    pub fn index(&self) -> u32 {
+        self.0
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        look_away(&PLACES[self.0 as usize]);
+    }
+}
+
+/// Counts one user more, if anyone has the set open.
+fn join(index: u32, one: u64) -> bool {
+    PLACES.get(index as usize).is_some_and(|place| {
+        place
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
+                (openers(count) != 0).then_some(count + one)
+            })
+            .is_ok()
+    })
+}
+
+/// Holds a set, if anyone has it open.
 pub fn hold(index: u32) -> Option<Hold> {
-    PLACES
-        .get(index as usize)?
-        .users
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
-            (count != 0 && count != CLEARING).then_some(count + 1)
-        })
-        .is_ok()
-        // Not `then_some`: it would make the hold first, and drop it when there is none.
-        .then(|| Hold(index))
+    // Not `then_some`: it would make the hold first, and drop it when there is none.
+    join(index, 1).then(|| Hold(index))
+}
+
+fn look(index: u32) -> Option<Look> {
+    join(index, LOOK).then(|| Look(index))
 }
 
 /// Holds the set that a descriptor means.
@@ -143,7 +236,48 @@ pub fn hold_descriptor(fd: c_int) -> Option<Hold> {
     hold(index).filter(|_| table::get(fd) == entry)
 }
 
+/// A set's own number.
+pub fn id(index: u32) -> u64 {
+    PLACES[index as usize].id.load(Ordering::Relaxed)
+}
+
+/// The set with this number of its own, if this process has it open.
+pub fn find(own: u64) -> Option<Look> {
+    let used = USED.load(Ordering::Acquire);
+    let index = (0..used).find(|index| id(*index) == own)?;
+    look(index).filter(|_| id(index) == own)
+}
+
+/// A descriptor of the kernel's set, which the caller holds; none before there is one.
+pub fn kernel_fd(index: u32) -> Option<c_int> {
+    let bits = &PLACES[index as usize].kernel;
+    let bits = bits.load(Ordering::Acquire).checked_sub(1)?;
+    Some(Handle::from_bits(bits).fd())
+}
+
+/// The same, made if need be. `BADF` if the last of the program's descriptors has just been closed.
+pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
+    if let Some(fd) = kernel_fd(index) {
+        return Ok(fd);
+    }
+    let _numbers = numbers();
+    if let Some(fd) = kernel_fd(index) {
+        return Ok(fd);
+    }
+    let handle = internal::copy(descriptor(index).ok_or(Errno::BADF)?)?;
+    let place = &PLACES[index as usize];
+    place.kernel.store(handle.to_bits() + 1, Ordering::Release);
+    Ok(handle.fd())
+}
+
+fn close_kernel(place: &Place) {
+    if let Some(bits) = place.kernel.swap(0, Ordering::AcqRel).checked_sub(1) {
+        internal::release(Handle::from_bits(bits));
+    }
+}
+
 fn clear(place: &Place) {
+    place.id.store(0, Ordering::Relaxed);
     let at = place.memory.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let Some(engine) = engine::mapped().filter(|_| !at.is_null()) else {
         return;
@@ -179,6 +313,7 @@ pub fn memory_or_new(index: u32, engine: &Engine) -> Result<Memory> {
     let slots = engine.region.geometry().slots;
     let place = &PLACES[index as usize];
     if place.memory.load(Ordering::Acquire).is_null() {
+        kernel_fd_or_new(index)?;
         let at = Memory::map(slots)?;
         let empty = std::ptr::null_mut();
         if place
@@ -213,7 +348,6 @@ pub fn poller(index: u32) -> Option<Own> {
 /// A set's poller, made and put into the kernel's set if need be. The set is locked.
 pub fn poller_or_new(
     index: u32,
-    epoll: c_int,
     engine: &'static Engine,
     memory: Memory,
     set: &Set<'_>,
@@ -222,6 +356,7 @@ pub fn poller_or_new(
     if let Some(own) = own_poller(place, memory) {
         return Ok(own);
     }
+    let epoll = kernel_fd_or_new(index)?;
     let own = poller::make(engine, true)?;
     let edge = if memory.is_waited_for() { 0 } else { EPOLLET };
     for bell in own.bells() {
@@ -275,7 +410,10 @@ impl Drop for KernelWait {
 }
 
 /// Lets the kernel's set wake its waiters when the engine ends; once for each process.
-pub fn watch_engine(index: u32, epoll: c_int, engine: &Engine) {
+pub fn watch_engine(index: u32, engine: &Engine) {
+    let Some(epoll) = kernel_fd(index) else {
+        return;
+    };
     let controlled = &PLACES[index as usize].controlled;
     let pid = sys::getpid();
     if controlled.swap(pid, Ordering::AcqRel) == pid {
@@ -294,14 +432,6 @@ pub fn watches_engine(index: u32) -> bool {
     PLACES[index as usize].controlled.load(Ordering::Relaxed) != 0
 }
 
-/// Set once any set of this process is waited for itself.
-static WAITED_FOR: AtomicBool = AtomicBool::new(false);
-
-/// Whether any is.
-pub fn any_is_waited_for() -> bool {
-    WAITED_FOR.load(Ordering::Acquire)
-}
-
 /// Somebody waits for the set itself: from now on the kernel's set is readable while hints or ready sockets may be there.
 pub fn wait_for_set(index: u32, engine: &'static Engine) {
     let Ok(memory) = memory_or_new(index, engine) else {
@@ -310,12 +440,11 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
     let Some(set) = memory.lock() else {
         return;
     };
-    WAITED_FOR.store(true, Ordering::Release);
     if !set.note_waited_for() {
         return;
     }
     let place = &PLACES[index as usize];
-    let (Some(own), Some(epoll)) = (own_poller(place, memory), descriptor(index)) else {
+    let (Some(own), Some(epoll)) = (own_poller(place, memory), kernel_fd(index)) else {
         return;
     };
     for bell in own.bells() {
@@ -333,17 +462,17 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
     crate::epoll::show(index, engine);
 }
 
-/// A descriptor that means the set.
-pub fn descriptor(index: u32) -> Option<c_int> {
+/// A number of the program's that means the set.
+fn descriptor(index: u32) -> Option<c_int> {
     table::all()
         .find(|(_, entry)| *entry == Entry::Epoll(index))
         .map(|(fd, _)| fd)
 }
 
-/// Every set of this process that has memory, held.
-pub fn all() -> impl Iterator<Item = (Hold, Memory)> {
+/// Every set of this process that has memory.
+pub fn all() -> impl Iterator<Item = (Look, Memory)> {
     (0..USED.load(Ordering::Acquire)).filter_map(|index| {
-        let held = hold(index)?;
+        let held = look(index)?;
         let memory = memory(index)?;
         Some((held, memory))
     })
@@ -356,10 +485,11 @@ pub fn any_is_shared() -> bool {
 
 /// In the child of a fork: calls of the parent's other threads do not go on here.
 pub fn forked() {
+    NUMBERS.store(0, Ordering::Relaxed);
     for index in 0..USED.load(Ordering::Acquire) {
         let descriptors = table::all()
             .filter(|(_, entry)| *entry == Entry::Epoll(index))
-            .count() as u32;
+            .count() as u64;
         let place = &PLACES[index as usize];
         place.kernel_waits.forget();
         // One more while it is looked at, so that a set without descriptors is cleared.
@@ -370,30 +500,22 @@ pub fn forked() {
     }
 }
 
-/// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold both the set and the socket. Such a set
-/// reports it until the engine says that nobody holds it any more.
+/// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold the socket. Then they report it until the
+/// engine says that nobody holds it any more.
 pub fn forget(socket: &Socket) {
-    for (held, memory) in all() {
+    if socket.has(flag::SHARED) {
+        return;
+    }
+    // The engine forgets who watches when a socket is closed.
+    for (_held, memory) in all() {
         let Some(set) = memory.lock() else {
             continue;
         };
-        if set.is_shared() && socket.has(flag::SHARED) {
-            continue;
-        }
-        let mut found = false;
         while let Some(item) = set
             .of_slot(socket.reference.index)
             .find(|item| set.slot_of(*item) == Some(socket.reference))
         {
             set.remove(item);
-            found = true;
-        }
-        // The engine forgets who watches when a socket is closed; it is not if another process holds it.
-        if found
-            && socket.has(flag::SHARED)
-            && let Some(own) = poller(held.index())
-        {
-            poller::unwatch(socket.engine, own.index, socket.reference);
         }
     }
 }
@@ -415,7 +537,7 @@ pub fn leave_kernel(fd: c_int) {
         let noted = memory
             .lock()
             .is_some_and(|set| set.find(fd, None).is_some());
-        if let Some(epoll) = descriptor(held.index()).filter(|_| noted) {
+        if let Some(epoll) = kernel_fd(held.index()).filter(|_| noted) {
             let mut event = epoll_event { events: 0, u64: 0 };
             let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, &mut event);
         }
@@ -437,19 +559,15 @@ pub fn enter(fd: c_int, socket: &Socket) {
                 )
             };
             set.remove(item);
-            let Some(epoll) = descriptor(held.index()) else {
-                continue;
-            };
             // A set that has no room or no poller any more has lost the socket; its calls fail from now on.
-            let place = (held.index(), epoll);
-            let _ = crate::epoll::add_locked(&set, memory, place, fd, socket, events, data);
+            let _ = crate::epoll::add_locked(&set, memory, held.index(), fd, socket, events, data);
         }
     }
 }
 
 /// Before a fork: what two processes share of a set is made, so that each of them sees what the other one puts in.
 pub fn share(engine: &'static Engine) {
-    for (epoll, entry) in table::all() {
+    for (_, entry) in table::all() {
         let Entry::Epoll(index) = entry else {
             continue;
         };
@@ -460,7 +578,7 @@ pub fn share(engine: &'static Engine) {
             && let Some(set) = memory.lock()
         {
             // Without one the set stays what it is to each of them.
-            let _ = poller_or_new(index, epoll, engine, memory, &set);
+            let _ = poller_or_new(index, engine, memory, &set);
         }
     }
 }

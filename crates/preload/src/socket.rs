@@ -1,7 +1,8 @@
 //! A millrace socket, held for the time of one call.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_context::{Operation, Slot, SlotRef, Status, Submission};
 use rustix::io::Errno;
@@ -262,9 +263,9 @@ impl Socket {
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
         // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
         // datagrams that come behind it are not this socket's.
-        // A set that other processes have too reports the socket as long as the engine knows a holder.
-        let in_shared_set = self.has(flag::SHARED) && sets::any_is_shared();
-        if holds_address || in_shared_set {
+        // A set reports a socket that others hold as long as the engine knows a holder.
+        let in_sets = || refs::in_sets(self.reference.index) || sets::any_is_shared();
+        if holds_address || self.has(flag::SHARED) && in_sets() {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)
@@ -277,8 +278,53 @@ impl Drop for Socket {
             if refs::in_sets(self.reference.index) {
                 sets::forget(self);
             }
-            // Without an engine there is nobody to tell.
-            let _ = self.let_go();
+            self.close();
+        }
+    }
+}
+
+/// Closes that the engine could not be told of yet: sockets, 0 where there is none.
+static OWED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Whether there are any.
+static OWES: AtomicBool = AtomicBool::new(false);
+
+impl Socket {
+    /// Tells the engine, now or soon, that this process holds the socket no more.
+    fn close(&self) {
+        // Without an engine there is nobody to tell.
+        if self.let_go() != Err(Errno::NOBUFS) {
+            return;
+        }
+        // A signal handler above calls that have all contexts: the engine is told when one of them is over.
+        let bits = self.reference.to_bits();
+        let is_kept = OWED.iter().any(|owed| {
+            owed.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        OWES.store(true, Ordering::Release);
+        if !is_kept {
+            engine::say(&[
+                "millrace: a signal handler has closed more sockets than can be noted while other calls are under way; the engine closes the rest when this process ends\n",
+            ]);
+        }
+    }
+
+    /// Tells the engine of closes that it could not be told of. The sockets have no descriptor any more, and their slots stay theirs until then.
+    pub fn close_owed(engine: &'static Engine) {
+        if !OWES.load(Ordering::Relaxed) || !OWES.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let bits = OWED.iter().map(|owed| owed.swap(0, Ordering::AcqRel));
+        for bits in bits.filter(|bits| *bits != 0) {
+            let reference = SlotRef::from_bits(bits);
+            if let Some(slot) = engine.region.slot(reference.index) {
+                let socket = Socket {
+                    engine,
+                    slot,
+                    reference,
+                };
+                ManuallyDrop::new(socket).close();
+            }
         }
     }
 }

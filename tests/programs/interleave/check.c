@@ -450,32 +450,8 @@ static void check_descriptor(const struct event *event)
         unexpected(event);
 }
 
-/* A slot that a kernel's descriptor leaves for a socket, or the reverse, or that is closed, may show the one number with the other's meaning for a moment: calls on it
- * then fail as none would on Linux. */
-static bool is_being_replaced(const struct event *event, int slot)
-{
-    if (slot < 0 || !world->is_lenient)
-        return false;
-    EACH_EVENT(other)
-        if (other != event && other->process == event->process && other->start < event->end && end_of(other) > event->start
-            && ((other->step.operation == CLOSE && other->step.a == slot) || (other->made != NONE && other->step.b == slot)))
-            return true;
-    return false;
-}
-
-static bool meets_replacement(const struct event *event)
-{
-    const struct step *step = &event->step;
-    bool found = is_being_replaced(event, step->a) || (step->operation == CONTROL && is_being_replaced(event, step->b));
-    for (int i = 0; i < step->count; i++)
-        found |= is_being_replaced(event, step->items[i]);
-    return found;
-}
-
 static void check_event(const struct event *event)
 {
-    if (meets_replacement(event))
-        return;
     if (event->error == EINTR) {
         check_interruption(event);
         return;

@@ -2,9 +2,6 @@
  * interleave FROM TO             runs the programs of these seeds; the first whose results nothing explains is printed, and ends it with status 1
  * interleave -n COUNT FROM TO    each that often
  * interleave -p MS ...           a thread that has to go on may sleep so long
- * interleave -r ...              lets pass what millrace is known to do: a call on a descriptor that another thread replaces at that moment may fail in any
- *                                way, a set in another one may be shown as readable when nothing in it is ready, and a registration is forgotten when
- *                                the process that made it has closed the socket or the set and another one has not
  * interleave -s SEED             looks for the smallest part of a program that still fails
  * interleave -k TEXT             runs one that has been made smaller, as -s prints it: SEED:WORKER.STEP,...
  */
@@ -25,13 +22,11 @@ struct world *world;
 
 /* How long a thread may sleep that has to go on, in ms. */
 static unsigned patience = 6000;
-static bool is_lenient;
 
 static void clear(void)
 {
     madvise(world, sizeof *world, MADV_REMOVE);
     world->patience_us = patience * 1000;
-    world->is_lenient = is_lenient;
     pthread_mutexattr_t shared;
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
@@ -145,13 +140,11 @@ int main(int argc, char **argv)
 {
     int option, times = 1;
     const char *kept = NULL, *shrunk = NULL;
-    while ((option = getopt(argc, argv, "n:p:rs:k:")) != -1) {
+    while ((option = getopt(argc, argv, "n:p:s:k:")) != -1) {
         if (option == 'n')
             times = atoi(optarg);
         else if (option == 'p')
             patience = atoi(optarg);
-        else if (option == 'r')
-            is_lenient = true;
         else if (option == 's')
             shrunk = optarg;
         else if (option == 'k')

@@ -95,7 +95,7 @@ bool may_live(int object, uint32_t from, uint32_t to)
     return false;
 }
 
-bool must_live_in(int process, int object, uint32_t now)
+static bool must_live_in(int process, int object, uint32_t now)
 {
     for (int slot = 0; slot < SLOTS; slot++)
         if (must_mean(process, slot, now, now) == object)

@@ -335,6 +335,8 @@ pid_t fork_into(struct event *event, int index)
         for (int slot = 0; slot < SLOTS; slot++)
             child->changes[slot][0].end = now;
     } else {
+        /* It may not have run when all is over. */
+        child->pid = pid;
         pthread_mutex_unlock(&process->lock);
     }
     return pid;

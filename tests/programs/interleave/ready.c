@@ -179,8 +179,6 @@ static bool may_be_ready_at(int object, uint32_t bits, uint32_t from, uint32_t t
     }
     if (!(bits & EPOLLIN) || depth == DEEPEST)
         return false;
-    if (world->is_lenient)
-        return true;
     EACH_EVENT(event) {
         if (!is_in(event, CONTROL) || event->step.flags == EPOLL_CTL_DEL || event->start > to || !may_be_about(event, event->step.a, object))
             continue;
@@ -271,8 +269,6 @@ static bool is_pending_at(const struct event *control, uint32_t now, int depth)
     int set = must_mean(control->process, step->a, control->start, control->end);
     int object = must_mean(control->process, step->b, control->start, control->end);
     if (set == NONE || object == NONE || !must_live(object, now))
-        return false;
-    if (world->is_lenient && !(must_live_in(control->process, object, now) && must_live_in(control->process, set, now)))
         return false;
     bool readable = (step->events & EPOLLIN) && must_be_readable_at(object, now, depth + 1);
     if (!readable && !((step->events & EPOLLOUT) && must_be_writable(object, now)))

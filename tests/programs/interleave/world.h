@@ -131,7 +131,6 @@ struct process {
 /* Shared by all processes of a seed, and by the driver, which looks at it after them. */
 struct world {
     uint64_t seed, patience_us;
-    bool is_lenient;
     _Atomic uint32_t clock;
     _Atomic bool over;
     _Atomic int objects;
@@ -179,7 +178,6 @@ bool may_mean(int process, int slot, uint32_t from, uint32_t to, int object);
 int must_mean(int process, int slot, uint32_t from, uint32_t to);
 bool may_live(int object, uint32_t from, uint32_t to);
 bool must_live(int object, uint32_t now);
-bool must_live_in(int process, int object, uint32_t now);
 uint32_t end_of(const struct event *event);
 bool may_be_about(const struct event *event, int slot, int object);
 bool is_about(const struct event *event, int slot, int object);

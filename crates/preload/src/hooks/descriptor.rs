@@ -35,7 +35,7 @@ hooks! {
     }
 
     /// Duplicates.
-    fn dup(fd: c_int) -> c_int {
+    fn dup(fd: c_int) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
             return real::dup(fd);
         }
@@ -43,7 +43,7 @@ hooks! {
     }
 
     /// Duplicates to a number.
-    fn dup2(from: c_int, to: c_int) -> c_int {
+    fn dup2(from: c_int, to: c_int) -> c_int where settled(from) {
         if table::is_kernel(from) && table::is_kernel(to) {
             return real::dup2(from, to);
         }
@@ -56,7 +56,7 @@ hooks! {
     }
 
     /// Duplicates to a number, with flags.
-    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int where settled(from) {
         if table::is_kernel(from) && table::is_kernel(to) {
             return real::dup3(from, to, flags);
         }
@@ -64,7 +64,7 @@ hooks! {
     }
 
     /// Many things. The argument is an integer or a pointer, which is passed in the same place.
-    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int where settled(fd) {
         let kernel = || real::fcntl64(fd, command, argument);
         match table::get(fd) {
             Entry::Kernel => kernel(),
@@ -93,7 +93,7 @@ hooks! {
     }
 
     /// Device control.
-    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => {
                 match descriptors::device_control(fd, slot, request, argument.cast()) {

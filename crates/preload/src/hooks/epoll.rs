@@ -12,8 +12,10 @@ use crate::sets::{Hold, KernelWait};
 use crate::sleep::Call;
 use crate::sys::Result;
 use crate::table::{self, Entry};
-use crate::{anchor, engine, environment, lane, memory, real, sanitizer, sets, sys, thread};
+use crate::{anchor, engine, environment, inner, lane, memory, real, sanitizer, sets, sys, thread};
 
+/// Looks at numbers that other threads give other meanings, at most.
+const LOOKS: u32 = 1000;
 /// Events of one wait, at most (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
@@ -30,58 +32,15 @@ hooks! {
 
     /// Changes a set.
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        let Some(held) = sets::hold_descriptor(epoll) else {
-            if matches!(table::get(fd), Entry::Socket(_)) {
-                // Not a set, or one that we do not know: the kernel would watch the anchor.
-                let is_open = sys::fcntl(epoll, libc::F_GETFD, 0).is_ok();
-                return fail(if is_open { Errno::INVAL } else { Errno::BADF });
-            }
-            return real::epoll_ctl(epoll, operation, fd, event);
-        };
-        let index = held.index();
         sanitizer::release();
-        let given = || -> Option<epoll_event> {
-            memory::check(event.cast(), size_of::<epoll_event>()).ok()?;
-            // The structure is packed: no reference to it is taken.
-            (!event.is_null()).then(|| event.read_unaligned())
-        };
-        match table::get(fd) {
-            // Another thread is about to close it: the kernel would watch the anchor, for ever.
-            Entry::Kernel if operation == libc::EPOLL_CTL_ADD && anchor::is_known(fd) => {
-                fail(Errno::BADF)
+        for _ in 0..LOOKS {
+            if let Some(result) = control(epoll, operation, fd, event) {
+                return result;
             }
-            Entry::Kernel | Entry::Netlink(_) => {
-                sets::note_mixed(index);
-                let result = real::epoll_ctl(epoll, operation, fd, event);
-                // Another thread may have put a millrace socket there since, so that the kernel watches the anchor.
-                let replaced = result == 0
-                    && operation == libc::EPOLL_CTL_ADD
-                    && anchor::is_known(fd)
-                    && real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, event) == 0;
-                if replaced { epoll_ctl(epoll, operation, fd, event) } else { result }
-            }
-            Entry::Socket(slot) => {
-                nothing(epoll::control(epoll, index, operation, fd, slot, given()))
-            }
-            Entry::Undecided(_) => {
-                sets::note_mixed(index);
-                let result = real::epoll_ctl(epoll, operation, fd, event);
-                if result == 0 {
-                    epoll::note_undecided(index, operation, fd, given());
-                }
-                result
-            }
-            Entry::Epoll(_) => {
-                sets::note_mixed(index);
-                let result = real::epoll_ctl(epoll, operation, fd, event);
-                if result == 0 && operation == libc::EPOLL_CTL_ADD
-                    && let (Ok(engine), Some(inner)) = (engine::get(), sets::hold_descriptor(fd)) {
-                        sets::wait_for_set(inner.index(), engine);
-                    }
-                result
-            }
-            Entry::Internal => fail(Errno::BADF),
+            // A number means something else than it did a moment ago.
+            sys::sched_yield();
         }
+        fail(Errno::BADF)
     }
 
     /// Waits.
@@ -120,6 +79,102 @@ hooks! {
     }
 }
 
+/// `epoll_ctl`; none: a number has got another meaning under way, so that all is to be looked at again.
+///
+/// # Safety
+/// As epoll_ctl.
+unsafe fn control(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<c_int> {
+    let entry = table::get(fd);
+    let Some(held) = sets::hold_descriptor(epoll) else {
+        sets::settle();
+        if matches!(table::get(epoll), Entry::Epoll(_)) {
+            return None;
+        }
+        if matches!(entry, Entry::Socket(_)) {
+            // Not a set, or one that we do not know: the kernel would watch the anchor.
+            let is_open = sys::fcntl(epoll, libc::F_GETFD, 0).is_ok();
+            return Some(fail(if is_open { Errno::INVAL } else { Errno::BADF }));
+        }
+        // SAFETY: the caller's promise.
+        return Some(unsafe { real::epoll_ctl(epoll, operation, fd, event) });
+    };
+    let index = held.index();
+    let given = || -> Option<epoll_event> {
+        memory::check(event.cast(), size_of::<epoll_event>()).ok()?;
+        // The structure is packed: no reference to it is taken.
+        // SAFETY: checked; the caller's promise.
+        (!event.is_null()).then(|| unsafe { event.read_unaligned() })
+    };
+    // SAFETY: the caller's promise.
+    let kernel = || unsafe { control_kernels(epoll, index, operation, fd, event) };
+    match entry {
+        Entry::Kernel | Entry::Netlink(_) => kernel(),
+        Entry::Socket(slot) => {
+            let result = epoll::control(index, operation, fd, slot, given());
+            let is_gone = result == Err(Errno::BADF) && table::get(fd) != entry;
+            (!is_gone).then(|| nothing(result))
+        }
+        Entry::Undecided(_) => {
+            let result = kernel()?;
+            if result == 0 {
+                epoll::note_undecided(index, operation, fd, given());
+            }
+            Some(result)
+        }
+        Entry::Epoll(_) if engine::get().is_ok() => {
+            inner::control(index, operation, fd, given()).map(nothing)
+        }
+        Entry::Epoll(_) => kernel(),
+        Entry::Internal => Some(fail(Errno::BADF)),
+    }
+}
+
+/// `epoll_ctl` for what is the kernel's, on the set at place `index`; none as for [`control`].
+///
+/// # Safety
+/// As epoll_ctl.
+unsafe fn control_kernels(
+    epoll: c_int,
+    index: u32,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<c_int> {
+    // A set that another thread is closing.
+    sets::settle();
+    let entry = table::get(fd);
+    if matches!(entry, Entry::Socket(_)) {
+        return None;
+    }
+    let adds = operation == libc::EPOLL_CTL_ADD;
+    // Another thread is about to close it: the kernel would watch the anchor, for ever.
+    if adds && entry == Entry::Kernel && anchor::is_known(fd) {
+        return Some(fail(Errno::BADF));
+    }
+    sets::note_mixed(index);
+    let epoll = sets::kernel_fd(index).unwrap_or(epoll);
+    // SAFETY: the caller's promise.
+    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    // Another thread may have put a millrace socket there since, so that the kernel watches the anchor, or a set.
+    let is_replaced = || match table::get(fd) {
+        Entry::Epoll(_) => entry == Entry::Kernel,
+        Entry::Socket(_) => true,
+        _ => anchor::is_known(fd),
+    };
+    if result == 0 && adds && is_replaced() {
+        let mut none = epoll_event { events: 0, u64: 0 };
+        // SAFETY: an event, which is not looked at.
+        let undone = unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, &mut none) } == 0;
+        return (!undone).then_some(result);
+    }
+    Some(result)
+}
+
 fn registered(fd: c_int) -> c_int {
     if fd >= 0 && environment::get().is_some() {
         sets::register(fd);
@@ -156,8 +211,12 @@ impl Asked {
     /// # Safety
     /// `events` has room for `count`.
     unsafe fn wait(self, real: impl FnOnce() -> c_int) -> c_int {
-        epoll::show_inner();
-        let Some(held) = sets::hold_descriptor(self.epoll) else {
+        let held = sets::hold_descriptor(self.epoll).or_else(|| {
+            // One that another thread closes, or puts here, at this moment.
+            sets::settle();
+            sets::hold_descriptor(self.epoll)
+        });
+        let Some(held) = held else {
             flush();
             return real();
         };
@@ -185,7 +244,7 @@ impl Asked {
                 }
                 // SAFETY: the kernel has just written this many.
                 let events = unsafe { std::slice::from_raw_parts_mut(self.events, got as usize) };
-                let kept = epoll::without_marks(events);
+                let (kept, _) = epoll::without_marks(index, events);
                 if kept == events.len() {
                     return got;
                 }
@@ -230,7 +289,6 @@ impl Asked {
         // SAFETY: the caller's promise; the program does not look at them meanwhile.
         let events = unsafe { std::slice::from_raw_parts_mut(self.events, count) };
         let wait = Wait {
-            epoll: self.epoll,
             index: held.index(),
             events,
             timeout_us,

@@ -65,7 +65,7 @@ unsafe fn take_netlink(
 
 hooks! {
     /// Reads.
-    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t where settled(fd) {
         match table::get(fd) {
             // Nothing asked for is nothing read, whatever the socket's state.
             Entry::Socket(_) if len == 0 => 0,
@@ -88,7 +88,7 @@ hooks! {
     }
 
     /// Reads into a vector.
-    fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length((|| {
                 let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL)?;
@@ -103,7 +103,7 @@ hooks! {
     }
 
     /// Writes.
-    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
@@ -121,7 +121,7 @@ hooks! {
     }
 
     /// Writes a vector.
-    fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length((|| {
                 let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL);
@@ -133,7 +133,7 @@ hooks! {
     }
 
     /// Sends.
-    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
@@ -158,7 +158,7 @@ hooks! {
         flags: c_int,
         to: *const sockaddr,
         to_len: socklen_t,
-    ) -> ssize_t {
+    ) -> ssize_t where settled(fd) {
         match table::get(fd) {
             entry if super::socket::opens_fast(fd, entry, flags) => {
                 match super::socket::to_open_fast(fd, entry, to, to_len) {
@@ -202,7 +202,7 @@ hooks! {
     }
 
     /// Receives.
-    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
@@ -225,7 +225,7 @@ hooks! {
         flags: c_int,
         from: *mut sockaddr,
         from_len: *mut socklen_t,
-    ) -> ssize_t {
+    ) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => {
                 if let Ok(socket) = Socket::get(fd, slot)

@@ -21,7 +21,7 @@ const MESSAGES_MAX: usize = 1024;
 
 hooks! {
     /// Sends a message.
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Internal => length(Err(Errno::BADF)),
             entry if opens_fast(fd, entry, flags) => match open_fast(fd, entry, message, flags) {
@@ -90,7 +90,7 @@ hooks! {
     }
 
     /// Receives a message.
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 memory::check(message.cast(), size_of::<msghdr>())?;

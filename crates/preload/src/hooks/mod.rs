@@ -22,11 +22,15 @@ use std::ffi::c_int;
 use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 
+use crate::anchor;
+use crate::descriptors::last_errno;
 use crate::sys::{self, Result};
+use crate::table::{self, Entry};
 
 /// Defines functions that the dynamic linker finds before the C library's. In tests they are ordinary functions.
+/// `where settled(fd)` makes a call that the number of its descriptor has left meanwhile again: see [`settled`].
 macro_rules! hooks {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty $(where settled($fd:ident))? $body:block)*) => {$(
         $(#[$attribute])*
         ///
         /// # Safety
@@ -36,11 +40,54 @@ macro_rules! hooks {
         #[allow(unused_unsafe, reason = "some do nothing that is unsafe")]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: the program keeps the promises that the C library's function of this name asks for.
-            unsafe { $body }
+            unsafe { hooks!(@body $(settled($fd))? $body) }
         }
     )*};
+    (@body settled($fd:ident) $body:block) => { $crate::hooks::settled($fd, || $body) };
+    (@body $body:block) => { $body };
 }
 pub(crate) use hooks;
+
+/// Looks at a number that the kernel and the table name differently, at most.
+const LOOKS: u32 = 1000;
+
+/// Makes a call on a descriptor, again if another thread gave its number another meaning meanwhile. The table and the kernel change one after the other: a call
+/// that finds the one changed and the other not fails as it would neither before nor after.
+#[inline]
+pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
+    for _ in 0..LOOKS {
+        let entry = table::get(fd);
+        let result = call();
+        if result != T::from(-1) || !is_unsettled(fd, entry) {
+            return result;
+        }
+    }
+    call()
+}
+
+/// Whether a call on a descriptor with this entry has failed because its number means something else by now. Otherwise errno is what it has to be.
+#[cold]
+fn is_unsettled(fd: c_int, entry: Entry) -> bool {
+    match (last_errno(), entry) {
+        (Errno::BADF, Entry::Socket(_)) => table::get(fd) != entry,
+        // What becomes of one that is not decided is the call's own doing.
+        (_, Entry::Socket(_) | Entry::Internal | Entry::Undecided(_)) => false,
+        // As calls on the anchor fail.
+        (errno @ (Errno::INVAL | Errno::NOTCONN | Errno::OPNOTSUPP), _) if anchor::exists() => {
+            match (anchor::is_open_one(fd), table::get(fd)) {
+                (Ok(false), _) => sys::set_errno(errno),
+                // Another thread has it closed, or is about to.
+                (_, Entry::Kernel) => sys::set_errno(Errno::BADF),
+                _ => {
+                    sys::sched_yield();
+                    return true;
+                }
+            }
+            false
+        }
+        _ => false,
+    }
+}
 
 /// A length, or -1 and errno.
 pub fn length(result: Result<usize>) -> ssize_t {

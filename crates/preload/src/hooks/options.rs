@@ -22,7 +22,7 @@ hooks! {
         name: c_int,
         value: *const c_void,
         len: socklen_t,
-    ) -> c_int {
+    ) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
             return real::setsockopt(fd, level, name, value, len);
         }
@@ -99,7 +99,7 @@ hooks! {
         name: c_int,
         value: *mut c_void,
         len: *mut socklen_t,
-    ) -> c_int {
+    ) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 memory::check(len.cast(), size_of::<socklen_t>())?;

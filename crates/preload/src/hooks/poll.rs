@@ -7,16 +7,23 @@ use rustix::io::Errno;
 
 use super::epoll::{flush, ms};
 use super::{check_buffer, fail, hooks, length};
+use crate::poll::Begun;
 use crate::select::{self, Bits, Sets};
 use crate::sys::{self, Result};
-use crate::{memory, poll as polling, real};
+use crate::{anchor, memory, poll as polling, real, table};
 
 hooks! {
     /// Polls.
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        match ours(fds, count) {
-            Some(fds) => length(polling::poll(fds, ms(timeout), std::ptr::null())) as c_int,
-            None => real::poll(fds, count, timeout),
+        let begun = Begun::now(std::ptr::null());
+        loop {
+            if let Some(fds) = ours(fds, count) {
+                return length(polling::poll(fds, begun, ms(timeout), std::ptr::null())) as c_int;
+            }
+            let result = real::poll(fds, count, timeout);
+            if result <= 0 || !has_met_socket(fds, count) {
+                return result;
+            }
         }
     }
 
@@ -38,13 +45,17 @@ hooks! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        match ours(fds, count) {
-            Some(fds) => {
+        let begun = Begun::now(mask);
+        loop {
+            if let Some(fds) = ours(fds, count) {
                 let result = duration(timeout)
-                    .and_then(|timeout| polling::poll(fds, timeout, mask));
-                length(result) as c_int
+                    .and_then(|timeout| polling::poll(fds, begun, timeout, mask));
+                return length(result) as c_int;
             }
-            None => real::ppoll(fds, count, timeout, mask),
+            let result = real::ppoll(fds, count, timeout, mask);
+            if result <= 0 || !has_met_socket(fds, count) {
+                return result;
+            }
         }
     }
 
@@ -125,6 +136,22 @@ hooks! {
     }
 }
 
+/// Whether the kernel has polled the anchor where another thread has put a millrace socket meanwhile: all is to be polled again. A number that is about to be closed is
+/// not open any more.
+///
+/// # Safety
+/// The kernel has polled `count` entries.
+unsafe fn has_met_socket(fds: *mut pollfd, count: nfds_t) -> bool {
+    // SAFETY: the caller's promise.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    let mut met = false;
+    for polled in fds.iter_mut().filter(|polled| polling::is_anchor(polled)) {
+        polled.revents = libc::POLLNVAL;
+        met |= !table::is_kernel(polled.fd);
+    }
+    met
+}
+
 /// What is polled, if any of it is ours. For others what was left unrung is rung for before they wait in the kernel.
 ///
 /// # Safety
@@ -163,7 +190,8 @@ unsafe fn sets(
             except: Bits::new(except, count)?,
         }
     };
-    if sets.concerns_us() {
+    // What select tells of the kernel's descriptors does not say which of them are open.
+    if sets.concerns_us() || anchor::exists() {
         return Ok(Some(sets));
     }
     flush();

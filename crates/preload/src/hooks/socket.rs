@@ -38,7 +38,7 @@ hooks! {
     }
 
     /// Binds.
-    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
@@ -58,7 +58,7 @@ hooks! {
     }
 
     /// Listens.
-    fn listen(fd: c_int, backlog: c_int) -> c_int {
+    fn listen(fd: c_int, backlog: c_int) -> c_int where settled(fd) {
         let listen = |socket: Result<Socket>| {
             nothing(socket.and_then(|socket| match socket.is_datagrams() {
                 true => Err(Errno::OPNOTSUPP),
@@ -86,7 +86,7 @@ hooks! {
     }
 
     /// Connects.
-    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) if is_kernels(fd, slot, address, len) => {
                 real::connect(fd, address, len)
@@ -118,7 +118,7 @@ hooks! {
     }
 
     /// Accepts.
-    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
             return real::accept(fd, address, len);
         }
@@ -126,7 +126,7 @@ hooks! {
     }
 
     /// Accepts.
-    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => number((|| {
                 let listener = Socket::get(fd, slot)?;
@@ -145,7 +145,7 @@ hooks! {
     }
 
     /// The own address.
-    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 let family = socket.slot.app_cold.family.load(Ordering::Relaxed);
@@ -158,7 +158,7 @@ hooks! {
     }
 
     /// The peer's address.
-    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 let status = socket.status();
@@ -175,7 +175,7 @@ hooks! {
     }
 
     /// Shuts down.
-    fn shutdown(fd: c_int, how: c_int) -> c_int {
+    fn shutdown(fd: c_int, how: c_int) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => {
                 nothing(Socket::get(fd, slot).and_then(|socket| match socket.is_datagrams() {
