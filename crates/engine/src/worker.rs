@@ -344,6 +344,9 @@ impl Worker {
                 .is_some_and(|deadline| deadline <= self.now)
             {
                 self.shard.advance(self.now);
+                if self.shard.has_freed_much() {
+                    trim();
+                }
             }
             if self.settled.is_some() && !self.shard.is_tentative() {
                 // Nobody may be waiting any more.
@@ -660,5 +663,15 @@ impl millrace_shard::Egress for Nowhere {
     }
     fn capabilities(&self) -> Capabilities {
         self.0
+    }
+}
+
+/// Has the allocator give its free memory back to the machine: it keeps what is below a piece in use.
+#[cold]
+fn trim() {
+    // SAFETY: the call takes no pointer and may be made by any thread at any time.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

@@ -221,6 +221,12 @@ counters! {
     ports_exhausted,
     /// Segments whose payload was not stored for want of memory.
     receive_memory_exhausted,
+    /// Segments out of order that were not stored: they would have taken too much memory for what they bring, or memory was short.
+    out_of_order_refused,
+    /// Bytes of memory given back to the machine when nobody had wanted them for a while.
+    memory_given_back,
+    /// Connections whose bytes out of order were dropped because memory was short.
+    out_of_order_pruned,
     /// Writes cut short for want of memory.
     send_memory_exhausted,
 }

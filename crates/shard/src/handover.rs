@@ -17,6 +17,7 @@ use millrace_tcp::Instant;
 use crate::memory::Memory;
 use crate::neighbour::Handle;
 use crate::reassembly::Packet;
+use crate::recv_ring::Sink;
 use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
 use crate::steer::{Flow, Steer};
@@ -304,7 +305,19 @@ impl<M: Memory> Shard<M> {
         stream.send.leave(&mut self.send_memory, owner);
         let received = match stream.recv.block() {
             Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
-            _ => stream.recv.take_bytes(&mut self.memory, owner),
+            _ => {
+                if stream.recv.is_folded() {
+                    let mut sink = Sink {
+                        ring: &mut stream.recv,
+                        memory: &mut self.memory,
+                        owner,
+                        open: true,
+                        counters: &mut self.counters,
+                    };
+                    stream.connection.drop_out_of_order(&mut sink);
+                }
+                stream.recv.take_bytes(&mut self.memory, owner)
+            }
         };
         Some(Moved {
             id,

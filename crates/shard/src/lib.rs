@@ -44,6 +44,7 @@ mod socket;
 mod steer;
 mod stray;
 mod table;
+mod tend;
 mod time_wait;
 mod tuning;
 mod v6;

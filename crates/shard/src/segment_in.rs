@@ -83,7 +83,7 @@ impl<M: Memory> Shard<M> {
             memory: &mut self.memory,
             owner: socket.owner,
             open: !marks.contains(Marks::ORPHAN),
-            exhausted: &mut self.counters.receive_memory_exhausted,
+            counters: &mut self.counters,
         };
         let config = &self.config.tcp;
         let connection = &mut stream.connection;
@@ -136,7 +136,7 @@ impl<M: Memory> Shard<M> {
             memory: &mut self.memory,
             owner: *owner,
             open: !marks.contains(Marks::ORPHAN),
-            exhausted: &mut self.counters.receive_memory_exhausted,
+            counters: &mut self.counters,
         };
         let acked = stream.connection.acked();
         let block = sink.ring.block();

@@ -26,6 +26,7 @@ use crate::slab::Slab;
 use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
 use crate::table::{MOST, Table, Tuple};
+use crate::tend::Tending;
 use crate::time_wait::TimeWaitTable;
 use crate::tuning::Crowd;
 use crate::v6::Ipv6;
@@ -81,6 +82,7 @@ pub struct Shard<M: Memory> {
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: u32,
+    pub(crate) tending: Tending,
     /// How the frame that is being taken in came.
     pub(crate) arrival: Arrival,
     pub(crate) stray: Option<Stray>,
@@ -205,6 +207,7 @@ impl<M: Memory> Shard<M> {
             blocked: false,
             changed: Vec::new(),
             orphans: 0,
+            tending: Tending::default(),
             arrival: Arrival::Link,
             stray: None,
             whole: None,
@@ -348,6 +351,9 @@ impl<M: Memory> Shard<M> {
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
+        if self.tending_deadline().is_some() {
+            self.tend(now);
+        }
     }
 
     /// Resets the connection at `index` if no program holds it: memory is short, and it makes no progress (Linux's `tcp_out_of_resources`).
@@ -379,6 +385,7 @@ impl<M: Memory> Shard<M> {
             self.claims.deadline(),
             self.reassembly.deadline(),
             self.memberships_deadline(),
+            self.tending_deadline(),
         ];
         timers.into_iter().flatten().min()
     }
