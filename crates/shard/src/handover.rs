@@ -292,8 +292,9 @@ impl<M: Memory> Shard<M> {
         let id = SocketId::new(index, self.sockets.generation(index));
         let mut socket = Box::new(self.sockets.remove(index)?);
         self.wheel.cancel(index);
-        let orphan = socket.marks.contains(Marks::ORPHAN);
-        self.orphans -= u32::from(orphan);
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.give(socket.owner);
+        }
         socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
         let (owner, reuse) = (socket.owner, socket.options.reuse.address);
         let stream = socket.stream_mut()?;
@@ -365,7 +366,9 @@ impl<M: Memory> Shard<M> {
         }
         let reuse = options.reuse.address;
         socket.options = options;
-        self.orphans += u32::from(socket.marks.contains(Marks::ORPHAN));
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.take(owner);
+        }
         let Ok(index) = self.sockets.insert(*socket) else {
             unreachable!("there was room");
         };

@@ -39,6 +39,7 @@ mod segment_in;
 mod send_memory;
 mod send_ring;
 mod shard;
+mod share;
 mod slab;
 mod socket;
 mod steer;

@@ -22,6 +22,7 @@ use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Nearness, Route, Routes};
 use crate::send_memory::SendMemory;
+use crate::share::Shares;
 use crate::slab::Slab;
 use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
@@ -81,7 +82,7 @@ pub struct Shard<M: Memory> {
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
-    pub(crate) orphans: u32,
+    pub(crate) orphans: Shares,
     pub(crate) tending: Tending,
     /// How the frame that is being taken in came.
     pub(crate) arrival: Arrival,
@@ -93,6 +94,9 @@ pub struct Shard<M: Memory> {
     /// Flows that belong to others, were pinned to us and are over.
     pub(crate) unpinned: Vec<Flow>,
 }
+
+/// An owner may have twice as many connections that no program holds any more as are left for all.
+const ORPHANS_GENEROSITY: u32 = 2;
 
 /// What is in use now: all zero when nothing is open and nothing is left of what was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,10 +193,10 @@ impl<M: Memory> Shard<M> {
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
-            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets),
-            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets),
+            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
+            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
             any_listener: None,
-            half_open: HalfOpenTable::new(limits.half_open.min(MOST), now),
+            half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
             send_memory: SendMemory::new(limits.send_memory, limits.shared),
             wheel: Wheel::new(now),
@@ -206,7 +210,7 @@ impl<M: Memory> Shard<M> {
             stalled: None,
             blocked: false,
             changed: Vec::new(),
-            orphans: 0,
+            orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
             tending: Tending::default(),
             arrival: Arrival::Link,
             stray: None,
@@ -261,7 +265,7 @@ impl<M: Memory> Shard<M> {
     pub fn usage(&self) -> Usage {
         Usage {
             sockets: self.sockets.len(),
-            orphans: self.orphans as usize,
+            orphans: self.orphans.used() as usize,
             half_open: self.half_open.len(),
             time_wait: self.time_wait.len(),
             table: self.table.len() + self.udp.table.len(),

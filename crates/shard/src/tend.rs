@@ -87,8 +87,8 @@ impl<M: Memory> Shard<M> {
         much
     }
 
-    /// Drops what some connections have stored beyond a gap, of owners whose memory is short (RFC 2018 8: "such discarding of SACKed packets is discouraged, but may be
-    /// used if the receiver runs out of buffer space"; Linux's `tcp_prune_ofo_queue`).
+    /// Drops what some connections have stored beyond a gap, of owners whose memory is short (RFC 2018 8: "Such discarding of SACKed packets is discouraged, but may be
+    /// used if the receiver runs out of buffer space."; Linux's `tcp_prune_ofo_queue`).
     fn prune(&mut self) {
         let failures = self.failures();
         let all = self.sockets.places();
