@@ -2,39 +2,62 @@
 //!
 //! What the allocator knows is in the engine's private memory. Freed blocks of a size are used again last in, first out, so that busy
 //! connections share a few warm blocks. A block that is freed while a thread of the program may still copy out of it rests until the
-//! slots that named it have been published anew ([`Arena::settle`]).
+//! slots that named it have been published anew ([`Arena::settle`]). What has been free for a while is given back to the machine ([`Arena::review`],
+//! [`Arena::give_back`]), and grows together again on the way.
 
 /// Sizes are 2^12 to 2^24 bytes.
 const LOG2_MIN: u8 = 12;
 const SIZES: usize = 13;
-/// Free memory of more than this many bytes in blocks of 64 KB and more is given back to the machine.
-const KEEP: u64 = 32 << 20;
+/// Free memory that is kept in any case, in bytes.
+const KEEP: u64 = 8 << 20;
+
+/// Bytes that are free and next to each other.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    at: u64,
+    len: u64,
+    /// So many of them, from the start on, have not gone back yet.
+    warm: u64,
+}
 
 /// The allocator of one arena.
 #[derive(Debug)]
 pub struct Arena {
+    start: u64,
+    len: u64,
     end: u64,
-    /// Never given out beyond here.
+    /// Nothing beyond here is given out.
     top: u64,
     free: [Vec<u64>; SIZES],
     resting: Vec<(u64, u8)>,
     in_use: u64,
-    /// Bytes in free blocks of 64 KB and more that still have memory behind them.
+    /// Bytes in free blocks that may have memory behind them.
     warm: u64,
+    /// The least that was since the last review.
+    spare: u64,
+    /// Free pieces that go back to the machine before they are blocks again.
+    cooling: Vec<Piece>,
     failures: u64,
+    /// How many there were at the last review.
+    reviewed: u64,
 }
 
 impl Arena {
     /// An arena of the `len` bytes from `start` on.
     pub fn new(start: u64, len: u64) -> Arena {
         Arena {
+            start,
+            len,
             end: start + len,
             top: start,
             free: Default::default(),
             resting: Vec::new(),
             in_use: 0,
             warm: 0,
+            spare: 0,
+            cooling: Vec::new(),
             failures: 0,
+            reviewed: 0,
         }
     }
 
@@ -57,7 +80,8 @@ impl Arena {
         let block = self
             .reuse(class)
             .or_else(|| self.extend(log2))
-            .or_else(|| self.split(class));
+            .or_else(|| self.split(class))
+            .or_else(|| self.thaw(class));
         match block {
             Some(_) => self.in_use += 1 << log2,
             None => self.failures += 1,
@@ -67,9 +91,8 @@ impl Arena {
 
     fn reuse(&mut self, class: usize) -> Option<u64> {
         let block = self.free[class].pop()?;
-        if class >= 4 {
-            self.warm = self.warm.saturating_sub(1 << (class as u8 + LOG2_MIN));
-        }
+        self.warm = self.warm.saturating_sub(1 << (class as u8 + LOG2_MIN));
+        self.spare = self.spare.min(self.warm);
         Some(block)
     }
 
@@ -82,7 +105,7 @@ impl Arena {
         })
     }
 
-    /// Cuts a larger free block; the pieces do not grow together again, which a mixed load bears because sizes come back.
+    /// Cuts a larger free block; the pieces grow together again when they have been free for a while.
     fn split(&mut self, class: usize) -> Option<u64> {
         let from = (class + 1..SIZES).find(|larger| !self.free[*larger].is_empty())?;
         let at = self.reuse(from)?;
@@ -90,6 +113,29 @@ impl Arena {
             self.free[smaller].push(at + (1 << (smaller + usize::from(LOG2_MIN))));
         }
         Some(at)
+    }
+
+    /// A block of what was about to go back to the machine: there is nothing else.
+    #[cold]
+    fn thaw(&mut self, class: usize) -> Option<u64> {
+        while let Some(piece) = self.cooling.pop() {
+            self.warm += piece.warm;
+            self.cut(piece.at, piece.len);
+            if let Some(block) = self.reuse(class).or_else(|| self.split(class)) {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    /// Makes free blocks of a piece, as large as they can be.
+    fn cut(&mut self, mut at: u64, mut len: u64) {
+        while len > 0 {
+            let log2 = (len.ilog2() as u8).min(LOG2_MIN + SIZES as u8 - 1);
+            self.free[usize::from(log2 - LOG2_MIN)].push(at);
+            at += 1 << log2;
+            len -= 1 << log2;
+        }
     }
 
     /// Takes a block back; it is not given out again before [`Arena::settle`].
@@ -108,19 +154,97 @@ impl Arena {
         self.in_use += 1 << log2;
     }
 
-    /// The slots have been published: what rested is free. Calls `release` for blocks whose memory is not worth keeping.
-    pub fn settle(&mut self, mut release: impl FnMut(u64, usize)) {
+    /// The slots have been published: what rested is free.
+    pub fn settle(&mut self) {
         while let Some((at, log2)) = self.resting.pop() {
-            let class = usize::from(log2 - LOG2_MIN);
-            if class >= 4 {
-                self.warm += 1 << log2;
-                if self.warm > KEEP {
-                    self.warm -= 1 << log2;
-                    release(at, 1 << log2);
-                }
-            }
-            self.free[class].push(at);
+            self.warm += 1 << log2;
+            self.free[usize::from(log2 - LOG2_MIN)].push(at);
         }
+    }
+
+    /// Whether a review may find something to give back.
+    pub fn has_spare(&self) -> bool {
+        self.warm > KEEP || self.owes()
+    }
+
+    /// Whether less than an eighth is left.
+    pub fn is_short(&self) -> bool {
+        self.in_use > self.len / 8 * 7
+    }
+
+    /// To be called from time to time. If more was free all the time since the last review than is worth keeping, or there was no block as large as somebody wanted,
+    /// what is free grows together and goes back to the machine.
+    pub fn review(&mut self) {
+        let crumbled = self.failures != self.reviewed && self.warm > 0;
+        self.reviewed = self.failures;
+        if self.spare > KEEP || crumbled {
+            self.gather();
+        }
+        self.spare = self.warm;
+    }
+
+    /// Joins all that is free into pieces without gaps. A bit for each 4 KB makes this one pass, a millisecond for an arena of a gigabyte.
+    fn gather(&mut self) {
+        let pages = ((self.top - self.start) >> LOG2_MIN) as usize;
+        let mut map = vec![0u64; pages.div_ceil(64)];
+        let mut mark = |at: u64, len: u64| {
+            let first = ((at - self.start) >> LOG2_MIN) as usize;
+            for page in first..first + (len >> LOG2_MIN) as usize {
+                map[page / 64] |= 1 << (page % 64);
+            }
+        };
+        for (class, blocks) in self.free.iter_mut().enumerate() {
+            let len = 1 << (class + usize::from(LOG2_MIN));
+            std::mem::take(blocks).iter().for_each(|at| mark(*at, len));
+        }
+        std::mem::take(&mut self.cooling)
+            .iter()
+            .for_each(|piece| mark(piece.at, piece.len));
+        let mut page = 0;
+        while page < pages {
+            let is_free = |page: usize| page < pages && map[page / 64] >> (page % 64) & 1 != 0;
+            if !is_free(page) {
+                page += 1;
+                continue;
+            }
+            let first = page;
+            while is_free(page) {
+                page += 1;
+            }
+            let at = self.start + ((first as u64) << LOG2_MIN);
+            let len = ((page - first) as u64) << LOG2_MIN;
+            self.cooling.push(Piece { at, len, warm: len });
+        }
+        self.warm = 0;
+    }
+
+    /// Gives about `budget` bytes of what a review has found back by `release`, from the end on. How many it gave.
+    pub fn give_back(&mut self, budget: u64, mut release: impl FnMut(u64, usize)) -> u64 {
+        let mut given = 0;
+        while given < budget
+            && let Some(piece) = self.cooling.last_mut()
+        {
+            let part = piece.warm.min(budget - given);
+            piece.warm -= part;
+            release(piece.at + piece.warm, part as usize);
+            given += part;
+            let Piece { at, len, warm } = *piece;
+            if warm > 0 {
+                break;
+            }
+            self.cooling.pop();
+            if at + len == self.top {
+                self.top = at;
+            } else {
+                self.cut(at, len);
+            }
+        }
+        given
+    }
+
+    /// Whether there is still something that a review has found.
+    pub fn owes(&self) -> bool {
+        !self.cooling.is_empty()
     }
 
     /// Whether blocks rest.
@@ -146,7 +270,7 @@ mod tests {
             Some(a),
             "it rests until the slots are published"
         );
-        arena.settle(|_, _| ());
+        arena.settle();
         assert_eq!(arena.allocate(12), Some(a));
     }
 
@@ -157,7 +281,7 @@ mod tests {
         assert_eq!(arena.allocate(12), None);
         assert_eq!(arena.failures(), 1);
         arena.free(all, 16);
-        arena.settle(|_, _| ());
+        arena.settle();
         let pieces: Vec<u64> = std::iter::from_fn(|| arena.allocate(12)).collect();
         assert_eq!(pieces.len(), 16, "a larger block is cut");
         let mut sorted = pieces;
@@ -174,15 +298,70 @@ mod tests {
         assert_eq!(arena.allocate(25), None);
     }
 
-    #[test]
-    fn much_free_memory_goes_back_to_the_machine() {
-        let mut arena = Arena::new(0, 1 << 30);
-        let blocks: Vec<u64> = (0..20).map(|_| arena.allocate(22).unwrap()).collect();
-        for block in blocks {
-            arena.free(block, 22);
-        }
+    /// Reviews until nothing more goes back. How much went.
+    fn tend(arena: &mut Arena) -> u64 {
         let mut released = 0;
-        arena.settle(|_, len| released += len as u64);
-        assert_eq!(released, (20 << 22) - KEEP);
+        for _ in 0..2 {
+            arena.review();
+            while arena.owes() {
+                let before = released;
+                let given = arena.give_back(1 << 20, |_, len| released += len as u64);
+                assert_eq!(released - before, given);
+                assert!((1..=1 << 20).contains(&given), "in steps");
+            }
+        }
+        released
+    }
+
+    #[test]
+    fn what_is_free_for_a_while_goes_back_to_the_machine_and_grows_together() {
+        const LEN: u64 = 64 << 20;
+        let mut arena = Arena::new(1 << 30, LEN);
+        let small: Vec<u64> = std::iter::from_fn(|| arena.allocate(12)).collect();
+        assert_eq!(small.len() as u64, LEN >> 12);
+        assert!(arena.is_short());
+        let (kept, freed): (Vec<u64>, Vec<u64>) =
+            small.iter().partition(|at| **at == (1 << 30) + (40 << 20));
+        freed.iter().for_each(|at| arena.free(*at, 12));
+        arena.settle();
+        assert_eq!(tend(&mut arena), LEN - 4096);
+        assert!(!arena.has_spare());
+        let large: Vec<u64> = std::iter::from_fn(|| arena.allocate(24)).collect();
+        assert_eq!(
+            large.len(),
+            3,
+            "two before the block in use and one behind it"
+        );
+        assert!(
+            large
+                .iter()
+                .all(|at| kept[0] < *at || kept[0] >= at + (1 << 24))
+        );
+    }
+
+    #[test]
+    fn what_is_used_again_and_again_is_kept() {
+        let mut arena = Arena::new(0, 1 << 30);
+        for _ in 0..5 {
+            let blocks: Vec<u64> = (0..20).map(|_| arena.allocate(22).unwrap()).collect();
+            blocks.iter().for_each(|block| arena.free(*block, 22));
+            arena.settle();
+            arena.review();
+            assert!(!arena.owes());
+        }
+    }
+
+    /// Whoever wants memory while it goes back gets it.
+    #[test]
+    fn what_is_about_to_go_back_is_given_out_if_there_is_nothing_else() {
+        let mut arena = Arena::new(0, 32 << 20);
+        let all: Vec<u64> = std::iter::from_fn(|| arena.allocate(20)).collect();
+        all.iter().for_each(|block| arena.free(*block, 20));
+        arena.settle();
+        arena.review();
+        arena.review();
+        assert_eq!(arena.give_back(1 << 20, |_, _| ()), 1 << 20);
+        let again: Vec<u64> = std::iter::from_fn(|| arena.allocate(20)).collect();
+        assert_eq!((again.len(), arena.failures()), (32, 2));
     }
 }

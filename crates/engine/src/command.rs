@@ -162,3 +162,19 @@ pub enum Command {
         patience_ms: u64,
     },
 }
+
+impl Command {
+    /// The program whose requests until now are to be served first. They may close a socket, open one that a child must hold, be what an image before an exec
+    /// or a process that died has left, claim a connection, or be to watch with a poller whose index another will have.
+    pub(crate) fn comes_after_requests_of(&self) -> Option<Owner> {
+        match self {
+            Command::AddProcess { owner, .. }
+            | Command::Serve { owner, .. }
+            | Command::Fork { owner, .. }
+            | Command::Holds { owner, .. }
+            | Command::ProcessGone { owner, .. }
+            | Command::RemovePoller { owner, .. } => Some(*owner),
+            _ => None,
+        }
+    }
+}

@@ -29,6 +29,7 @@ mod io;
 pub mod keepers;
 mod kernels;
 mod life;
+mod limits;
 mod link;
 mod look;
 mod losses;

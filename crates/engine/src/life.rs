@@ -158,7 +158,7 @@ impl Worker {
         }
     }
 
-    /// Carries out a command of the control thread.
+    /// Carries out a command of the control thread; what it comes after has been served.
     pub(crate) fn execute(&mut self, command: Command) {
         // What others have given is here before anything that the control thread has said since.
         self.oblige();
@@ -187,8 +187,6 @@ impl Worker {
                 contexts,
                 done,
             } => {
-                // What an image of the process before an exec left in its contexts.
-                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -213,18 +211,14 @@ impl Worker {
                 // Nobody waits any more if the process died meanwhile.
                 let _ = done.send(());
             }
-            Command::Serve { owner, done } => {
-                self.serve_all(owner.0);
-                let _ = done.send(());
-            }
+            // It has waited for that.
+            Command::Serve { done, .. } => drop(done.send(())),
             Command::Fork {
                 owner,
                 parent,
                 child,
                 done,
             } => {
-                // What the program asked for before the fork was announced comes first: it may close a socket, or open one that the child must hold.
-                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)
@@ -251,8 +245,6 @@ impl Worker {
                 more,
                 done,
             } => {
-                // What is on its way may be a connection that it has accepted.
-                self.serve_all(owner.0);
                 if more {
                     self.take_hold(owner.0, process, &sockets);
                 }
@@ -294,11 +286,7 @@ impl Worker {
                 done,
             } => drop(done.send(self.share(owner.0, &sockets, from, to))),
             Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
-            Command::ProcessGone { owner, process } => {
-                // What it asked for before it died comes first.
-                self.serve_all(owner.0);
-                self.process_gone(owner.0, process);
-            }
+            Command::ProcessGone { owner, process } => self.process_gone(owner.0, process),
             Command::AddPoller {
                 owner,
                 poller,
@@ -323,8 +311,6 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::RemovePoller { owner, poller } => {
-                // A request to watch with it that came later would be taken for one of the next poller with this index.
-                self.serve_all(owner.0);
                 if let Some(program) = self
                     .programs
                     .get_mut(owner.0 as usize)

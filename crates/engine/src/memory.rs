@@ -44,6 +44,8 @@ pub struct Arenas {
     strangers: Vec<Stranger>,
     /// The shard whose parts they are.
     own: u32,
+    /// Whether some program's part has much that is free.
+    has_spare: bool,
 }
 
 impl Arenas {
@@ -53,6 +55,7 @@ impl Arenas {
             shares: Vec::new(),
             strangers: Vec::new(),
             own,
+            has_spare: false,
         }
     }
 
@@ -122,14 +125,10 @@ impl Arenas {
                 block,
             });
             self.strangers.extend(strangers);
-            if !share.arena.unsettled() {
-                continue;
+            if share.arena.unsettled() {
+                share.arena.settle();
+                self.has_spare |= share.arena.has_spare();
             }
-            let region = &share.region;
-            // A failure leaves the memory with us, which costs memory and nothing else.
-            share
-                .arena
-                .settle(|at, len| drop(region.release_arena(at, len)));
         }
     }
 }
@@ -172,6 +171,39 @@ impl Memory for Arenas {
         } else {
             share.guests += block.len() as u64;
         }
+    }
+
+    fn is_short(&self, owner: Owner) -> bool {
+        let share = self.shares.get(owner.0 as usize).and_then(Option::as_ref);
+        share.is_some_and(|share| share.arena.is_short())
+    }
+
+    fn has_spare(&self) -> bool {
+        self.has_spare
+    }
+
+    fn review(&mut self) {
+        let arenas = self.shares.iter_mut().flatten();
+        self.has_spare = false;
+        for share in arenas {
+            share.arena.review();
+            self.has_spare |= share.arena.has_spare();
+        }
+    }
+
+    fn give_back(&mut self, budget: u64) -> (u64, bool) {
+        let (mut given, mut more) = (0, false);
+        for share in self.shares.iter_mut().flatten() {
+            let region = &share.region;
+            // A failure leaves the memory with us, which costs memory and nothing else.
+            given += share
+                .arena
+                .give_back(budget.saturating_sub(given), |at, len| {
+                    drop(region.release_arena(at, len));
+                });
+            more |= share.arena.owes();
+        }
+        (given, more)
     }
 
     fn write(&mut self, owner: Owner, block: Block, at: usize, data: &[u8]) {

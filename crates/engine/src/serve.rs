@@ -10,6 +10,7 @@ use millrace_context::submission::Ask;
 use millrace_context::{Operation, SlotRef, Submission, futex};
 use millrace_shard::{Error, How, Owner};
 
+use crate::command::Command;
 use crate::program::Program;
 use crate::socket::Process;
 use crate::worker::{Place, Worker};
@@ -20,6 +21,14 @@ const SERVE_BURST: usize = 512;
 const PROGRAM_BURST: usize = 4 * SERVE_BURST;
 /// What one counts for that another shard has to be asked for: whoever asks for many of those waits longer than others do.
 const STRAY_COST: usize = 32;
+/// So far a context has come when something else was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    program: u32,
+    context: u32,
+    end: u32,
+}
+
 /// What a request comes to: its result, or an errno, and data.
 pub(crate) type Outcome = Result<(i64, Vec<u8>), i32>;
 
@@ -81,37 +90,33 @@ impl Worker {
         self.counters.send_memory_pressure += 1;
     }
 
-    /// Serves all that the processes of a program have asked for until now, however much: what comes next concerns who holds what, or which pollers there are.
-    pub(crate) fn serve_all(&mut self, program: u32) {
-        let Some(this) = self.programs.get(program as usize).and_then(Option::as_ref) else {
-            return;
+    /// How far the contexts of the program have come that a command is about, if it must come after what the program has asked for until now: it concerns who holds what,
+    /// or which pollers there are.
+    pub(crate) fn asked_before(&self, command: &Command) -> Vec<Asked> {
+        let owner = command.comes_after_requests_of();
+        let this = owner.and_then(|owner| self.programs.get(owner.0 as usize)?.as_ref());
+        let (Some(this), Some(owner)) = (this, owner) else {
+            return Vec::new();
         };
-        let asked: Vec<(u32, u32)> = this
-            .contexts
-            .iter()
-            .filter_map(|entry| {
-                let (shared, _) = this.region.context(entry.index)?;
-                shared
-                    .pending(&entry.cursor)
-                    .then(|| (entry.index, shared.position()))
+        let contexts = this.contexts.iter();
+        let asked = contexts.filter_map(|entry| {
+            let (shared, _) = this.region.context(entry.index)?;
+            shared.pending(&entry.cursor).then(|| Asked {
+                program: owner.0,
+                context: entry.index,
+                end: shared.position(),
             })
-            .collect();
-        for (index, end) in asked {
-            // A process that goes on asking is not waited for; and one that makes no sense is cut off, and its contexts with it.
-            while let Some(context) = self.unserved(program, index, end) {
-                match self.serve_context(program, context) {
-                    0 => break,
-                    served => self.counters.submissions += served as u64,
-                }
-            }
-        }
+        });
+        asked.collect()
     }
 
-    /// Which of a program's contexts has this index, unless it has been served up to `end`.
-    fn unserved(&self, program: u32, index: u32, end: u32) -> Option<usize> {
-        let contexts = &self.programs[program as usize].as_ref()?.contexts;
-        let found = contexts.iter().position(|entry| entry.index == index)?;
-        (!contexts[found].cursor.has_taken(end)).then_some(found)
+    /// Whether a context has been served so far, in the turns that its program has like any other. A process that goes on asking is not waited for; one that makes no
+    /// sense is cut off, and its contexts with it.
+    pub(crate) fn is_served(&self, asked: &Asked) -> bool {
+        let this = self.programs[asked.program as usize].as_ref();
+        let mut contexts = this.into_iter().flat_map(|this| &this.contexts);
+        let found = contexts.find(|entry| entry.index == asked.context);
+        found.is_none_or(|entry| entry.cursor.has_taken(asked.end))
     }
 
     fn serve_context(&mut self, program: u32, context: usize) -> usize {

@@ -21,6 +21,7 @@ use rustix::event::epoll;
 use crate::command::Command;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
+use crate::limits::Limits;
 use crate::link;
 use crate::look::Look;
 use crate::losses::{LOOK_US, Losses};
@@ -32,6 +33,7 @@ use crate::program::Program;
 use crate::publish::Chosen;
 use crate::queues::{Both, Queues};
 use crate::reach::Reach;
+use crate::serve::Asked;
 
 /// Frames taken from the port in one round.
 const RECEIVE_BURST: usize = 64;
@@ -214,6 +216,10 @@ pub struct Worker {
     /// The port's device is gone.
     lost: bool,
     losses: Losses,
+    /// Which limits it has spoken of.
+    limits: Limits,
+    /// The command that waits until requests before it have been served.
+    waiting: Option<(Command, Vec<Asked>)>,
     /// When it looks for losses.
     losses_at: Instant,
     /// `counters.wakeups` when it slept last.
@@ -316,6 +322,8 @@ impl Worker {
             full: false,
             lost: false,
             losses: Losses::default(),
+            limits: Limits::default(),
+            waiting: None,
             losses_at: Instant::from_micros(LOOK_US),
             wakeups_before: 0,
             look: Look::default(),
@@ -344,6 +352,9 @@ impl Worker {
                 .is_some_and(|deadline| deadline <= self.now)
             {
                 self.shard.advance(self.now);
+                if self.shard.has_freed_much() {
+                    trim();
+                }
             }
             if self.settled.is_some() && !self.shard.is_tentative() {
                 // Nobody may be waiting any more.
@@ -559,15 +570,32 @@ impl Worker {
         }
     }
 
+    /// Carries out a command when what it comes after has been served; until then it waits, and those behind it.
+    fn carry_on(&mut self, command: Command, mut asked: Vec<Asked>) {
+        asked.retain(|asked| !self.is_served(asked));
+        if asked.is_empty() {
+            self.execute(command);
+        } else {
+            self.waiting = Some((command, asked));
+        }
+    }
+
     /// Carries out one command. Whether there was one.
     fn command(&mut self) -> bool {
+        if let Some((command, asked)) = self.waiting.take() {
+            self.carry_on(command, asked);
+            return true;
+        }
         match self.commands.try_recv() {
             Ok(Command::Drain { patience_ms }) => {
                 self.draining = Some(self.now + Duration::from_micros(patience_ms * 1000));
                 true
             }
             Ok(command) => {
-                self.execute(command);
+                // What others have given is here before anything that the control thread has said since.
+                self.oblige();
+                let asked = self.asked_before(&command);
+                self.carry_on(command, asked);
                 true
             }
             Err(TryRecvError::Empty) => false,
@@ -623,6 +651,7 @@ impl Worker {
     #[cold]
     fn look_for_losses(&mut self) {
         self.losses_at = self.now + Duration::from_micros(LOOK_US);
+        self.limits.look(self.shard.counters(), &self.counters);
         if let Some(wire) = &self.wire {
             let thread = format!("shard {}", self.own);
             self.losses.look(&thread, wire.port());
@@ -660,5 +689,15 @@ impl millrace_shard::Egress for Nowhere {
     }
     fn capabilities(&self) -> Capabilities {
         self.0
+    }
+}
+
+/// Has the allocator give its free memory back to the machine: it keeps what is below a piece in use.
+#[cold]
+fn trim() {
+    // SAFETY: the call takes no pointer and may be made by any thread at any time.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

@@ -87,6 +87,8 @@ counters! {
     neighbours_failed,
     /// Neighbours evicted because the cache was full.
     neighbours_evicted,
+    /// Neighbours of a program with more than its share of the cache that gave way to another's.
+    neighbours_limited,
     /// Neighbours refused because the cache was full of those in use.
     neighbours_refused,
     /// Packets dropped while they waited for a neighbour's hardware address.
@@ -175,6 +177,8 @@ counters! {
     accept_queue_full,
     /// Half-open connections that were given up: no answer to the SYN-ACK.
     half_open_expired,
+    /// SYNs answered with a cookie because listeners of one program had their share of half-open connections.
+    half_open_limited,
     /// SYNs answered with a cookie.
     cookies_sent,
     /// Connections that a cookie established.
@@ -219,8 +223,16 @@ counters! {
     sockets_refused,
     /// Connects refused because no port was free.
     ports_exhausted,
+    /// Sockets not bound because their program had its share of the ports that are chosen for programs.
+    ports_limited,
     /// Segments whose payload was not stored for want of memory.
     receive_memory_exhausted,
+    /// Segments out of order that were not stored: they would have taken too much memory for what they bring, or memory was short.
+    out_of_order_refused,
+    /// Bytes of memory given back to the machine when nobody had wanted them for a while.
+    memory_given_back,
+    /// Connections whose bytes out of order were dropped because memory was short.
+    out_of_order_pruned,
     /// Writes cut short for want of memory.
     send_memory_exhausted,
 }

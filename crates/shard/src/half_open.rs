@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use millrace_tcp::{Duration, HalfOpen, Instant};
 
+use crate::memory::Owner;
+use crate::share::Shares;
 use crate::slab::Slab;
 use crate::table::Tuple;
 use crate::wheel::Wheel;
@@ -14,6 +16,8 @@ pub struct Pending {
     pub tuple: Tuple,
     /// Index of the listener's socket, which lives at least as long.
     pub listener: u32,
+    /// Whose that is.
+    pub owner: Owner,
     /// The handshake.
     pub state: HalfOpen,
     /// The program has been asked whether it is wanted, and has not said so: the SYN has no answer yet.
@@ -27,16 +31,19 @@ const ASKED_FOR: Duration = Duration::from_secs(60);
 pub struct HalfOpenTable {
     entries: Slab<Pending>,
     wheel: Wheel,
-    limit: u32,
+    shares: Shares,
 }
 
+/// An owner may have twice as many as are left for all.
+const GENEROSITY: u32 = 2;
+
 impl HalfOpenTable {
-    /// An empty table of at most `limit` connections.
-    pub fn new(limit: u32, now: Instant) -> HalfOpenTable {
+    /// An empty table of at most `limit` connections; `shared`: of owners that must not be able to harm each other.
+    pub fn new(limit: u32, shared: bool, now: Instant) -> HalfOpenTable {
         HalfOpenTable {
             entries: Slab::new(limit),
             wheel: Wheel::new(now),
-            limit,
+            shares: Shares::new(limit, shared, GENEROSITY),
         }
     }
 
@@ -47,7 +54,12 @@ impl HalfOpenTable {
 
     /// Whether there is no room for another.
     pub fn is_full(&self) -> bool {
-        self.entries.len() >= self.limit as usize
+        self.shares.is_used_up()
+    }
+
+    /// Whether there is room for another one of `owner`'s.
+    pub fn has_room(&self, owner: Owner) -> bool {
+        self.shares.allows(owner)
     }
 
     /// Every connection, with its index.
@@ -61,7 +73,9 @@ impl HalfOpenTable {
             true => now + ASKED_FOR,
             false => pending.state.deadline(),
         };
+        let owner = pending.owner;
         let index = self.entries.insert(pending).ok()?;
+        self.shares.take(owner);
         self.wheel.arm(index, deadline);
         Some(index)
     }
@@ -84,7 +98,9 @@ impl HalfOpenTable {
     /// Takes a connection out.
     pub fn remove(&mut self, index: u32) -> Option<Pending> {
         self.wheel.cancel(index);
-        self.entries.remove(index)
+        let pending = self.entries.remove(index)?;
+        self.shares.give(pending.owner);
+        Some(pending)
     }
 
     /// A connection whose timer may be due; after that it must be armed again or removed.

@@ -17,6 +17,7 @@ use millrace_tcp::Instant;
 use crate::memory::Memory;
 use crate::neighbour::Handle;
 use crate::reassembly::Packet;
+use crate::recv_ring::Sink;
 use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
 use crate::steer::{Flow, Steer};
@@ -291,8 +292,9 @@ impl<M: Memory> Shard<M> {
         let id = SocketId::new(index, self.sockets.generation(index));
         let mut socket = Box::new(self.sockets.remove(index)?);
         self.wheel.cancel(index);
-        let orphan = socket.marks.contains(Marks::ORPHAN);
-        self.orphans -= u32::from(orphan);
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.give(socket.owner);
+        }
         socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
         let (owner, reuse) = (socket.owner, socket.options.reuse.address);
         let stream = socket.stream_mut()?;
@@ -304,7 +306,19 @@ impl<M: Memory> Shard<M> {
         stream.send.leave(&mut self.send_memory, owner);
         let received = match stream.recv.block() {
             Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
-            _ => stream.recv.take_bytes(&mut self.memory, owner),
+            _ => {
+                if stream.recv.is_folded() {
+                    let mut sink = Sink {
+                        ring: &mut stream.recv,
+                        memory: &mut self.memory,
+                        owner,
+                        open: true,
+                        counters: &mut self.counters,
+                    };
+                    stream.connection.drop_out_of_order(&mut sink);
+                }
+                stream.recv.take_bytes(&mut self.memory, owner)
+            }
         };
         Some(Moved {
             id,
@@ -352,7 +366,9 @@ impl<M: Memory> Shard<M> {
         }
         let reuse = options.reuse.address;
         socket.options = options;
-        self.orphans += u32::from(socket.marks.contains(Marks::ORPHAN));
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.take(owner);
+        }
         let Ok(index) = self.sockets.insert(*socket) else {
             unreachable!("there was room");
         };

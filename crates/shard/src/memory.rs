@@ -37,10 +37,24 @@ pub trait Memory {
     fn is_plenty(&self, _owner: Owner) -> bool {
         false
     }
+    /// Whether so little of the owner's memory is left that it is for bytes in order alone: less than an eighth.
+    fn is_short(&self, _owner: Owner) -> bool {
+        false
+    }
     /// How far the owner says that it has read the ring of the socket that it calls `label`: asked when a datagram finds the ring full, or a connection the
     /// backlog. Not to be believed beyond what the ring holds.
     fn read_upto(&self, _owner: Owner, _label: u32) -> u64 {
         0
+    }
+    /// Whether so much is free that [`Memory::review`] may find something to give back.
+    fn has_spare(&self) -> bool {
+        false
+    }
+    /// What was free all the time since the last review is to be given back, but for a little.
+    fn review(&mut self) {}
+    /// Gives about `budget` bytes of that back to the machine. How many it gave, and whether there is more.
+    fn give_back(&mut self, _budget: u64) -> (u64, bool) {
+        (0, false)
     }
     /// Reads into `out` from byte `at`.
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
@@ -157,6 +171,23 @@ impl Memory for HeapMemory {
 
     fn is_plenty(&self, _owner: Owner) -> bool {
         self.pool.is_plenty()
+    }
+
+    fn is_short(&self, _owner: Owner) -> bool {
+        self.pool.is_short()
+    }
+
+    fn has_spare(&self) -> bool {
+        self.pool.has_spare()
+    }
+
+    fn review(&mut self) {
+        self.pool.review();
+    }
+
+    fn give_back(&mut self, budget: u64) -> (u64, bool) {
+        let given = self.pool.give_back(budget);
+        (given, self.pool.owes())
     }
 
     fn write(&mut self, _owner: Owner, block: Block, at: usize, data: &[u8]) {

@@ -17,6 +17,7 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 
 use crate::counters::Counters;
+use crate::memory::Owner;
 use crate::reply::Reply;
 use crate::slab::Slab;
 use crate::wheel::Wheel;
@@ -45,6 +46,8 @@ const DATAGRAMS_WAITING_MAX: usize = 128;
 const REQUESTS_MAX: usize = 4096;
 /// Entries looked at to find one that can be evicted.
 const EVICT_SAMPLE: u32 = 16;
+/// Entries looked at to find one of an owner that has more than its share.
+const HOG_SAMPLE: u32 = 1024;
 
 /// Names an entry; goes stale when the entry is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,9 @@ pub struct Neighbours {
     /// Those that were not known or not used when last looked at, oldest first: the first to give way.
     doubtful: VecDeque<Handle>,
     limit: usize,
+    /// How many entries each owner has made, and how many owners have made some.
+    made: Vec<u32>,
+    makers: u32,
     hand: u32,
     key: u64,
     /// For how long a neighbour whose hardware address was just learnt is not believed to have another one.
@@ -129,6 +135,8 @@ struct Neighbour {
     due: Instant,
     /// When the last request was sent.
     asked: Option<Instant>,
+    /// Whose sockets wanted it first.
+    maker: Option<Owner>,
     sockets: Vec<u32>,
     replies: VecDeque<Reply>,
 }
@@ -180,6 +188,8 @@ impl Neighbours {
             failed: Vec::new(),
             doubtful: VecDeque::new(),
             limit: limit as usize,
+            made: Vec::new(),
+            makers: 0,
             hand: 0,
             key: key | 1,
             lock: LOCK,
@@ -199,7 +209,7 @@ impl Neighbours {
             return self;
         };
         let anybody = Ipv6Addr::UNSPECIFIED.into();
-        self.only = self.insert(anybody, now, &mut Counters::default());
+        self.only = self.insert(anybody, None, now, &mut Counters::default());
         if let Some(handle) = self.only
             && let Some(entry) = self.entries.get_mut(handle.index)
         {
@@ -279,11 +289,12 @@ impl Neighbours {
         }
     }
 
-    /// Finds the entry for `address`, or makes one and asks for it; `None` when the cache is full of those in use.
+    /// Finds the entry for `address`, or makes one for `maker`, if it is one of sockets that wants it, and asks for it; `None` when the cache is full of those in use.
     #[inline]
     pub fn find(
         &mut self,
         address: IpAddr,
+        maker: Option<Owner>,
         now: Instant,
         counters: &mut Counters,
     ) -> Option<Handle> {
@@ -302,7 +313,7 @@ impl Neighbours {
             self.found = Some((address, handle));
             return Some(handle);
         }
-        let handle = self.insert(address, now, counters)?;
+        let handle = self.insert(address, maker, now, counters)?;
         self.ask(handle.index, now);
         Some(handle)
     }
@@ -378,7 +389,7 @@ impl Neighbours {
     ) {
         let index = match self.index_of(address) {
             Some(index) => index,
-            None if create => match self.insert(address, now, counters) {
+            None if create => match self.insert(address, None, now, counters) {
                 Some(handle) => handle.index,
                 None => return,
             },
@@ -410,7 +421,7 @@ impl Neighbours {
         let address = IpAddr::V6(address);
         let index = match self.index_of(address) {
             Some(index) => index,
-            None if create => match self.insert(address, now, counters) {
+            None if create => match self.insert(address, None, now, counters) {
                 Some(handle) => handle.index,
                 None => return,
             },
@@ -605,7 +616,13 @@ impl Neighbours {
         }
     }
 
-    fn insert(&mut self, address: IpAddr, now: Instant, counters: &mut Counters) -> Option<Handle> {
+    fn insert(
+        &mut self,
+        address: IpAddr,
+        maker: Option<Owner>,
+        now: Instant,
+        counters: &mut Counters,
+    ) -> Option<Handle> {
         let entry = Neighbour {
             address,
             mac: Mac([0; 6]),
@@ -617,13 +634,14 @@ impl Neighbours {
             wanted: false,
             due: now,
             asked: None,
+            maker,
             sockets: Vec::new(),
             replies: VecDeque::new(),
         };
         let index = match self.entries.insert(entry) {
             Ok(index) => index,
             Err(entry) => {
-                if !self.evict() {
+                if !self.evict_of_hog(maker, counters) && !self.evict() {
                     counters.neighbours_refused += 1;
                     return None;
                 }
@@ -631,6 +649,9 @@ impl Neighbours {
                 self.entries.insert(entry).ok()?
             }
         };
+        if let Some(maker) = maker {
+            self.count(maker);
+        }
         let key = self.key;
         let entries = &self.entries;
         let rehash = |&other: &u32| {
@@ -656,6 +677,48 @@ impl Neighbours {
         }
         self.doubtful.push_back(handle);
         Some(handle)
+    }
+
+    fn count(&mut self, maker: Owner) {
+        let index = maker.0 as usize;
+        if self.made.len() <= index {
+            self.made.resize(index + 1, 0);
+        }
+        self.makers += u32::from(self.made[index] == 0);
+        self.made[index] += 1;
+    }
+
+    fn count_out(&mut self, maker: Owner) {
+        let made = &mut self.made[maker.0 as usize];
+        *made -= 1;
+        self.makers -= u32::from(*made == 0);
+    }
+
+    /// Forgets an entry of an owner that has more than its share, also one that sockets wait for, so that no owner's neighbours give way to what
+    /// another one has too many of. All have the same share; `newcomer` wants another entry.
+    fn evict_of_hog(&mut self, newcomer: Option<Owner>, counters: &mut Counters) -> bool {
+        let made = |owner: Owner| self.made.get(owner.0 as usize).copied().unwrap_or(0);
+        let makers = self.makers + u32::from(newcomer.is_some_and(|owner| made(owner) == 0));
+        if makers < 2 {
+            return false;
+        }
+        let has_too_many = |owner: Owner| made(owner) as usize * makers as usize > self.limit;
+        let len = self.entries.len() as u32;
+        let mut places = (1..=HOG_SAMPLE.min(len)).map(|ahead| (self.hand + ahead) % len);
+        let is_hogs = |place: &u32| {
+            let entry = self.entries.get(*place);
+            entry
+                .and_then(|entry| entry.maker)
+                .is_some_and(has_too_many)
+        };
+        let Some(place) = places.find(is_hogs) else {
+            return false;
+        };
+        self.hand = place;
+        self.settle(place, None);
+        self.forget(place);
+        counters.neighbours_limited += 1;
+        true
     }
 
     /// Forgets an entry that no socket waits for: the oldest that is not known or that no connection ever used, else of a sample the one used longest ago.
@@ -699,6 +762,9 @@ impl Neighbours {
             return;
         };
         self.wheel.cancel(index);
+        if let Some(maker) = entry.maker {
+            self.count_out(maker);
+        }
         if let Ok(found) = self
             .index
             .find_entry(hash(self.key, entry.address), |&other| other == index)

@@ -386,7 +386,7 @@ impl<M: Memory> Shard<M> {
         let Some(socket) = self.sockets.get(index) else {
             return Lookup::Gone;
         };
-        let parked = socket.marks.contains(Marks::PARKED);
+        let (parked, owner) = (socket.marks.contains(Marks::PARKED), socket.owner);
         let Some(stream) = socket.stream() else {
             return Lookup::Gone;
         };
@@ -395,7 +395,10 @@ impl<M: Memory> Shard<M> {
             let Some(Route::Link(next)) = self.route(remote) else {
                 return Lookup::Gone;
             };
-            let Some(found) = self.neighbours.find(next, now, &mut self.counters) else {
+            let found = self
+                .neighbours
+                .find(next, Some(owner), now, &mut self.counters);
+            let Some(found) = found else {
                 return Lookup::Gone;
             };
             hop = found;
@@ -493,7 +496,7 @@ impl<M: Memory> Shard<M> {
                 return true;
             }
         };
-        let Some(hop) = self.neighbours.find(next, now, &mut self.counters) else {
+        let Some(hop) = self.neighbours.find(next, None, now, &mut self.counters) else {
             self.replies.recycle(reply);
             return true;
         };

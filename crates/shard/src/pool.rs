@@ -5,22 +5,21 @@ pub const LOG2_MIN: u8 = 12;
 /// Largest block: 2^24 = 16 MB.
 pub const LOG2_MAX: u8 = 24;
 const CLASSES: usize = (LOG2_MAX - LOG2_MIN + 1) as usize;
-/// Bytes of free blocks that are kept for reuse in any case; beyond that as many as were in use at once: what so many connections needed they need again with
-/// their next message, and a fresh block is cleared first.
-const CACHE: u64 = 32 << 20;
-/// After how many blocks that came back a part of that is forgotten.
-const LATELY: u32 = 1 << 22;
+/// Bytes of free blocks that are kept for reuse in any case.
+const CACHE: u64 = 16 << 20;
 
-/// A pool of blocks with a limit on the bytes handed out.
+/// A pool of blocks with a limit on the bytes handed out, which holds for those handed out and those kept free together. Free blocks that nobody
+/// has wanted for a while are given back ([`Pool::review`], [`Pool::give_back`]): what many connections needed they need again with their next message, and a
+/// fresh block is cleared first.
 pub struct Pool {
     free: [Vec<Box<[u8]>>; CLASSES],
     limit: u64,
     in_use: u64,
     cached: u64,
-    /// Bytes of free blocks that are kept.
-    keep: u64,
-    /// Blocks that came back.
-    returned: u32,
+    /// The least that was cached since the last review.
+    spare: u64,
+    /// Bytes to be given back.
+    owed: u64,
 }
 
 impl Pool {
@@ -31,8 +30,8 @@ impl Pool {
             limit,
             in_use: 0,
             cached: 0,
-            keep: CACHE,
-            returned: 0,
+            spare: 0,
+            owed: 0,
         }
     }
 
@@ -48,6 +47,7 @@ impl Pool {
         match self.free[(log2 - LOG2_MIN) as usize].pop() {
             Some(block) => {
                 self.cached -= size;
+                self.spare = self.spare.min(self.cached);
                 Some(block)
             }
             None => Some(self.fresh(size as usize)),
@@ -56,7 +56,9 @@ impl Pool {
 
     #[cold]
     fn fresh(&mut self, size: usize) -> Box<[u8]> {
-        self.keep = self.keep.max(self.in_use);
+        // Free blocks of other sizes give way.
+        let excess = (self.in_use + self.cached).saturating_sub(self.limit);
+        self.drop_free(excess);
         vec![0; size].into_boxed_slice()
     }
 
@@ -65,21 +67,54 @@ impl Pool {
     pub fn free(&mut self, block: Box<[u8]>) {
         let size = block.len() as u64;
         self.in_use -= size;
-        self.returned += 1;
-        if self.returned == LATELY {
-            self.forget();
-        }
-        if self.cached + size <= self.keep {
-            self.cached += size;
-            self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
-        }
+        self.cached += size;
+        self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
     }
 
-    /// Less is kept, if less was in use of late.
-    #[cold]
-    fn forget(&mut self) {
-        self.returned = 0;
-        self.keep = CACHE.max(self.keep - self.keep / 8);
+    /// Drops at least so many bytes of free blocks, the largest blocks first, if there are as many. How many it dropped.
+    fn drop_free(&mut self, bytes: u64) -> u64 {
+        let mut dropped = 0;
+        for free in self.free.iter_mut().rev() {
+            while dropped < bytes
+                && let Some(block) = free.pop()
+            {
+                dropped += block.len() as u64;
+            }
+        }
+        self.cached -= dropped;
+        self.spare = self.spare.min(self.cached);
+        dropped
+    }
+
+    /// Whether there is more than it keeps in any case.
+    #[inline]
+    pub fn has_spare(&self) -> bool {
+        self.cached > CACHE
+    }
+
+    /// What was free all the time since the last review is owed to the machine, but for a little.
+    pub fn review(&mut self) {
+        self.owed = self.spare.saturating_sub(CACHE);
+        self.spare = self.cached;
+    }
+
+    /// Gives about `budget` bytes back of what is owed. How many it gave.
+    pub fn give_back(&mut self, budget: u64) -> u64 {
+        let bytes = budget.min(self.owed).min(self.cached);
+        let given = self.drop_free(bytes);
+        self.owed = self.owed.min(self.cached).saturating_sub(given);
+        if self.owed == 0 {
+            // As vectors, the lists have room for all that was ever free.
+            self.free
+                .iter_mut()
+                .for_each(|free| free.shrink_to(2 * free.len()));
+        }
+        given
+    }
+
+    /// Whether anything is owed.
+    pub fn owes(&self) -> bool {
+        self.owed > 0
     }
 
     /// As many bytes as a block of 2^`log2` has are in use again, if the limit allows: what holds the block has kept it.
@@ -145,15 +180,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_use_at_once_is_kept_until_less_is_for_long() {
+    fn what_nobody_wants_for_a_while_is_given_back() {
         let mut pool = Pool::new(1 << 30);
         let many = (CACHE as usize >> LOG2_MIN) + 1000;
         wave(&mut pool, many);
         let kept = (many as u64) << LOG2_MIN;
-        assert_eq!(pool.cached, kept);
-        for _ in 0..=LATELY / 1000 {
-            wave(&mut pool, 1001);
+        assert_eq!((pool.cached, pool.has_spare()), (kept, true));
+        // Waves that come again and again find their blocks.
+        for _ in 0..3 {
+            pool.review();
+            wave(&mut pool, many);
+            assert_eq!(pool.give_back(u64::MAX), 0);
         }
-        assert!(pool.cached <= CACHE, "{}", pool.cached);
+        pool.review();
+        pool.review();
+        assert_eq!(pool.give_back(10 << LOG2_MIN), 10 << LOG2_MIN, "in steps");
+        assert!(pool.owes());
+        while pool.owes() {
+            assert!(pool.give_back(100 << LOG2_MIN) > 0);
+        }
+        assert_eq!((pool.cached, pool.has_spare()), (CACHE, false));
+    }
+
+    #[test]
+    fn blocks_in_use_and_blocks_kept_stay_within_the_limit_together() {
+        let limit = 1000 << LOG2_MIN;
+        let mut pool = Pool::new(limit);
+        wave(&mut pool, 1000);
+        let large = pool.allocate(LOG2_MIN + 8).unwrap();
+        assert!(pool.in_use + pool.cached <= limit, "{} cached", pool.cached);
+        assert_eq!(pool.cached, limit - large.len() as u64);
     }
 }

@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 
 use crate::isn::Secrets;
 use crate::memory::Owner;
+use crate::share::Shares;
 use crate::socket::{Device, Reuse};
 
 /// Ephemeral ports, as Linux's `ip_local_port_range`.
@@ -22,7 +23,13 @@ pub struct Ports {
     next: usize,
     /// Ports that nobody uses any more; none where nobody wants to know.
     freed: Option<Vec<u16>>,
+    /// Sockets that are bound to ephemeral ports.
+    shares: Shares,
 }
+
+/// An owner may have so many times the ephemeral ports that are left bound. Connections count for nobody: their ports
+/// are others' too, for other destinations.
+const GENEROSITY: u32 = 8;
 
 struct Port {
     number: u16,
@@ -102,8 +109,10 @@ const SHARDS_MAX: usize = 64;
 
 impl Ports {
     /// A register that chooses among `ephemeral` ports and tells which are free again; without them, among all that are there for it.
-    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets) -> Ports {
+    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets, shared: bool) -> Ports {
+        let count = ephemeral.map_or(EPHEMERAL.len(), <[u16]>::len);
         Ports {
+            shares: Shares::new(count as u32, shared, GENEROSITY),
             ephemeral: ephemeral.map_or_else(Box::default, |ports| shuffled(ports.into(), secrets)),
             freed: ephemeral.map(|_| Vec::new()),
             ..Ports::default()
@@ -157,8 +166,16 @@ impl Ports {
         beside_sockets && beside_connections
     }
 
+    /// Whether `owner` may bind another socket to `port`, 0 for an ephemeral one, and leaves enough of these to others.
+    pub fn allows(&self, port: u16, owner: Owner) -> bool {
+        (port != 0 && !EPHEMERAL.contains(&port)) || self.shares.allows(owner)
+    }
+
     /// Registers a socket at `port`; [`Ports::is_free`] has been asked.
     pub fn bind(&mut self, port: u16, bound: Bound) {
+        if EPHEMERAL.contains(&port) {
+            self.shares.take(bound.owner);
+        }
         let all = &mut self.entry(port).bound;
         let ahead = |other: &Bound| bound.reuse.port && other.reuse.port && other.rank > bound.rank;
         let at = all.iter().position(ahead).unwrap_or(all.len());
@@ -167,9 +184,19 @@ impl Ports {
 
     /// Takes a socket out.
     pub fn unbind(&mut self, port: u16, socket: u32) {
+        let mut owner = None;
         self.change(port, |entry| {
-            entry.bound.retain(|bound| bound.socket != socket);
+            entry.bound.retain(|bound| {
+                let stays = bound.socket != socket;
+                if !stays {
+                    owner = Some(bound.owner);
+                }
+                stays
+            });
         });
+        if let Some(owner) = owner.filter(|_| EPHEMERAL.contains(&port)) {
+            self.shares.give(owner);
+        }
     }
 
     /// The registered socket, to change.
@@ -612,7 +639,7 @@ mod tests {
     #[test]
     fn ports_are_chosen_from_a_list_and_told_when_they_are_free() {
         let mut secrets = Secrets::new(&[3; 32]);
-        let mut ports = Ports::new(Some(&[1000, 2000, 3000, 4000]), &mut secrets);
+        let mut ports = Ports::new(Some(&[1000, 2000, 3000, 4000]), &mut secrets, false);
         let mut chosen: Vec<u16> = (0..4)
             .map(|_| {
                 let unused = |ports: &Ports, port| !ports.is_used(port);

@@ -1,12 +1,21 @@
 //! The bytes that have come and that the program has not read: a ring in the owner's memory.
 
+use std::ops::Range;
+
 use millrace_tcp::ReceiveBuffer;
 
+use crate::counters::Counters;
 use crate::memory::{Block, Lend, Memory, Owner};
 use crate::pool::{LOG2_MAX, LOG2_MIN};
 use crate::send_ring::whole;
 
-/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place. It has a
+/// So many times the bytes that it stores may a block have, because some of them are out of order.
+const THINNEST: u64 = 16;
+/// With more ranges out of order than this a block is as long as what it spans.
+const FOLDED_RANGES: usize = 32;
+
+/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place, too: where none is at another's, the
+/// ring may be shorter than what it spans (*folded*), so that a byte far ahead takes no more than it needs. It has a
 /// block only while it holds bytes, and starts small: the window advertised may be larger than the block. Where memory is plenty it starts as large as it had to be the last time, so that what comes
 /// in bulk is not copied from block to block every time that all of it was read.
 #[derive(Default)]
@@ -43,6 +52,11 @@ impl RecvRing {
     /// From what was read to what was stored last, holes included.
     fn span(&self) -> usize {
         (self.end.wrapping_sub(self.consumed) as i32).max(0) as usize
+    }
+
+    /// Whether the ring is shorter than what it spans.
+    pub fn is_folded(&self) -> bool {
+        self.log2 != 0 && self.span() > 1 << self.log2
     }
 
     /// Stream offset up to which the program has read; `near` is one that is less than 2^31 from it, as any that concerns the ring is.
@@ -121,19 +135,102 @@ impl RecvRing {
         self.most = log2;
         if let Some(old) = old {
             // Everything up to the last byte stored, holes included: bytes out of order keep their place.
-            let (start, all) = (self.consumed as usize, self.span());
-            let mut done = 0;
-            while done < all {
-                let from = (start + done) & (old.len() - 1);
-                let to = (start + done) & (block.len() - 1);
-                let len = (all - done).min(old.len() - from).min(block.len() - to);
-                memory.copy(owner, (old, from), (block, to), len);
-                done += len;
-            }
+            let start = u64::from(self.consumed);
+            copy_range(
+                memory,
+                owner,
+                (old, block),
+                &(start..start + self.span() as u64),
+            );
             memory.free(owner, old);
         }
         self.put(block);
         Some(block)
+    }
+
+    /// Makes room for `range`, which has a gap before it or bytes behind it: those of `held`, beyond the ones in order, which end at `next`.
+    ///
+    /// # Errors
+    /// There is no memory for it, or it is not worth what it would take.
+    pub fn reserve<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        owner: Owner,
+        next: u64,
+        held: &[Range<u64>],
+        range: &Range<u64>,
+    ) -> Result<(), NoRoom> {
+        let consumed = self.consumed(next);
+        let end = held
+            .last()
+            .map_or(range.end, |last| last.end.max(range.end));
+        let block = self.block();
+        if block.is_some_and(|block| end - consumed <= block.len() as u64) {
+            return Ok(());
+        }
+        let layout = Layout {
+            unread: consumed..next,
+            held,
+            range,
+        };
+        if block.is_some_and(|block| layout.has_room(block.log2)) {
+            return Ok(());
+        }
+        let log2 = layout.least(self.log2.max(LOG2_MIN), log2_of(end - consumed));
+        if log2 > LOG2_MAX {
+            return Err(NoRoom::Exhausted);
+        }
+        let most = layout.bytes().saturating_mul(THINNEST).max(1 << LOG2_MIN);
+        if 1 << log2 > most || (range.start > next && memory.is_short(owner)) {
+            return Err(NoRoom::Refused);
+        }
+        let again = (block.is_none() && self.most > log2 && memory.is_plenty(owner))
+            .then(|| memory.allocate(owner, self.most));
+        let new = match again.flatten() {
+            Some(new) => new,
+            None => memory.allocate(owner, log2).ok_or(NoRoom::Exhausted)?,
+        };
+        self.most = log2;
+        if let Some(old) = block {
+            copy_range(memory, owner, (old, new), &layout.unread);
+            held.iter()
+                .for_each(|held| copy_range(memory, owner, (old, new), held));
+            memory.free(owner, old);
+        }
+        self.put(new);
+        Ok(())
+    }
+
+    /// Stores `data` at stream offset `offset`, for which [`RecvRing::reserve`] has made room; false when it has not.
+    pub fn fill<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        owner: Owner,
+        offset: u64,
+        data: &[u8],
+    ) -> bool {
+        let Some(block) = self.block() else {
+            return false;
+        };
+        let at = offset as usize & (block.len() - 1);
+        let (first, rest) = data.split_at(data.len().min(block.len() - at));
+        memory.write(owner, block, at, first);
+        if !rest.is_empty() {
+            memory.write(owner, block, 0, rest);
+        }
+        let end = (offset as u32).wrapping_add(data.len() as u32);
+        if end.wrapping_sub(self.end) as i32 > 0 {
+            self.end = end;
+        }
+        true
+    }
+
+    /// What was stored beyond `next` is not wanted any more. The block goes back when it holds nothing else.
+    pub fn forget_beyond<M: Memory>(&mut self, memory: &mut M, owner: Owner, next: u64) {
+        self.end = next as u32;
+        if self.end == self.consumed {
+            self.free(memory, owner);
+        }
     }
 
     /// Copies bytes from the start of the unread ones, which reach to `received`, into `out`; returns how many. They stay unread.
@@ -203,6 +300,92 @@ impl RecvRing {
     }
 }
 
+/// Why there is no room for bytes out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The owner has no more memory.
+    Exhausted,
+    /// They would take much more than they bring, or memory is so short that it is for bytes in order.
+    Refused,
+}
+
+/// What a ring has to hold.
+struct Layout<'a> {
+    /// In order.
+    unread: Range<u64>,
+    /// Beyond a gap.
+    held: &'a [Range<u64>],
+    /// What has come now; parts of it may be held.
+    range: &'a Range<u64>,
+}
+
+impl Layout<'_> {
+    fn bytes(&self) -> u64 {
+        let len = |range: &Range<u64>| range.end - range.start;
+        let held: u64 = self.held.iter().map(len).sum();
+        len(&self.unread) + held + len(self.range)
+    }
+
+    /// Whether what has come finds room beside the others, which have it, in 2^`log2` bytes.
+    fn has_room(&self, log2: u8) -> bool {
+        self.held.len() <= FOLDED_RANGES
+            && are_apart(&self.unread, self.range, log2)
+            && self
+                .held
+                .iter()
+                .all(|held| are_apart(held, self.range, log2))
+    }
+
+    /// The least power of two from `least` on in which no two bytes are at one place; `span` is one.
+    fn least(&self, least: u8, span: u8) -> u8 {
+        let span = span.max(LOG2_MIN);
+        let fits = |log2: &u8| {
+            let held = self.held.iter().enumerate();
+            self.has_room(*log2)
+                && held.clone().all(|(at, one)| {
+                    are_apart(&self.unread, one, *log2)
+                        && self.held[..at]
+                            .iter()
+                            .all(|other| are_apart(other, one, *log2))
+                })
+        };
+        match self.held.len() <= FOLDED_RANGES {
+            true => (least..span).find(fits).unwrap_or(span),
+            false => span,
+        }
+    }
+}
+
+/// Whether no byte of one range is at the place of another byte of the other one in a ring of 2^`log2` bytes.
+fn are_apart(a: &Range<u64>, b: &Range<u64>, log2: u8) -> bool {
+    let size = 1u64 << log2;
+    let (a_len, b_len) = (a.end - a.start, b.end - b.start);
+    if a.start < b.end && b.start < a.end {
+        return a.end.max(b.end) - a.start.min(b.start) <= size;
+    }
+    let ahead = b.start.wrapping_sub(a.start) & (size - 1);
+    let fit = a_len <= size && b_len <= size;
+    fit && (a_len == 0 || b_len == 0 || (ahead >= a_len && size - ahead >= b_len))
+}
+
+/// Copies stream bytes from their places in one block to those in another.
+fn copy_range<M: Memory>(
+    memory: &mut M,
+    owner: Owner,
+    (old, new): (Block, Block),
+    range: &Range<u64>,
+) {
+    let mut at = range.start;
+    while at < range.end {
+        let from = at as usize & (old.len() - 1);
+        let to = at as usize & (new.len() - 1);
+        let rest = (range.end - at) as usize;
+        let len = rest.min(old.len() - from).min(new.len() - to);
+        memory.copy(owner, (old, from), (new, to), len);
+        at += len as u64;
+    }
+}
+
 /// The power of two that is not below `bytes`, which are 1 at least.
 fn log2_of(bytes: u64) -> u8 {
     (u64::BITS - (bytes.max(1) - 1).leading_zeros()) as u8
@@ -219,7 +402,7 @@ pub struct Sink<'a, M> {
     /// Whether anybody is there to read; otherwise nothing is stored.
     pub open: bool,
     /// Counts segments that could not be stored.
-    pub exhausted: &'a mut u64,
+    pub counters: &'a mut Counters,
 }
 
 impl<M: Memory> ReceiveBuffer for Sink<'_, M> {
@@ -229,8 +412,32 @@ impl<M: Memory> ReceiveBuffer for Sink<'_, M> {
             return false;
         }
         let stored = self.ring.store(self.memory, self.owner, offset, data);
-        *self.exhausted += u64::from(!stored);
+        self.counters.receive_memory_exhausted += u64::from(!stored);
         stored
+    }
+
+    fn reserve(&mut self, next: u64, held: &[Range<u64>], range: &Range<u64>) -> bool {
+        if !self.open {
+            return false;
+        }
+        let room = self
+            .ring
+            .reserve(self.memory, self.owner, next, held, range);
+        match room {
+            Ok(()) => {}
+            Err(NoRoom::Exhausted) => self.counters.receive_memory_exhausted += 1,
+            Err(NoRoom::Refused) => self.counters.out_of_order_refused += 1,
+        }
+        room.is_ok()
+    }
+
+    fn fill(&mut self, offset: u64, data: &[u8]) -> bool {
+        self.ring.fill(self.memory, self.owner, offset, data)
+    }
+
+    fn forget_beyond(&mut self, next: u64, _bytes: u64) {
+        self.ring.forget_beyond(self.memory, self.owner, next);
+        self.counters.out_of_order_pruned += 1;
     }
 }
 
@@ -299,6 +506,99 @@ mod tests {
         assert!(ring.store(&mut memory, OWNER, at, &[1; 10]));
         assert_eq!(ring.block().expect("a byte is there").log2, 12);
         memory.free(OWNER, other);
+    }
+
+    /// Bytes that came out of order, as a connection knows of them.
+    fn put(
+        memory: &mut HeapMemory,
+        ring: &mut RecvRing,
+        held: &mut Vec<Range<u64>>,
+        range: Range<u64>,
+    ) -> Result<(), NoRoom> {
+        ring.reserve(memory, OWNER, 0, held, &range)?;
+        assert!(ring.fill(memory, OWNER, range.start, &bytes(range.start, range.end)));
+        held.push(range);
+        Ok(())
+    }
+
+    #[test]
+    fn a_byte_far_ahead_takes_the_smallest_block() {
+        let mut memory = HeapMemory::new(1 << 20);
+        let (mut ring, mut held) = (RecvRing::default(), Vec::new());
+        for range in [60_000..60_001, 60_500..61_960, 62_500..62_501] {
+            assert_eq!(put(&mut memory, &mut ring, &mut held, range), Ok(()));
+        }
+        assert_eq!((ring.block().unwrap().log2, ring.is_folded()), (12, true));
+        // What comes in order makes it grow as it must, and what came before keeps its place.
+        let mut next = 0;
+        while next < 60_000 {
+            let to = (next + 1460).min(60_000);
+            let range = next..to;
+            assert_eq!(
+                ring.reserve(&mut memory, OWNER, next, &held, &range),
+                Ok(())
+            );
+            assert!(ring.fill(&mut memory, OWNER, next, &bytes(next, to)));
+            next = to;
+            if next == 1460 * 3 {
+                let mut out = vec![0; 1460 * 3];
+                assert_eq!(ring.peek(&memory, OWNER, next, &mut out), out.len());
+                assert!(out == bytes(0, next));
+            }
+        }
+        let mut out = vec![0; 60_001];
+        assert_eq!(ring.peek(&memory, OWNER, 60_001, &mut out), out.len());
+        assert!(out == bytes(0, 60_001));
+        let mut far = vec![0; 1460];
+        ring.copy_out(&memory, OWNER, 60_500, &mut far);
+        assert!(far == bytes(60_500, 61_960));
+        ring.forget_beyond(&mut memory, OWNER, 60_001);
+        ring.consume(&mut memory, OWNER, 60_001);
+        assert_eq!((ring.block(), memory.in_use()), (None, 0));
+    }
+
+    #[test]
+    fn bytes_that_would_take_much_more_than_they_are_worth_are_refused() {
+        let mut memory = HeapMemory::new(1 << 20);
+        let (mut ring, mut held) = (RecvRing::default(), Vec::new());
+        // All of them at one place of any ring that is shorter than what they span.
+        assert_eq!(put(&mut memory, &mut ring, &mut held, 4096..4097), Ok(()));
+        assert_eq!(
+            put(&mut memory, &mut ring, &mut held, 8192..8193),
+            Err(NoRoom::Refused)
+        );
+        // Many small ones are as little worth.
+        for at in 2..200 {
+            let _ = put(
+                &mut memory,
+                &mut ring,
+                &mut held,
+                4096 + 300 * at..4097 + 300 * at,
+            );
+        }
+        assert_eq!(memory.in_use(), 1 << 12);
+        // A segment is worth a larger ring.
+        assert_eq!(
+            ring.reserve(&mut memory, OWNER, 0, &held[..1], &(12_288..13_748)),
+            Ok(())
+        );
+        assert_eq!(memory.in_use(), 1 << 14);
+    }
+
+    /// RFC 9293 3.10.7.4: segments with higher sequence numbers SHOULD be held; where memory is short those in order come first.
+    #[test]
+    fn the_last_eighth_of_memory_is_for_bytes_in_order() {
+        let mut memory = HeapMemory::new(1 << 16);
+        let _others = memory.allocate(OWNER, 15).unwrap();
+        let _more = memory.allocate(OWNER, 14).unwrap();
+        let _most = memory.allocate(OWNER, 13).unwrap();
+        let _last = memory.allocate(OWNER, 12).unwrap();
+        let (mut ring, mut held) = (RecvRing::default(), Vec::new());
+        assert_eq!(
+            put(&mut memory, &mut ring, &mut held, 100..200),
+            Err(NoRoom::Refused)
+        );
+        assert!(ring.store(&mut memory, OWNER, 0, &bytes(0, 100)));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl<M: Memory> Shard<M> {
             memory: &mut self.memory,
             owner: socket.owner,
             open: !marks.contains(Marks::ORPHAN),
-            exhausted: &mut self.counters.receive_memory_exhausted,
+            counters: &mut self.counters,
         };
         let config = &self.config.tcp;
         let connection = &mut stream.connection;
@@ -136,7 +136,7 @@ impl<M: Memory> Shard<M> {
             memory: &mut self.memory,
             owner: *owner,
             open: !marks.contains(Marks::ORPHAN),
-            exhausted: &mut self.counters.receive_memory_exhausted,
+            counters: &mut self.counters,
         };
         let acked = stream.connection.acked();
         let block = sink.ring.block();
@@ -301,9 +301,9 @@ impl<M: Memory> Shard<M> {
             return;
         };
         // As on Linux: no new handshakes while those that are done cannot be handed over.
-        let asks = listener.asks;
+        let (asks, owner) = (listener.asks, *owner);
         let unasked = listener.requests.len() > listener.backlog.limit as usize;
-        if unasked || listener.backlog.is_full(&self.memory, *owner) {
+        if unasked || listener.backlog.is_full(&self.memory, owner) {
             self.counters.listen_overflows += 1;
             return;
         }
@@ -317,7 +317,8 @@ impl<M: Memory> Shard<M> {
         if let Some(after) = after {
             open.begin_after(after);
         }
-        if self.half_open.is_full() {
+        if !self.half_open.has_room(owner) {
+            self.counters.half_open_limited += u64::from(!self.half_open.is_full());
             // Whoever is asked first cannot be asked about a cookie.
             if asks {
                 self.counters.listen_overflows += 1;
@@ -343,6 +344,7 @@ impl<M: Memory> Shard<M> {
         let pending = Pending {
             tuple: *tuple,
             listener: index,
+            owner,
             state,
             asked: asks,
         };
@@ -541,7 +543,10 @@ impl<M: Memory> Shard<M> {
         let early = marks.contains(Marks::EARLY);
         marks.remove(Marks::ENDING | Marks::READY);
         marks.insert(Marks::DEAD);
-        let orphan = marks.contains(Marks::ORPHAN);
+        let (orphan, counted) = (
+            marks.contains(Marks::ORPHAN),
+            marks.contains(Marks::COUNTED),
+        );
         if orphan {
             stream.recv.free(&mut self.memory, owner);
         }
@@ -570,7 +575,9 @@ impl<M: Memory> Shard<M> {
         }
         if orphan {
             self.sockets.discard(index);
-            self.orphans -= 1;
+            if counted {
+                self.orphans.give(owner);
+            }
         } else {
             self.mark_changed(index);
         }

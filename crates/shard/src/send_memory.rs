@@ -143,6 +143,17 @@ impl SendMemory {
         }
     }
 
+    /// The pool, to give memory back.
+    pub fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// Whether there is more free than is kept in any case.
+    #[inline]
+    pub fn has_spare(&self) -> bool {
+        self.pool.has_spare()
+    }
+
     /// Bytes handed out.
     pub fn in_use(&self) -> u64 {
         self.pool.in_use()

@@ -22,10 +22,12 @@ use crate::reassembly::Reassembly;
 use crate::reply::{RateLimit, Replies, Reply};
 use crate::route::{Nearness, Route, Routes};
 use crate::send_memory::SendMemory;
+use crate::share::Shares;
 use crate::slab::Slab;
 use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
 use crate::steer::{Arrival, Flow, Pins, Stray};
 use crate::table::{MOST, Table, Tuple};
+use crate::tend::Tending;
 use crate::time_wait::TimeWaitTable;
 use crate::tuning::Crowd;
 use crate::v6::Ipv6;
@@ -80,7 +82,8 @@ pub struct Shard<M: Memory> {
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
-    pub(crate) orphans: u32,
+    pub(crate) orphans: Shares,
+    pub(crate) tending: Tending,
     /// How the frame that is being taken in came.
     pub(crate) arrival: Arrival,
     pub(crate) stray: Option<Stray>,
@@ -91,6 +94,9 @@ pub struct Shard<M: Memory> {
     /// Flows that belong to others, were pinned to us and are over.
     pub(crate) unpinned: Vec<Flow>,
 }
+
+/// An owner may have twice as many connections that no program holds any more as are left for all.
+const ORPHANS_GENEROSITY: u32 = 2;
 
 /// What is in use now: all zero when nothing is open and nothing is left of what was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,10 +193,10 @@ impl<M: Memory> Shard<M> {
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
-            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets),
-            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets),
+            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
+            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
             any_listener: None,
-            half_open: HalfOpenTable::new(limits.half_open.min(MOST), now),
+            half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
             send_memory: SendMemory::new(limits.send_memory, limits.shared),
             wheel: Wheel::new(now),
@@ -204,7 +210,8 @@ impl<M: Memory> Shard<M> {
             stalled: None,
             blocked: false,
             changed: Vec::new(),
-            orphans: 0,
+            orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
+            tending: Tending::default(),
             arrival: Arrival::Link,
             stray: None,
             whole: None,
@@ -258,7 +265,7 @@ impl<M: Memory> Shard<M> {
     pub fn usage(&self) -> Usage {
         Usage {
             sockets: self.sockets.len(),
-            orphans: self.orphans as usize,
+            orphans: self.orphans.used() as usize,
             half_open: self.half_open.len(),
             time_wait: self.time_wait.len(),
             table: self.table.len() + self.udp.table.len(),
@@ -348,6 +355,9 @@ impl<M: Memory> Shard<M> {
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
+        if self.tending_deadline().is_some() {
+            self.tend(now);
+        }
     }
 
     /// Resets the connection at `index` if no program holds it: memory is short, and it makes no progress (Linux's `tcp_out_of_resources`).
@@ -379,6 +389,7 @@ impl<M: Memory> Shard<M> {
             self.claims.deadline(),
             self.reassembly.deadline(),
             self.memberships_deadline(),
+            self.tending_deadline(),
         ];
         timers.into_iter().flatten().min()
     }

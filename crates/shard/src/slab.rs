@@ -51,6 +51,11 @@ impl<T> Slab<T> {
         (!self.is_full()).then(|| self.place(make))
     }
 
+    /// How many places there are, taken or not: every index is below.
+    pub fn places(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
     /// Whether there is no room for another value.
     pub fn is_full(&self) -> bool {
         self.len >= self.limit

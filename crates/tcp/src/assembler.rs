@@ -24,6 +24,16 @@ impl Assembler {
         self.ranges.is_empty()
     }
 
+    /// The ranges, in ascending order.
+    pub(crate) fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// How many bytes the ranges have together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|held| held.end - held.start).sum()
+    }
+
     /// End of the highest range; 0 if there is none.
     pub(crate) fn end(&self) -> u64 {
         self.ranges.last().map_or(0, |range| range.end)

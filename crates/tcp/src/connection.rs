@@ -1,5 +1,7 @@
 //! The connection and what its owner may ask of it.
 
+use std::ops::Range;
+
 use millrace_wire::tcp::{Options, Seq};
 
 use crate::acknowledge::Acknowledge;
@@ -29,6 +31,23 @@ pub trait ReceiveBuffer {
     /// the last `consumed`. Bytes may come out of order, but no byte is stored twice. `false`: no memory; the bytes
     /// are not acknowledged.
     fn store(&mut self, offset: u64, data: &[u8]) -> bool;
+
+    /// Makes room for `range`, which has a gap before it or bytes behind it. The bytes before `next` are in order, those of
+    /// `held` are stored beyond it. `false`: there is no room; nothing of the range is stored.
+    fn reserve(&mut self, next: u64, held: &[Range<u64>], range: &Range<u64>) -> bool {
+        let _ = (next, held, range);
+        true
+    }
+
+    /// Puts `data`, which belongs to the range reserved last, at stream offset `offset`.
+    fn fill(&mut self, offset: u64, data: &[u8]) -> bool {
+        self.store(offset, data)
+    }
+
+    /// The `bytes` bytes stored beyond `next` are not wanted any more: the peer sends them again.
+    fn forget_beyond(&mut self, next: u64, bytes: u64) {
+        let _ = (next, bytes);
+    }
 }
 
 /// What a new connection is given by its owner.

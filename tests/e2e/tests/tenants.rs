@@ -40,6 +40,27 @@ on_millrace_and_two_shards!(
     a_program_that_queues_all_it_can_leaves_memory_to_others,
 );
 
+/// Makes of each named function tests over AF_XDP, with one shard and with two: where it matters how frames come and go.
+macro_rules! over_xdp {
+    ($($name:ident as $module:ident),* $(,)?) => { $(
+        mod $module {
+            #[test]
+            fn xdp() {
+                millrace_e2e::scenario::run_over(millrace_e2e::Link::Xdp, 1, super::$name);
+            }
+            #[test]
+            fn xdp_with_two_shards() {
+                millrace_e2e::scenario::run_over(millrace_e2e::Link::Xdp, 2, super::$name);
+            }
+        }
+    )* };
+}
+
+over_xdp!(
+    doorbells_that_are_filled_hold_up_nobody as filled_doorbells,
+    a_program_that_queues_all_it_can_leaves_memory_to_others as queues_that_fill,
+);
+
 const PORT: u16 = 7600;
 /// Bytes that the server is sent before they are read back: what it has room for.
 const PIECE: usize = 4096;
@@ -227,6 +248,8 @@ fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Re
     let script = compile::script("send_memory.py");
     let (address, port, count) = (PEER.to_string(), SINK.to_string(), CONNECTIONS.to_string());
     let words = [PYTHON, &script, &address, &port, &count];
+    let pid = engine::pid(world)?;
+    let before = scenario::resident(pid)?;
     let attacker = house.attack(world, &words)?;
     for seed in 0..3 {
         carry(world, seed, 8 << 20)?;
@@ -242,6 +265,16 @@ fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Re
         sum("send_memory_pressure") > 0 && sum("overruns") == 0,
         "the program was held up, not cut off: {counters}"
     );
+    let most = scenario::resident(pid)?;
+    ensure!(
+        most > before + (128 << 20),
+        "the engine has grown from {before} to {most} bytes"
+    );
     drop(kept.join().expect("accepting does not panic"));
+    attacker.signal(Signal::KILL)?;
+    // Pools keep 16 MB for each shard; with what lies between blocks, a quarter of the growth at most.
+    wait_until("memory is given back", seconds(60), || {
+        Ok(scenario::resident(pid)? < before + (most - before) / 4)
+    })?;
     house.ensure_as_before(world, attacker)
 }

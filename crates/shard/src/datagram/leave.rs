@@ -141,7 +141,11 @@ impl<M: Memory> Shard<M> {
             Lookup::Gone => {}
             lookup => return lookup,
         }
-        let Some(hop) = self.neighbours.find(leaving.next, now, &mut self.counters) else {
+        let owner = Some(leaving.owner);
+        let found = self
+            .neighbours
+            .find(leaving.next, owner, now, &mut self.counters);
+        let Some(hop) = found else {
             return Lookup::Gone;
         };
         leaving.to = To::Hop(hop);

@@ -93,9 +93,9 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets) -> Udp {
+    pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets, shared: bool) -> Udp {
         Udp {
-            ports: Ports::new(ephemeral, secrets),
+            ports: Ports::new(ephemeral, secrets, shared),
             table: Table::new(secrets.table),
             any: None,
             outbox: VecDeque::new(),

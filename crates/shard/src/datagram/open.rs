@@ -138,6 +138,10 @@ impl<M: Memory> Shard<M> {
             home: None,
             datagrams: true,
         };
+        if !self.udp.ports.allows(local.port(), socket.owner) {
+            self.counters.ports_limited += 1;
+            return Err(Error::AddressInUse);
+        }
         let port = if local.port() != 0 {
             if !self.udp.ports.is_free(local.port(), &bound) {
                 return Err(Error::AddressInUse);

@@ -370,18 +370,19 @@ impl<M: Memory> Shard<M> {
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.consumed();
                 self.counters.aborted_on_close += u64::from(unread);
-                let crowded = self.orphans >= self.config.limits.orphans;
+                let crowded = !self.orphans.allows(owner);
                 self.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
                 let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
                 self.counters.orphans_starved += u64::from(starved);
+                marks.insert(Marks::ORPHAN);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
                 } else {
                     stream.connection.close(now);
+                    marks.insert(Marks::COUNTED);
+                    self.orphans.take(owner);
                 }
-                marks.insert(Marks::ORPHAN);
-                self.orphans += 1;
                 stream.recv.free(&mut self.memory, owner);
                 self.settle(index);
             }

@@ -144,11 +144,14 @@ impl<M: Memory> Shard<M> {
 
     /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
     #[inline]
-    pub(crate) fn first_hop(&mut self, remote: IpAddr, now: Instant) -> Handle {
+    pub(crate) fn first_hop(&mut self, remote: IpAddr, owner: Owner, now: Instant) -> Handle {
         let Some(Route::Link(next)) = self.route(remote) else {
             return Handle::NONE;
         };
-        match self.neighbours.find(next, now, &mut self.counters) {
+        match self
+            .neighbours
+            .find(next, Some(owner), now, &mut self.counters)
+        {
             Some(hop) => {
                 self.neighbours.resolve(hop, now);
                 hop
@@ -162,7 +165,11 @@ impl<M: Memory> Shard<M> {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
         self.counters.active_opens += 1;
-        let hop = self.first_hop(tuple.remote_ip(), now);
+        let owner = self
+            .sockets
+            .get(index)
+            .map_or_else(Owner::default, |socket| socket.owner);
+        let hop = self.first_hop(tuple.remote_ip(), owner, now);
         if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
             self.ready.add(index, socket);

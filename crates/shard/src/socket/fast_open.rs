@@ -193,7 +193,7 @@ impl<M: Memory> Shard<M> {
                 memory: &mut self.memory,
                 owner: *owner,
                 open: true,
-                exhausted: &mut self.counters.receive_memory_exhausted,
+                counters: &mut self.counters,
             };
             stream
                 .connection

@@ -64,6 +64,10 @@ impl<M: Memory> Shard<M> {
             home: None,
             datagrams: false,
         };
+        if !(local.port() == 0 && options.address_only) && !self.ports.allows(local.port(), owner) {
+            self.counters.ports_limited += 1;
+            return Err(Error::AddressInUse);
+        }
         let port = if local.port() != 0 {
             if !self.ports.is_free(local.port(), &bound) {
                 return Err(Error::AddressInUse);
@@ -234,7 +238,7 @@ impl<M: Memory> Shard<M> {
         let mut marks = Marks::UNACCEPTED;
         marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let hop = self.first_hop(tuple.remote_ip(), now);
+        let hop = self.first_hop(tuple.remote_ip(), owner, now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
         let reuse = options.reuse.address;
         let ends = tuple.into();

@@ -128,6 +128,8 @@ bitflags::bitflags! {
         const NOTSENT_LOW = 1 << 13;
         /// It was accepted with payload on its SYN, and its handshake is not complete.
         const EARLY = 1 << 14;
+        /// It is an orphan that counts: it was not reset when its program left it.
+        const COUNTED = 1 << 15;
     }
 }
 

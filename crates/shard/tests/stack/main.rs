@@ -22,6 +22,7 @@ mod parameter;
 mod renumber;
 mod requirements;
 mod routes;
+mod shares;
 mod steering;
 mod straddle;
 mod transfer;

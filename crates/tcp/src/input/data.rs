@@ -76,7 +76,13 @@ impl Connection {
             if from == nxt && !self.disturbed.has_gaps() {
                 self.on_plain_data(config, part, buffer, now);
             } else if !self.store_out_of_order(config, from as u64, part, buffer) {
-                return;
+                // RFC 2018 8: bytes that were reported and not yet read may be discarded "if the receiver runs out of buffer
+                // space", and what is next in order is worth more (Linux's `tcp_prune_ofo_queue`).
+                if from != nxt || self.drop_out_of_order(buffer) == 0 {
+                    return;
+                }
+                self.pending |= Pending::ACK;
+                self.on_plain_data(config, part, buffer, now);
             }
         }
         if fin_here && self.receive.nxt < self.receive.fin {
@@ -123,10 +129,12 @@ impl Connection {
         {
             return false;
         }
-        let stored = gaps.missing(range.clone()).all(|missing| {
-            let bytes = &part[(missing.start - from) as usize..(missing.end - from) as usize];
-            buffer.store(missing.start, bytes)
-        });
+        let room = held.is_some() || buffer.reserve(next, gaps.ranges(), &range);
+        let stored = room
+            && gaps.missing(range.clone()).all(|missing| {
+                let bytes = &part[(missing.start - from) as usize..(missing.end - from) as usize];
+                buffer.fill(missing.start, bytes)
+            });
         if !stored {
             if gaps.is_empty() {
                 past.gaps = None;
@@ -153,6 +161,22 @@ impl Connection {
         }
         self.events |= Events::READABLE;
         true
+    }
+
+    /// Whether bytes are stored beyond a gap.
+    pub fn has_gaps(&self) -> bool {
+        self.disturbed.has_gaps()
+    }
+
+    /// Forgets what was stored beyond a gap, so that its memory is free: the peer, which keeps what is not acknowledged (RFC 2018 8), sends it
+    /// again. Returns how many bytes that were.
+    pub fn drop_out_of_order(&mut self, buffer: &mut impl ReceiveBuffer) -> u64 {
+        let gaps = self.disturbed.past_mut().and_then(|past| past.gaps.take());
+        let bytes = gaps.map_or(0, |gaps| gaps.bytes());
+        if bytes > 0 {
+            buffer.forget_beyond(self.receive.nxt, bytes);
+        }
+        bytes
     }
 
     /// Everything before the peer's FIN has been received (RFC 9293 3.10.7.4, eighth).

@@ -35,6 +35,10 @@ impl ReceiveBuffer for Received {
         }
         true
     }
+
+    fn forget_beyond(&mut self, next: u64, _: u64) {
+        self.bytes.truncate(next as usize);
+    }
 }
 
 /// A connection under a script.
