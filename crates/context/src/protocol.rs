@@ -80,7 +80,7 @@ pub enum Kind {
     Pass = 12,
     /// The process has received such descriptors, which come with this request, at most [`CLAIMED_MAX`]. Answer: a word for each, in order:
     /// the [`crate::SlotRef`] of a socket that the process holds from now on, or, with generation 0, an errno in place of its index:
-    /// `EXDEV` for a socket of another program, `ESTALE` for one that is none any more.
+    /// `EAGAIN` for a socket of another program that is in the middle of a call on it, `ESTALE` for one that is none any more.
     Claim = 13,
 }
 

@@ -36,6 +36,9 @@ bitflags! {
         const DATAGRAM = 512;
         /// Errors with particulars wait for [`crate::Operation::TakeFailure`].
         const FAILURES = 1024;
+        /// Another program that holds the socket has it in its memory: nothing is here to be read, and there is no room to send, until
+        /// [`crate::Operation::Recall`], or until that program holds it no more.
+        const ELSEWHERE = 2048;
     }
 }
 
@@ -74,7 +77,7 @@ pub struct EngineHot {
     pub ring: AtomicU64,
     /// In-order bytes received so far.
     pub received: AtomicU64,
-    /// Bytes the peer has acknowledged so far: room for more.
+    /// Bytes the peer has acknowledged so far: room for more. With [`Status::ELSEWHERE`] this and `sent` are what [`EngineHot::elsewhere`] says.
     pub acked: AtomicU64,
     /// Bytes that were sent so far, once at least. Kept up to date with [`EngineCold::notsent_low`].
     pub sent: AtomicU64,
@@ -235,6 +238,30 @@ impl EngineHot {
         self.shard.load(Ordering::Relaxed) != shard
     }
 
+    /// The socket is in another program's memory, where `received` has come and epoll's `ready` bits hold; this slot's program has read up to `consumed`.
+    pub fn show_elsewhere(&self, consumed: u64, received: u64, ready: u32) {
+        let stay = Status::OPEN
+            | Status::BOUND
+            | Status::LISTENING
+            | Status::CONNECTING
+            | Status::CONNECTED
+            | Status::WRITE_CLOSED
+            | Status::DATAGRAM;
+        self.ring.store(0, Ordering::Release);
+        self.send_limit.store(0, Ordering::Relaxed);
+        self.received.store(consumed, Ordering::Release);
+        self.acked.store(received, Ordering::Relaxed);
+        self.sent.store(ready.into(), Ordering::Relaxed);
+        let status = self.status() & stay | Status::ELSEWHERE;
+        self.status.store(status.bits(), Ordering::Release);
+    }
+
+    /// Of a socket that is in another program's memory: how much has come there, and epoll's bits that hold.
+    pub fn elsewhere(&self) -> (u64, u32) {
+        let ready = self.sent.load(Ordering::Relaxed) as u32;
+        (self.acked.load(Ordering::Relaxed), ready)
+    }
+
     /// The status flags.
     pub fn status(&self) -> Status {
         Status::from_bits_truncate(self.status.load(Ordering::Acquire))
@@ -266,6 +293,34 @@ impl EngineCold {
 }
 
 impl Slot {
+    /// The socket of another program's slot is this one's from now on, read up to `consumed` and written up to `queued`: what its program has said of it holds.
+    /// The engine calls it before it publishes the slot.
+    pub fn take_over(&self, from: &Slot, consumed: u64, queued: u64) {
+        self.app.consumed.store(consumed, Ordering::Release);
+        self.app.queued.store(queued, Ordering::Release);
+        let words = [
+            (&self.app.error_seen, &from.app.error_seen),
+            (&self.app.flags, &from.app.flags),
+            (&self.app_cold.low_water, &from.app_cold.low_water),
+        ];
+        for (to, from) in words {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (to, from) in self.app_cold.options.iter().zip(&from.app_cold.options) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let (to, from) = (&self.app_cold, &from.app_cold);
+        for (to, from) in [
+            (&to.receive_timeout, &from.receive_timeout),
+            (&to.send_timeout, &from.send_timeout),
+            (&to.urgent_taken, &from.urgent_taken),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        to.family
+            .store(from.family.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Clears the slot for a new use: the engine calls it before it tells the program of the slot.
     pub fn reset(&self, generation: u32, shard: u32) {
         let EngineHot {

@@ -58,6 +58,9 @@ pub enum Operation {
     TakeFailure = 17,
     /// A datagram socket joins the group in `arguments[0..3]`, or with `parameter` 0 leaves it. Replies 0 or an errno.
     Membership = 18,
+    /// Another program that holds this socket has it ([`crate::Status::ELSEWHERE`]): this one is to have it. The thread holds both locks of the slot, of which the engine
+    /// writes `consumed` and `queued`. Replies 0 or an errno: EAGAIN while the other one is at it.
+    Recall = 19,
 }
 
 impl Operation {
@@ -83,6 +86,7 @@ impl Operation {
             SendTo,
             TakeFailure,
             Membership,
+            Recall,
         ]
         .into_iter()
         .find(|operation| *operation as u8 == number)

@@ -89,6 +89,26 @@ pub enum Command {
         /// Told for each, in order, whether it does.
         done: Sender<Vec<bool>>,
     },
+    /// A process of another program has received a socket that [`crate::socket::IN_FLIGHT`] holds.
+    Transfer {
+        /// The program that has sent it.
+        from: Owner,
+        /// What it calls it.
+        socket: SlotRef,
+        /// The program that has received it.
+        to: Owner,
+        /// The process that holds it from then on.
+        process: Process,
+        /// Told what that program calls it, or an errno.
+        done: Sender<Result<SlotRef, i32>>,
+    },
+    /// A program is about to be forgotten: what others hold of its sockets goes to them.
+    LeaveToOthers {
+        /// The program.
+        owner: Owner,
+        /// Told when it has gone.
+        done: Sender<()>,
+    },
     /// A socket is no longer held by a message on its way.
     Arrived {
         /// The program.

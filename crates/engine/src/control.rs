@@ -448,20 +448,25 @@ impl Control {
         }
     }
 
+    /// Forgets programs that are over. One whose sockets are in messages that another program may still receive stays until then.
     fn forget_programs(&mut self) {
+        let over = |program: &&Program| !program.guarded && program.members.is_empty();
+        let programs = self.programs.iter().flatten();
+        let alone = programs.filter(|program| !over(program)).count() == 0;
         for index in 0..self.programs.len() {
-            if self.programs[index]
-                .as_ref()
-                .is_some_and(|program| !program.guarded && program.members.is_empty())
-            {
+            let program = self.programs[index].as_ref();
+            let waits = !(alone && self.ephemeral) && self.in_flight.has_any_of(index as u32);
+            if program.filter(over).is_some() && !waits {
+                let owner = Owner(index as u32);
+                // One shard that does not answer has ended, which the loop sees next.
+                let leave = |_, done| Command::LeaveToOthers { owner, done };
+                let _ = self.workers.ask(leave);
                 self.programs[index] = None;
                 self.in_flight.forget(index as u32);
                 if let Some(list) = &mut self.robust_list {
                     list.remove(index as u32);
                 }
-                self.workers.send(|_| Command::RemoveProgram {
-                    owner: Owner(index as u32),
-                });
+                self.workers.send(|_| Command::RemoveProgram { owner });
             }
         }
         if self.ephemeral

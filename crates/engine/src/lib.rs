@@ -60,6 +60,7 @@ pub mod socket;
 pub mod start;
 mod strays;
 pub mod topology;
+mod transfer;
 pub mod watches;
 pub mod worker;
 mod workers;

@@ -21,7 +21,8 @@ impl Worker {
     }
 
     /// Closes a slot's socket and frees the slot.
-    fn close(&mut self, place: Place) {
+    pub(crate) fn close(&mut self, place: Place) {
+        self.leave_to_others(place);
         let program = self.program(place.program);
         let owner = program.owner;
         let entry = &mut program.entries[place.slot];
@@ -74,11 +75,6 @@ impl Worker {
     /// its own: the submission that says so may be on its way.
     pub(crate) fn reset_waiting(&mut self, listener: Place, position: u64) {
         let program = self.program(listener.program);
-        let claimed = |slot: u32| {
-            let claim = program.slot(slot).app.claimed_by();
-            let mut contexts = program.contexts.iter();
-            contexts.any(|context| context.index + 1 == claim)
-        };
         let lost: Vec<u32> = program
             .entries
             .numbers()
@@ -88,7 +84,7 @@ impl Worker {
                     && entry.keepers.waiting().is_some_and(|waiting| {
                         waiting.listener == listener.slot && waiting.position < position
                     })
-                    && !claimed(*slot)
+                    && !program.is_claimed(*slot)
             })
             .collect();
         self.reset(listener.program, &lost);
@@ -285,6 +281,17 @@ impl Worker {
                 to,
                 done,
             } => drop(done.send(self.share(owner.0, &sockets, from, to))),
+            Command::Transfer {
+                from,
+                socket,
+                to,
+                process,
+                done,
+            } => drop(done.send(self.transfer(from.0, socket, to.0, process))),
+            Command::LeaveToOthers { owner, done } => {
+                self.leave_all_to_others(owner.0);
+                let _ = done.send(());
+            }
             Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
             Command::ProcessGone { owner, process } => self.process_gone(owner.0, process),
             Command::AddPoller {

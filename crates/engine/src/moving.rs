@@ -215,7 +215,9 @@ impl Worker {
                 });
                 if let Some((slot, entry)) = known {
                     // It is in a queue of a listener's.
-                    if entry.keepers.waiting().is_some() {
+                    // Or other programs hold it, too: their slots would have to go along.
+                    let shared = place.is_some_and(|place| self.sharers.know(place));
+                    if entry.keepers.waiting().is_some() || shared {
                         continue;
                     }
                     slot.engine.shard.store((*to).into(), Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! What a worker has of the others: a ring each way for what comes with packets, a channel for what happens seldom, and their doorbells.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -81,6 +81,15 @@ pub(crate) enum Request {
     StopListening {
         place: Place,
         reply: Sender<Result<(), Error>>,
+    },
+    /// It is another program's, at another slot, and so are those of `queue` that the other shard has accepted for it, and those that nobody has claimed.
+    Rename {
+        from: Place,
+        to: Place,
+        generation: u32,
+        queue: Arc<HashSet<u64>>,
+        /// By their old names, the new ones.
+        reply: Sender<Vec<(SlotRef, SlotRef)>>,
     },
     /// It is gone.
     Forget { place: Place },

@@ -316,6 +316,13 @@ impl Program {
         Some(index)
     }
 
+    /// Whether a living process has claimed a connection that waits in a listener's queue: the submission that says so may be on its way.
+    pub(crate) fn is_claimed(&self, slot: u32) -> bool {
+        let claim = self.slot(slot).app.claimed_by();
+        let mut contexts = self.contexts.iter();
+        contexts.any(|context| context.index + 1 == claim)
+    }
+
     /// Takes back a slot that was opened for nothing.
     pub fn give_back_slot(&mut self, slot: u32) {
         self.entries[slot].open = false;

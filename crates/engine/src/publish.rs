@@ -18,9 +18,10 @@ use crate::socket::Waiting;
 use crate::watches::Watch;
 use crate::worker::{Place, Worker};
 
-const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
-const PRI: u32 = libc::EPOLLPRI as u32;
-const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+pub(crate) const IN: u32 =
+    libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32 | libc::EPOLLRDHUP as u32;
+pub(crate) const PRI: u32 = libc::EPOLLPRI as u32;
+pub(crate) const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 
 /// A poller that alone of those who watch a slot exclusively has been told of something.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,7 @@ impl Worker {
             self.retry_stuck(&mut touched);
         }
         if !touched.is_empty() {
+            self.touch_elsewhere(&mut touched);
             for place in &touched {
                 self.publish_slot(*place);
             }
@@ -164,6 +166,9 @@ impl Worker {
             .region
             .slot(index)
             .expect("entries are made only for slots that exist");
+        if entry.is_elsewhere() {
+            return self.show_elsewhere(place);
+        }
         let Some(view) = entry.socket.and_then(|id| self.shard.view(id)) else {
             let status = if entry.socket.is_some() {
                 Status::OPEN | Status::DEAD
@@ -192,7 +197,7 @@ impl Worker {
         slot.engine.error.store(entry.error, Ordering::Release);
         slot.engine
             .send_limit
-            .store(view.send_limit, Ordering::Relaxed);
+            .store(view.send_limit, Ordering::Release);
         slot.cold
             .notsent_low
             .store(view.notsent_low, Ordering::Relaxed);
@@ -245,8 +250,13 @@ impl Worker {
         }
         let mut seen = entry.seen;
         let acked = slot.engine.acked.load(Ordering::Relaxed);
-        seen.received = slot.engine.received.load(Ordering::Relaxed) as u32;
-        seen.status = slot.engine.status.load(Ordering::Relaxed) as u16;
+        if entry.is_elsewhere() {
+            let (received, ready) = slot.engine.elsewhere();
+            (seen.received, seen.status) = (received as u32, ready as u16);
+        } else {
+            seen.received = slot.engine.received.load(Ordering::Relaxed) as u32;
+            seen.status = slot.engine.status.load(Ordering::Relaxed) as u16;
+        }
         seen.errors = (entry.error >> 16) as u16;
         let mut bits = 0;
         if seen.status != entry.seen.status || seen.errors != entry.seen.errors {
@@ -411,7 +421,7 @@ fn give_hint(
     *count += 1;
 }
 
-fn status(view: &View) -> Status {
+pub(crate) fn status(view: &View) -> Status {
     let mut status = Status::OPEN;
     let has = |flag| view.flags.contains(flag);
     // To an address alone, too (IP_BIND_ADDRESS_NO_PORT).

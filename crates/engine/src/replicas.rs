@@ -7,6 +7,7 @@
 //! Shards are asked in their order. Of two that want one address at once the same one is first everywhere: the other fails at the first shard that
 //! both ask.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -301,6 +302,18 @@ impl Worker {
                 }
                 let _ = reply.send(Ok(()));
             }
+            Request::Rename {
+                from,
+                to,
+                generation,
+                queue,
+                reply,
+            } => {
+                let renamed = self.rename_replica(from, to, generation, &queue);
+                // Their slots say so before anybody is told of them.
+                self.publish();
+                let _ = reply.send(renamed);
+            }
             Request::Forget { place } => {
                 self.forget_replica(place);
                 if self
@@ -356,6 +369,36 @@ impl Worker {
 
     fn replica(&self, place: Place) -> Option<Replica> {
         self.peers.as_ref()?.replicas.get(&place).copied()
+    }
+
+    /// What this shard stands in for is another program's from now on; and so is what it has accepted for it.
+    fn rename_replica(
+        &mut self,
+        from: Place,
+        to: Place,
+        generation: u32,
+        queue: &HashSet<u64>,
+    ) -> Vec<(SlotRef, SlotRef)> {
+        let Some(peers) = &mut self.peers else {
+            return Vec::new();
+        };
+        for stuck in peers.stuck.iter_mut().filter(|stuck| **stuck == from) {
+            *stuck = to;
+        }
+        if let Some(replica) = peers.replicas.remove(&from) {
+            let replica = Replica {
+                generation,
+                ..replica
+            };
+            peers.replicas.insert(to, replica);
+            peers.places.insert(replica.id, to);
+            let owner = Owner(to.program);
+            // It holds nothing that there could be no memory for.
+            let _ = self
+                .shard
+                .change_owner(replica.id, owner, to.slot, self.now);
+        }
+        self.move_waiting(from, to, queue)
     }
 
     fn forget_replica(&mut self, place: Place) {

@@ -306,7 +306,11 @@ impl Worker {
             _ => {}
         }
         let place = self.find(program, submission.slot)?;
-        let datagrams = self.program(program).entries[place.slot].datagrams;
+        let entry = &self.program(program).entries[place.slot];
+        let (datagrams, elsewhere) = (entry.datagrams, entry.is_elsewhere());
+        if elsewhere && !may_ask_elsewhere(submission.operation) {
+            return Err(libc::EAGAIN);
+        }
         match submission.operation {
             Operation::Nop | Operation::Socket | Operation::Send | Operation::SendTo => done(),
             Operation::Bind if datagrams => self.bind_datagram(place, submission),
@@ -354,8 +358,15 @@ impl Worker {
             Operation::SetOption => self.set_option(place, submission),
             Operation::GetOption => self.get_option(place, submission),
             Operation::Disconnect => self.disconnect(place),
+            Operation::Recall => self.recall(place),
         }
     }
+}
+
+/// Whether a program can ask for this of a socket that another one has.
+fn may_ask_elsewhere(operation: Operation) -> bool {
+    use Operation::{Close, Consumed, Recall, Unwatch, Watch};
+    matches!(operation, Close | Consumed | Recall | Unwatch | Watch)
 }
 
 fn this_pid(worker: &Worker, program: u32, process: Process) -> u32 {

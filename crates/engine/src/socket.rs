@@ -68,11 +68,12 @@ pub struct Entry {
     pub seen: Seen,
 }
 
-/// What is kept of a slot that listens, or whose options were set before it had a socket.
+/// What is kept of a slot that listens, or whose options were set before it had a socket, or whose socket is another program's now.
 #[derive(Debug, Default)]
 struct Rare {
     options: Vec<Opt>,
     accepts: Option<AcceptRing>,
+    elsewhere: bool,
 }
 
 /// The part of a slot's published state that decides which hints are due.
@@ -120,6 +121,27 @@ impl Entry {
     /// It listens no more.
     pub fn take_accepts(&mut self) -> Option<AcceptRing> {
         self.rare.as_mut()?.accepts.take()
+    }
+
+    /// Whether another program that holds its socket has it: see `crate::transfer`.
+    pub fn is_elsewhere(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.elsewhere)
+    }
+
+    /// The socket goes to another program's slot.
+    pub fn leave_for(&mut self, other: &mut Entry) {
+        let rare = self.rare.get_or_insert_default();
+        rare.elsewhere = true;
+        let options = std::mem::take(&mut rare.options);
+        if let Some(rare) = &mut other.rare {
+            (rare.elsewhere, rare.options) = (false, Vec::new());
+        }
+        if !options.is_empty() {
+            other.rare.get_or_insert_default().options = options;
+        }
+        other.socket = self.socket.take();
+        other.replicated = std::mem::take(&mut self.replicated);
+        (other.datagrams, other.error) = (self.datagrams, self.error);
     }
 
     /// Takes the slot into use.

@@ -34,6 +34,7 @@ use crate::publish::Chosen;
 use crate::queues::{Both, Queues};
 use crate::reach::Reach;
 use crate::serve::Asked;
+use crate::transfer::Sharers;
 
 /// Frames taken from the port in one round.
 const RECEIVE_BURST: usize = 64;
@@ -91,6 +92,10 @@ pub struct WorkerCounters {
     pub handed_dropped: u64,
     /// Submissions handed to the shard whose socket they are about: it had moved there.
     pub strays: u64,
+    /// Sockets that went from one program's memory to another's.
+    pub transfers: u64,
+    /// Sockets that were lost in that, since the program that was left with them had no memory for them.
+    pub transfers_failed: u64,
 }
 
 /// Where a shard's socket is in a program.
@@ -189,6 +194,8 @@ pub struct Worker {
     pub(crate) changed: Vec<SocketId>,
     /// Buckets on their way to this shard, or from it.
     pub(crate) moving: Moving,
+    /// Sockets that several programs hold.
+    pub(crate) sharers: Sharers,
     /// Slots whose program must be told although the shard did not change them.
     pub(crate) touched: Vec<Place>,
     /// Pollers that alone have been told of something since the last ringing.
@@ -304,6 +311,7 @@ impl Worker {
             touched: Vec::new(),
             chosen: Vec::new(),
             moving: Moving::default(),
+            sharers: Sharers::default(),
             counters: WorkerCounters::default(),
             now: Instant::from_micros(0),
             follow: Follow::new(follow),

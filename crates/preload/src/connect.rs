@@ -8,9 +8,11 @@ use millrace_context::slot::unpack_ring;
 use millrace_context::{Address, Operation, SlotRef, Status, Submission};
 use rustix::io::Errno;
 
+use crate::elsewhere::Recalls;
 use crate::engine::Engine;
 use crate::lane::Lane;
 use crate::lock::Rank;
+use crate::readiness::bits;
 use crate::send::Source;
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
@@ -207,10 +209,14 @@ pub fn send_fast(
 fn wait_connected(socket: &Socket) -> Result<()> {
     let until = deadline(socket.slot.app_cold.send_timeout.load(Ordering::Relaxed));
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::OUT);
     loop {
         let sequence = socket.sequence();
         if let Some(outcome) = end(socket) {
             return outcome;
+        }
+        if recalls.recall(socket)? {
+            continue;
         }
         socket
             .wait(call, sequence, until)
@@ -272,6 +278,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
     }
     let mut until = None;
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::IN);
     loop {
         let sequence = listener.sequence();
         let status = listener.status();
@@ -285,6 +292,9 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
         if let Some(accepted) = pop(listener, flags)? {
             sanitizer::acquire();
             return Ok(accepted);
+        }
+        if recalls.recall(listener)? {
+            continue;
         }
         if listener.is_nonblocking(0) {
             return Err(Errno::AGAIN);
@@ -311,8 +321,9 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         return Ok(None);
     }
     let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    let position = taken();
+    // In this order: with a queue that comes back from another program the engine says first how much of it that one has taken.
     let ring = slot.engine.ring.load(Ordering::Acquire);
+    let position = taken();
     let Some((at, size)) = unpack_ring(ring).filter(|_| waiting()) else {
         return Ok(None);
     };

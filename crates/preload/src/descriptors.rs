@@ -7,6 +7,8 @@ use millrace_context::submission::Name;
 use millrace_context::{SlotRef, Status};
 use rustix::io::Errno;
 
+use crate::elsewhere::Recalls;
+use crate::readiness::bits;
 use crate::sets::Hold;
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
@@ -311,6 +313,7 @@ pub unsafe fn device_control(
             limit.saturating_sub(consumed).min(c_int::MAX as u64) as c_int
         };
         let listening = socket.status().contains(Status::LISTENING);
+        Recalls::for_bits(bits::IN).recall(&socket)?;
         match request {
             libc::FIONREAD if socket.is_datagrams() => datagram::receive::next_len(&socket),
             SIOCOUTQNSD | SIOCATMARK if socket.is_datagrams() => Err(Errno::NOTTY),

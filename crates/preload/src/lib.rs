@@ -29,6 +29,7 @@ mod datagram;
 mod decide;
 mod descriptors;
 mod device;
+mod elsewhere;
 mod engine;
 mod environment;
 mod epoll;

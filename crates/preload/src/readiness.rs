@@ -49,7 +49,7 @@ pub struct Edge {
 /// Bytes that can be queued now: none while TCP_NOTSENT_LOWAT is reached (Linux's `sk_stream_memory_free`).
 pub fn room(socket: &Socket) -> u64 {
     let slot = socket.slot;
-    let limit = u64::from(slot.engine.send_limit.load(Ordering::Relaxed));
+    let limit = u64::from(slot.engine.send_limit.load(Ordering::Acquire));
     let acked = slot.engine.acked.load(Ordering::Acquire);
     let queued = slot.app.queued.load(Ordering::Relaxed);
     let room = limit.saturating_sub(queued.saturating_sub(acked));
@@ -86,6 +86,9 @@ pub fn want_room(socket: &Socket) {
 pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     let slot = socket.slot;
     let status = socket.status();
+    if status.contains(Status::ELSEWHERE) {
+        return elsewhere(socket);
+    }
     let flags = socket.flags();
     let mut edge = Edge {
         received: slot.engine.received.load(Ordering::Acquire),
@@ -144,6 +147,18 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     if ended && socket.error().is_some() {
         ready |= bits::ERR;
     }
+    (ready, edge)
+}
+
+/// The same of a socket that another program has: what the engine says of it.
+#[cold]
+fn elsewhere(socket: &Socket) -> (u32, Edge) {
+    let (received, ready) = socket.slot.engine.elsewhere();
+    let edge = Edge {
+        received,
+        status: ready,
+        ..Edge::default()
+    };
     (ready, edge)
 }
 

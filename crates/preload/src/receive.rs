@@ -8,10 +8,12 @@ use millrace_context::slot::unpack_ring;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
+use crate::elsewhere::Recalls;
 use crate::lane::Lane;
 use crate::lock;
 use crate::lock::Rank;
 use crate::memory::Pieces;
+use crate::readiness::bits;
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
@@ -40,6 +42,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::IN);
     let mut done = 0;
     loop {
         let sequence = socket.sequence();
@@ -57,6 +60,9 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize
         }
         if done > 0 && (closed || nonblocking || socket.error().is_some()) {
             return Ok(done);
+        }
+        if recalls.recall(socket)? {
+            continue;
         }
         if done == 0 {
             // As in Linux: a reset that came after the peer's end breaks the pipe, but who reads is told the end.
@@ -104,9 +110,10 @@ fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> R
     let peek = flags & MSG_PEEK != 0;
     // Held by the own thread: a signal handler in the middle of a receive on this very socket.
     let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    let consumed = slot.app.consumed.load(Ordering::Relaxed);
     for _ in 0..LOOKS {
         let received = slot.engine.received.load(Ordering::Acquire);
+        // After that: with a socket that comes back from another program the engine says first how far that one has read.
+        let consumed = slot.app.consumed.load(Ordering::Relaxed);
         let mut start = if peek {
             consumed + *done as u64
         } else {
@@ -179,6 +186,7 @@ fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> R
 
 /// Receives the urgent byte, which never blocks (`tcp_recv_urg`).
 fn receive_urgent(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize> {
+    Recalls::for_bits(bits::IN).recall(socket)?;
     let status = socket.status();
     if status.contains(Status::LISTENING) {
         return Err(Errno::NOTCONN);

@@ -288,14 +288,28 @@ fn is_passed(fd: c_int) -> bool {
     })
 }
 
+/// How often the engine is asked again for a socket of another program, one of whose threads is in the middle of a call on it, and how long to wait in between, in
+/// microseconds.
+const TRIES: u32 = 1000;
+const PAUSE_US: u32 = 1000;
+
 /// Shows the engine what has been received. What it does not give us stays what it is to others.
 fn claim(fds: &[c_int], close_on_exec: bool) {
-    if let Err(errno) = try_claim(fds, close_on_exec) {
-        complain(errno);
+    let (mut left, mut len) = ([0; CLAIMED_MAX], fds.len());
+    left[..len].copy_from_slice(fds);
+    for _ in 0..TRIES {
+        len = match try_claim(&mut left[..len], close_on_exec) {
+            Ok(0) => return,
+            Ok(busy) => busy,
+            Err(errno) => return complain(errno),
+        };
+        sys::sleep_us(PAUSE_US);
     }
+    complain(Errno::BUSY);
 }
 
-fn try_claim(fds: &[c_int], close_on_exec: bool) -> Result<()> {
+/// How many of them have to be asked for again: they are the first then.
+fn try_claim(fds: &mut [c_int], close_on_exec: bool) -> Result<usize> {
     let engine = engine::get()?;
     // Whether the process has a socket already does not change until its place in the table is right.
     let _guard = lock::take(engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
@@ -305,16 +319,23 @@ fn try_claim(fds: &[c_int], close_on_exec: bool) -> Result<()> {
     });
     let request = Request::new(Kind::Claim, [0; 16], [0; 4]);
     let (words, _) = engine.call_locked_with(&request, &[], &shown[..fds.len()])?;
-    let mut outcome = Ok(());
-    for (fd, word) in fds.iter().zip(words) {
-        let slot = SlotRef::from_bits(word);
+    let mut busy = 0;
+    for at in 0..fds.len() {
+        let slot = SlotRef::from_bits(words[at]);
         let entered = match slot.generation {
             0 => Err(Errno::from_raw_os_error(slot.index as i32)),
-            _ => enter(engine, *fd, slot, close_on_exec),
+            _ => enter(engine, fds[at], slot, close_on_exec),
         };
-        outcome = outcome.and(entered);
+        match entered {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => {
+                fds.swap(busy, at);
+                busy += 1;
+            }
+            Err(errno) => complain(errno),
+        }
     }
-    outcome
+    Ok(busy)
 }
 
 /// A descriptor means a socket that the engine has said we hold once more.
@@ -343,7 +364,8 @@ fn complain(errno: Errno) {
         return;
     }
     let line: &[u8] = match errno {
-        Errno::XDEV => b"millrace: received a socket of another program (another `millrace run`): to this one it is closed\n",
+        Errno::BUSY => b"millrace: received a socket of another program, which is in a call on it all the time: to this program it is closed\n",
+        Errno::NFILE | Errno::NOBUFS => b"millrace: received a socket of another program, for which this one has no slot or no memory left: to this program it is closed\n",
         Errno::STALE => b"millrace: received a socket that its engine has closed, or one of another engine: to this program it is closed\n",
         _ => b"millrace: received a socket, but the engine cannot be asked for it, or this process has no room for it: to this program it is closed\n",
     };

@@ -8,11 +8,12 @@ use millrace_context::submission::Ask;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
+use crate::elsewhere::Recalls;
 use crate::lane::Lane;
 use crate::lock;
 use crate::lock::Rank;
 use crate::memory::{CALL_MAX, Pieces};
-use crate::readiness;
+use crate::readiness::{self, bits};
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::{self, Result};
@@ -93,6 +94,7 @@ pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<u
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::OUT);
     let mut sent = 0;
     let outcome = loop {
         let sequence = match step(socket, source, flags, nonblocking) {
@@ -103,8 +105,12 @@ pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<u
                 }
                 continue;
             }
-            Ok(Step::Full(_) | Step::Connecting(_)) if nonblocking => break Err(Errno::AGAIN),
-            Ok(Step::Full(sequence) | Step::Connecting(sequence)) => sequence,
+            Ok(Step::Full(sequence) | Step::Connecting(sequence)) => match recalls.recall(socket) {
+                Ok(true) => continue,
+                Ok(false) if nonblocking => break Err(Errno::AGAIN),
+                Ok(false) => sequence,
+                Err(errno) => break Err(errno),
+            },
             Err(errno) => break Err(errno),
         };
         if until.is_none() {

@@ -13,7 +13,7 @@ use crate::lock::Rank;
 use crate::sleep::{Call, Restart};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
-use crate::{lock, refs, sets};
+use crate::{elsewhere, lock, refs, sets};
 
 /// The shim's bits in [`millrace_context::slot::App::flags`].
 pub mod flag {
@@ -195,7 +195,7 @@ impl Socket {
     /// Submits behind everything that was submitted of this socket before.
     pub fn submit(&self, submission: &Submission) -> Result<()> {
         // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
-        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let _guard = elsewhere::lock_here(self)?;
         let lane = Lane::take(self.engine, self.shard())?;
         lane.follow(self.slot)?;
         lane.submit(submission)
@@ -203,7 +203,7 @@ impl Socket {
 
     /// Asks behind everything that was submitted of this socket before.
     pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
-        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let _guard = elsewhere::lock_here(self)?;
         let lane = Lane::take(self.engine, self.shard())?;
         lane.follow(self.slot)?;
         lane.ask(submission, out)

@@ -290,6 +290,25 @@ impl RecvRing {
         bytes
     }
 
+    /// Goes with all that it holds to the memory of another owner; false, and nothing has changed, when that has no more.
+    pub fn change_owner<M: Memory>(&mut self, memory: &mut M, from: Owner, to: Owner) -> bool {
+        let Some(old) = self.block() else {
+            return true;
+        };
+        let Some(block) = memory.allocate(to, old.log2) else {
+            return false;
+        };
+        let mut bytes = vec![0; self.span()];
+        self.copy_out(memory, from, self.consumed.into(), &mut bytes);
+        memory.free(from, old);
+        self.put(block);
+        let at = self.consumed as usize & (block.len() - 1);
+        let (first, rest) = bytes.split_at(bytes.len().min(block.len() - at));
+        memory.write(to, block, at, first);
+        memory.write(to, block, 0, rest);
+        true
+    }
+
     /// Gives the block back, whatever it holds.
     #[inline(always)]
     pub fn free<M: Memory>(&mut self, memory: &mut M, owner: Owner) {

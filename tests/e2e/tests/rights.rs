@@ -24,7 +24,6 @@ on_both_stacks_and_two_shards!(
 on_millrace!(
     what_cannot_be_passed_is_refused,
     those_outside_see_a_closed_socket_and_pass_it_on,
-    another_program_sees_a_closed_socket,
 );
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -248,28 +247,4 @@ fn those_outside_see_a_closed_socket_and_pass_it_on(world: &World) -> Result<()>
     let said = giver.wait(seconds(20))?.success()?.text();
     ensure!(said.ends_with("done\n"), "{said}");
     outside.wait(seconds(20))?.success().map(drop)
-}
-
-fn another_program_sees_a_closed_socket(world: &World) -> Result<()> {
-    let up = Engine::up_with(world, &["--loopback"])?;
-    let script = compile::script("passed_on.py");
-    let path = world
-        .directory()
-        .join("path")
-        .to_string_lossy()
-        .into_owned();
-    let words = [PYTHON, "-u", &script, "give", &path, "127.0.0.1"];
-    let (outside, mut giver) = give(world, &path, up.run(&words))?;
-    let input = giver.stdin();
-    let other = world.start_on_subject(up.run(&[PYTHON, "-u", &script, "take", &path]))?;
-    let ended = other.wait(seconds(20))?.success()?;
-    let (said, errors) = (ended.text(), ended.error_text());
-    ensure!(said == "closed\n", "{said}");
-    ensure!(errors.matches("another program").count() == 1, "{errors}");
-    outside.wait(seconds(20))?.success()?;
-    // The first one's program has lost nothing by it: when its message is gone, the connection is closed.
-    drop(input);
-    let said = giver.wait(seconds(20))?.success()?.text();
-    ensure!(said.ends_with("done\n"), "{said}");
-    up.down(world)
 }

@@ -170,6 +170,20 @@ impl InFlight {
         }
     }
 
+    /// A process has received one, which its program calls `socket`.
+    fn note_claimed(&mut self, cookie: u64, socket: SlotRef) -> SlotRef {
+        if let Some(passed) = self.passed.get_mut(&cookie) {
+            passed.claimed = true;
+        }
+        self.counters.claimed += 1;
+        socket
+    }
+
+    /// Whether messages hold sockets of a program.
+    pub(super) fn has_any_of(&self, program: u32) -> bool {
+        self.count.get(&program).is_some_and(|count| *count > 0)
+    }
+
     /// The cookie of what a process shows, if it is one of ours; and what it stands for.
     fn find(&self, shown: &OwnedFd) -> Option<(u64, u32, SlotRef)> {
         let cookie = rustix::net::sockopt::socket_cookie(shown).ok()?;
@@ -253,17 +267,33 @@ impl Control {
     fn claim_one(&mut self, index: u32, process: Process, shown: &OwnedFd) -> Result<SlotRef, i32> {
         let (cookie, program, socket) = self.in_flight.find(shown).ok_or(libc::ESTALE)?;
         if program != index {
+            let socket = self.transfer((program, socket), (index, process))?;
             self.in_flight.counters.foreign += 1;
-            return Err(libc::EXDEV);
+            return Ok(self.in_flight.note_claimed(cookie, socket));
         }
         if self.share(index, &[socket], IN_FLIGHT, process)? != [true] {
             return Err(libc::ESTALE);
         }
-        if let Some(passed) = self.in_flight.passed.get_mut(&cookie) {
-            passed.claimed = true;
-        }
-        self.in_flight.counters.claimed += 1;
-        Ok(socket)
+        Ok(self.in_flight.note_claimed(cookie, socket))
+    }
+
+    /// A socket of one program's that a message holds becomes one of another's as well, if they have a mind to it.
+    fn transfer(
+        &self,
+        (program, socket): (u32, SlotRef),
+        (to, process): (u32, Process),
+    ) -> Result<SlotRef, i32> {
+        let from = self.programs[program as usize].as_ref();
+        let from = from.ok_or(libc::ESTALE)?;
+        let shard = from.whereabouts.shard_of(socket.index, &from.region);
+        self.workers
+            .ask_one(shard as u16, |done| Command::Transfer {
+                from: Owner(program),
+                socket,
+                to: Owner(to),
+                process,
+                done,
+            })?
     }
 
     /// The kernel may have closed some.

@@ -11,8 +11,10 @@ use millrace_wire::record::{self, Record};
 use rustix::io::Errno;
 
 use super::control::Riders;
+use crate::elsewhere::Recalls;
 use crate::lock::{self, Rank};
 use crate::memory::Pieces;
+use crate::readiness::bits;
 use crate::receive::tell_consumed;
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
@@ -40,6 +42,7 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Recei
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::IN);
     loop {
         let sequence = socket.sequence();
         let closed = socket.read_closed(socket.status());
@@ -57,6 +60,9 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Recei
                 record: Some(record),
                 flags: if copied < whole { MSG_TRUNC } else { 0 },
             });
+        }
+        if recalls.recall(socket)? {
+            continue;
         }
         if closed {
             return Ok(Received {
@@ -83,9 +89,10 @@ fn take(socket: &Socket, into: &mut Pieces, peek: bool) -> Result<Option<(Record
     }
     // Held by the own thread: a signal handler in the middle of a receive on this very socket.
     let guard = lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    let start = slot.app.consumed.load(Ordering::Relaxed);
     for _ in 0..LOOKS {
         let received = slot.engine.received.load(Ordering::Acquire);
+        // After that, as in a stream.
+        let start = slot.app.consumed.load(Ordering::Relaxed);
         if received <= start {
             return Ok(None);
         }

@@ -15,11 +15,12 @@ use super::options::{self, switch};
 use super::{bind_anywhere, check_family, is_served};
 use crate::address::{self, Given};
 use crate::connect::or_loopback;
+use crate::elsewhere::Recalls;
 use crate::lane::Lane;
 use crate::lock::{self, Rank};
 use crate::memory::Pieces;
 use crate::options as common;
-use crate::readiness;
+use crate::readiness::{self, bits};
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
@@ -118,10 +119,14 @@ pub fn send(
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
     let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::OUT);
     loop {
         let Some(sequence) = hand_over(socket, pieces, &what, more)? else {
             return Ok(len);
         };
+        if recalls.recall(socket)? {
+            continue;
+        }
         if nonblocking {
             return Err(Errno::AGAIN);
         }

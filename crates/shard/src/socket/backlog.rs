@@ -152,6 +152,13 @@ impl Backlog {
         }
     }
 
+    /// The program's queue is called otherwise from now on: it has another owner.
+    pub fn rename(&mut self, label: u32) {
+        if let Some(queue) = &mut self.queue {
+            queue.label = label;
+        }
+    }
+
     /// [`crate::Shard::accept`] has handed one over.
     pub fn hand_over(&mut self) {
         self.handed += 1;

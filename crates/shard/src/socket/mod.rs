@@ -6,6 +6,7 @@ mod connect;
 mod fast_open;
 mod listen;
 mod options;
+mod owner;
 mod settings;
 mod tcp_info;
 mod view;
