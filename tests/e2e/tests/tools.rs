@@ -8,6 +8,8 @@ use millrace_e2e::{
 on_both_stacks!(
     memcheck_finds_nothing,
     helgrind_finds_nothing,
+    memcheck_finds_nothing_in_random_programs,
+    helgrind_finds_nothing_in_random_programs,
     thread_sanitizer_finds_nothing,
     address_sanitizer_finds_nothing,
     strace_follows_threads_and_signals,
@@ -65,6 +67,43 @@ fn helgrind_finds_nothing(world: &World) -> Result<()> {
     ];
     ensure!(run(world, &words)?.text() == "done\n");
     Ok(())
+}
+
+/// Runs some of the random programs (see `interleavings.rs`) by a tool of valgrind's. Their threads and children go on although it finds something, so it is what it says that counts.
+fn run_random_programs(world: &World, tool: &[&str]) -> Result<()> {
+    let program = compile::debuggable("interleave")?;
+    let lenient: &[&str] = match world.stack {
+        Stack::Kernel => &[],
+        Stack::Millrace => &["-r"],
+    };
+    let patient = ["-p", "20000"];
+    let words = [
+        &["valgrind", "-q"][..],
+        tool,
+        &[&program[..]],
+        lenient,
+        &patient,
+        &["0", "2"],
+    ];
+    let said = run(world, &words.concat())?.error_text();
+    ensure!(!said.contains("=="), "{said}");
+    Ok(())
+}
+
+/// Threads that live when a process ends are no leak.
+fn memcheck_finds_nothing_in_random_programs(world: &World) -> Result<()> {
+    run_random_programs(world, &["--leak-check=no"])
+}
+
+fn helgrind_finds_nothing_in_random_programs(world: &World) -> Result<()> {
+    let suppressed = [
+        "crates/preload/valgrind.supp",
+        "tests/programs/interleave/helgrind.supp",
+    ];
+    let suppressed =
+        suppressed.map(|path| format!("--suppressions={}", checkout().join(path).display()));
+    let tool = ["--tool=helgrind", &suppressed[0], &suppressed[1]];
+    run_random_programs(world, &tool)
 }
 
 /// GCC 12's runtime knows fewer layouts of an address space than the kernel chooses from, so it chooses none.
