@@ -1,7 +1,8 @@
 //! From the table to filters of the kernel's.
 //!
-//! A thread gets three, since each knows two outcomes; of several outcomes the kernel takes the most severe: what is not in the role's table is trapped (see
-//! `refusals`), what is absent fails with ENOSYS, what is deadly ends the process.
+//! A thread gets three, since each knows two outcomes; of several outcomes the kernel takes the
+//! most severe: what is not in the role's table is trapped (see `refusals`), what is absent fails
+//! with ENOSYS, what is deadly ends the process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,8 +39,9 @@ pub(crate) fn install(role: Role, link: Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// The filters of a role. The last one allows least: the others can be added before it, not after.
-pub(crate) fn programs(role: Role, link: Link) -> Result<[BpfProgram; 3], Error> {
+/// The filters of a role, each with the flag that has the kernel log what it refuses. The last one
+/// allows least: the others can be added before it, not after.
+fn programs(role: Role, link: Link) -> Result<[(BpfProgram, libc::c_ulong); 3], Error> {
     let absent = roles::absent(role);
     let calls = roles::calls(role, link);
     let allowed = rules(&calls, absent).map_err(io::Error::other);
@@ -54,22 +56,23 @@ pub(crate) fn programs(role: Role, link: Link) -> Result<[BpfProgram; 3], Error>
         compile(rules, mismatch, matched).map_err(|error| Error::Filter(io::Error::other(error)))
     };
     let absence = SeccompAction::Errno(libc::ENOSYS as u32);
-    Ok([
-        compile(
-            always(roles::DEADLY),
-            SeccompAction::Allow,
-            SeccompAction::KillProcess,
-        )?,
-        compile(always(absent), SeccompAction::Allow, absence)?,
-        compile(
-            allowed.map_err(Error::Filter)?,
-            SeccompAction::Trap,
-            SeccompAction::Allow,
-        )?,
-    ])
+    let deadly = compile(
+        always(roles::DEADLY),
+        SeccompAction::Allow,
+        SeccompAction::KillProcess,
+    )?;
+    let absent = compile(always(absent), SeccompAction::Allow, absence)?;
+    let table = compile(
+        allowed.map_err(Error::Filter)?,
+        SeccompAction::Trap,
+        SeccompAction::Allow,
+    )?;
+    let log = libc::SECCOMP_FILTER_FLAG_LOG;
+    Ok([(deadly, log), (absent, 0), (table, log)])
 }
 
-/// The rules of calls. Those that are absent pass here: another filter has them fail, and being trapped would be more severe.
+/// The rules of calls. Those that are absent pass here: another filter has them fail, and being
+/// trapped would be more severe.
 fn rules(calls: &[Call], absent: &[c_long]) -> Result<Rules, seccompiler::BackendError> {
     let mut rules = Rules::new();
     let deadly = roles::DEADLY.iter();
@@ -93,7 +96,8 @@ fn rules(calls: &[Call], absent: &[c_long]) -> Result<Rules, seccompiler::Backen
     Ok(rules)
 }
 
-/// All arguments that are looked at are of 32 bits to the kernel, or have what matters in the lower half.
+/// All arguments that are looked at are of 32 bits to the kernel, or have what matters in the
+/// lower half.
 fn condition(argument: &Argument) -> Result<SeccompCondition, seccompiler::BackendError> {
     let (index, operator, value) = match *argument {
         Argument::Is(index, value) => (index, SeccompCmpOp::Eq, value),
@@ -103,14 +107,16 @@ fn condition(argument: &Argument) -> Result<SeccompCondition, seccompiler::Backe
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
 }
 
-/// Adds one. The kernel need not protect this thread from its own speculation, which it would pay for in each memory access on some machines.
-fn add(program: &BpfProgram) -> io::Result<()> {
+/// Adds one. What it refuses is in the kernel's log (type 1326), unless that has been turned off;
+/// an engine that stays has no standard error. The kernel need not protect this thread from its
+/// own speculation, which it would pay for in each memory access on some machines.
+fn add((program, log): &(BpfProgram, libc::c_ulong)) -> io::Result<()> {
     let filter = libc::sock_fprog {
         len: program.len() as u16,
         // The same structure by another name; the kernel only reads it.
         filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut(),
     };
-    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW | log;
     seccomp(libc::SECCOMP_SET_MODE_FILTER, flags, &filter)
 }
 
@@ -137,13 +143,15 @@ mod tests {
     const ABSENT: u8 = 3;
     const ENDED: u8 = 4;
 
-    /// All numbers that kernels have so far, and of other kinds: `execve` and `write` of x32, and none.
+    /// All numbers that kernels have so far, and of other kinds: `execve` and `write` of x32, and
+    /// none.
     fn numbers() -> Vec<c_long> {
         (0..=500).chain([0x4000_0001, 0x4000_0208, 4711]).collect()
     }
 
-    /// Calls that do what they are for with any arguments, or would not return; and those of the kernel's probes (`uretprobe`, `uprobe`), which it lets
-    /// past all filters and answers by a signal.
+    /// Calls that do what they are for with any arguments, or would not return; and those of the
+    /// kernel's probes (`uretprobe`, `uprobe`), which it lets past all filters and answers by a
+    /// signal.
     const NOT_TRIED: [c_long; 5] = [
         libc::SYS_exit,
         libc::SYS_exit_group,
@@ -166,7 +174,7 @@ mod tests {
 
     /// The child's: makes the calls from `first` on with arguments that no call accepts.
     fn try_all(
-        programs: &[BpfProgram],
+        programs: &[(BpfProgram, libc::c_ulong)],
         numbers: &[c_long],
         first: usize,
         outcomes: &[AtomicU8],
@@ -182,7 +190,8 @@ mod tests {
             }
             outcomes[at].store(ENDED, Ordering::Relaxed);
             let before = refusals::count();
-            // SAFETY: no pointer, descriptor, process or length is -1, so those that are allowed do nothing, too.
+            // SAFETY: no pointer, descriptor, process or length is -1, so those that are allowed
+            // do nothing, too.
             let result = unsafe { libc::syscall(numbers[at], -1, -1, -1, -1, -1, -1) };
             let errno = io::Error::last_os_error().raw_os_error();
             let outcome = match (refusals::count() - before, result, errno) {

@@ -1,9 +1,10 @@
 //! What a process of millrace's gives up once it has opened all that it needs.
 //!
-//! An engine handles bytes that strangers send, and memory that programs share with it. A mistake in that code must not hand out the machine. So the
-//! process first opens its devices and sockets with the rights of whoever started it. Then [`drop_privileges`] makes it a user of its own, without
-//! capabilities but those that its link needs. Then each thread calls [`enter`] with its [`Role`], and from there on has the capabilities
-//! and the system calls of that role alone.
+//! An engine handles bytes that strangers send, and memory that programs share with it. A mistake
+//! in that code must not hand out the machine. So the process first opens its devices and sockets
+//! with the rights of whoever started it. Then [`drop_privileges`] makes it a user of its own,
+//! without capabilities but those that its link needs. Then each thread calls [`enter`] with its
+//! [`Role`], and from there on has the capabilities and the system calls of that role alone.
 //!
 //! - `user`: which user, and the way there.
 //! - `roles`: the table of roles, their capabilities and their calls.
@@ -28,11 +29,13 @@ pub use roles::{Link, Role};
 /// What the command line decides. It crosses to the engine's process as JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Config {
-    /// The user to become: a name of /etc/passwd or a number. Without one it is chosen (`drop_privileges`).
+    /// The user to become: a name of /etc/passwd or a number. Without one it is chosen
+    /// (`drop_privileges`).
     pub user: Option<String>,
     /// No filter of system calls: for tools that run the process inside of them.
     pub all_calls: bool,
-    /// Other processes of the same user may read the memory (ptrace), and a crash leaves a core file.
+    /// Other processes of the same user may read the memory (ptrace), and a crash leaves a core
+    /// file.
     pub dumpable: bool,
 }
 
@@ -92,8 +95,9 @@ pub fn is_filtered() -> bool {
     OWN.get().is_some_and(|own| own.filtered)
 }
 
-/// Leaves the calling thread, and those that it starts, with the capabilities and the system calls of a role. There is no way back. Nothing happens in a process that has
-/// not dropped its privileges.
+/// Leaves the calling thread, and those that it starts, with the capabilities and the system calls
+/// of a role. There is no way back. Nothing happens in a process that has not dropped its
+/// privileges.
 ///
 /// # Errors
 /// What the kernel says.

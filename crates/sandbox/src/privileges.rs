@@ -20,10 +20,12 @@ fn system(what: &'static str) -> impl Fn(Errno) -> Error {
     }
 }
 
-/// Makes the process another user, if root has started it, and takes its capabilities but those that its link needs. `name` is the process's: of the
-/// same name it is the same user. To be called by its only thread: those that it starts then have no more.
+/// Makes the process another user, if root has started it, and takes its capabilities but those
+/// that its link needs. `name` is the process's: of the same name it is the same user. To be
+/// called by its only thread: those that it starts then have no more.
 ///
-/// Whoever is not root stays who they are. So does root of a user namespace that has no other user, unless another one is asked for.
+/// Whoever is not root stays who they are. So does root of a user namespace that has no other
+/// user, unless another one is asked for.
 ///
 /// # Errors
 /// What the kernel says, or there is no such user.

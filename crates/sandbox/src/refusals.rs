@@ -1,7 +1,9 @@
 //! A call that is not in the table of a thread's role.
 //!
-//! The kernel sends SIGSYS in place of the call (`SECCOMP_RET_TRAP`). The handler has the call fail with EPERM and counts it; it says the first one. Nothing else
-//! would tell an operator that a thread asks for what it should not: either there is a gap in the table, or somebody is in the process.
+//! The kernel sends SIGSYS in place of the call (`SECCOMP_RET_TRAP`). The handler has the call
+//! fail with EPERM and counts it; it says the first one. Nothing else would tell an operator that
+//! a thread asks for what it should not: either there is a gap in the table, or somebody is in the
+//! process.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +25,8 @@ pub(crate) fn catch() -> io::Result<()> {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGSYS);
-        // Whoever started the process may have blocked it, and then the kernel would end the process.
+        // Whoever started the process may have blocked it, and then the kernel would end the
+        // process.
         let unblocked = libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         if unblocked != 0
             || libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) != 0

@@ -1,7 +1,8 @@
 //! The table: what each role may do.
 //!
-//! Calls that come for every packet or wake-up are allowed whatever their arguments: the kernel remembers those and does not run the filter for them. The others are allowed
-//! with the arguments that the role uses, where other arguments would do something else.
+//! Calls that come for every packet or wake-up are allowed whatever their arguments: the kernel
+//! remembers those and does not run the filter for them. The others are allowed with the arguments
+//! that the role uses, where other arguments would do something else.
 
 use libc::c_long;
 use rustix::thread::CapabilitySet;
@@ -38,7 +39,8 @@ impl Role {
 /// Where frames come from, as far as roles depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// A descriptor that frames are read from and written to, or none: TAP, macvtap and packet sockets, loopback.
+    /// A descriptor that frames are read from and written to, or none: TAP, macvtap and packet
+    /// sockets, loopback.
     Frames,
     /// AF_XDP sockets.
     Xdp,
@@ -53,7 +55,8 @@ impl Link {
 
 /// The capabilities that a role keeps, of those that the process has.
 pub(crate) fn capabilities(role: Role, link: Link) -> CapabilitySet {
-    // Ports below 1024 are taken from the kernel, its neighbours are asked for, and before Linux 5.19 maps of XDP programs are not written without CAP_BPF.
+    // Ports below 1024 are taken from the kernel, its neighbours are asked for, and before Linux
+    // 5.19 maps of XDP programs are not written without CAP_BPF.
     let shared = match (role, link) {
         (Role::Control | Role::Shard | Role::Io, Link::SharedXdp) => {
             CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN | CapabilitySet::BPF
@@ -61,7 +64,8 @@ pub(crate) fn capabilities(role: Role, link: Link) -> CapabilitySet {
         _ => CapabilitySet::empty(),
     };
     match role {
-        // Descriptors on their way to programs are limited by user: one program that leaves its own unread must not keep the others from theirs.
+        // Descriptors on their way to programs are limited by user: one program that leaves its
+        // own unread must not keep the others from theirs.
         Role::Control => shared | CapabilitySet::SYS_RESOURCE,
         _ => shared,
     }
@@ -85,7 +89,8 @@ pub(crate) enum Argument {
     OwnProcess(u8),
 }
 
-/// A call that is allowed if all arguments of one of these lists are so; always if there is no list.
+/// A call that is allowed if all arguments of one of these lists are so; always if there is no
+/// list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: c_long,
@@ -123,7 +128,8 @@ pub(crate) fn calls(role: Role, link: Link) -> Vec<Call> {
 const PR_GET_AUXV: u64 = 0x4155_5856;
 const NOT_EXECUTABLE: &[&[Argument]] = &[&[Argument::Bits(2, libc::PROT_EXEC as u64, 0)]];
 
-/// What the C library and Rust's do in any thread: memory, locks, the clock, an error on standard error, the thread's start and end, a panic.
+/// What the C library and Rust's do in any thread: memory, locks, the clock, an error on standard
+/// error, the thread's start and end, a panic.
 const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_write),
     any(libc::SYS_writev),
@@ -195,7 +201,8 @@ const FRAMES: &[Call] = &[
     ),
 ];
 
-/// AF_XDP has frames sent by `sendto`, and its driver polled by `recvfrom`, both with neither data nor an address of it.
+/// AF_XDP has frames sent by `sendto`, and its driver polled by `recvfrom`, both with neither data
+/// nor an address of it.
 const XDP: &[Call] = &[any(libc::SYS_sendto), any(libc::SYS_recvfrom)];
 
 /// What AF_XDP sockets have lost, and who polls them.
@@ -207,13 +214,18 @@ const STATISTICS: &[Call] = &[only(
             Argument::Is(1, libc::SOL_SOCKET as u64),
             Argument::Is(2, libc::SO_INCOMING_NAPI_ID as u64),
         ],
+        &[
+            Argument::Is(1, libc::SOL_SOCKET as u64),
+            Argument::Is(2, libc::SO_PREFER_BUSY_POLL as u64),
+        ],
     ],
 )];
 
 /// `BPF_MAP_UPDATE_ELEM`.
 const MAP_UPDATE: u64 = 2;
 
-/// A port is taken from the kernel by a socket that is bound to it, and the XDP program is told by a map.
+/// A port is taken from the kernel by a socket that is bound to it, and the XDP program is told by
+/// a map.
 const SHARED: &[Call] = &[
     only(
         libc::SYS_socket,
@@ -371,8 +383,9 @@ const CARD_CONTROL: &[Call] = &[
     ),
 ];
 
-/// Calls that no thread of ours makes for any reason once it has its role, whatever a program sends: one that does has been taken over. The process ends then,
-/// since it has the memory of all programs; its connections are lost.
+/// Calls that no thread of ours makes for any reason once it has its role, whatever a program
+/// sends: one that does has been taken over. The process ends then, since it has the memory of all
+/// programs; its connections are lost.
 pub(crate) const DEADLY: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -414,8 +427,9 @@ pub(crate) const DEADLY: &[c_long] = &[
     libc::SYS_pkey_mprotect,
 ];
 
-/// Calls that the C library tries and does without: a new thread by `clone3`, whose arguments a filter cannot see, and the
-/// settings of the allocator in a file. They fail with ENOSYS, and are neither counted nor said.
+/// Calls that the C library tries and does without: a new thread by `clone3`, whose arguments a
+/// filter cannot see, and the settings of the allocator in a file. They fail with ENOSYS, and are
+/// neither counted nor said.
 pub(crate) fn absent(role: Role) -> &'static [c_long] {
     match role {
         Role::Control => &[libc::SYS_clone3],

@@ -1,7 +1,9 @@
 //! Which user a process becomes that root has started.
 //!
-//! It is the user `millrace`, if the machine has one. Nothing is installed for millrace, so most machines have none; then it is a number from the range
-//! that systemd gives to dynamic users (`DynamicUser=`), which no user of the machine has. `nobody` is no choice: other services and NFS use it.
+//! It is the user `millrace`, if the machine has one. Nothing is installed for millrace, so most
+//! machines have none; then it is a number from the range that systemd gives to dynamic users
+//! (`DynamicUser=`), which no user of the machine has. `nobody` is no choice: other services and
+//! NFS use it.
 
 use std::path::Path;
 
@@ -20,7 +22,8 @@ pub(crate) struct User {
     pub(crate) gid: u32,
 }
 
-/// The user to become: the one that was `asked` for, or the one of choice, or a number that depends on the `process`'s name.
+/// The user to become: the one that was `asked` for, or the one of choice, or a number that
+/// depends on the `process`'s name.
 pub(crate) fn choose(asked: Option<&str>, process: &str) -> Result<User, Error> {
     // A machine without the file has no users but root.
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -38,7 +41,8 @@ fn named(passwd: &str, name: &str) -> Option<User> {
     known.map(|(_, user)| user).or_else(unknown)
 }
 
-/// A number that is nobody's. Two processes with the same number could do no more to each other than to any other process: neither is dumpable.
+/// A number that is nobody's. Two processes with the same number could do no more to each other
+/// than to any other process: neither is dumpable.
 fn dynamic(passwd: &str, process: &str) -> User {
     let count = DYNAMIC.end() - DYNAMIC.start() + 1;
     let start = hash(process) % count;
