@@ -135,6 +135,35 @@ pub struct LinkArguments {
     /// (`black-hole`), or for every connection from the start (`always`)
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = mtu_probing)]
     pub mtu_probing: MtuProbing,
+    #[command(flatten)]
+    pub privileges: PrivilegeArguments,
+}
+
+/// What a process gives up once it has opened what it needs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Privileges")]
+pub struct PrivilegeArguments {
+    /// The user that the stack's process becomes if root starts it: a name of /etc/passwd or a number [default: `millrace` if there is such a user, otherwise
+    /// a number that no user has]. It keeps those capabilities alone that the link needs; programs stay who they are
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Do not limit the system calls of the stack's threads: for valgrind and the like
+    #[arg(long)]
+    pub no_seccomp: bool,
+    /// Let a crash of the stack's process leave a core file, and its user's debuggers attach: for who looks for an error in millrace
+    #[arg(long)]
+    pub dumpable: bool,
+}
+
+impl PrivilegeArguments {
+    /// As the process is told.
+    pub fn sandbox(&self) -> millrace_sandbox::Config {
+        millrace_sandbox::Config {
+            user: self.user.clone(),
+            all_calls: self.no_seccomp,
+            dumpable: self.dumpable,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -148,7 +177,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing", "user", "no_seccomp", "dumpable"])]
     pub engine: Option<String>,
     /// Say nothing but errors
     #[arg(long, short)]
@@ -339,6 +368,7 @@ impl LinkArguments {
             congestion: self.congestion.name().to_owned(),
             ecn: self.ecn,
             mtu_probing: self.mtu_probing,
+            sandbox: Some(self.privileges.sandbox()),
             limits: Limits::default(),
         })
     }

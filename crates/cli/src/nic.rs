@@ -9,6 +9,7 @@ use millrace_nic::{ActiveAck, Config, Flows, Wire};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
+use crate::arguments::PrivilegeArguments;
 use crate::output::print;
 use crate::table;
 
@@ -57,6 +58,8 @@ pub struct NicArguments {
     /// Counters and flows as JSON
     #[arg(long, conflicts_with = "wire")]
     json: bool,
+    #[command(flatten)]
+    privileges: PrivilegeArguments,
 }
 
 pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
@@ -104,6 +107,7 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
             Some(flows) => ActiveAck::Only(flows.clone()),
         },
         pace: arguments.pace,
+        sandbox: Some(arguments.privileges.sandbox()),
     };
     millrace_nic::start(&config, |name, notes| {
         for note in notes {

@@ -39,6 +39,8 @@ impl Closer {
 }
 
 fn close_all(descriptors: &Receiver<OwnedFd>) {
+    // Without it the thread has the control thread's role, whose child it is.
+    let _ = millrace_sandbox::enter(millrace_sandbox::Role::Closer);
     while let Ok(descriptor) = descriptors.recv_timeout(IDLE) {
         drop(descriptor);
     }

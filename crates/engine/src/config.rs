@@ -45,6 +45,8 @@ pub struct Config {
     pub congestion: String,
     /// When the largest segment that a path carries is looked for without the help of routers.
     pub mtu_probing: MtuProbing,
+    /// What the process gives up once it has opened its link; nothing where it is not the engine's own.
+    pub sandbox: Option<millrace_sandbox::Config>,
     /// Limits of each program.
     pub limits: Limits,
 }

@@ -304,7 +304,7 @@ impl Control {
         }
         let kind = Kind::from_number(request.kind)?;
         let client = self.clients.get(number)?;
-        let own = rustix::process::geteuid().as_raw();
+        let own = millrace_sandbox::starter();
         let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
         let result = match kind {
             Kind::Attach => self.attach(number, request),
@@ -505,6 +505,11 @@ impl Control {
             "addresses": self.serving.own,
             "mtu": self.serving.mtu,
             "loopback": self.loopback,
+            "process": {
+                "user": rustix::process::geteuid().as_raw(),
+                "calls_filtered": millrace_sandbox::is_filtered(),
+                "calls_refused": millrace_sandbox::refused_calls(),
+            },
             "in_flight": self.in_flight.json(),
             "topology": self.workers.topology(),
             "io_threads": self.workers.io_json(),

@@ -11,6 +11,7 @@ use millrace_context::layout::SHARDS_MAX;
 use millrace_context::protocol;
 use millrace_port::xdp::Held;
 use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
+use millrace_sandbox::Role;
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
 use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
@@ -78,6 +79,9 @@ pub enum StartError {
     /// No order of virtual queues.
     #[error("the order of virtual queues is {0}")]
     Schedule(#[from] PolicyError),
+    /// The process keeps rights that it is to drop.
+    #[error(transparent)]
+    Sandbox(#[from] millrace_sandbox::Error),
     /// Neither a link nor loopback.
     #[error("an engine needs a --link, --loopback, or both")]
     NothingToServe,
@@ -122,6 +126,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         shards
     };
     let mut link = Link::open(config, ports)?;
+    // Whatever needs the rights of whoever started the engine is open, and no thread has been started.
+    if let Some(sandbox) = &config.sandbox {
+        millrace_sandbox::drop_privileges(sandbox, &config.name, kind_of_link(config))?;
+    }
     for note in &plan.notes {
         eprintln!("millrace: {note}");
     }
@@ -186,6 +194,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
                 if let Some(core) = core {
                     pin::to(core);
                 }
+                enter(Role::Shard);
                 worker.run();
             })
             .map_err(system("cannot start the shard's thread"))?;
@@ -224,7 +233,24 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         }
     }
     ready(link.device.as_deref());
+    millrace_sandbox::enter(Role::Control)?;
     control.run().map_err(system("the control socket failed"))
+}
+
+/// What roles depend on.
+fn kind_of_link(config: &Config) -> millrace_sandbox::Link {
+    match config.link.as_ref().map(|link| &link.device) {
+        Some(Device::Xdp { shared: None, .. }) => millrace_sandbox::Link::Xdp,
+        Some(Device::Xdp { .. }) => millrace_sandbox::Link::SharedXdp,
+        _ => millrace_sandbox::Link::Frames,
+    }
+}
+
+/// Enters the role of a thread. One that cannot ends, and the engine with it.
+fn enter(role: Role) {
+    if let Err(error) = millrace_sandbox::enter(role) {
+        panic!("{role:?}: {error}");
+    }
 }
 
 /// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.
@@ -306,6 +332,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
                 if let Some(core) = core {
                     pin::to(core);
                 }
+                enter(Role::Io);
                 io.run();
             })
             .map_err(system("cannot start an I/O thread"))?;

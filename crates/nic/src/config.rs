@@ -48,4 +48,6 @@ pub struct Config {
     pub active_ack: ActiveAck,
     /// Whether the segments of the kernel's large units leave one after the other.
     pub pace: bool,
+    /// What the process gives up once it has opened both; nothing where it is not the card's own.
+    pub sandbox: Option<millrace_sandbox::Config>,
 }

@@ -58,10 +58,10 @@ fn silent(shard: usize) -> String {
     format!("shard {shard} did not answer within {seconds} s; has it a core to run on?")
 }
 
-/// Whether the other end belongs to this user, or to root.
+/// Whether the other end belongs to the user who started this process, or to root.
 fn is_ours(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream)
-        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid.as_raw() == millrace_sandbox::starter())
 }
 
 /// What the card of this name says of itself, as JSON.

@@ -9,6 +9,7 @@ use millrace_offload::Config as Offload;
 use millrace_port::packet::{self, Station};
 use millrace_port::tap::{self, Tap};
 use millrace_port::{Relay, xdp};
+use millrace_sandbox::Role;
 use millrace_wire::ethernet::{self, Mac};
 
 use crate::clock::Clock;
@@ -39,6 +40,9 @@ pub enum StartError {
     /// Likewise.
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
+    /// The process keeps rights that it is to drop.
+    #[error(transparent)]
+    Sandbox(#[from] millrace_sandbox::Error),
     /// None, or too many.
     #[error("{0} shards were asked for; a card has 1 to {SHARDS_MAX}")]
     Shards(u16),
@@ -122,6 +126,15 @@ fn run<W: Relay + Send + 'static>(
     hosts[0].set_kernel_mtu(mtu)?;
     let listener = control::listen(&name).map_err(system("cannot open the control socket"))?;
 
+    // Whatever needs the rights of whoever started the card is open, and no thread has been started.
+    if let Some(sandbox) = &config.sandbox {
+        let link = match config.wire {
+            Wire::Packet { .. } => millrace_sandbox::Link::Frames,
+            Wire::Xdp { .. } => millrace_sandbox::Link::Xdp,
+        };
+        millrace_sandbox::drop_privileges(sandbox, &name, link)?;
+    }
+
     let clock = Clock::new();
     let mut handles = Vec::new();
     let (ended, wait) = std::sync::mpsc::channel();
@@ -136,7 +149,7 @@ fn run<W: Relay + Send + 'static>(
         std::thread::Builder::new()
             .name(format!("millrace-nic{index}"))
             .spawn(move || {
-                let _ = ended.send(worker.run());
+                let _ = ended.send(in_role(Role::Card, || worker.run()));
             })
             .map_err(system("cannot start a shard's thread"))?;
     }
@@ -144,13 +157,24 @@ fn run<W: Relay + Send + 'static>(
     std::thread::Builder::new()
         .name("millrace-nic-control".to_owned())
         .spawn(move || {
-            let _ = ended.send(control::serve(&listener, &own_name, &wire, &handles));
+            let serve = || control::serve(&listener, &own_name, &wire, &handles);
+            let _ = ended.send(in_role(Role::CardControl, serve));
         })
         .map_err(system("cannot start the control thread"))?;
     ready(&name);
+    // This one waits for the others.
+    millrace_sandbox::enter(Role::Closer)?;
     match wait.recv() {
         Ok(error) => Err(system("a device is gone")(error)),
         Err(_) => Ok(()),
+    }
+}
+
+/// Does what a thread does in its role; why it ended.
+fn in_role(role: Role, work: impl FnOnce() -> io::Error) -> io::Error {
+    match millrace_sandbox::enter(role) {
+        Ok(()) => work(),
+        Err(error) => io::Error::other(error),
     }
 }
 

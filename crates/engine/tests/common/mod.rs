@@ -52,6 +52,7 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         congestion: "cubic".into(),
         ecn: false,
         mtu_probing: MtuProbing::BlackHole,
+        sandbox: None,
         limits: Limits {
             sockets: 4096,
             memory: 64 << 20,
