@@ -36,11 +36,10 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
-    let socket = client::connect(&arguments.name)?;
-    client::down(&socket)?;
-    drop(socket);
+    let user = arguments.engine_user;
+    client::down(&client::connect(&arguments.name, user)?.socket)?;
     let end = Instant::now() + PATIENCE;
-    while client::engines().contains(&arguments.name) {
+    while client::is_running(&arguments.name, user) {
         if Instant::now() > end {
             bail!(
                 "the engine {:?} was told to end and has not ended after {} s",

@@ -1,4 +1,4 @@
-//! The control socket: SOCK_SEQPACKET, abstract name `millrace/NAME`, one request per packet, one answer per packet.
+//! What is said on the control socket ([`crate::control_socket`]): SOCK_SEQPACKET, one request per packet, one answer per packet.
 //!
 //! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
 //! Payload never passes here. The connection stays open as long as the process lives, so that either side notices when the
@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 use crate::layout::Geometry;
 
-/// Environment: the engine's name, by which the shim finds the control socket.
+/// Environment: where the engine is, as a [`crate::control_socket::Address`].
 pub const ENV_ENGINE: &str = "MILLRACE_ENGINE";
 /// Environment: the program's token, 32 hexadecimal digits; who knows it belongs to the program.
 pub const ENV_TOKEN: &str = "MILLRACE_TOKEN";
@@ -60,7 +60,8 @@ pub enum Kind {
     /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
     /// gone. Answer: none.
     PollerGone = 5,
-    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
+    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words, alias as two words]`
+    /// ([`crate::control_socket::Address::alias`]; 0 for none); it lives while this connection or any of its processes lives.
     Program = 6,
     /// All sockets, as JSON. Answer: descriptor of a memfd with it.
     Sockets = 7,
@@ -173,37 +174,6 @@ pub const PASSED_NAME: &[u8] = b"millrace-passed-";
 /// Bytes of one packet, at most: a [`Request`] and its payload.
 pub const PACKET_MAX: usize = 64 * 1024;
 
-/// Longest name of an engine in bytes.
-pub const NAME_MAX: usize = 64;
-
-/// The abstract address of an engine's control socket. Allocates nothing: the shim calls it from inside any of a program's calls. A name
-/// beyond [`NAME_MAX`] is `ENAMETOOLONG`.
-pub fn address(name: &str) -> io::Result<SocketAddrUnix> {
-    const PREFIX: &[u8] = b"millrace/";
-    let mut path = [0; PREFIX.len() + NAME_MAX];
-    let len = PREFIX.len() + name.len();
-    if len > path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    path[..PREFIX.len()].copy_from_slice(PREFIX);
-    path[PREFIX.len()..len].copy_from_slice(name.as_bytes());
-    Ok(SocketAddrUnix::new_abstract_name(&path[..len])?)
-}
-
-/// A control socket that accepts. Fails with `EADDRINUSE` if the name is taken.
-pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    rustix::net::bind(&socket, &address(name)?)?;
-    accept_descriptors(&socket, false);
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
-}
-
 /// Whether a connection to a control socket, or those that a listener will accept, may bring descriptors. Where the kernel does not ask (before Linux 6.16) they may.
 pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
     const SO_PASSRIGHTS: libc::c_int = 83;
@@ -218,18 +188,6 @@ pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-}
-
-/// A connection to an engine. Fails with `ECONNREFUSED` if there is none of this name.
-pub fn connect(name: &str) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::net::connect(&socket, &address(name)?)?;
-    Ok(socket)
 }
 
 /// A connection that is made already: the engine's end, which says with each request who sent it, and the other one for a child that is to be.
@@ -511,13 +469,13 @@ mod tests {
 
     #[test]
     fn requests_and_answers_cross_with_descriptors() {
-        let name = format!("test-{}", std::process::id());
-        let listener = listen(&name).unwrap();
-        assert_eq!(
-            listen(&name).unwrap_err().raw_os_error(),
-            Some(libc::EADDRINUSE)
-        );
-        let client = connect(&name).unwrap();
+        let (listener, alias) = crate::control_socket::listen_by_alias().unwrap();
+        let address = crate::control_socket::Address {
+            owner: rustix::process::geteuid().as_raw(),
+            alias: &format_token(&alias),
+            path: "/nowhere",
+        };
+        let client = address.connect().unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         accept_descriptors(&server, true);
         Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])

@@ -93,11 +93,25 @@ struct Program {
     guarded: bool,
 }
 
+/// The sockets by which programs and the command line come.
+#[derive(Debug)]
+pub(crate) struct ControlSockets {
+    /// By its path, and by its alias if it has one.
+    pub(crate) listeners: Vec<OwnedFd>,
+    /// The alias; 0 for none.
+    pub(crate) alias: [u8; 16],
+    /// The user that opened them.
+    pub(crate) owner: u32,
+}
+
 /// The control thread's state.
 pub struct Control {
     name: String,
     ephemeral: bool,
     loopback: bool,
+    /// Who started the engine, whoever it is by now.
+    owner: u32,
+    alias: [u8; 16],
     limits: Limits,
     serving: Serving,
     workers: Workers,
@@ -129,13 +143,18 @@ impl Control {
     pub(crate) fn new(
         config: &Config,
         serving: Serving,
-        listener: OwnedFd,
+        sockets: ControlSockets,
         workers: Workers,
         scale: Scale,
         kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let clients = Clients::new(&epoll, listener, LISTENER, IN_FLIGHT + 1)?;
+        let ControlSockets {
+            listeners,
+            alias,
+            owner,
+        } = sockets;
+        let clients = Clients::new(&epoll, listeners, LISTENER, IN_FLIGHT + 1)?;
         if let Some(kernels) = &kernels {
             let token = epoll::EventData::new_u64(KERNELS);
             let changes = kernels.descriptor();
@@ -152,6 +171,8 @@ impl Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
             loopback: config.loopback,
+            owner,
+            alias,
             limits: config.limits.clone(),
             serving,
             workers,
@@ -304,8 +325,7 @@ impl Control {
         }
         let kind = Kind::from_number(request.kind)?;
         let client = self.clients.get(number)?;
-        let own = rustix::process::geteuid().as_raw();
-        let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
+        let privileged = !client.for_child && (client.uid == 0 || client.uid == self.owner);
         let result = match kind {
             Kind::Attach => self.attach(number, request),
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
@@ -410,9 +430,14 @@ impl Control {
         }
         self.had_program = true;
         self.clients.guards(number, index as u32);
-        let (high, low) = token.split_at(8);
-        let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
-        Ok((words(&[word(high), word(low)]), Vec::new()))
+        let halves = |token: Token| {
+            let word = |at: usize| token[at..at + 8].try_into().map(u64::from_ne_bytes);
+            [word(0).unwrap_or_default(), word(8).unwrap_or_default()]
+        };
+        let [high, low] = halves(token);
+        let [alias_high, alias_low] = halves(self.alias);
+        let told = [high, low, alias_high, alias_low];
+        Ok((words(&told), Vec::new()))
     }
 
     /// Sleepers of a program are told when the engine ends. Without that they look for themselves, so it is no error.

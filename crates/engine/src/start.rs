@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
-use millrace_context::protocol;
+use millrace_context::{control_socket, protocol};
 use millrace_port::xdp::Held;
 use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
@@ -16,9 +16,10 @@ use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
+use rustix::net::SocketType;
 
 use crate::config::{self, Config, Device, MtuProbing, Shared};
-use crate::control::Control;
+use crate::control::{Control, ControlSockets};
 use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::kernels::Kernels;
 use crate::memory::Arenas;
@@ -104,13 +105,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     if config.link.is_none() && !config.loopback {
         return Err(StartError::NothingToServe);
     }
-    let listener = protocol::listen(&config.name).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => StartError::NameTaken(config.name.clone()),
-        _ => StartError::System {
-            what: "cannot open the control socket",
-            error,
-        },
-    })?;
+    // Before anything that takes the right to it away. The name is the engine's until this returns.
+    let (sockets, _name) = control_sockets(&config.name)?;
     raise_descriptor_limit();
 
     let policies = (config.io_schedule.parse()?, config.shard_schedule.parse()?);
@@ -212,7 +208,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     };
     let kernels = link.held.and_then(follow).transpose();
     let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
-    let mut control = Control::new(config, serving, listener, workers, scale, kernels)
+    let mut control = Control::new(config, serving, sockets, workers, scale, kernels)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -225,6 +221,28 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     }
     ready(link.device.as_deref());
     control.run().map_err(system("the control socket failed"))
+}
+
+/// Opens the control sockets, and takes the name.
+fn control_sockets(name: &str) -> Result<(ControlSockets, control_socket::Held), StartError> {
+    let open = system("cannot open the control socket");
+    let (directory, notes) = control_socket::Directory::own().map_err(&open)?;
+    for note in notes {
+        eprintln!("millrace: {note}");
+    }
+    let listener = control_socket::listen(&directory, name, SocketType::SEQPACKET);
+    let control_socket::Listener { socket, held } =
+        listener.map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => StartError::NameTaken(name.to_owned()),
+            _ => open(error),
+        })?;
+    let (second, alias) = control_socket::listen_by_alias().map_err(&open)?;
+    let sockets = ControlSockets {
+        listeners: vec![socket, second],
+        alias,
+        owner: directory.owner(),
+    };
+    Ok((sockets, held))
 }
 
 /// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.

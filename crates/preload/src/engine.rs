@@ -113,7 +113,8 @@ fn attach() -> Result<&'static Engine> {
         let parent = mapped().map(|engine| engine.process.load(Ordering::Relaxed));
         let parent = parent.filter(|parent| *parent != NOBODY);
         if let Err(errno) = attach_locked(environment, parent) {
-            complain(environment.engine(), errno);
+            let name = environment.engine().map(|engine| engine.name());
+            complain(name.unwrap_or(""), errno);
             return Err(Errno::NETDOWN);
         }
         OWN.attached.store(true, Ordering::Release);
@@ -155,9 +156,10 @@ fn clear_in_children() {
 fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static Engine> {
     // What the parent has asked for serves once.
     let control = match environment.control.swap(0, Ordering::Relaxed) {
-        0 => internal::adopt(
-            protocol::connect(environment.engine()).map_err(|error| errno(&error))?,
-        )?,
+        0 => {
+            let engine = environment.engine().ok_or(Errno::INVAL)?;
+            internal::adopt(engine.connect().map_err(|error| errno(&error))?)?
+        }
         given => Handle::from_bits(given - 1),
     };
     let outcome = attach_by(control, environment, parent);
@@ -259,7 +261,9 @@ fn complain(name: &str, errno: Errno) {
         return;
     }
     let reason = match errno {
-        Errno::CONNREFUSED => "there is no engine of this name (has it ended?)",
+        Errno::CONNREFUSED | Errno::NOENT => "there is no engine of this name (has it ended?)",
+        Errno::PERM => "a process of another user answers in its place and is not believed",
+        Errno::INVAL => "MILLRACE_ENGINE does not say where it is",
         Errno::PROTONOSUPPORT => {
             "it is of another version than this program's libmillrace_preload.so"
         }

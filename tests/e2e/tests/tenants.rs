@@ -6,8 +6,8 @@ use std::process::Stdio;
 use millrace_e2e::content::Bytes;
 use millrace_e2e::engine::{self, Engine};
 use millrace_e2e::{
-    PEER, Process, Result, SUBJECT, World, compile, ensure, http, load, scenario, seconds,
-    wait_until,
+    PEER, Process, Result, SUBJECT, World, compile, ensure, http, load, process, scenario, seconds,
+    wait_until, world,
 };
 use rustix::process::Signal;
 use std::io::{Read as _, Write as _};
@@ -38,6 +38,12 @@ on_millrace_and_two_shards!(
     descriptors_that_take_long_to_close_hold_up_nobody,
     control_messages_at_random_harm_nobody,
     a_program_that_queues_all_it_can_leaves_memory_to_others,
+);
+
+millrace_e2e::on_millrace!(
+    who_takes_the_name_of_an_engine_is_not_believed,
+    users_without_a_directory_of_their_own_have_a_safe_one,
+    a_program_in_another_root_directory_finds_its_engine,
 );
 
 const PORT: u16 = 7600;
@@ -244,4 +250,126 @@ fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Re
     );
     drop(kept.join().expect("accepting does not panic"));
     house.ensure_as_before(world, attacker)
+}
+
+/// What a command that has failed says.
+fn refused(world: &World, words: &[&str]) -> Result<String> {
+    let ended = world
+        .start_on_subject(world.millrace(words))?
+        .wait(seconds(20))?;
+    ensure!(
+        ended.status.code() == Some(125),
+        "{words:?} is refused: {}",
+        ended.text()
+    );
+    Ok(ended.text())
+}
+
+fn who_takes_the_name_of_an_engine_is_not_believed(world: &World) -> Result<()> {
+    for how in ["abstract", "fallen"] {
+        let name = format!("squatted-{}-{how}", std::process::id());
+        let script = compile::script("squatter.py");
+        let squatter = world.start_on_subject(process::command(&[PYTHON, &script, how, &name]))?;
+        wait_until("the name is taken", seconds(20), || {
+            squatter.ensure_not_failed()?;
+            Ok(squatter.stdout().contains("ready"))
+        })?;
+        let reason = match how {
+            "abstract" => "no engine is named",
+            _ => "is not believed",
+        };
+        for words in [
+            &["run", "--engine", &name, "--", "/bin/true"][..],
+            &["ss", "--engine", &name],
+            &["scale", "--engine", &name],
+            &["down", "--name", &name],
+        ] {
+            let said = refused(world, words)?;
+            ensure!(said.contains(reason), "{words:?} says why: {said}");
+        }
+        // Whose name nobody has to know needs none.
+        world
+            .subject(&["/bin/true"])?
+            .wait(seconds(20))?
+            .success()?;
+        ensure!(
+            !squatter.stdout().contains("believed"),
+            "nothing is asked of it"
+        );
+        squatter.stop(Signal::KILL, seconds(10))?;
+        if how == "fallen" {
+            std::fs::remove_file(format!("/run/millrace/{name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A number that no user of the machine has.
+const STRANGER: u32 = 3_000_000_017;
+
+fn users_without_a_directory_of_their_own_have_a_safe_one(world: &World) -> Result<()> {
+    let squatted = format!("/tmp/millrace-{STRANGER}");
+    std::fs::create_dir(&squatted)?;
+    let uid = STRANGER.to_string();
+    let millrace = world::millrace();
+    let run = process::command(&[
+        "/usr/bin/env",
+        "-u",
+        "XDG_RUNTIME_DIR",
+        "setpriv",
+        "--reuid",
+        &uid,
+        "--clear-groups",
+        &millrace.to_string_lossy(),
+        "run",
+        "--loopback",
+        "--",
+        PYTHON,
+        "-c",
+        "import os, socket; socket.create_server(('127.0.0.1', 8000)); print(os.environ['MILLRACE_ENGINE'])",
+    ]);
+    let ended = world.start_on_subject(run)?.wait(seconds(20));
+    std::fs::remove_dir(&squatted)?;
+    let ended = ended?.success()?;
+    let (said, why) = (
+        String::from_utf8_lossy(&ended.stdout).into_owned(),
+        ended.text(),
+    );
+    ensure!(
+        said.contains(&format!("{squatted}-")),
+        "another directory is made: {said}"
+    );
+    ensure!(
+        why.contains("belongs to user 0; it is not used"),
+        "it is said why: {why}"
+    );
+    let own = said
+        .trim()
+        .rsplit_once(':')
+        .and_then(|(_, path)| path.rsplit_once('/'));
+    let (own, _) = own.expect("a path");
+    ensure!(
+        std::fs::read_dir(own)?.next().is_none(),
+        "the engine leaves nothing behind"
+    );
+    std::fs::remove_dir(own)?;
+    Ok(())
+}
+
+fn a_program_in_another_root_directory_finds_its_engine(world: &World) -> Result<()> {
+    // Nothing is attached to before the change, and nothing of the engine's is to be seen after it.
+    let script = "import os, socket, encodings.idna; os.chroot('/var/empty' if os.path.isdir('/var/empty') else '/proc/self/task'); os.chdir('/'); \
+        s = socket.socket(); s.bind(('10.9.0.2', 7601)); s.listen(); print(s.getsockname()); \
+        c = socket.socket(); c.connect_ex(('10.9.0.2', 7602)); print('done')";
+    let ended = world
+        .subject(&[PYTHON, "-c", script])?
+        .wait(seconds(20))?
+        .success()?;
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    ensure!(
+        said.contains("7601") && said.contains("done"),
+        "{said}, {}",
+        ended.text()
+    );
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use millrace_context::control_socket::{self, Directory};
 use millrace_context::protocol::{self, Answer, Attached, Descriptors, Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::submission::Ask;
@@ -14,6 +15,7 @@ use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, 
 use millrace_engine::Config;
 use millrace_engine::config::{Limits, Link, MtuProbing};
 use millrace_engine::topology::Topology;
+use rustix::net::SocketType;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,9 +69,15 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
     thread
 }
 
+/// A connection to an engine of this user.
+fn connect(name: &str) -> OwnedFd {
+    let (directory, _) = Directory::own().unwrap();
+    control_socket::connect(&directory.path_of(name), SocketType::SEQPACKET).unwrap()
+}
+
 /// Ends an engine.
 pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
-    let socket = protocol::connect(&format!("{name}-{}", std::process::id())).unwrap();
+    let socket = connect(&format!("{name}-{}", std::process::id()));
     Request::new(Kind::Down, [0; 16], [0; 4])
         .call(&socket, &[])
         .unwrap();
@@ -94,7 +102,7 @@ impl Program {
     /// A new program.
     pub fn attach(engine: &str) -> Program {
         let engine = format!("{engine}-{}", std::process::id());
-        let guard = protocol::connect(&engine).unwrap();
+        let guard = connect(&engine);
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
             .call(&guard, &[])
             .unwrap();
@@ -105,7 +113,7 @@ impl Program {
     }
 
     fn process(engine: String, guard: OwnedFd, token: [u8; 16], announced: u64) -> Program {
-        let control = protocol::connect(&engine).unwrap();
+        let control = connect(&engine);
         let (answer, mut descriptors) = Request::new(Kind::Attach, token, [announced, 0, 0, 0])
             .call(&control, &[])
             .unwrap();
@@ -169,7 +177,7 @@ impl Program {
         let engine = words.next()?.to_owned();
         let token = protocol::parse_token(words.next()?)?;
         let announced = words.next()?.parse().ok()?;
-        let guard = protocol::connect(&engine).unwrap();
+        let guard = connect(&engine);
         Some(Program::process(engine, guard, token, announced))
     }
 
