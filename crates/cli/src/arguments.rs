@@ -136,6 +136,9 @@ pub struct LinkArguments {
     /// (`black-hole`), or for every connection from the start (`always`)
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = mtu_probing)]
     pub mtu_probing: MtuProbing,
+    /// Write who attaches, what is refused, who is cut off and who changes the engine to a file, a line for each, at its end; `-` is standard error
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -149,7 +152,7 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing", "audit"])]
     pub engine: Option<String>,
     /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
     #[arg(long, value_name = "USER", value_parser = user, requires = "engine")]
@@ -359,6 +362,7 @@ impl LinkArguments {
             congestion: self.congestion.name().to_owned(),
             ecn: self.ecn,
             mtu_probing: self.mtu_probing,
+            audit: self.audit.clone(),
             limits: Limits::default(),
         })
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 
 use crate::arguments::{DownArguments, UpArguments};
 use crate::{client, engine_process};
@@ -13,6 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
     let config = arguments.link.config(arguments.name.clone(), false)?;
+    ensure!(
+        arguments.foreground || config.audit.as_deref() != Some("-"),
+        "--audit - is standard error, which an engine in the background has not; give a file, or --foreground"
+    );
     if arguments.foreground {
         return match millrace_engine::start(&config, |device| {
             println!("ready {}", device.unwrap_or("-"));

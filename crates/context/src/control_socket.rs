@@ -112,12 +112,16 @@ impl<'a> Address<'a> {
     }
 
     /// A connection to the engine. Allocates nothing: the shim calls it from inside any of a program's calls. `EPERM`: another user's process
-    /// answers in the engine's place.
-    pub fn connect(&self) -> io::Result<OwnedFd> {
+    /// answers in the engine's place. `peer`: [`peer`], or what does the same where the C library's functions are not to be called.
+    pub fn connect(&self, peer: impl Fn(&OwnedFd) -> io::Result<Peer>) -> io::Result<OwnedFd> {
+        let believe = |socket: OwnedFd, protected| match self.believes(peer(&socket)?, protected) {
+            true => Ok(socket),
+            false => Err(io::Error::from_raw_os_error(libc::EPERM)),
+        };
         let by_path = SocketAddrUnix::new(self.path.as_bytes())
             .map_err(io::Error::from)
             .and_then(|address| connect_to(&address, SocketType::SEQPACKET))
-            .and_then(|socket| self.believe(socket, true));
+            .and_then(|socket| believe(socket, true));
         let first = match by_path {
             Ok(socket) => return Ok(socket),
             Err(error) => error,
@@ -125,7 +129,7 @@ impl<'a> Address<'a> {
         // Another root directory, perhaps.
         match alias_address(self.alias)
             .and_then(|address| connect_to(&address, SocketType::SEQPACKET))
-            .and_then(|socket| self.believe(socket, false))
+            .and_then(|socket| believe(socket, false))
         {
             Ok(socket) => Ok(socket),
             Err(second) if is_refusal(&second) => Err(second),
@@ -134,13 +138,9 @@ impl<'a> Address<'a> {
     }
 
     /// `protected`: only the engine's user can have made the socket.
-    fn believe(&self, socket: OwnedFd, protected: bool) -> io::Result<OwnedFd> {
-        let uid = peer(&socket)?.uid;
+    fn believes(&self, Peer { uid, .. }: Peer, protected: bool) -> bool {
         let is_engines = uid == 0 || uid == self.owner;
-        if is_engines || (is_in_user_namespace() && is_mapped_owner(uid, protected)) {
-            return Ok(socket);
-        }
-        Err(io::Error::from_raw_os_error(libc::EPERM))
+        is_engines || (is_in_user_namespace() && is_mapped_owner(uid, protected))
     }
 }
 
@@ -287,13 +287,23 @@ impl Directory {
         found
     }
 
-    /// Removes what dead processes have left.
+    /// Waits until nobody else takes a name or removes one. Not by the directory's own lock, which everybody may take who can read it.
+    fn lock(&self) -> io::Result<File> {
+        let file = open_lock(&self.path.join(LOCK))?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    }
+
+    /// Removes what dead processes have left. The directory is locked.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let Some(name) = name.to_str().and_then(|name| name.strip_suffix(LOCK)) else {
                 continue;
             };
+            if name.is_empty() {
+                continue;
+            }
             // Its drop removes both files.
             drop(Held::take(&self.path.join(name)));
         }
@@ -357,6 +367,13 @@ fn check(path: &Path, uid: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path)
+}
+
 fn lock_of(path: &Path) -> PathBuf {
     let mut lock = path.as_os_str().to_owned();
     lock.push(LOCK);
@@ -375,14 +392,7 @@ impl Held {
     fn take(path: &Path) -> io::Result<Held> {
         let lock = lock_of(path);
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&lock)?;
+            let file = open_lock(&lock)?;
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
             }
@@ -426,9 +436,12 @@ pub fn listen(directory: &Directory, name: &str, kind: SocketType) -> io::Result
     if !is_name {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    directory.sweep();
     let path = directory.path_of(name);
-    let mut held = Held::take(&path)?;
+    let mut held = {
+        let _alone = directory.lock()?;
+        directory.sweep();
+        Held::take(&path)?
+    };
     if let Some(network) = network() {
         writeln!(held.file, "{network}")?;
     }

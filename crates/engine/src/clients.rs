@@ -12,7 +12,7 @@ use millrace_context::control_socket;
 use millrace_context::protocol::{Descriptors, accept_descriptors};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use crate::closer::Closer;
 use crate::quota::Charge;
@@ -20,7 +20,7 @@ use crate::socket::Process;
 
 /// Connections of one user that have neither attached nor made a program. Beyond that the oldest
 /// of them is closed.
-const VISITORS: usize = 256;
+pub(crate) const VISITORS: usize = 256;
 /// Connections accepted before those that are there are served.
 const BURST: usize = 64;
 /// How long none is accepted after the engine has run out of descriptors or memory.
@@ -68,6 +68,10 @@ pub(crate) struct Clients {
     paused: Option<Instant>,
     /// Connections closed because their user had too many.
     pub(crate) refused: u64,
+    /// Users of those that nobody has been told of.
+    turned_away: Vec<u32>,
+    /// How many of `exhausted` somebody has been told of.
+    told_exhausted: u64,
     /// Times that there was no descriptor or memory for one.
     pub(crate) exhausted: u64,
 }
@@ -93,6 +97,8 @@ impl Clients {
             next: first,
             paused: None,
             refused: 0,
+            turned_away: Vec::new(),
+            told_exhausted: 0,
             exhausted: 0,
         })
     }
@@ -123,6 +129,10 @@ impl Clients {
         let Ok(control_socket::Peer { pid, uid }) = control_socket::peer(&socket) else {
             return;
         };
+        // Descriptors are inherited and passed on: a message says who has sent it.
+        if sockopt::set_socket_passcred(&socket, true).is_err() {
+            return;
+        }
         if let Some(number) = self.add(epoll, socket, (pid, uid), None) {
             self.visit(number, uid);
         }
@@ -189,7 +199,18 @@ impl Clients {
                 );
             }
             self.refused += 1;
+            self.turned_away.push(uid);
         }
+    }
+
+    /// The users of connections that were closed since the last time.
+    pub(crate) fn take_turned_away(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.turned_away)
+    }
+
+    /// Whether there was no descriptor or memory for a connection since the last time.
+    pub(crate) fn take_exhausted(&mut self) -> bool {
+        std::mem::replace(&mut self.told_exhausted, self.exhausted) != self.exhausted
     }
 
     /// Descriptors or memory have run out: those that wait go on waiting for a moment, since the event would come again at once.
@@ -335,7 +356,7 @@ mod tests {
         let mut clients = Clients::new(&set, vec![listener], 0, 1).unwrap();
         let mut connections = Vec::new();
         for _ in 0..VISITORS + 10 {
-            connections.push(address.connect().unwrap());
+            connections.push(address.connect(control_socket::peer).unwrap());
             clients.accept(&set);
         }
         assert_eq!(clients.by_number.len(), VISITORS);
@@ -348,7 +369,7 @@ mod tests {
         };
         let charge = Charge { program: 0, uid: 0 };
         clients.attached(11, member, charge);
-        connections.push(address.connect().unwrap());
+        connections.push(address.connect(control_socket::peer).unwrap());
         clients.accept(&set);
         assert_eq!(
             clients.by_number.len(),
@@ -360,7 +381,7 @@ mod tests {
         let (own, _child) = millrace_context::protocol::pair().unwrap();
         assert!(clients.add_for_child(&set, own, charge));
         for _ in 0..=VISITORS {
-            connections.push(address.connect().unwrap());
+            connections.push(address.connect(control_socket::peer).unwrap());
             clients.accept(&set);
         }
         assert!(clients.by_number.values().any(|client| client.for_child));

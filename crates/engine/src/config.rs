@@ -45,6 +45,9 @@ pub struct Config {
     pub congestion: String,
     /// When the largest segment that a path carries is looked for without the help of routers.
     pub mtu_probing: MtuProbing,
+    /// The file that the audit log goes to, `-` for standard error; none without one.
+    #[serde(default)]
+    pub audit: Option<String>,
     /// Limits of each program.
     pub limits: Limits,
 }

@@ -294,6 +294,15 @@ impl Worker {
                 done,
             } => drop(done.send(self.share(owner.0, &sockets, from, to))),
             Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
+            Command::Permit {
+                owner,
+                socket,
+                port,
+                done,
+            } => {
+                self.permit(owner.0, socket, port);
+                let _ = done.send(());
+            }
             Command::ProcessGone { owner, process } => {
                 // What it asked for before it died comes first.
                 self.serve_all(owner.0);
@@ -412,6 +421,7 @@ impl Worker {
         self.publish();
         let owner = self.program(program).owner;
         self.programs[program as usize] = None;
+        self.audit.forget(program);
         // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.
         self.shard.memory_mut().remove(owner);
     }

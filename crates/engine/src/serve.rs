@@ -79,6 +79,8 @@ impl Worker {
         self.touched
             .extend(open.map(|slot| Place { program, slot }));
         self.counters.send_memory_pressure += 1;
+        let now = self.now.as_micros();
+        self.audit.limit(program, "send_memory_pressure", now);
     }
 
     /// Serves all that the processes of a program have asked for until now, however much: what comes next concerns who holds what, or which pollers there are.
@@ -166,11 +168,12 @@ impl Worker {
                 }
                 Ok(None) => break,
                 Err(nonsense) => {
+                    let pid = this_pid(self, program, process);
                     eprintln!(
-                        "millrace: process {} of program {program} is cut off: {nonsense}",
-                        this_pid(self, program, process)
+                        "millrace: process {pid} of program {program} is cut off: {nonsense}"
                     );
                     self.counters.nonsense += 1;
+                    self.audit.cut_off(program, pid, nonsense.to_string());
                     self.process_gone(program, process);
                     return served;
                 }
@@ -255,6 +258,7 @@ impl Worker {
             Ok(_) => {
                 // More than its slot allowed, or than there is memory for: bytes are missing, so the stream must not go on.
                 self.counters.overruns += 1;
+                self.audit.limit(program, "overruns", self.now.as_micros());
                 let _ = self.shard.abort(id, self.now);
                 self.touch(place);
             }
@@ -281,6 +285,8 @@ impl Worker {
         if self.shard.consumed(id, consumed, self.now).is_err() {
             // Beyond what was received: the program scribbles, and its stream cannot go on.
             self.counters.nonsense += 1;
+            let now = self.now.as_micros();
+            self.audit.limit(place.program, "nonsense", now);
             let _ = self.shard.abort(id, self.now);
         }
         self.touch(place);

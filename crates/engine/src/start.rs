@@ -18,11 +18,13 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 use rustix::net::SocketType;
 
+use crate::audit::{self, Audit};
 use crate::config::{self, Config, Device, MtuProbing, Shared};
-use crate::control::{Control, ControlSockets};
+use crate::control::{Access, Control};
 use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::kernels::Kernels;
 use crate::memory::Arenas;
+use crate::ports::{Permits, PrivilegedPorts};
 use crate::queues::{Both, Queues, Sleeper};
 use crate::reach::Reach;
 use crate::scale::Scale;
@@ -106,7 +108,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         return Err(StartError::NothingToServe);
     }
     // Before anything that takes the right to it away. The name is the engine's until this returns.
-    let (sockets, _name) = control_sockets(&config.name)?;
+    let (access, outbox, _name) = access(config)?;
     raise_descriptor_limit();
 
     let policies = (config.io_schedule.parse()?, config.shard_schedule.parse()?);
@@ -172,6 +174,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
                 0 => Reach::kept_in(default_router.clone()),
                 _ => Reach::default(),
             },
+            permits: Permits::new(access.ports.shared()),
+            audit: outbox.clone(),
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
         worker.tell_when_settled(settled.clone());
@@ -208,7 +212,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     };
     let kernels = link.held.and_then(follow).transpose();
     let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
-    let mut control = Control::new(config, serving, sockets, workers, scale, kernels)
+    let mut control = Control::new(config, serving, access, workers, scale, kernels)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -223,8 +227,9 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     control.run().map_err(system("the control socket failed"))
 }
 
-/// Opens the control sockets, and takes the name.
-fn control_sockets(name: &str) -> Result<(ControlSockets, control_socket::Held), StartError> {
+/// Opens the control sockets and the audit log, and takes the name.
+fn access(config: &Config) -> Result<(Access, audit::Outbox, control_socket::Held), StartError> {
+    let name = &config.name;
     let open = system("cannot open the control socket");
     let (directory, notes) = control_socket::Directory::own().map_err(&open)?;
     for note in notes {
@@ -233,16 +238,23 @@ fn control_sockets(name: &str) -> Result<(ControlSockets, control_socket::Held),
     let listener = control_socket::listen(&directory, name, SocketType::SEQPACKET);
     let control_socket::Listener { socket, held } =
         listener.map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => StartError::NameTaken(name.to_owned()),
+            Some(libc::EADDRINUSE) => StartError::NameTaken(name.clone()),
             _ => open(error),
         })?;
     let (second, alias) = control_socket::listen_by_alias().map_err(&open)?;
-    let sockets = ControlSockets {
+    let audit = Audit::open(config.audit.as_deref(), name);
+    let audit = audit.map_err(system("cannot open the audit log"))?;
+    let channel = audit::channel(audit.is_on());
+    let (outbox, inbox) = channel.map_err(system("cannot make a doorbell"))?;
+    let access = Access {
         listeners: vec![socket, second],
         alias,
         owner: directory.owner(),
+        ports: PrivilegedPorts::new(),
+        audit,
+        inbox,
     };
-    Ok((sockets, held))
+    Ok((access, outbox, held))
 }
 
 /// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.

@@ -44,7 +44,10 @@ millrace_e2e::on_millrace!(
     who_takes_the_name_of_an_engine_is_not_believed,
     users_without_a_directory_of_their_own_have_a_safe_one,
     a_program_in_another_root_directory_finds_its_engine,
+    what_happens_at_an_engine_is_written,
 );
+
+millrace_e2e::on_both_stacks_and_two_shards!(low_ports_take_a_privilege);
 
 const PORT: u16 = 7600;
 /// Bytes that the server is sent before they are read back: what it has room for.
@@ -262,14 +265,15 @@ fn refused(world: &World, words: &[&str]) -> Result<String> {
         "{words:?} is refused: {}",
         ended.text()
     );
-    Ok(ended.text())
+    Ok(ended.error_text())
 }
 
 fn who_takes_the_name_of_an_engine_is_not_believed(world: &World) -> Result<()> {
     for how in ["abstract", "fallen"] {
         let name = format!("squatted-{}-{how}", std::process::id());
         let script = compile::script("squatter.py");
-        let squatter = world.start_on_subject(process::command(&[PYTHON, &script, how, &name]))?;
+        let mut squatter =
+            world.start_on_subject(process::command(&[PYTHON, &script, how, &name]))?;
         wait_until("the name is taken", seconds(20), || {
             squatter.ensure_not_failed()?;
             Ok(squatter.stdout().contains("ready"))
@@ -333,7 +337,7 @@ fn users_without_a_directory_of_their_own_have_a_safe_one(world: &World) -> Resu
     let ended = ended?.success()?;
     let (said, why) = (
         String::from_utf8_lossy(&ended.stdout).into_owned(),
-        ended.text(),
+        ended.error_text(),
     );
     ensure!(
         said.contains(&format!("{squatted}-")),
@@ -348,11 +352,12 @@ fn users_without_a_directory_of_their_own_have_a_safe_one(world: &World) -> Resu
         .rsplit_once(':')
         .and_then(|(_, path)| path.rsplit_once('/'));
     let (own, _) = own.expect("a path");
+    let left: Vec<_> = std::fs::read_dir(own)?.flatten().collect();
+    std::fs::remove_dir_all(own)?;
     ensure!(
-        std::fs::read_dir(own)?.next().is_none(),
-        "the engine leaves nothing behind"
+        left.len() == 1 && left[0].file_name() == "@lock",
+        "the engine leaves nothing behind: {left:?}"
     );
-    std::fs::remove_dir(own)?;
     Ok(())
 }
 
@@ -369,7 +374,100 @@ fn a_program_in_another_root_directory_finds_its_engine(world: &World) -> Result
     ensure!(
         said.contains("7601") && said.contains("done"),
         "{said}, {}",
+        ended.error_text()
+    );
+    Ok(())
+}
+
+/// What each kind of process is answered, on every stack.
+const LOW_PORTS: &str = "\
+root: stream -1=ok +0=ok +1=ok
+root: datagrams -1=ok +0=ok +1=ok
+nobody: stream -1=EACCES +0=ok +1=ok
+nobody: datagrams -1=EACCES +0=ok +1=ok
+nobody with the capability: stream -1=ok +0=ok +1=ok
+nobody with the capability: datagrams -1=ok +0=ok +1=ok
+root without the capability: stream -1=EACCES +0=ok +1=ok
+root without the capability: datagrams -1=EACCES +0=ok +1=ok
+root of a user namespace: stream -1=EACCES +0=ok +1=ok
+root of a user namespace: datagrams -1=EACCES +0=ok +1=ok
+effective nobody: stream -1=EACCES +0=ok +1=ok
+effective nobody: datagrams -1=EACCES +0=ok +1=ok
+effective nobody in place: stream -1=EACCES +0=ok +1=ok
+effective nobody in place: datagrams -1=EACCES +0=ok +1=ok
+root again: stream -1=ok +0=ok +1=ok
+root again: datagrams -1=ok +0=ok +1=ok
+a socket of root's: EACCES
+the same in root's hands: ok
+nobody for good: stream -1=EACCES +0=ok +1=ok
+nobody for good: datagrams -1=EACCES +0=ok +1=ok
+";
+
+fn low_ports_take_a_privilege(world: &World) -> Result<()> {
+    let script = compile::script("low_ports.py");
+    for first in ["1024", "80", "500"] {
+        world
+            .subject_namespace()
+            .set("ipv4.ip_unprivileged_port_start", first)?;
+        let words = [PYTHON, &script, &SUBJECT.to_string(), first];
+        let ended = world.subject(&words)?.wait(seconds(30))?.success()?;
+        ensure!(
+            ended.text() == LOW_PORTS,
+            "from port {first} on: {}",
+            ended.text()
+        );
+    }
+    Ok(())
+}
+
+fn what_happens_at_an_engine_is_written(world: &World) -> Result<()> {
+    let path = world.directory().join("audit");
+    let file = path.to_string_lossy().into_owned();
+    let engine = Engine::up_with(world, &["--audit", &file])?;
+    let script = compile::script("audited.py");
+    let words = [PYTHON, &script, engine.name()];
+    let ended = world
+        .start_on_subject(engine.run(&words))?
+        .wait(seconds(30))?
+        .success()?;
+    ensure!(
+        ended.text() == "no port\nno token 13\nno right 13\nready\n",
+        "it is refused: {}",
         ended.text()
     );
+    engine.down(world)?;
+    let said = std::fs::read_to_string(&path)?;
+    for (part, more) in [
+        ("event=program", "comm=\"millrace\""),
+        (
+            "event=attach",
+            "comm=\"a\\x0aevent=b\" exe=\"/usr/bin/python3",
+        ),
+        ("event=refused what=Permit right=port value=80", "uid=65534"),
+        ("event=refused what=version value=0", "uid=65534"),
+        ("event=refused what=Attach right=token", "uid=65534"),
+        ("event=refused what=Down right=user", "uid=65534"),
+        (
+            "event=refused what=connection limit=connections value=256",
+            "uid=65534",
+        ),
+        ("event=exit", "program="),
+        ("event=suppressed", "uid=65534"),
+        ("event=stop", "uid=0"),
+        ("event=end", "engine=e2e-"),
+    ] {
+        ensure!(
+            said.lines()
+                .any(|line| line.contains(part) && line.contains(more)),
+            "there is a line with {part} and {more}: {said}"
+        );
+    }
+    ensure!(
+        said.lines()
+            .all(|line| line.starts_with("millrace-audit time=")),
+        "nobody writes a line of his own: {said}"
+    );
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path)?);
+    ensure!(mode & 0o777 == 0o600, "only its owner reads it: {mode:o}");
     Ok(())
 }

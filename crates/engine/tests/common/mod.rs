@@ -36,7 +36,19 @@ pub fn engine_with_shards(name: &str, shards: u16) -> std::thread::JoinHandle<()
 
 /// An engine on a link, without loopback; or without one, with it.
 pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::JoinHandle<()> {
-    let config = Config {
+    start(config(name, link, shards))
+}
+
+/// An engine for loopback that writes an audit log.
+pub fn audited_engine(name: &str, path: &std::path::Path) -> std::thread::JoinHandle<()> {
+    start(Config {
+        audit: path.to_str().map(str::to_owned),
+        ..config(name, None, 1)
+    })
+}
+
+fn config(name: &str, link: Option<Link>, shards: u16) -> Config {
+    Config {
         name: format!("{name}-{}", std::process::id()),
         loopback: link.is_none(),
         link,
@@ -54,13 +66,17 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         congestion: "cubic".into(),
         ecn: false,
         mtu_probing: MtuProbing::BlackHole,
+        audit: None,
         limits: Limits {
             sockets: 4096,
             memory: 64 << 20,
             pollers: 64,
             processes: 16,
         },
-    };
+    }
+}
+
+fn start(config: Config) -> std::thread::JoinHandle<()> {
     let (ready, wait) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         millrace_engine::start(&config, |_| ready.send(()).unwrap()).unwrap();
