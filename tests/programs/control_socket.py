@@ -20,7 +20,7 @@ ATTACH, FORK, FORKED, POLLER, CLAIM = 1, 2, 3, 4, 13
 
 def connect(engine):
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    control.connect("\0millrace/" + engine)
+    control.connect("/run/millrace/" + engine)
     return control
 
 

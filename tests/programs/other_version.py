@@ -4,6 +4,8 @@ usage: other_version.py NAME
 """
 
 import errno
+import os
+import signal
 import socket
 import struct
 import sys
@@ -16,8 +18,18 @@ def answer(client):
         client.send(struct.pack("=iI8Q", errno.EPROTONOSUPPORT, 0xFFFF, *[0] * 8))
 
 
+path = "/run/millrace/" + sys.argv[1]
+os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+
+
+def end(*_):
+    os.unlink(path)
+    os._exit(0)
+
+
+signal.signal(signal.SIGTERM, end)
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listener.bind("\0millrace/" + sys.argv[1])
+listener.bind(path)
 listener.listen()
 print("ready", flush=True)
 while True:

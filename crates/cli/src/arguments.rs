@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use millrace_context::control_socket;
 use millrace_engine::config::{Config, Limits, MtuProbing};
 use millrace_engine::topology::Topology;
 use millrace_port::spec::{Prefix, Spec};
@@ -135,6 +136,9 @@ pub struct LinkArguments {
     /// (`black-hole`), or for every connection from the start (`always`)
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = mtu_probing)]
     pub mtu_probing: MtuProbing,
+    /// Write who attaches, what is refused, who is cut off and who changes the engine to a file, a line for each, at its end; `-` is standard error
+    #[arg(long, value_name = "FILE")]
+    pub audit: Option<String>,
     #[command(flatten)]
     pub privileges: PrivilegeArguments,
 }
@@ -177,8 +181,11 @@ pub struct RunArguments {
     #[command(flatten)]
     pub link: LinkArguments,
     /// Attach to an engine that `millrace up` started, instead of starting one
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing", "user", "no_seccomp", "dumpable"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["link", "addr", "host_addr", "gateway", "route", "loopback", "shards", "shards_max", "balance", "io_threads", "cores", "topology", "schedule", "io_schedule", "vlan", "mtu", "no_follow", "no_join", "congestion", "ecn", "mtu_probing", "user", "no_seccomp", "dumpable", "audit"])]
     pub engine: Option<String>,
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    #[arg(long, value_name = "USER", value_parser = user, requires = "engine")]
+    pub engine_user: Option<u32>,
     /// Say nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
@@ -207,6 +214,9 @@ pub struct DownArguments {
     /// Name of the engine
     #[arg(long, value_name = "NAME")]
     pub name: String,
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub engine_user: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -220,9 +230,12 @@ Examples:
   millrace scale --engine lab --shards 3
   millrace scale --engine lab")]
 pub struct ScaleArguments {
-    /// Name of the engine [default: the only one that runs]
+    /// Name of the engine [default: the only one in this network namespace]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub engine_user: Option<u32>,
     /// How many are to serve; up to the engine's --shards-max
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: Option<u16>,
@@ -237,9 +250,12 @@ Examples:
   millrace ss
   millrace ss --engine lab --json | jq '.[] | select(.state == \"ESTAB\")'")]
 pub struct SsArguments {
-    /// Name of the engine [default: the only one that runs]
+    /// Name of the engine [default: the only one in this network namespace]
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
+    /// Whose engine it is, by name or number: another user than root and oneself, whom one trusts with what is asked and sent
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub engine_user: Option<u32>,
     /// As JSON, one object for each socket
     #[arg(long)]
     pub json: bool,
@@ -328,10 +344,17 @@ impl Cores {
     }
 }
 
+/// A value of `--engine-user`.
+fn user(text: &str) -> Result<u32, String> {
+    control_socket::user(text).ok_or_else(|| "there is no such user".to_owned())
+}
+
 fn engine_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if text.is_empty() || text.len() > 64 || !text.chars().all(good) {
-        return Err("a name is 1 to 64 letters, digits, '-', '_' or '.'".to_owned());
+    if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(good) {
+        return Err(
+            "a name is 1 to 64 letters, digits, '-', '_' or '.', without a '.' first".to_owned(),
+        );
     }
     Ok(text.to_owned())
 }
@@ -369,6 +392,7 @@ impl LinkArguments {
             ecn: self.ecn,
             mtu_probing: self.mtu_probing,
             sandbox: Some(self.privileges.sandbox()),
+            audit: self.audit.clone(),
             limits: Limits::default(),
         })
     }

@@ -3,53 +3,138 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use millrace_context::control_socket::{self, Address, Directory, Found};
 use millrace_context::protocol::{self, Kind, Request, Token};
+use rustix::net::SocketType;
 
-/// Connects to the engine named `name`.
-pub fn connect(name: &str) -> anyhow::Result<OwnedFd> {
-    match protocol::connect(name) {
-        Ok(socket) => Ok(socket),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            let others = engines();
-            let hint = if others.is_empty() {
-                "none runs; start one with `millrace up`".to_owned()
-            } else {
-                format!("running: {}", others.join(", "))
-            };
-            bail!("no engine is named {name:?} ({hint})")
+/// A connection to an engine that is believed.
+pub struct Connection {
+    pub socket: OwnedFd,
+    path: PathBuf,
+    /// The engine's user.
+    owner: u32,
+}
+
+/// Connects to the engine named `name`, of this user or root, or of `user`.
+pub fn connect(name: &str, user: Option<u32>) -> anyhow::Result<Connection> {
+    for directory in directories(user) {
+        let path = directory.path_of(name);
+        match control_socket::connect(&path, SocketType::SEQPACKET) {
+            Ok(socket) => return believe(socket, path, name, user),
+            Err(error) if is_absent(&error) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot reach the engine {name:?}"));
+            }
         }
-        Err(error) => Err(error).with_context(|| format!("cannot reach the engine {name:?}")),
+    }
+    let others: Vec<String> = engines(user).into_iter().map(|found| found.name).collect();
+    let hint = if others.is_empty() {
+        "none runs; start one with `millrace up`".to_owned()
+    } else {
+        format!("running: {}", others.join(", "))
+    };
+    bail!("no engine is named {name:?} ({hint})")
+}
+
+/// Nobody else can make a socket where this one is. But who has its directory may have been root and another user since.
+fn believe(
+    socket: OwnedFd,
+    path: PathBuf,
+    name: &str,
+    user: Option<u32>,
+) -> anyhow::Result<Connection> {
+    let peer = control_socket::peer(&socket)?;
+    let own = rustix::process::geteuid().as_raw();
+    ensure!(
+        [Some(0), Some(own), user].contains(&Some(peer.uid)),
+        "the process that answers as the engine {name:?} ({}, pid {}) belongs to user {}, neither to root nor to you: it is not believed. If the engine is that user's, say --engine-user {}",
+        path.display(),
+        peer.pid,
+        peer.uid,
+        peer.uid
+    );
+    let owner = peer.uid;
+    Ok(Connection {
+        socket,
+        path,
+        owner,
+    })
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::InvalidInput
+    )
+}
+
+/// Where engines are looked for that are believed.
+fn directories(user: Option<u32>) -> Vec<Directory> {
+    let own = rustix::process::geteuid().as_raw();
+    let mut all = Directory::all_of(user.unwrap_or(own));
+    if user.is_none() && own != 0 {
+        all.extend(Directory::all_of(0));
+    }
+    all
+}
+
+/// The engines of this user and of root, or of `user`.
+fn engines(user: Option<u32>) -> Vec<Found> {
+    let all = directories(user);
+    let sockets = all
+        .iter()
+        .flat_map(|directory| directory.sockets(SocketType::SEQPACKET));
+    sockets.collect()
+}
+
+/// Whether an engine of this name runs.
+pub fn is_running(name: &str, user: Option<u32>) -> bool {
+    engines(user).iter().any(|found| found.name == name)
+}
+
+/// A name for an engine that nobody has asked for by name.
+pub fn new_name() -> anyhow::Result<String> {
+    loop {
+        let name = format!(
+            "run-{}-{}",
+            std::process::id(),
+            control_socket::random_name()?
+        );
+        if !is_running(&name, None) {
+            return Ok(name);
+        }
     }
 }
 
-/// The names of the engines in this network namespace.
-pub fn engines() -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut names: Vec<String> = table
-        .lines()
-        .filter_map(|line| {
-            line.rsplit_once(" @millrace/")
-                .map(|(_, name)| name.trim_end_matches('@').to_owned())
-        })
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// The engine meant when none is named: the only one.
-pub fn only_engine() -> anyhow::Result<String> {
-    let mut names = engines();
-    match names.len() {
-        0 => {
+/// The engine meant when none is named: the only one in this network namespace.
+pub fn only_engine(user: Option<u32>) -> anyhow::Result<String> {
+    let own = control_socket::network();
+    let (here, elsewhere): (Vec<Found>, Vec<Found>) = engines(user)
+        .into_iter()
+        .partition(|found| found.network.is_none() || found.network == own);
+    let list = |found: Vec<Found>| {
+        let names: Vec<String> = found.into_iter().map(|found| found.name).collect();
+        names.join(", ")
+    };
+    match here.len() {
+        0 if elsewhere.is_empty() => {
             bail!("no engine runs here; start one with `millrace run -- PROGRAM` or `millrace up`")
         }
-        1 => Ok(names.remove(0)),
+        0 => bail!(
+            "no engine runs in this network namespace; start one with `millrace up`, or say with --engine which of another one is meant: {}",
+            list(elsewhere)
+        ),
+        1 => Ok(here
+            .into_iter()
+            .next()
+            .map(|found| found.name)
+            .unwrap_or_default()),
         _ => bail!(
             "several engines run here; say which with --engine: {}",
-            names.join(", ")
+            list(here)
         ),
     }
 }
@@ -82,14 +167,25 @@ pub fn document(socket: &OwnedFd, kind: Kind) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Registers a program: its token. It lives while `socket` is open or any of its processes lives.
-pub fn new_program(socket: &OwnedFd, quiet: bool) -> anyhow::Result<Token> {
+/// Registers a program: its token, and where it finds the engine. It lives while the connection is open or any of its processes lives.
+pub fn new_program(connection: &Connection, quiet: bool) -> anyhow::Result<(Token, String)> {
     let request = Request::new(Kind::Program, [0; 16], [quiet.into(), 0, 0, 0]);
-    let (answer, _) = ask(socket, &request)?;
-    let mut token = [0; 16];
-    token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
-    token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
-    Ok(token)
+    let (answer, _) = ask(&connection.socket, &request)?;
+    let [token, alias] = [0, 2].map(|at| {
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(&answer.words[at].to_ne_bytes());
+        token[8..].copy_from_slice(&answer.words[at + 1].to_ne_bytes());
+        token
+    });
+    let address = Address {
+        owner: connection.owner,
+        alias: &protocol::format_token(&alias),
+        path: connection
+            .path
+            .to_str()
+            .context("the engine's path is not UTF-8")?,
+    };
+    Ok((token, address.to_string()))
 }
 
 /// Has so many shards serve; how many buckets of flows that moved.

@@ -47,10 +47,11 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let shim = find_shim()?;
     let signals = Signals::take(&SIGNALS)?;
 
+    let user = arguments.engine_user;
     let (engine_name, mut engine) = match &arguments.engine {
         Some(name) => (name.clone(), None),
         None => {
-            let engine_name = format!("run-{}", std::process::id());
+            let engine_name = client::new_name()?;
             let config = arguments.link.config(engine_name.clone(), true)?;
             let (engine, device) = engine_process::spawn(&config, false)?;
             keep_to(&topology::cores_of_programs(&config)?)?;
@@ -60,14 +61,15 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
             (engine_name, Some(engine))
         }
     };
-    let socket = client::connect(&engine_name)?;
-    let token = client::new_program(&socket, arguments.quiet)?;
+    let connection = client::connect(&engine_name, user)?;
+    let (token, address) = client::new_program(&connection, arguments.quiet)?;
+    let socket = connection.socket;
 
     let mut command = Command::new(&path);
     command.arg0(name).args(rest);
     command.env("LD_PRELOAD", preload(&shim)?);
     command
-        .env(protocol::ENV_ENGINE, &engine_name)
+        .env(protocol::ENV_ENGINE, address)
         .env(protocol::ENV_TOKEN, protocol::format_token(&token));
     signals.release_in(&mut command);
     seccomp::refuse_io_uring(&mut command);
@@ -175,8 +177,8 @@ fn finish(socket: OwnedFd, name: &str, engine: Option<Child>) -> anyhow::Result<
 
 /// Whether processes of the program live on.
 fn in_use(name: &str) -> bool {
-    let Ok(text) =
-        client::connect(name).and_then(|socket| client::document(&socket, Kind::Describe))
+    let Ok(text) = client::connect(name, None)
+        .and_then(|engine| client::document(&engine.socket, Kind::Describe))
     else {
         return false;
     };

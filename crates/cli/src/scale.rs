@@ -11,11 +11,12 @@ use crate::client;
 use crate::output::print;
 
 pub fn scale(arguments: &ScaleArguments) -> anyhow::Result<ExitCode> {
-    let name = arguments
-        .engine
-        .clone()
-        .map_or_else(client::only_engine, Ok)?;
-    let socket = client::connect(&name)?;
+    let user = arguments.engine_user;
+    let name = match &arguments.engine {
+        Some(name) => name.clone(),
+        None => client::only_engine(user)?,
+    };
+    let socket = client::connect(&name, user)?.socket;
     if let Some(shards) = arguments.shards {
         client::scale(&socket, shards)?;
     }

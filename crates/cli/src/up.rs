@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 
 use crate::arguments::{DownArguments, UpArguments};
 use crate::{client, engine_process};
@@ -13,6 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
     let config = arguments.link.config(arguments.name.clone(), false)?;
+    ensure!(
+        arguments.foreground || config.audit.as_deref() != Some("-"),
+        "--audit - is standard error, which an engine in the background has not; give a file, or --foreground"
+    );
     if arguments.foreground {
         return match millrace_engine::start(&config, |device| {
             println!("ready {}", device.unwrap_or("-"));
@@ -36,11 +40,10 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
 }
 
 pub fn down(arguments: &DownArguments) -> anyhow::Result<ExitCode> {
-    let socket = client::connect(&arguments.name)?;
-    client::down(&socket)?;
-    drop(socket);
+    let user = arguments.engine_user;
+    client::down(&client::connect(&arguments.name, user)?.socket)?;
     let end = Instant::now() + PATIENCE;
-    while client::engines().contains(&arguments.name) {
+    while client::is_running(&arguments.name, user) {
         if Instant::now() > end {
             bail!(
                 "the engine {:?} was told to end and has not ended after {} s",

@@ -11,12 +11,14 @@
 //! - [`kernel_waits`]: threads that wait for a set since before it had a poller.
 //! - [`lock`]: the word of a lock among threads of the program.
 //! - [`reply`]: the answer to the few requests that want one.
+//! - [`control_socket`]: where control sockets are, and whose process is believed there.
 //! - [`protocol`]: messages of the control socket.
 //! - [`bypass`]: what goes past the engine.
 //! - [`futex`]: sleeping and waking on words of the region.
 
 pub mod address;
 pub mod bypass;
+pub mod control_socket;
 pub mod futex;
 pub mod kernel_waits;
 pub mod layout;

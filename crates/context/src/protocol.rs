@@ -1,21 +1,22 @@
-//! The control socket: SOCK_SEQPACKET, abstract name `millrace/NAME`, one request per packet, one answer per packet.
+//! What is said on the control socket ([`crate::control_socket`]): SOCK_SEQPACKET, one request per packet, one answer per packet.
 //!
 //! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
 //! Payload never passes here. The connection stays open as long as the process lives, so that either side notices when the
 //! other is gone.
 
+use std::ffi::c_int;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 use crate::layout::Geometry;
 
-/// Environment: the engine's name, by which the shim finds the control socket.
+/// Environment: where the engine is, as a [`crate::control_socket::Address`].
 pub const ENV_ENGINE: &str = "MILLRACE_ENGINE";
 /// Environment: the program's token, 32 hexadecimal digits; who knows it belongs to the program.
 pub const ENV_TOKEN: &str = "MILLRACE_TOKEN";
@@ -60,7 +61,8 @@ pub enum Kind {
     /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
     /// gone. Answer: none.
     PollerGone = 5,
-    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words]`; it lives while this connection or any of its processes lives.
+    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words, alias as two words]`
+    /// ([`crate::control_socket::Address::alias`]; 0 for none); it lives while this connection or any of its processes lives.
     Program = 6,
     /// All sockets, as JSON. Answer: descriptor of a memfd with it.
     Sockets = 7,
@@ -82,6 +84,9 @@ pub enum Kind {
     /// the [`crate::SlotRef`] of a socket that the process holds from now on, or, with generation 0, an errno in place of its index:
     /// `EAGAIN` for a socket of another program that is in the middle of a call on it, `ESTALE` for one that is none any more.
     Claim = 13,
+    /// The process is about to bind the socket `arguments[0]` (a [`crate::SlotRef`]) to port `arguments[1]`, which its shard has refused with
+    /// `EACCES`. `arguments[2]`: the thread that binds. Answer: `[]`, and the shard lets the socket have that port once, or `EACCES`.
+    Permit = 14,
 }
 
 impl Kind {
@@ -90,7 +95,7 @@ impl Kind {
         use Kind::*;
         [
             Attach, Fork, Forked, Poller, PollerGone, Program, Sockets, Down, Holds, Describe,
-            Scale, Pass, Claim,
+            Scale, Pass, Claim, Permit,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)
@@ -173,37 +178,6 @@ pub const PASSED_NAME: &[u8] = b"millrace-passed-";
 /// Bytes of one packet, at most: a [`Request`] and its payload.
 pub const PACKET_MAX: usize = 64 * 1024;
 
-/// Longest name of an engine in bytes.
-pub const NAME_MAX: usize = 64;
-
-/// The abstract address of an engine's control socket. Allocates nothing: the shim calls it from inside any of a program's calls. A name
-/// beyond [`NAME_MAX`] is `ENAMETOOLONG`.
-pub fn address(name: &str) -> io::Result<SocketAddrUnix> {
-    const PREFIX: &[u8] = b"millrace/";
-    let mut path = [0; PREFIX.len() + NAME_MAX];
-    let len = PREFIX.len() + name.len();
-    if len > path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    path[..PREFIX.len()].copy_from_slice(PREFIX);
-    path[PREFIX.len()..len].copy_from_slice(name.as_bytes());
-    Ok(SocketAddrUnix::new_abstract_name(&path[..len])?)
-}
-
-/// A control socket that accepts. Fails with `EADDRINUSE` if the name is taken.
-pub fn listen(name: &str) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    rustix::net::bind(&socket, &address(name)?)?;
-    accept_descriptors(&socket, false);
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
-}
-
 /// Whether a connection to a control socket, or those that a listener will accept, may bring descriptors. Where the kernel does not ask (before Linux 6.16) they may.
 pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
     const SO_PASSRIGHTS: libc::c_int = 83;
@@ -218,18 +192,6 @@ pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-}
-
-/// A connection to an engine. Fails with `ECONNREFUSED` if there is none of this name.
-pub fn connect(name: &str) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::net::connect(&socket, &address(name)?)?;
-    Ok(socket)
 }
 
 /// A connection that is made already: the engine's end, which says with each request who sent it, and the other one for a child that is to be.
@@ -304,6 +266,13 @@ impl Descriptors {
     pub fn take(&mut self, index: usize) -> Option<OwnedFd> {
         self.list.get_mut(index)?.take()
     }
+    /// One more; beyond those that one packet can bring it is closed.
+    fn add(&mut self, descriptor: OwnedFd) {
+        if let Some(place) = self.list.get_mut(self.len) {
+            *place = Some(descriptor);
+            self.len += 1;
+        }
+    }
     /// How many came.
     pub fn len(&self) -> usize {
         self.len
@@ -314,50 +283,106 @@ impl Descriptors {
     }
 }
 
-/// Receives one packet into `buffer`, and its descriptors, also those of one that is an error: its length (0: the other side is gone), and the
-/// sender's pid if the socket asks for it.
+/// Receives one packet into `buffer`, and its descriptors, also those of one that is an error: its length (0: the other side is gone). Not by the C
+/// library, whose functions the shim stands in for.
 fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     descriptors: &mut Descriptors,
-    flags: RecvFlags,
-) -> io::Result<(usize, Option<u32>)> {
-    let mut space = [MaybeUninit::<u8>::uninit();
-        rustix::cmsg_space!(ScmRights(RECEIVED_MAX), ScmCredentials(1))];
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match rustix::net::recvmsg(
             socket,
             &mut [IoSliceMut::new(buffer)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC | flags,
+            RecvFlags::CMSG_CLOEXEC,
         ) {
             Ok(received) => break received,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     };
-    let mut pid = None;
     for message in control.drain() {
-        match message {
-            RecvAncillaryMessage::ScmRights(rights) => {
-                for descriptor in rights {
-                    if descriptors.len < RECEIVED_MAX {
-                        descriptors.list[descriptors.len] = Some(descriptor);
-                        descriptors.len += 1;
-                    }
-                }
-            }
-            RecvAncillaryMessage::ScmCredentials(sender) => {
-                pid = Some(sender.pid.as_raw_nonzero().get() as u32);
-            }
-            _ => {}
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            rights.for_each(|descriptor| descriptors.add(descriptor));
         }
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok((received.bytes, pid))
+    Ok(received.bytes)
+}
+
+/// Room for what can come beside a packet: descriptors and credentials, with their headers.
+const CONTROL_MAX: usize = 2048;
+const _: () =
+    assert!(CONTROL_MAX >= RECEIVED_MAX * size_of::<c_int>() + size_of::<libc::ucred>() + 64);
+
+/// Memory in which control messages lie as the kernel wants it.
+#[repr(C, align(8))]
+struct ControlSpace([MaybeUninit<u8>; CONTROL_MAX]);
+
+/// The same of one that is there, with its sender if the socket asks for it: its pid and its real user. For the engine. Not with rustix, to which a pid is
+/// never 0: here it is for processes of PID namespaces that this one does not see.
+fn receive_with_sender(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    descriptors: &mut Descriptors,
+) -> io::Result<(usize, Option<(u32, u32)>)> {
+    let mut space = ControlSpace([const { MaybeUninit::uninit() }; CONTROL_MAX]);
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all of it is integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = space.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_MAX as _;
+    let len = loop {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the message names memory that is ours and as long as it says.
+        match unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) } {
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            len => break len as usize,
+        }
+    };
+    let mut sender = None;
+    // SAFETY: the kernel has filled the space with whole control messages, which these macros walk; descriptors that it names are new and ours.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(this) = header.as_ref() {
+            let data = libc::CMSG_DATA(header);
+            let bytes = this.cmsg_len - libc::CMSG_LEN(0) as usize;
+            match (this.cmsg_level, this.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for at in 0..bytes / size_of::<c_int>() {
+                        let number = data.cast::<c_int>().add(at).read_unaligned();
+                        descriptors.add(OwnedFd::from_raw_fd(number));
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                    let by = data.cast::<libc::ucred>().read_unaligned();
+                    let pid = u32::try_from(by.pid).ok().filter(|pid| *pid > 0);
+                    sender = pid.map(|pid| (pid, by.uid));
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok((len, sender))
 }
 
 /// A request as the engine receives it.
@@ -367,8 +392,8 @@ pub struct Received<'a> {
     pub request: Request,
     /// What came behind it.
     pub payload: &'a [u8],
-    /// Who sent it, if the socket asks for that (SO_PASSCRED).
-    pub pid: Option<u32>,
+    /// Who sent it, if the socket asks for that (SO_PASSCRED): the pid, and the real user at that moment.
+    pub sender: Option<(u32, u32)>,
 }
 
 impl Request {
@@ -426,7 +451,7 @@ impl Request {
         buffer: &'a mut [u8],
         descriptors: &mut Descriptors,
     ) -> io::Result<Option<Received<'a>>> {
-        let (len, pid) = receive(socket, buffer, descriptors, RecvFlags::DONTWAIT)?;
+        let (len, sender) = receive_with_sender(socket, buffer, descriptors)?;
         if len == 0 {
             return Ok(None);
         }
@@ -438,7 +463,7 @@ impl Request {
         Ok(Some(Received {
             request,
             payload,
-            pid,
+            sender,
         }))
     }
 }
@@ -471,8 +496,7 @@ impl Answer {
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<(Answer, Descriptors)> {
         let mut buffer = [0; size_of::<Answer>()];
         let mut descriptors = Descriptors::default();
-        let flags = RecvFlags::empty();
-        let (len, _) = receive(socket, &mut buffer, &mut descriptors, flags)?;
+        let len = receive(socket, &mut buffer, &mut descriptors)?;
         if len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -511,13 +535,13 @@ mod tests {
 
     #[test]
     fn requests_and_answers_cross_with_descriptors() {
-        let name = format!("test-{}", std::process::id());
-        let listener = listen(&name).unwrap();
-        assert_eq!(
-            listen(&name).unwrap_err().raw_os_error(),
-            Some(libc::EADDRINUSE)
-        );
-        let client = connect(&name).unwrap();
+        let (listener, alias) = crate::control_socket::listen_by_alias().unwrap();
+        let address = crate::control_socket::Address {
+            owner: rustix::process::geteuid().as_raw(),
+            alias: &format_token(&alias),
+            path: "/nowhere",
+        };
+        let client = address.connect(crate::control_socket::peer).unwrap();
         let server = rustix::net::accept(&listener).unwrap();
         accept_descriptors(&server, true);
         Request::new(Kind::Poller, [7; 16], [1, 2, 3, 4])

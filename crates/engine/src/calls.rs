@@ -25,20 +25,35 @@ const PORTS_TRIED: usize = 16;
 impl Worker {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
-        let slot = this.open_slot().ok_or(ENFILE)?;
+        let Some(slot) = this.open_slot() else {
+            return self.no_slot(program);
+        };
         this.entries[slot].keepers.hold(process);
         let reference = this.reference(slot);
         Ok((0, reference.to_bits().to_ne_bytes().to_vec()))
     }
 
+    /// The program has as many sockets as it may.
+    #[cold]
+    pub(crate) fn no_slot(&mut self, program: u32) -> Outcome {
+        self.counters.sockets_refused += 1;
+        let now = self.now.as_micros();
+        self.audit.limit(program, "sockets_refused", now);
+        Err(ENFILE)
+    }
+
     pub(crate) fn bind(&mut self, place: Place, submission: &Submission) -> Outcome {
         let [a, b, c, flags, ..] = submission.arguments;
         let address = Address::from_words([a, b, c]);
-        let program = self.program(place.program);
-        let entry = &program.entries[place.slot];
-        if entry.socket.is_some() {
+        if self.program(place.program).entries[place.slot]
+            .socket
+            .is_some()
+        {
             return Err(EINVAL);
         }
+        self.check_port(place, SocketAddr::from(address).port())?;
+        let program = self.program(place.program);
+        let entry = &program.entries[place.slot];
         let (owner, options) = (program.owner, entry.options().to_vec());
         let bound = Options {
             reuse: Reuse {

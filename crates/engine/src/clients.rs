@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use millrace_context::control_socket;
 use millrace_context::protocol::{Descriptors, accept_descriptors};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -19,7 +20,7 @@ use crate::socket::Process;
 
 /// Connections of one user that have neither attached nor made a program. Beyond that the oldest
 /// of them is closed.
-const VISITORS: usize = 256;
+pub(crate) const VISITORS: usize = 256;
 /// Connections accepted before those that are there are served.
 const BURST: usize = 64;
 /// How long none is accepted after the engine has run out of descriptors or memory.
@@ -55,7 +56,8 @@ pub(crate) struct Client {
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    listener: OwnedFd,
+    /// By its path, and by its alias if it has one.
+    listeners: Vec<OwnedFd>,
     /// The event that says that there are connections to accept.
     token: u64,
     by_number: HashMap<u64, Client>,
@@ -66,22 +68,28 @@ pub(crate) struct Clients {
     paused: Option<Instant>,
     /// Connections closed because their user had too many.
     pub(crate) refused: u64,
+    /// Users of those that nobody has been told of.
+    turned_away: Vec<u32>,
+    /// How many of `exhausted` somebody has been told of.
+    told_exhausted: u64,
     /// Times that there was no descriptor or memory for one.
     pub(crate) exhausted: u64,
 }
 
 impl Clients {
-    /// Nobody yet; `token` is the listener's event, clients' events are the numbers from `first` on.
+    /// Nobody yet; `token` is the listeners' event, clients' events are the numbers from `first` on.
     pub(crate) fn new(
         epoll: &OwnedFd,
-        listener: OwnedFd,
+        listeners: Vec<OwnedFd>,
         token: u64,
         first: u64,
     ) -> io::Result<Clients> {
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(epoll, &listener, data, epoll::EventFlags::IN)?;
+        for listener in &listeners {
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(epoll, listener, data, epoll::EventFlags::IN)?;
+        }
         Ok(Clients {
-            listener,
+            listeners,
             token,
             by_number: HashMap::new(),
             visitors: HashMap::new(),
@@ -89,6 +97,8 @@ impl Clients {
             next: first,
             paused: None,
             refused: 0,
+            turned_away: Vec::new(),
+            told_exhausted: 0,
             exhausted: 0,
         })
     }
@@ -99,25 +109,30 @@ impl Clients {
 
     /// Accepts some of those that wait.
     pub(crate) fn accept(&mut self, epoll: &OwnedFd) {
-        for _ in 0..BURST {
-            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.admit(epoll, socket),
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    return self.pause(epoll);
+        for listener in 0..self.listeners.len() {
+            for _ in 0..BURST {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                match accept_with(&self.listeners[listener], flags) {
+                    Ok(socket) => self.admit(epoll, socket),
+                    Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        return self.pause(epoll);
+                    }
+                    // One that has gone again.
+                    Err(Errno::CONNABORTED | Errno::INTR) => {}
+                    Err(_) => break,
                 }
-                // One that has gone again.
-                Err(Errno::CONNABORTED | Errno::INTR) => {}
-                Err(_) => return,
             }
         }
     }
 
     fn admit(&mut self, epoll: &OwnedFd, socket: OwnedFd) {
-        let Ok(credentials) = sockopt::socket_peercred(&socket) else {
+        let Ok(control_socket::Peer { pid, uid }) = control_socket::peer(&socket) else {
             return;
         };
-        let pid = credentials.pid.as_raw_nonzero().get() as u32;
-        let uid = credentials.uid.as_raw();
+        // Descriptors are inherited and passed on: a message says who has sent it.
+        if sockopt::set_socket_passcred(&socket, true).is_err() {
+            return;
+        }
         if let Some(number) = self.add(epoll, socket, (pid, uid), None) {
             self.visit(number, uid);
         }
@@ -184,7 +199,18 @@ impl Clients {
                 );
             }
             self.refused += 1;
+            self.turned_away.push(uid);
         }
+    }
+
+    /// The users of connections that were closed since the last time.
+    pub(crate) fn take_turned_away(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.turned_away)
+    }
+
+    /// Whether there was no descriptor or memory for a connection since the last time.
+    pub(crate) fn take_exhausted(&mut self) -> bool {
+        std::mem::replace(&mut self.told_exhausted, self.exhausted) != self.exhausted
     }
 
     /// Descriptors or memory have run out: those that wait go on waiting for a moment, since the event would come again at once.
@@ -195,9 +221,11 @@ impl Clients {
             );
         }
         self.exhausted += 1;
-        if epoll::delete(epoll, &self.listener).is_ok() {
-            self.paused = Some(Instant::now());
+        for listener in &self.listeners {
+            // One may be out of the set already.
+            let _ = epoll::delete(epoll, listener);
         }
+        self.paused = Some(Instant::now());
     }
 
     /// Accepts again if it is time; how long until it is.
@@ -206,11 +234,12 @@ impl Clients {
         if since < PAUSE {
             return Some(PAUSE - since);
         }
-        let data = epoll::EventData::new_u64(self.token);
-        match epoll::add(epoll, &self.listener, data, epoll::EventFlags::IN) {
-            Ok(()) => self.paused = None,
-            Err(_) => self.paused = Some(Instant::now()),
-        }
+        let added = self.listeners.iter().all(|listener| {
+            let data = epoll::EventData::new_u64(self.token);
+            let added = epoll::add(epoll, listener, data, epoll::EventFlags::IN);
+            matches!(added, Ok(()) | Err(Errno::EXIST))
+        });
+        self.paused = (!added).then(Instant::now);
         self.paused.map(|_| PAUSE)
     }
 
@@ -316,13 +345,18 @@ mod tests {
     /// Whoever connects and says nothing does not keep others of the same user away, nor costs more than a bounded number of descriptors.
     #[test]
     fn the_oldest_of_too_many_visitors_is_closed() {
-        let name = format!("visitors-{}", std::process::id());
-        let listener = millrace_context::protocol::listen(&name).unwrap();
+        let (listener, alias) = control_socket::listen_by_alias().unwrap();
+        let alias = millrace_context::protocol::format_token(&alias);
+        let address = control_socket::Address {
+            owner: rustix::process::geteuid().as_raw(),
+            alias: &alias,
+            path: "/nowhere",
+        };
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut clients = Clients::new(&set, listener, 0, 1).unwrap();
+        let mut clients = Clients::new(&set, vec![listener], 0, 1).unwrap();
         let mut connections = Vec::new();
         for _ in 0..VISITORS + 10 {
-            connections.push(millrace_context::protocol::connect(&name).unwrap());
+            connections.push(address.connect(control_socket::peer).unwrap());
             clients.accept(&set);
         }
         assert_eq!(clients.by_number.len(), VISITORS);
@@ -335,7 +369,7 @@ mod tests {
         };
         let charge = Charge { program: 0, uid: 0 };
         clients.attached(11, member, charge);
-        connections.push(millrace_context::protocol::connect(&name).unwrap());
+        connections.push(address.connect(control_socket::peer).unwrap());
         clients.accept(&set);
         assert_eq!(
             clients.by_number.len(),
@@ -347,7 +381,7 @@ mod tests {
         let (own, _child) = millrace_context::protocol::pair().unwrap();
         assert!(clients.add_for_child(&set, own, charge));
         for _ in 0..=VISITORS {
-            connections.push(millrace_context::protocol::connect(&name).unwrap());
+            connections.push(address.connect(control_socket::peer).unwrap());
             clients.accept(&set);
         }
         assert!(clients.by_number.values().any(|client| client.for_child));

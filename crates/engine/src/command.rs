@@ -116,6 +116,17 @@ pub enum Command {
         /// The socket.
         socket: SlotRef,
     },
+    /// A socket may have a privileged port, once.
+    Permit {
+        /// The program.
+        owner: Owner,
+        /// The socket.
+        socket: SlotRef,
+        /// The port.
+        port: u16,
+        /// Told when the shard knows.
+        done: Sender<()>,
+    },
     /// A process is dead.
     ProcessGone {
         /// The program.

@@ -47,6 +47,9 @@ pub struct Config {
     pub mtu_probing: MtuProbing,
     /// What the process gives up once it has opened its link; nothing where it is not the engine's own.
     pub sandbox: Option<millrace_sandbox::Config>,
+    /// The file that the audit log goes to, `-` for standard error; none without one.
+    #[serde(default)]
+    pub audit: Option<String>,
     /// Limits of each program.
     pub limits: Limits,
 }

@@ -17,6 +17,7 @@ use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
+use crate::audit::{Audit, Inbox};
 use crate::clients::Clients;
 use crate::command::Command;
 use crate::config::{Config, Limits};
@@ -24,6 +25,7 @@ use crate::document::document;
 use crate::doorbell;
 use crate::kernels::Kernels;
 use crate::numbers::{Numbers, POLLERS_REST};
+use crate::ports::PrivilegedPorts;
 use crate::program::Whereabouts;
 use crate::quota::{Charge, DescriptorQuota};
 use crate::robust_list::RobustList;
@@ -34,7 +36,9 @@ use crate::socket::Process;
 use crate::start::token;
 use crate::workers::Workers;
 
+mod audit;
 mod members;
+mod permits;
 mod pollers;
 mod rights;
 
@@ -77,6 +81,8 @@ impl Member {
 struct Program {
     /// No other program has it, ever.
     serial: u64,
+    /// Whose it is.
+    uid: u32,
     token: Token,
     file: OwnedFd,
     /// What it rings each shard by.
@@ -93,11 +99,29 @@ struct Program {
     guarded: bool,
 }
 
+/// How programs and the command line come, what they may, and where that is written.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// By its path, and by its alias if it has one.
+    pub(crate) listeners: Vec<OwnedFd>,
+    /// The alias; 0 for none.
+    pub(crate) alias: [u8; 16],
+    /// The user that opened them.
+    pub(crate) owner: u32,
+    pub(crate) ports: PrivilegedPorts,
+    pub(crate) audit: Audit,
+    /// What shards have for the log.
+    pub(crate) inbox: Inbox,
+}
+
 /// The control thread's state.
 pub struct Control {
     name: String,
     ephemeral: bool,
     loopback: bool,
+    /// Who started the engine, whoever it is by now.
+    owner: u32,
+    alias: [u8; 16],
     limits: Limits,
     serving: Serving,
     workers: Workers,
@@ -108,6 +132,8 @@ pub struct Control {
     next_serial: u64,
     /// Control messages that say what their sender may not say.
     refused: u64,
+    /// Requests whose sender has no right to what they ask.
+    denied: u64,
     programs: Vec<Option<Program>>,
     /// The thread's, made with the first program.
     robust_list: Option<RobustList>,
@@ -116,11 +142,15 @@ pub struct Control {
     scale: Scale,
     kernels: Option<Kernels>,
     in_flight: rights::InFlight,
+    ports: PrivilegedPorts,
+    audit: Audit,
+    inbox: Inbox,
 }
 
 const LISTENER: u64 = 0;
 const KERNELS: u64 = 1;
 const IN_FLIGHT: u64 = 2;
+const AUDIT: u64 = 3;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
 const PIDFD: u64 = 1 << 63;
 
@@ -129,13 +159,21 @@ impl Control {
     pub(crate) fn new(
         config: &Config,
         serving: Serving,
-        listener: OwnedFd,
+        access: Access,
         workers: Workers,
         scale: Scale,
         kernels: Option<Kernels>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let clients = Clients::new(&epoll, listener, LISTENER, IN_FLIGHT + 1)?;
+        let Access {
+            listeners,
+            alias,
+            owner,
+            ports,
+            audit,
+            inbox,
+        } = access;
+        let clients = Clients::new(&epoll, listeners, LISTENER, AUDIT + 1)?;
         if let Some(kernels) = &kernels {
             let token = epoll::EventData::new_u64(KERNELS);
             let changes = kernels.descriptor();
@@ -148,10 +186,15 @@ impl Control {
             epoll::EventData::new_u64(IN_FLIGHT),
             epoll::EventFlags::IN,
         )?;
+        let doorbell = epoll::EventData::new_u64(AUDIT);
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &inbox.doorbell, doorbell, edge)?;
         Ok(Control {
             name: config.name.clone(),
             ephemeral: config.ephemeral,
             loopback: config.loopback,
+            owner,
+            alias,
             limits: config.limits.clone(),
             serving,
             workers,
@@ -160,6 +203,7 @@ impl Control {
             descriptors: DescriptorQuota::new(),
             next_serial: 0,
             refused: 0,
+            denied: 0,
             programs: Vec::new(),
             robust_list: None,
             had_program: false,
@@ -167,6 +211,9 @@ impl Control {
             scale,
             kernels,
             in_flight,
+            ports,
+            audit,
+            inbox,
         })
     }
 
@@ -175,6 +222,8 @@ impl Control {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
             if self.workers.have_ended(self.ending) {
+                self.tell_of_shards();
+                self.audit.end();
                 return self.workers.outcome();
             }
             let alone = self.announced_alone().then_some(Duration::from_secs(1));
@@ -182,7 +231,8 @@ impl Control {
             let kernels = self.kernels.as_ref().and_then(Kernels::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
             let accept = self.clients.resume(&self.epoll);
-            let patience = [alone, ending, kernels, balance, accept];
+            let audit = self.audit.look();
+            let patience = [alone, ending, kernels, balance, accept, audit];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
                 tv_sec: patience.as_secs() as i64,
@@ -197,10 +247,13 @@ impl Control {
             for token in ready {
                 if token == LISTENER {
                     self.clients.accept(&self.epoll);
+                    self.tell_of_visitors();
                 } else if token == KERNELS {
                     self.kernels.iter_mut().for_each(Kernels::changed);
                 } else if token == IN_FLIGHT {
                     self.messages_gone();
+                } else if token == AUDIT {
+                    self.tell_of_shards();
                 } else if token & PIDFD != 0 {
                     self.process_gone((token & !PIDFD) as u32 >> 16, token as Process);
                 } else {
@@ -255,7 +308,7 @@ impl Control {
     ) {
         match received {
             Ok(Some(received)) => {
-                if let Some(pid) = received.pid {
+                if let Some((pid, _)) = received.sender {
                     self.clients.note_pid(number, pid);
                 }
                 let answer = self.answer(number, &received, came);
@@ -300,14 +353,19 @@ impl Control {
         } = received;
         let error = |errno: i32| Some((Answer::error(errno), Vec::new()));
         if request.version != millrace_context::VERSION {
+            self.tell_of_version(number, request.version);
             return error(libc::EPROTONOSUPPORT);
         }
         let kind = Kind::from_number(request.kind)?;
         let client = self.clients.get(number)?;
-        let own = millrace_sandbox::starter();
-        let privileged = !client.for_child && (client.uid == 0 || client.uid == own);
+        let privileged = !client.for_child && (client.uid == 0 || client.uid == self.owner);
+        let refused = self.descriptors.refused();
         let result = match kind {
-            Kind::Attach => self.attach(number, request),
+            Kind::Attach => {
+                // It may have been changed.
+                self.ports.first_unprivileged();
+                self.attach(number, request)
+            }
             Kind::Fork => self.fork(number, request.arguments[0] == 1),
             Kind::Forked => {
                 let [ticket, pid, ..] = request.arguments;
@@ -322,6 +380,7 @@ impl Control {
             Kind::Holds => self.holds(number, payload, request.arguments[0] == 1),
             Kind::Pass => self.pass(number, payload),
             Kind::Claim => self.claim(number, came),
+            Kind::Permit => self.permit(number, received),
             Kind::Program | Kind::Sockets | Kind::Describe | Kind::Down | Kind::Scale
                 if !privileged =>
             {
@@ -340,6 +399,14 @@ impl Control {
                 Ok((words(&[u64::from(std::process::id())]), Vec::new()))
             }
         };
+        self.denied += u64::from(matches!(result, Err(libc::EACCES)));
+        self.tell_of_request(
+            number,
+            kind,
+            received,
+            result.as_ref().err().copied(),
+            refused,
+        );
         match result {
             Ok((words, descriptors)) => Some((Answer::ok(words), descriptors)),
             Err(errno) => error(errno),
@@ -389,6 +456,7 @@ impl Control {
         });
         let program = Program {
             serial: self.next_serial,
+            uid: self.clients.get(number).map_or(0, |client| client.uid),
             token,
             file,
             doorbells,
@@ -410,9 +478,14 @@ impl Control {
         }
         self.had_program = true;
         self.clients.guards(number, index as u32);
-        let (high, low) = token.split_at(8);
-        let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or_default());
-        Ok((words(&[word(high), word(low)]), Vec::new()))
+        let halves = |token: Token| {
+            let word = |at: usize| token[at..at + 8].try_into().map(u64::from_ne_bytes);
+            [word(0).unwrap_or_default(), word(8).unwrap_or_default()]
+        };
+        let [high, low] = halves(token);
+        let [alias_high, alias_low] = halves(self.alias);
+        let told = [high, low, alias_high, alias_low];
+        Ok((words(&told), Vec::new()))
     }
 
     /// Sleepers of a program are told when the engine ends. Without that they look for themselves, so it is no error.
@@ -439,6 +512,7 @@ impl Control {
     /// A message says what its sender may not say.
     fn refuse(&mut self, number: u64, what: &str) {
         self.refused += 1;
+        self.tell_of_message(number, what);
         if self.refused == 1 {
             let (pid, uid) = self
                 .clients
@@ -518,6 +592,7 @@ impl Control {
                 "connections_without_descriptor": self.clients.exhausted,
                 "descriptors_refused": self.descriptors.refused(),
                 "messages_refused": self.refused,
+                "requests_denied": self.denied,
             },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
             "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),

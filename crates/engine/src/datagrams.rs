@@ -5,7 +5,7 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use libc::{EINVAL, ENFILE, ENOTCONN};
+use libc::{EINVAL, ENOTCONN};
 use millrace_context::reply::Failure;
 use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
@@ -23,7 +23,9 @@ const PORTS_TRIED: usize = 256;
 impl Worker {
     pub(crate) fn datagram(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
-        let slot = this.open_slot().ok_or(ENFILE)?;
+        let Some(slot) = this.open_slot() else {
+            return self.no_slot(program);
+        };
         let owner = this.owner;
         let id = match self.shard.datagram(owner, &Options::default(), slot) {
             Ok(id) => id,
@@ -60,6 +62,7 @@ impl Worker {
             ..Options::default()
         };
         let id = self.datagram_id(place)?;
+        self.check_port(place, local.port())?;
         let mut outcome = Err(Error::AddressInUse);
         let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
         for _ in 0..tries {
@@ -210,7 +213,11 @@ impl Worker {
         if let Err(error) = sent {
             // The program has been told that it is sent, and counts it: it has left as far as it is concerned.
             self.shard.lose_datagram(id, len);
-            self.counters.overruns += u64::from(error == Error::WouldBlock);
+            if error == Error::WouldBlock {
+                self.counters.overruns += 1;
+                let now = self.now.as_micros();
+                self.audit.limit(place.program, "overruns", now);
+            }
             self.touch(place);
             return Err(error.errno());
         }

@@ -13,6 +13,7 @@
 //! - [`config`], [`mod@start`]: from flags to a running engine.
 
 pub mod arena;
+mod audit;
 mod calls;
 mod clients;
 mod closer;
@@ -40,6 +41,7 @@ mod numbers;
 mod options;
 mod peers;
 mod pin;
+mod ports;
 pub mod process;
 pub mod program;
 mod publish;

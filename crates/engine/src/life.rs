@@ -292,6 +292,15 @@ impl Worker {
                 self.leave_all_to_others(owner.0);
                 let _ = done.send(());
             }
+            Command::Permit {
+                owner,
+                socket,
+                port,
+                done,
+            } => {
+                self.permit(owner.0, socket, port);
+                let _ = done.send(());
+            }
             Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
             Command::ProcessGone { owner, process } => self.process_gone(owner.0, process),
             Command::AddPoller {
@@ -405,6 +414,7 @@ impl Worker {
         self.publish();
         let owner = self.program(program).owner;
         self.programs[program as usize] = None;
+        self.audit.forget(program);
         // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.
         self.shard.memory_mut().remove(owner);
     }

@@ -126,6 +126,8 @@ impl Worker {
             }
             let Some(slot) = program.open_slot() else {
                 self.counters.slots_exhausted += 1;
+                let now = self.now.as_micros();
+                self.audit.limit(place.program, "slots_exhausted", now);
                 break;
             };
             let Ok(id) = self.shard.accept(listener) else {

@@ -457,6 +457,8 @@ impl Worker {
             }
             let Some(slot) = program.open_slot() else {
                 self.counters.slots_exhausted += 1;
+                let now = self.now.as_micros();
+                self.audit.limit(place.program, "slots_exhausted", now);
                 return peers.note_stuck(place);
             };
             let Ok(id) = self.shard.accept(replica.id) else {

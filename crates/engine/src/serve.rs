@@ -44,6 +44,7 @@ impl Worker {
     /// Serves every program for a turn. How many submissions there were.
     pub(crate) fn serve(&mut self) -> usize {
         let mut served = 0;
+        self.sharers.begin_round();
         for program in 0..self.programs.len() as u32 {
             served += self.serve_program(program);
             self.review_send_memory(program);
@@ -88,26 +89,47 @@ impl Worker {
         self.touched
             .extend(open.map(|slot| Place { program, slot }));
         self.counters.send_memory_pressure += 1;
+        let now = self.now.as_micros();
+        self.audit.limit(program, "send_memory_pressure", now);
     }
 
     /// How far the contexts of the program have come that a command is about, if it must come after what the program has asked for until now: it concerns who holds what,
     /// or which pollers there are.
     pub(crate) fn asked_before(&self, command: &Command) -> Vec<Asked> {
         let owner = command.comes_after_requests_of();
-        let this = owner.and_then(|owner| self.programs.get(owner.0 as usize)?.as_ref());
-        let (Some(this), Some(owner)) = (this, owner) else {
+        owner.map_or_else(Vec::new, |owner| self.asked_of(owner.0))
+    }
+
+    /// How far the contexts of a program have come that have not been served so far.
+    fn asked_of(&self, program: u32) -> Vec<Asked> {
+        let Some(this) = self.programs.get(program as usize).and_then(Option::as_ref) else {
             return Vec::new();
         };
         let contexts = this.contexts.iter();
         let asked = contexts.filter_map(|entry| {
             let (shared, _) = this.region.context(entry.index)?;
             shared.pending(&entry.cursor).then(|| Asked {
-                program: owner.0,
+                program,
                 context: entry.index,
                 end: shared.position(),
             })
         });
         asked.collect()
+    }
+
+    /// Serves what a program has asked for until now, if that is no more than it has a turn for. Whether nothing of it is left.
+    pub(crate) fn serve_before(&mut self, program: u32) -> bool {
+        let mut asked = self.asked_of(program);
+        let contexts = self.program(program).contexts.len();
+        let mut served = 0;
+        for context in 0..contexts {
+            if asked.is_empty() || served >= PROGRAM_BURST {
+                break;
+            }
+            served += self.serve_context(program, context);
+            asked.retain(|asked| !self.is_served(asked));
+        }
+        asked.is_empty()
     }
 
     /// Whether a context has been served so far, in the turns that its program has like any other. A process that goes on asking is not waited for; one that makes no
@@ -171,11 +193,12 @@ impl Worker {
                 }
                 Ok(None) => break,
                 Err(nonsense) => {
+                    let pid = this_pid(self, program, process);
                     eprintln!(
-                        "millrace: process {} of program {program} is cut off: {nonsense}",
-                        this_pid(self, program, process)
+                        "millrace: process {pid} of program {program} is cut off: {nonsense}"
                     );
                     self.counters.nonsense += 1;
+                    self.audit.cut_off(program, pid, nonsense.to_string());
                     self.process_gone(program, process);
                     return served;
                 }
@@ -260,6 +283,7 @@ impl Worker {
             Ok(_) => {
                 // More than its slot allowed, or than there is memory for: bytes are missing, so the stream must not go on.
                 self.counters.overruns += 1;
+                self.audit.limit(program, "overruns", self.now.as_micros());
                 let _ = self.shard.abort(id, self.now);
                 self.touch(place);
             }
@@ -286,6 +310,8 @@ impl Worker {
         if self.shard.consumed(id, consumed, self.now).is_err() {
             // Beyond what was received: the program scribbles, and its stream cannot go on.
             self.counters.nonsense += 1;
+            let now = self.now.as_micros();
+            self.audit.limit(place.program, "nonsense", now);
             let _ = self.shard.abort(id, self.now);
         }
         self.touch(place);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
-use millrace_context::protocol;
+use millrace_context::{control_socket, protocol};
 use millrace_port::xdp::Held;
 use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
 use millrace_sandbox::Role;
@@ -17,12 +17,15 @@ use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
+use rustix::net::SocketType;
 
+use crate::audit::{self, Audit};
 use crate::config::{self, Config, Device, MtuProbing, Shared};
-use crate::control::Control;
+use crate::control::{Access, Control};
 use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::kernels::Kernels;
 use crate::memory::Arenas;
+use crate::ports::{Permits, PrivilegedPorts};
 use crate::queues::{Both, Queues, Sleeper};
 use crate::reach::Reach;
 use crate::scale::Scale;
@@ -108,13 +111,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     if config.link.is_none() && !config.loopback {
         return Err(StartError::NothingToServe);
     }
-    let listener = protocol::listen(&config.name).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => StartError::NameTaken(config.name.clone()),
-        _ => StartError::System {
-            what: "cannot open the control socket",
-            error,
-        },
-    })?;
+    // Before anything that takes the right to it away. The name is the engine's until this returns.
+    let (access, outbox, _name) = access(config)?;
     raise_descriptor_limit();
 
     let policies = (config.io_schedule.parse()?, config.shard_schedule.parse()?);
@@ -184,6 +182,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
                 0 => Reach::kept_in(default_router.clone()),
                 _ => Reach::default(),
             },
+            permits: Permits::new(access.ports.shared()),
+            audit: outbox.clone(),
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
         worker.tell_when_settled(settled.clone());
@@ -221,7 +221,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     };
     let kernels = link.held.and_then(follow).transpose();
     let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
-    let mut control = Control::new(config, serving, listener, workers, scale, kernels)
+    let mut control = Control::new(config, serving, access, workers, scale, kernels)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -251,6 +251,36 @@ fn enter(role: Role) {
     if let Err(error) = millrace_sandbox::enter(role) {
         panic!("{role:?}: {error}");
     }
+}
+
+/// Opens the control sockets and the audit log, and takes the name.
+fn access(config: &Config) -> Result<(Access, audit::Outbox, control_socket::Held), StartError> {
+    let name = &config.name;
+    let open = system("cannot open the control socket");
+    let (directory, notes) = control_socket::Directory::own().map_err(&open)?;
+    for note in notes {
+        eprintln!("millrace: {note}");
+    }
+    let listener = control_socket::listen(&directory, name, SocketType::SEQPACKET);
+    let control_socket::Listener { socket, held } =
+        listener.map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => StartError::NameTaken(name.clone()),
+            _ => open(error),
+        })?;
+    let (second, alias) = control_socket::listen_by_alias().map_err(&open)?;
+    let audit = Audit::open(config.audit.as_deref(), name);
+    let audit = audit.map_err(system("cannot open the audit log"))?;
+    let channel = audit::channel(audit.is_on());
+    let (outbox, inbox) = channel.map_err(system("cannot make a doorbell"))?;
+    let access = Access {
+        listeners: vec![socket, second],
+        alias,
+        owner: directory.owner(),
+        ports: PrivilegedPorts::new(),
+        audit,
+        inbox,
+    };
+    Ok((access, outbox, held))
 }
 
 /// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.

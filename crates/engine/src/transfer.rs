@@ -32,11 +32,16 @@ pub(crate) struct Sharers {
     groups: HashMap<Place, u64>,
     places: HashMap<u64, Vec<Place>>,
     next: u64,
-    /// A program is being served before a socket goes from it.
+    /// A program has been served in this round, out of its turn, before a socket went from it.
     busy: bool,
 }
 
 impl Sharers {
+    /// A new round: one program may be served out of its turn.
+    pub(crate) fn begin_round(&mut self) {
+        self.busy = false;
+    }
+
     /// Whether a slot is one of several of one socket.
     pub(crate) fn know(&self, place: Place) -> bool {
         !self.groups.is_empty() && self.groups.contains_key(&place)
@@ -222,7 +227,7 @@ impl Worker {
 
     /// A socket goes from the slot that has it to another of one of its programs.
     fn hand_to(&mut self, from: Place, to: Place) -> Result<(), i32> {
-        // A program that is being served asks for a socket of one that is served for that.
+        // A program that is being served may ask for a socket of one that is served for that; and whoever asks again and again gets no more than one turn for others.
         if self.sharers.busy {
             return Err(EAGAIN);
         }
@@ -230,8 +235,9 @@ impl Worker {
         let generation = self.program(from.program).entries[from.slot].generation;
         // What the program has asked for of it comes first. Nothing more does: its threads are kept out.
         self.sharers.busy = true;
-        self.serve_all(from.program);
-        self.sharers.busy = false;
+        if !self.serve_before(from.program) {
+            return Err(EAGAIN);
+        }
         let last = self.sharers.of(from).last().copied();
         let entry = self.program(from.program).entries.get(from.slot);
         let stays = entry.is_some_and(|entry| entry.open && entry.generation == generation);

@@ -18,6 +18,7 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
 
+use crate::audit::Outbox;
 use crate::command::Command;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
@@ -29,6 +30,7 @@ use crate::memory::Arenas;
 use crate::moving::Moving;
 use crate::nap::Alarm;
 use crate::peers::Peers;
+use crate::ports::Permits;
 use crate::program::Program;
 use crate::publish::Chosen;
 use crate::queues::{Both, Queues};
@@ -82,6 +84,8 @@ pub struct WorkerCounters {
     pub nonsense: u64,
     /// Connections that could not be handed to a program, for want of a slot.
     pub slots_exhausted: u64,
+    /// Sockets that a program asked for beyond those that it may have.
+    pub sockets_refused: u64,
     /// Sends beyond what the socket was allowed.
     pub overruns: u64,
     /// Times that a program came to hold so much send memory that its sockets might queue but little, or that they might again.
@@ -186,6 +190,10 @@ pub struct Worker {
     pub(crate) shard: Shard<Arenas>,
     /// Which of the engine's shards it is.
     pub(crate) own: u32,
+    /// Which ports take a privilege.
+    pub(crate) permits: Permits,
+    /// Where refusals are written.
+    pub(crate) audit: Outbox,
     /// The others, if there are others.
     pub(crate) peers: Option<Box<Peers>>,
     pub(crate) programs: Vec<Option<Program>>,
@@ -258,6 +266,8 @@ pub struct Parts {
     /// Whether segments are joined, where the port gives them one by one.
     pub join: bool,
     pub(crate) reach: Reach,
+    pub(crate) permits: Permits,
+    pub(crate) audit: Outbox,
 }
 
 impl Worker {
@@ -275,6 +285,8 @@ impl Worker {
             follow,
             join,
             reach,
+            permits,
+            audit,
         } = parts;
         let port = wire.as_ref().map(Wire::port);
         let gives_segments = port.is_some_and(Port::gives_segments);
@@ -316,6 +328,8 @@ impl Worker {
             now: Instant::from_micros(0),
             follow: Follow::new(follow),
             reach,
+            permits,
+            audit,
             held,
             wire,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
@@ -663,6 +677,12 @@ impl Worker {
         if let Some(wire) = &self.wire {
             let thread = format!("shard {}", self.own);
             self.losses.look(&thread, wire.port());
+        }
+        for program in self.programs.iter().flatten() {
+            let (owner, what) = (program.owner, "receive_memory_failures");
+            let (_, failures) = self.shard.memory().usage(owner);
+            self.audit
+                .count(owner.0, what, failures, self.now.as_micros());
         }
     }
 

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use common::{Program, end, engine, engine_with_shards, transfer};
+use common::{Program, audited_engine, end, engine, engine_with_shards, transfer};
 use millrace_context::layout::SUBMISSIONS;
 use millrace_context::{Operation, SlotRef, Status, Submission};
 
@@ -203,6 +203,28 @@ fn reading_beyond_what_was_received_ends_the_connection() {
     });
     drop(program);
     end("beyond", thread);
+}
+
+#[test]
+fn who_is_cut_off_is_written() {
+    let path = std::env::temp_dir().join(format!("mr-cut-off-{}", std::process::id()));
+    let thread = audited_engine("cut-off", &path);
+    let program = Program::attach("cut-off");
+    let (context, _) = program.region.context(program.attached.context).unwrap();
+    // SAFETY: a context begins with the tail of its submissions, which is shared memory that anybody may write.
+    let tail = unsafe { &*std::ptr::from_ref(context).cast::<AtomicU32>() };
+    tail.store(u32::MAX / 2, Ordering::Release);
+    program.ring();
+    let read = || std::fs::read_to_string(&path).unwrap_or_default();
+    let start = Instant::now();
+    while !read().contains("event=cut_off why=\"submission tail") {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", read());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(program);
+    end("cut-off", thread);
+    assert!(read().contains("event=end"));
+    std::fs::remove_file(path).unwrap();
 }
 
 /// A ring may be submitted to as fast as it has room, without waiting for replies.

@@ -1,10 +1,12 @@
-//! The control socket: an abstract stream socket `millrace-nic/NAME`. Who connects is told everything, as JSON.
+//! The control socket: a stream socket `NAME@nic-NETWORK` in the directory of control sockets, with the number of the card's network namespace. Who connects
+//! is told everything, as JSON.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use millrace_context::control_socket::{self, Directory, Held, network, peer};
+use rustix::net::SocketType;
 use serde_json::{Value, json};
 
 use crate::report::document;
@@ -13,13 +15,19 @@ use crate::worker::Handle;
 /// How long a reader may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-fn address(name: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("millrace-nic/{name}"))
+/// Devices of two network namespaces may have one name.
+fn suffix() -> String {
+    format!("@nic-{}", network().unwrap_or_default())
 }
 
-/// Opens the socket; fails with `AddrInUse` when there is a card of this name.
-pub(crate) fn listen(name: &str) -> io::Result<UnixListener> {
-    UnixListener::bind_addr(&address(name)?)
+/// Opens the socket, and holds its name; fails with `AddrInUse` when there is a card of this name.
+pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Held)> {
+    let (directory, _) = Directory::own()?;
+    let name = format!("{name}{}", suffix());
+    let listener = control_socket::listen(&directory, &name, SocketType::STREAM)?;
+    let socket = UnixListener::from(listener.socket);
+    socket.set_nonblocking(false)?;
+    Ok((socket, listener.held))
 }
 
 /// Answers for ever.
@@ -69,7 +77,18 @@ fn is_ours(stream: &UnixStream) -> bool {
 /// # Errors
 /// [`io::ErrorKind::ConnectionRefused`] when there is none in this network namespace, [`io::ErrorKind::TimedOut`] when one of its shards is silent.
 pub fn query(name: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect_addr(&address(name)?)?;
+    let name = format!("{name}{}", suffix());
+    let paths = directories();
+    let paths = paths.iter().map(|directory| directory.path_of(&name));
+    let mut sockets =
+        paths.filter_map(|path| control_socket::connect(&path, SocketType::STREAM).ok());
+    let socket = sockets.next().ok_or(io::ErrorKind::ConnectionRefused)?;
+    let uid = peer(&socket)?.uid;
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        let who = format!("user {uid} answers in its place, and is not believed");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, who));
+    }
+    let mut stream = UnixStream::from(socket);
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let said: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -79,15 +98,24 @@ pub fn query(name: &str) -> io::Result<String> {
     }
 }
 
+/// This user's, and root's.
+fn directories() -> Vec<Directory> {
+    let own = rustix::process::geteuid().as_raw();
+    let mut all = Directory::all_of(own);
+    if own != 0 {
+        all.extend(Directory::all_of(0));
+    }
+    all
+}
+
 /// The names of all cards in this network namespace.
 pub fn names() -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut names: Vec<String> = table
-        .lines()
-        .filter_map(|line| line.rsplit_once(" @millrace-nic/"))
-        .map(|(_, name)| name.to_owned())
-        .collect();
-    names.sort();
-    names.dedup();
-    names
+    let suffix = suffix();
+    let all = directories();
+    let sockets = all
+        .iter()
+        .flat_map(|directory| directory.sockets(SocketType::STREAM));
+    sockets
+        .filter_map(|found| Some(found.name.strip_suffix(&suffix)?.to_owned()))
+        .collect()
 }

@@ -124,7 +124,8 @@ fn run<W: Relay + Send + 'static>(
     let name = hosts[0].name().to_owned();
     let mtu = wires[0].capabilities().mtu;
     hosts[0].set_kernel_mtu(mtu)?;
-    let listener = control::listen(&name).map_err(system("cannot open the control socket"))?;
+    let (listener, _name) =
+        control::listen(&name).map_err(system("cannot open the control socket"))?;
 
     // Whatever needs the rights of whoever started the card is open, and no thread has been started.
     if let Some(sandbox) = &config.sandbox {

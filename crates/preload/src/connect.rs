@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
+use millrace_context::protocol::{Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::{Address, Operation, SlotRef, Status, Submission};
 use rustix::io::Errno;
@@ -59,7 +60,22 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let [a, b, c] = Address::from(SocketAddr::new(ip, port)).to_words();
     let mut submission = socket.submission(Operation::Bind, 0);
     submission.arguments = [a, b, c, options::bind_bits(socket), 0, 0];
-    socket.ask(&submission, &mut [])?;
+    match socket.ask(&submission, &mut []) {
+        // A port that takes a privilege, perhaps: the engine looks whether this process has it.
+        Err(Errno::ACCESS) if port != 0 => {
+            let arguments = [
+                socket.reference.to_bits(),
+                port.into(),
+                sys::gettid().into(),
+                0,
+            ];
+            let request = Request::new(Kind::Permit, [0; 16], arguments);
+            let permitted = socket.engine.call(&request, &[]);
+            permitted.map_err(|_| Errno::ACCESS)?;
+            socket.ask(&submission, &mut [])?;
+        }
+        outcome => drop(outcome?),
+    }
     if socket.is_datagrams() {
         socket.change_flags(flag::BOUND, 0);
     }

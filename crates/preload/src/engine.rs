@@ -5,9 +5,10 @@
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use millrace_context::control_socket::Peer;
 use millrace_context::layout::{AWAKE, Line, MAGIC, SHARDS_MAX};
 use millrace_context::protocol::{self, Attached, Descriptors, Kind, Request};
 use millrace_context::{Region, SlotRef};
@@ -113,7 +114,8 @@ fn attach() -> Result<&'static Engine> {
         let parent = mapped().map(|engine| engine.process.load(Ordering::Relaxed));
         let parent = parent.filter(|parent| *parent != NOBODY);
         if let Err(errno) = attach_locked(environment, parent) {
-            complain(environment.engine(), errno);
+            let name = environment.engine().map(|engine| engine.name());
+            complain(name.unwrap_or(""), errno);
             return Err(Errno::NETDOWN);
         }
         OWN.attached.store(true, Ordering::Release);
@@ -155,9 +157,10 @@ fn clear_in_children() {
 fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static Engine> {
     // What the parent has asked for serves once.
     let control = match environment.control.swap(0, Ordering::Relaxed) {
-        0 => internal::adopt(
-            protocol::connect(environment.engine()).map_err(|error| errno(&error))?,
-        )?,
+        0 => {
+            let engine = environment.engine().ok_or(Errno::INVAL)?;
+            internal::adopt(engine.connect(peer).map_err(|error| errno(&error))?)?
+        }
         given => Handle::from_bits(given - 1),
     };
     let outcome = attach_by(control, environment, parent);
@@ -165,6 +168,19 @@ fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static
         internal::release(control);
     }
     outcome
+}
+
+/// Who is at the other end of a connection, past our own hooks.
+fn peer(socket: &OwnedFd) -> std::io::Result<Peer> {
+    let mut credentials = [0; size_of::<libc::ucred>()];
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let read = sys::getsockopt_bytes(socket.as_raw_fd(), level, name, &mut credentials);
+    read.map_err(std::io::Error::from)?;
+    let word = |at: usize| credentials[at..at + 4].try_into().map(u32::from_ne_bytes);
+    Ok(Peer {
+        pid: word(0).unwrap_or_default(),
+        uid: word(4).unwrap_or(u32::MAX),
+    })
 }
 
 fn attach_by(
@@ -259,7 +275,9 @@ fn complain(name: &str, errno: Errno) {
         return;
     }
     let reason = match errno {
-        Errno::CONNREFUSED => "there is no engine of this name (has it ended?)",
+        Errno::CONNREFUSED | Errno::NOENT => "there is no engine of this name (has it ended?)",
+        Errno::PERM => "a process of another user answers in its place and is not believed",
+        Errno::INVAL => "MILLRACE_ENGINE does not say where it is",
         Errno::PROTONOSUPPORT => {
             "it is of another version than this program's libmillrace_preload.so"
         }

@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use millrace_context::SlotRef;
+use millrace_context::control_socket::{ADDRESS_MAX, Address};
 use millrace_context::protocol::{
-    ENV_ENGINE, ENV_INHERIT, ENV_PROCESS, ENV_TOKEN, NAME_MAX, Token, parse_token,
+    ENV_ENGINE, ENV_INHERIT, ENV_PROCESS, ENV_TOKEN, Token, parse_token,
 };
 
 use crate::table::{self, Entry};
@@ -44,7 +45,7 @@ impl<const N: usize> Text<N> {
 
 /// What the environment says.
 pub struct Environment {
-    engine: Text<NAME_MAX>,
+    engine: Text<ADDRESS_MAX>,
     /// The program's secret.
     pub token: Token,
     /// LD_PRELOAD.
@@ -57,8 +58,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The engine's name.
-    pub fn engine(&self) -> &str {
+    /// Where the engine is.
+    pub fn engine(&self) -> Option<Address<'_>> {
+        Address::parse(self.engine_text())
+    }
+
+    /// The same as text.
+    pub fn engine_text(&self) -> &str {
         std::str::from_utf8(self.engine.bytes()).unwrap_or("")
     }
 }

@@ -138,7 +138,7 @@ impl Outgoing {
         // A program that starts another with an environment of its own still starts it as a part of itself.
         if !has(ENV_ENGINE) {
             added[2] = Some(text.line(ENV_ENGINE, |text| {
-                text.push(environment.engine().as_bytes())
+                text.push(environment.engine_text().as_bytes())
             })?);
         }
         if !has(ENV_TOKEN) {

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal};
@@ -26,8 +27,10 @@ impl Engine {
 
     /// Likewise, with these flags more.
     pub fn up_with(world: &World, more: &[&str]) -> Result<Engine> {
-        // Of this world alone: the name of its namespace is no other's.
-        let name = format!("e2e-{}", world.subject_namespace().name());
+        // Engines of all network namespaces have their names in one directory.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("e2e-{}-{number}", std::process::id());
         let mut up = world.millrace(&["up", "--name", &name]);
         up.args(world.link_arguments()).args(more);
         world.start_on_subject(up)?.wait(seconds(20))?.success()?;

@@ -6,8 +6,8 @@ use std::process::Stdio;
 use millrace_e2e::content::Bytes;
 use millrace_e2e::engine::{self, Engine};
 use millrace_e2e::{
-    PEER, Process, Result, SUBJECT, World, compile, ensure, http, load, scenario, seconds,
-    wait_until,
+    PEER, Process, Result, SUBJECT, World, compile, ensure, http, load, process, scenario, seconds,
+    wait_until, world,
 };
 use rustix::process::Signal;
 use std::io::{Read as _, Write as _};
@@ -60,6 +60,15 @@ over_xdp!(
     doorbells_that_are_filled_hold_up_nobody as filled_doorbells,
     a_program_that_queues_all_it_can_leaves_memory_to_others as queues_that_fill,
 );
+
+millrace_e2e::on_millrace!(
+    who_takes_the_name_of_an_engine_is_not_believed,
+    users_without_a_directory_of_their_own_have_a_safe_one,
+    a_program_in_another_root_directory_finds_its_engine,
+    what_happens_at_an_engine_is_written,
+);
+
+millrace_e2e::on_both_stacks_and_two_shards!(low_ports_take_a_privilege);
 
 const PORT: u16 = 7600;
 /// Bytes that the server is sent before they are read back: what it has room for.
@@ -277,4 +286,221 @@ fn a_program_that_queues_all_it_can_leaves_memory_to_others(world: &World) -> Re
         Ok(scenario::resident(pid)? < before + (most - before) / 4)
     })?;
     house.ensure_as_before(world, attacker)
+}
+
+/// What a command that has failed says.
+fn refused(world: &World, words: &[&str]) -> Result<String> {
+    let ended = world
+        .start_on_subject(world.millrace(words))?
+        .wait(seconds(20))?;
+    ensure!(
+        ended.status.code() == Some(125),
+        "{words:?} is refused: {}",
+        ended.text()
+    );
+    Ok(ended.error_text())
+}
+
+fn who_takes_the_name_of_an_engine_is_not_believed(world: &World) -> Result<()> {
+    for how in ["abstract", "fallen"] {
+        let name = format!("squatted-{}-{how}", std::process::id());
+        let script = compile::script("squatter.py");
+        let mut squatter =
+            world.start_on_subject(process::command(&[PYTHON, &script, how, &name]))?;
+        wait_until("the name is taken", seconds(20), || {
+            squatter.ensure_not_failed()?;
+            Ok(squatter.stdout().contains("ready"))
+        })?;
+        let reason = match how {
+            "abstract" => "no engine is named",
+            _ => "is not believed",
+        };
+        for words in [
+            &["run", "--engine", &name, "--", "/bin/true"][..],
+            &["ss", "--engine", &name],
+            &["scale", "--engine", &name],
+            &["down", "--name", &name],
+        ] {
+            let said = refused(world, words)?;
+            ensure!(said.contains(reason), "{words:?} says why: {said}");
+        }
+        // Whose name nobody has to know needs none.
+        world
+            .subject(&["/bin/true"])?
+            .wait(seconds(20))?
+            .success()?;
+        ensure!(
+            !squatter.stdout().contains("believed"),
+            "nothing is asked of it"
+        );
+        squatter.stop(Signal::KILL, seconds(10))?;
+        if how == "fallen" {
+            std::fs::remove_file(format!("/run/millrace/{name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A number that no user of the machine has.
+const STRANGER: u32 = 3_000_000_017;
+
+fn users_without_a_directory_of_their_own_have_a_safe_one(world: &World) -> Result<()> {
+    let squatted = format!("/tmp/millrace-{STRANGER}");
+    std::fs::create_dir(&squatted)?;
+    let uid = STRANGER.to_string();
+    let millrace = world::millrace();
+    let run = process::command(&[
+        "/usr/bin/env",
+        "-u",
+        "XDG_RUNTIME_DIR",
+        "setpriv",
+        "--reuid",
+        &uid,
+        "--clear-groups",
+        &millrace.to_string_lossy(),
+        "run",
+        "--loopback",
+        "--",
+        PYTHON,
+        "-c",
+        "import os, socket; socket.create_server(('127.0.0.1', 8000)); print(os.environ['MILLRACE_ENGINE'])",
+    ]);
+    let ended = world.start_on_subject(run)?.wait(seconds(20));
+    std::fs::remove_dir(&squatted)?;
+    let ended = ended?.success()?;
+    let (said, why) = (
+        String::from_utf8_lossy(&ended.stdout).into_owned(),
+        ended.error_text(),
+    );
+    ensure!(
+        said.contains(&format!("{squatted}-")),
+        "another directory is made: {said}"
+    );
+    ensure!(
+        why.contains("belongs to user 0; it is not used"),
+        "it is said why: {why}"
+    );
+    let own = said
+        .trim()
+        .rsplit_once(':')
+        .and_then(|(_, path)| path.rsplit_once('/'));
+    let (own, _) = own.expect("a path");
+    let left: Vec<_> = std::fs::read_dir(own)?.flatten().collect();
+    std::fs::remove_dir_all(own)?;
+    ensure!(
+        left.len() == 1 && left[0].file_name() == "@lock",
+        "the engine leaves nothing behind: {left:?}"
+    );
+    Ok(())
+}
+
+fn a_program_in_another_root_directory_finds_its_engine(world: &World) -> Result<()> {
+    // Nothing is attached to before the change, and nothing of the engine's is to be seen after it.
+    let script = "import os, socket, encodings.idna; os.chroot('/var/empty' if os.path.isdir('/var/empty') else '/proc/self/task'); os.chdir('/'); \
+        s = socket.socket(); s.bind(('10.9.0.2', 7601)); s.listen(); print(s.getsockname()); \
+        c = socket.socket(); c.connect_ex(('10.9.0.2', 7602)); print('done')";
+    let ended = world
+        .subject(&[PYTHON, "-c", script])?
+        .wait(seconds(20))?
+        .success()?;
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    ensure!(
+        said.contains("7601") && said.contains("done"),
+        "{said}, {}",
+        ended.error_text()
+    );
+    Ok(())
+}
+
+/// What each kind of process is answered, on every stack.
+const LOW_PORTS: &str = "\
+root: stream -1=ok +0=ok +1=ok
+root: datagrams -1=ok +0=ok +1=ok
+nobody: stream -1=EACCES +0=ok +1=ok
+nobody: datagrams -1=EACCES +0=ok +1=ok
+nobody with the capability: stream -1=ok +0=ok +1=ok
+nobody with the capability: datagrams -1=ok +0=ok +1=ok
+root without the capability: stream -1=EACCES +0=ok +1=ok
+root without the capability: datagrams -1=EACCES +0=ok +1=ok
+root of a user namespace: stream -1=EACCES +0=ok +1=ok
+root of a user namespace: datagrams -1=EACCES +0=ok +1=ok
+effective nobody: stream -1=EACCES +0=ok +1=ok
+effective nobody: datagrams -1=EACCES +0=ok +1=ok
+effective nobody in place: stream -1=EACCES +0=ok +1=ok
+effective nobody in place: datagrams -1=EACCES +0=ok +1=ok
+root again: stream -1=ok +0=ok +1=ok
+root again: datagrams -1=ok +0=ok +1=ok
+a socket of root's: EACCES
+the same in root's hands: ok
+nobody for good: stream -1=EACCES +0=ok +1=ok
+nobody for good: datagrams -1=EACCES +0=ok +1=ok
+";
+
+fn low_ports_take_a_privilege(world: &World) -> Result<()> {
+    let script = compile::script("low_ports.py");
+    for first in ["1024", "80", "500"] {
+        world
+            .subject_namespace()
+            .set("ipv4.ip_unprivileged_port_start", first)?;
+        let words = [PYTHON, &script, &SUBJECT.to_string(), first];
+        let ended = world.subject(&words)?.wait(seconds(30))?.success()?;
+        ensure!(
+            ended.text() == LOW_PORTS,
+            "from port {first} on: {}",
+            ended.text()
+        );
+    }
+    Ok(())
+}
+
+fn what_happens_at_an_engine_is_written(world: &World) -> Result<()> {
+    let path = world.directory().join("audit");
+    let file = path.to_string_lossy().into_owned();
+    let engine = Engine::up_with(world, &["--audit", &file])?;
+    let script = compile::script("audited.py");
+    let words = [PYTHON, &script, engine.name()];
+    let ended = world
+        .start_on_subject(engine.run(&words))?
+        .wait(seconds(30))?
+        .success()?;
+    ensure!(
+        ended.text() == "no port\nno token 13\nno right 13\nready\n",
+        "it is refused: {}",
+        ended.text()
+    );
+    engine.down(world)?;
+    let said = std::fs::read_to_string(&path)?;
+    for (part, more) in [
+        ("event=program", "comm=\"millrace\""),
+        (
+            "event=attach",
+            "comm=\"a\\x0aevent=b\" exe=\"/usr/bin/python3",
+        ),
+        ("event=refused what=Permit right=port value=80", "uid=65534"),
+        ("event=refused what=version value=0", "uid=65534"),
+        ("event=refused what=Attach right=token", "uid=65534"),
+        ("event=refused what=Down right=user", "uid=65534"),
+        (
+            "event=refused what=connection limit=connections value=256",
+            "uid=65534",
+        ),
+        ("event=exit", "program="),
+        ("event=suppressed", "uid=65534"),
+        ("event=stop", "uid=0"),
+        ("event=end", "engine=e2e-"),
+    ] {
+        ensure!(
+            said.lines()
+                .any(|line| line.contains(part) && line.contains(more)),
+            "there is a line with {part} and {more}: {said}"
+        );
+    }
+    ensure!(
+        said.lines()
+            .all(|line| line.starts_with("millrace-audit time=")),
+        "nobody writes a line of his own: {said}"
+    );
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path)?);
+    ensure!(mode & 0o777 == 0o600, "only its owner reads it: {mode:o}");
+    Ok(())
 }

@@ -322,6 +322,7 @@ impl Control {
         let Some(member) = program.members.remove(&process) else {
             return;
         };
+        let serial = program.serial;
         self.descriptors.give(member.charge);
         let gone = Some((process, member.serial));
         for child in program.members.values_mut() {
@@ -340,6 +341,7 @@ impl Control {
             process,
         });
         self.forget_pollers(index, &member.pollers);
+        self.tell_of_end(serial, &member);
     }
 
     /// Whether a child has been announced whose parent is dead.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use millrace_context::control_socket::{self, Directory};
 use millrace_context::protocol::{self, Answer, Attached, Descriptors, Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::submission::Ask;
@@ -14,6 +15,7 @@ use millrace_context::{Address, Operation, Region, SlotRef, Status, Submission, 
 use millrace_engine::Config;
 use millrace_engine::config::{Limits, Link, MtuProbing};
 use millrace_engine::topology::Topology;
+use rustix::net::SocketType;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,7 +36,19 @@ pub fn engine_with_shards(name: &str, shards: u16) -> std::thread::JoinHandle<()
 
 /// An engine on a link, without loopback; or without one, with it.
 pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::JoinHandle<()> {
-    let config = Config {
+    start(config(name, link, shards))
+}
+
+/// An engine for loopback that writes an audit log.
+pub fn audited_engine(name: &str, path: &std::path::Path) -> std::thread::JoinHandle<()> {
+    start(Config {
+        audit: path.to_str().map(str::to_owned),
+        ..config(name, None, 1)
+    })
+}
+
+fn config(name: &str, link: Option<Link>, shards: u16) -> Config {
+    Config {
         name: format!("{name}-{}", std::process::id()),
         loopback: link.is_none(),
         link,
@@ -53,13 +67,17 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
         ecn: false,
         mtu_probing: MtuProbing::BlackHole,
         sandbox: None,
+        audit: None,
         limits: Limits {
             sockets: 4096,
             memory: 64 << 20,
             pollers: 64,
             processes: 16,
         },
-    };
+    }
+}
+
+fn start(config: Config) -> std::thread::JoinHandle<()> {
     let (ready, wait) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         millrace_engine::start(&config, |_| ready.send(()).unwrap()).unwrap();
@@ -68,9 +86,15 @@ pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::Jo
     thread
 }
 
+/// A connection to an engine of this user.
+fn connect(name: &str) -> OwnedFd {
+    let (directory, _) = Directory::own().unwrap();
+    control_socket::connect(&directory.path_of(name), SocketType::SEQPACKET).unwrap()
+}
+
 /// Ends an engine.
 pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
-    let socket = protocol::connect(&format!("{name}-{}", std::process::id())).unwrap();
+    let socket = connect(&format!("{name}-{}", std::process::id()));
     Request::new(Kind::Down, [0; 16], [0; 4])
         .call(&socket, &[])
         .unwrap();
@@ -95,7 +119,7 @@ impl Program {
     /// A new program.
     pub fn attach(engine: &str) -> Program {
         let engine = format!("{engine}-{}", std::process::id());
-        let guard = protocol::connect(&engine).unwrap();
+        let guard = connect(&engine);
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
             .call(&guard, &[])
             .unwrap();
@@ -106,7 +130,7 @@ impl Program {
     }
 
     fn process(engine: String, guard: OwnedFd, token: [u8; 16], announced: u64) -> Program {
-        let control = protocol::connect(&engine).unwrap();
+        let control = connect(&engine);
         let (answer, mut descriptors) = Request::new(Kind::Attach, token, [announced, 0, 0, 0])
             .call(&control, &[])
             .unwrap();
@@ -170,7 +194,7 @@ impl Program {
         let engine = words.next()?.to_owned();
         let token = protocol::parse_token(words.next()?)?;
         let announced = words.next()?.parse().ok()?;
-        let guard = protocol::connect(&engine).unwrap();
+        let guard = connect(&engine);
         Some(Program::process(engine, guard, token, announced))
     }
 
