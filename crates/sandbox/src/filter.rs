@@ -96,15 +96,16 @@ fn rules(calls: &[Call], absent: &[c_long]) -> Result<Rules, seccompiler::Backen
     Ok(rules)
 }
 
-/// All arguments that are looked at are of 32 bits to the kernel, or have what matters in the
-/// lower half.
+/// Numbers are of 32 bits to the kernel, or have what matters in the lower half.
 fn condition(argument: &Argument) -> Result<SeccompCondition, seccompiler::BackendError> {
-    let (index, operator, value) = match *argument {
-        Argument::Is(index, value) => (index, SeccompCmpOp::Eq, value),
-        Argument::Bits(index, mask, value) => (index, SeccompCmpOp::MaskedEq(mask), value),
-        Argument::OwnProcess(index) => (index, SeccompCmpOp::Eq, std::process::id().into()),
+    use SeccompCmpArgLen::{Dword, Qword};
+    let (index, len, operator, value) = match *argument {
+        Argument::Is(index, value) => (index, Dword, SeccompCmpOp::Eq, value),
+        Argument::Bits(index, mask, value) => (index, Dword, SeccompCmpOp::MaskedEq(mask), value),
+        Argument::OwnProcess(index) => (index, Dword, SeccompCmpOp::Eq, std::process::id().into()),
+        Argument::Null(index) => (index, Qword, SeccompCmpOp::Eq, 0),
     };
-    SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
+    SeccompCondition::new(index, len, operator, value)
 }
 
 /// Adds one. What it refuses is in the kernel's log (type 1326), unless that has been turned off;
@@ -339,6 +340,12 @@ mod tests {
                 )
             }
         };
+        let limit = |new: usize| {
+            // SAFETY: nothing is written; at the other address there is nothing to read.
+            move || unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, new, 0) }
+        };
+        assert_eq!(outcome(Role::Control, limit(0)), passed);
+        assert_eq!(outcome(Role::Control, limit(1 << 32)), refused);
         for role in Role::ALL {
             assert_eq!(
                 outcome(role, map(libc::PROT_READ | libc::PROT_WRITE)),

@@ -87,6 +87,8 @@ pub(crate) enum Argument {
     Bits(u8, u64, u64),
     /// The number of this process.
     OwnProcess(u8),
+    /// No pointer.
+    Null(u8),
 }
 
 /// A call that is allowed if all arguments of one of these lists are so; always if there is no
@@ -323,7 +325,7 @@ const CONTROL: &[Call] = &[
     // Limits are read, not set.
     only(
         libc::SYS_prlimit64,
-        &[&[Argument::Is(0, 0), Argument::Is(2, 0)]],
+        &[&[Argument::Is(0, 0), Argument::Null(2)]],
     ),
     // A thread of this process, in no namespace of its own.
     only(
