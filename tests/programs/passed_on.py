@@ -2,7 +2,6 @@
 
   passed_on.py see PATH               receives one, says what it sees of it, and passes it on to whoever connects next
   passed_on.py give PATH ADDRESS      gives a connection of its own, and takes it back
-  passed_on.py take PATH              takes one, and says what it sees of it
   passed_on.py limits ADDRESS         what cannot be passed, and how many at once
 """
 
@@ -84,13 +83,6 @@ def give(path, address):
     except ConnectionResetError:
         pass
     print("done", flush=True)
-
-
-def take(path):
-    with connect(path) as channel:
-        fd = receive(channel)
-        look(fd)
-        os.close(fd)
 
 
 def limits(address):

@@ -33,11 +33,7 @@ impl Stage {
     fn set(world: &World, more: &[&str]) -> Result<Stage> {
         let engine = match world.stack {
             Stack::Kernel => None,
-            Stack::Millrace => {
-                let shards = world.shards.to_string();
-                let all = [&["--shards", &shards], more].concat();
-                Some(Engine::up_with(world, &all)?)
-            }
+            Stack::Millrace => Some(Engine::up_with(world, more)?),
         };
         Ok(Stage { engine })
     }
@@ -177,7 +173,7 @@ fn a_worker_serves_what_a_parent_accepts(world: &World) -> Result<()> {
         while True:\n    kept = listener.accept()[0]\n    socket.send_fds(link, [b'i'], [kept.fileno()])\n    kept.close()\n";
     const WORKER: &str = "import socket, sys, threading\nhere = socket.socket(socket.AF_UNIX)\nhere.bind(sys.argv[1])\nhere.listen()\n\
         print('ready', flush=True)\nlink = here.accept()[0]\nbody = open(sys.argv[2], 'rb').read()\n\
-        def answer(kept):\n    while kept.recv(1000):\n        \
+        def answer(kept):\n    kept.recv(1000)\n    \
         kept.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n' % len(body) + body)\n    kept.close()\n\
         while True:\n    fds = socket.recv_fds(link, 1, 1)[1]\n    if not fds:\n        break\n    \
         threading.Thread(target=answer, args=(socket.socket(fileno=fds[0]),), daemon=True).start()\n";
