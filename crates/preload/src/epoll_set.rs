@@ -26,6 +26,10 @@ pub mod state {
     pub const SPENT: u32 = 8;
     /// The registration of another set, which is in the kernel's list.
     pub const INNER: u32 = 16;
+    /// Changes of such a registration so far: an event of an earlier one is none of the present one's. Its lowest bit.
+    pub const VERSION: u32 = 1 << 24;
+    /// All its bits.
+    pub const VERSIONS: u32 = 0xff << 24;
 }
 
 /// One registration.
@@ -236,10 +240,26 @@ impl Set<'_> {
     pub fn insert_inner(&self, fd: c_int, id: u64, events: u32, data: u64) -> Result<u32> {
         let index = self.insert(fd, None, events, data)?;
         let item = self.item(index);
+        if index > (1 << 24) - 1 {
+            self.remove(index);
+            return Err(Errno::NOSPC);
+        }
         item.slot.store(id, Ordering::Relaxed);
-        put(&item.state, state::INNER);
+        put(&item.state, get(&item.state) | state::INNER);
+        self.next_version(index);
         self.memory.head.inner.fetch_add(1, Ordering::AcqRel);
         Ok(index)
+    }
+
+    /// The version of a registration of another set.
+    pub fn version(&self, index: u32) -> u32 {
+        get(&self.item(index).state) >> 24
+    }
+
+    /// The registration is another one from now on.
+    pub fn next_version(&self, index: u32) {
+        let state = &self.item(index).state;
+        put(state, get(state).wrapping_add(state::VERSION));
     }
 
     /// The own number of the set that a registration is for.
@@ -300,7 +320,7 @@ impl Set<'_> {
         item.fd.store(fd, Ordering::Relaxed);
         put(&item.events, events);
         item.data.store(data, Ordering::Relaxed);
-        put(&item.state, 0);
+        put(&item.state, get(&item.state) & state::VERSIONS);
         put(&item.next_of_fd, get(by_fd));
         put(by_fd, index);
         item.slot.store(0, Ordering::Relaxed);
@@ -337,7 +357,7 @@ impl Set<'_> {
         if get(&item.state) & state::INNER != 0 {
             self.memory.head.inner.fetch_sub(1, Ordering::AcqRel);
         }
-        put(&item.state, 0);
+        put(&item.state, get(&item.state) & state::VERSIONS);
         let free = &self.memory.head.free;
         put(&item.next_of_fd, get(free));
         put(free, index);

@@ -52,10 +52,10 @@ fn control_held(
     }
     let set = memory.lock().ok_or(Errno::NOMEM)?;
     let found = set.find_inner(fd, id);
-    let ask = |item: u32, events: u32| {
+    let ask = |item: u32, version: u32, events: u32| {
         let mut event = epoll_event {
             events,
-            u64: sets::inner_mark(item),
+            u64: sets::inner_mark(item, version),
         };
         sys::epoll_ctl(outer, operation, fd, &mut event)
     };
@@ -67,12 +67,14 @@ fn control_held(
             }
             let (events, data) = (event.events, event.u64);
             let item = set.insert_inner(fd, id, events, data)?;
-            ask(item, events).inspect_err(|_| set.remove(item))
+            ask(item, set.version(item), events).inspect_err(|_| set.remove(item))
         }
         EPOLL_CTL_MOD => {
             let event = event.ok_or(Errno::FAULT)?;
             let item = found.ok_or(Errno::NOENT)?;
-            ask(item, event.events)?;
+            // What another thread has from the kernel of the registration as it was is not reported any more: the kernel looks anew.
+            ask(item, set.version(item).wrapping_add(1) & 0xff, event.events)?;
+            set.next_version(item);
             let (events, data) = (event.events, event.u64);
             set.item(item).events.store(events, RELAXED);
             set.item(item).data.store(data, RELAXED);
@@ -80,7 +82,7 @@ fn control_held(
         }
         EPOLL_CTL_DEL => {
             let item = found.ok_or(Errno::NOENT)?;
-            ask(item, 0)?;
+            ask(item, 0, 0)?;
             set.remove(item);
             Ok(())
         }
@@ -91,7 +93,7 @@ fn control_held(
 const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
 
 /// What the program is told of an event of the kernel's set at place `index` that stands for another set; none: nothing is in that.
-pub fn report(index: u32, item: u32, event: epoll_event) -> Option<epoll_event> {
+pub fn report(index: u32, (item, version): (u32, u32), event: epoll_event) -> Option<epoll_event> {
     let memory = sets::memory(index)?;
     let id = memory.lock()?.inner_id(item)?;
     // This process may have closed it, while another one has it: then it is as the kernel says.
@@ -99,7 +101,7 @@ pub fn report(index: u32, item: u32, event: epoll_event) -> Option<epoll_event> 
     // A one-shot is armed again by its number.
     let _numbers = (!is_ready).then(sets::numbers);
     let set = memory.lock()?;
-    if set.inner_id(item) != Some(id) {
+    if set.inner_id(item) != Some(id) || set.version(item) != version {
         return None;
     }
     let (events, data) = {
@@ -120,7 +122,7 @@ fn arm(index: u32, item: u32, id: u64, set: &crate::epoll_set::Set<'_>) -> bool 
     let means_it = matches!(table::get(fd), Entry::Epoll(inner) if sets::id(inner) == id);
     let mut event = epoll_event {
         events: set.item(item).events.load(RELAXED),
-        u64: sets::inner_mark(item),
+        u64: sets::inner_mark(item, set.version(item)),
     };
     means_it
         && sets::kernel_fd(index)

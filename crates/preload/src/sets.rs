@@ -41,14 +41,15 @@ pub const CONTROL: u64 = u64::from_le_bytes(*b"millrac\xf2");
 /// What it reports for another set that is in it: with the registration's item in the low half.
 const INNER: u64 = u64::from_le_bytes(*b"\0\0\0\0mil\xf3");
 
-/// The mark of another set that is in one, by the registration's item.
-pub fn inner_mark(item: u32) -> u64 {
-    INNER | u64::from(item)
+/// The mark of another set that is in one, by the registration's item and version.
+pub fn inner_mark(item: u32, version: u32) -> u64 {
+    INNER | u64::from(version << 24 | item)
 }
 
-/// The item of such a mark.
-pub fn marked_item(mark: u64) -> Option<u32> {
-    (mark & !u64::from(u32::MAX) == INNER).then_some(mark as u32)
+/// The item and version of such a mark.
+pub fn marked_item(mark: u64) -> Option<(u32, u32)> {
+    let low = mark as u32;
+    (mark & !u64::from(u32::MAX) == INNER).then_some((low & 0x00ff_ffff, low >> 24))
 }
 
 struct Place {
