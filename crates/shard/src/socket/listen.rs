@@ -64,7 +64,8 @@ impl<M: Memory> Shard<M> {
             home: None,
             datagrams: false,
         };
-        if !(local.port() == 0 && options.address_only) && !self.ports.allows(local.port(), owner) {
+        let without_port = local.port() == 0 && options.address_only;
+        if !without_port && !self.ports.allows(local.port(), owner) {
             self.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
