@@ -34,7 +34,10 @@ pub fn connect(name: &str, user: Option<u32>) -> anyhow::Result<Connection> {
     let hint = if others.is_empty() {
         "none runs; start one with `millrace up`".to_owned()
     } else {
-        format!("running: {}", others.join(", "))
+        format!(
+            "running: {}; start another one with `millrace up`",
+            others.join(", ")
+        )
     };
     bail!("no engine is named {name:?} ({hint})")
 }

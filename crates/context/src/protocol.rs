@@ -557,7 +557,7 @@ mod tests {
             (request.token, request.arguments, received.payload),
             ([7; 16], [1, 2, 3, 4], &b"tail"[..])
         );
-        assert!(received.pid.is_none());
+        assert!(received.sender.is_none());
         assert!(came.len() == 1 && came.get(0).is_some() && came.get(1).is_none());
         drop(came);
         let mut came = Descriptors::default();
@@ -566,7 +566,8 @@ mod tests {
         let received = Request::receive(own.as_fd(), &mut buffer, &mut came)
             .unwrap()
             .unwrap();
-        assert_eq!(received.pid, Some(std::process::id()));
+        let uid = rustix::process::getuid().as_raw();
+        assert_eq!(received.sender, Some((std::process::id(), uid)));
         Answer::ok([9; 8])
             .send(server.as_fd(), &[client.as_fd(), server.as_fd()])
             .unwrap();

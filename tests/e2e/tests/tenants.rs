@@ -468,8 +468,12 @@ fn what_happens_at_an_engine_is_written(world: &World) -> Result<()> {
         "it is refused: {}",
         ended.text()
     );
+    let read = || std::fs::read_to_string(&path);
+    wait_until("its end is written", seconds(20), || {
+        Ok(read()?.contains("event=exit"))
+    })?;
     engine.down(world)?;
-    let said = std::fs::read_to_string(&path)?;
+    let said = read()?;
     for (part, more) in [
         ("event=program", "comm=\"millrace\""),
         (
