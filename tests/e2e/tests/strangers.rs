@@ -18,6 +18,7 @@ use millrace_e2e::{
     wait_until,
 };
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
 /// The victim's port, and a busy neighbour's.
 const VICTIM: u16 = 7600;
@@ -42,7 +43,7 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
 }
 
 /// What an engine holds when it holds nothing for the processes of seeds.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Holdings {
     descriptors: usize,
     threads: usize,
@@ -52,22 +53,16 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(world: &World, engine: Pid, victim: Pid) -> Result<Holdings> {
+    /// `victim`: processes of the program that does not count.
+    fn of(world: &World, engine: Pid, victim: &[i64]) -> Result<Holdings> {
         let counters = engine::counters(world)?;
         let mut others = [0; 3];
         let shards = counters["shards"].as_array().context("shards")?;
-        let programs = shards
-            .iter()
-            .filter_map(|shard| shard["programs"].as_array());
-        for program in programs.flatten() {
-            let pids = program["pids"].as_array().context("pids")?;
-            if pids
-                .iter()
-                .any(|pid| pid.as_i64() == Some(victim.as_raw_nonzero().get().into()))
-            {
+        for program in shards.iter().flat_map(programs) {
+            if pids(program).any(|pid| victim.contains(&pid)) {
                 continue;
             }
-            others[0] += pids.len() as u64;
+            others[0] += pids(program).count() as u64;
             others[1] += program["sockets"].as_u64().context("sockets")?;
             others[2] += program["receive_memory"]
                 .as_u64()
@@ -81,6 +76,29 @@ impl Holdings {
             in_flight: counters["in_flight"]["now"].as_u64().context("in_flight")?,
         })
     }
+
+    /// Whether they are no more than others are, each for itself.
+    fn is_within(&self, limit: &Holdings) -> bool {
+        let words = |it: &Holdings| {
+            let counts = [it.descriptors as u64, it.threads as u64, it.in_flight];
+            counts.into_iter().chain(it.others).collect::<Vec<_>>()
+        };
+        words(self)
+            .iter()
+            .zip(words(limit))
+            .all(|(own, limit)| *own <= limit)
+    }
+}
+
+/// The programs that a shard knows of.
+fn programs(shard: &Value) -> impl Iterator<Item = &Value> {
+    shard["programs"].as_array().into_iter().flatten()
+}
+
+/// The processes of a program.
+fn pids(program: &Value) -> impl Iterator<Item = i64> {
+    let pids = program["pids"].as_array().into_iter().flatten();
+    pids.filter_map(Value::as_i64)
 }
 
 /// Memory of the engine's own, in bytes.
@@ -98,6 +116,8 @@ struct House {
     engine: Engine,
     pid: Pid,
     victim: Process,
+    /// The victim's processes, as the engine knows them.
+    victims: Vec<i64>,
 }
 
 impl House {
@@ -105,15 +125,33 @@ impl House {
         let engine = Engine::up(world)?;
         let victim = echo_server(world, &engine, VICTIM)?;
         let pid = engine::pid(world)?;
+        let counters = engine::counters(world)?;
+        let shards = counters["shards"].as_array().context("shards")?;
+        let victims = shards.iter().flat_map(programs).flat_map(pids).collect();
         Ok(House {
             engine,
             pid,
             victim,
+            victims,
         })
     }
 
     fn holdings(&self, world: &World) -> Result<Holdings> {
-        Holdings::of(world, self.pid, self.victim.pid())
+        Holdings::of(world, self.pid, &self.victims)
+    }
+
+    /// Waits until the engine holds no more than it did; `when` says when.
+    fn ensure_as_before(
+        &self,
+        world: &World,
+        before: &Holdings,
+        when: impl Fn() -> String,
+    ) -> Result<()> {
+        let mut now = None;
+        let back = wait_until("nothing more is held than before", seconds(20), || {
+            Ok(now.insert(self.holdings(world)?).is_within(before))
+        });
+        back.with_context(|| format!("{now:?} where {before:?} was, {}", when()))
     }
 
     /// The attacker, before its first seed.
@@ -121,7 +159,8 @@ impl House {
         let program = compile::static_program("tenant")?;
         let count = seeds.end - seeds.start;
         let numbers = [seeds.start, count, batch].map(|number| number.to_string());
-        let words = [&[program][..], &numbers[..]].concat();
+        // Statically linked: the shim is not in it, nor in the way.
+        let words = [&["env".to_owned(), program][..], &numbers[..]].concat();
         let mut run = self.engine.run(&words);
         run.stdin(Stdio::piped());
         let mut process = world.start_on_subject(run)?;
@@ -261,12 +300,7 @@ fn seeds_leave_nothing(world: &World, seeds: Range<u64>) -> Result<()> {
                 "only {attached} of the first {done} could attach, {}",
                 named()
             );
-            let mut now = None;
-            let back = wait_until("nothing is left of them", seconds(20), || {
-                let same = now.insert(house.holdings(world)?) == &at_start;
-                Ok(same)
-            });
-            back.with_context(|| format!("{now:?} where {at_start:?} was, {}", named()))?;
+            house.ensure_as_before(world, &at_start, named)?;
             wait_until("the victim is served", seconds(60), || {
                 Ok(traffic.done.load(Ordering::Relaxed) > served)
             })
@@ -282,11 +316,7 @@ fn seeds_leave_nothing(world: &World, seeds: Range<u64>) -> Result<()> {
         Ok(attacker)
     })?;
     attacker.process.wait(seconds(20))?.success()?;
-    let mut now = None;
-    let back = wait_until("nothing is left of the attacker", seconds(20), || {
-        Ok(now.insert(house.holdings(world)?) == &before)
-    });
-    back.with_context(|| format!("{now:?} where {before:?} was"))?;
+    house.ensure_as_before(world, &before, || "when the attacker has ended".into())?;
     house.end(world)
 }
 
