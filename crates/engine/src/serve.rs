@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{EBADF, EINVAL};
-use millrace_context::submission::Ask;
+use millrace_context::submission::{Ask, Nonsense};
 use millrace_context::{Operation, SlotRef, Submission, futex};
 use millrace_shard::{Error, How, Owner};
 
@@ -166,10 +166,7 @@ impl Worker {
                 }
                 Ok(None) => break,
                 Err(nonsense) => {
-                    eprintln!(
-                        "millrace: process {} of program {program} is cut off: {nonsense}",
-                        this_pid(self, program, process)
-                    );
+                    self.say_cut_off(program, process, nonsense);
                     self.counters.nonsense += 1;
                     self.process_gone(program, process);
                     return served;
@@ -185,6 +182,16 @@ impl Worker {
             entry.cursor = cursor;
         }
         served
+    }
+
+    /// Says of the first process of each program that it is cut off; all are counted. Whoever writes nonsense would fill the log.
+    #[cold]
+    fn say_cut_off(&mut self, program: u32, process: Process, nonsense: Nonsense) {
+        let this = self.program(program);
+        if !std::mem::replace(&mut this.cut_off, true) {
+            let pid = this.pid(process);
+            eprintln!("millrace: process {pid} of program {program} is cut off: {nonsense}");
+        }
     }
 
     /// Does what a submission asks for, of a slot that is here. `staged` are the pieces of what was staged with it.
@@ -301,6 +308,21 @@ impl Worker {
             _ => {}
         }
         let place = self.find(program, submission.slot)?;
+        let asks = matches!(
+            submission.operation,
+            Operation::Bind | Operation::Listen | Operation::Connect | Operation::Disconnect
+        );
+        if !asks || self.peers.is_none() {
+            return self.submit_for(place, process, submission);
+        }
+        self.asking_for.push(place);
+        let outcome = self.submit_for(place, process, submission);
+        self.asking_for.pop();
+        outcome
+    }
+
+    fn submit_for(&mut self, place: Place, process: Process, submission: &Submission) -> Outcome {
+        let program = place.program;
         let datagrams = self.program(program).entries[place.slot].datagrams;
         match submission.operation {
             Operation::Nop | Operation::Socket | Operation::Send | Operation::SendTo => done(),
@@ -351,10 +373,4 @@ impl Worker {
             Operation::Disconnect => self.disconnect(place),
         }
     }
-}
-
-fn this_pid(worker: &Worker, program: u32, process: Process) -> u32 {
-    worker.programs[program as usize]
-        .as_ref()
-        .map_or(0, |program| program.pid(process))
 }
