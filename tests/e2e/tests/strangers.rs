@@ -374,19 +374,19 @@ fn rate(
 #[test]
 fn nothing_is_left_of_a_stranger_on_one_shard() {
     scenario::run(Stack::Millrace, |world| {
-        seeds_leave_nothing(world, seeds(0..120))
+        seeds_leave_nothing(world, seeds(0..100))
     });
 }
 
 #[test]
 fn nothing_is_left_of_a_stranger_on_two_shards() {
-    scenario::run_on_shards(2, |world| seeds_leave_nothing(world, seeds(120..240)));
+    scenario::run_on_shards(2, |world| seeds_leave_nothing(world, seeds(100..200)));
 }
 
 #[test]
 fn nothing_is_left_of_a_stranger_over_xdp() {
     scenario::run_over(Link::Xdp, 2, |world| {
-        seeds_leave_nothing(world, seeds(240..300))
+        seeds_leave_nothing(world, seeds(200..240))
     });
 }
 

@@ -36,7 +36,9 @@ pub fn check(files: &[File], problems: &mut Vec<Problem>) {
             problems.push(Problem::at(
                 PAGE,
                 index + 1,
-                format!("`{place}` does not exist: FILE#TEST with a function of the file is wanted"),
+                format!(
+                    "`{place}` does not exist: FILE#TEST with a function of the file is wanted"
+                ),
             ));
         }
     }
