@@ -338,10 +338,10 @@ fn seeds(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
 
 #[test]
 fn random_programs_leave_an_engine_as_it_was() {
-    random_programs("seeds", 1, seeds(0..100));
+    random_programs("seeds", 1, seeds(0..50));
 }
 
 #[test]
 fn random_programs_leave_an_engine_of_two_shards_as_it_was() {
-    random_programs("seeds-two", 2, seeds(100..200));
+    random_programs("seeds-two", 2, seeds(50..100));
 }
