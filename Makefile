@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 SONAME := libmillrace.so.0
 
-.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick bench-scaling embedded profile paths fairness clean
+.PHONY: help deps build capi install lint unit e2e count test demo bench bench-quick bench-scaling embedded profile paths fairness deny reproduce clean
 
 help:
 	@echo 'make demo    nginx and redis on millrace beside the same on the kernel (root)'
@@ -25,6 +25,8 @@ help:
 	@echo 'make bench-quick  some of it in two short rounds: about two minutes when all is built'
 	@echo 'make bench-scaling  connections divided among cores, beside locks on each; ARGS=--help'
 	@echo 'make embedded  the library inside a program, beside the unmodified path and smoltcp (root); ARGS=--help'
+	@echo 'make deny    licences, sources and bans of the dependencies, by cargo-deny'
+	@echo 'make reproduce  two release builds in two directories, compared byte for byte'
 	@echo 'make profile SCENARIO=memory-short-64  a flame graph of where the time goes, in bench/results; ARGS=--help'
 
 deps:
@@ -114,6 +116,15 @@ fairness: build
 	@[ "$$(id -u)" = 0 ] || { echo 'make fairness: needs root: it creates network namespaces and TAP devices; try: sudo make fairness' >&2; exit 1; }
 	$(CARGO) build --release --locked --quiet -p millrace-bench
 	$(TARGET)/release/fairness $(ARGS)
+
+# cargo-deny is built when it is missing: about three minutes of one core, so it is no part of `make lint`.
+deny: deps
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) fetch --locked --quiet
+	$(CARGO) deny --offline check licenses bans sources
+
+reproduce: deps
+	scripts/reproduce
 
 clean:
 	$(CARGO) clean

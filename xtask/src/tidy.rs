@@ -8,6 +8,7 @@ mod examples;
 mod layers;
 mod manifest;
 mod source;
+mod threats;
 mod words;
 
 use std::fmt;
@@ -82,6 +83,7 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     }
     examples::check_below(&files, &mut problems);
     manifest::check_workspace(&files, &mut problems);
+    threats::check(&files, &mut problems);
     layers::check(&files, &mut problems);
     crate::compliance::check(&files, &mut problems);
     problems.sort();

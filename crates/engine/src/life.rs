@@ -1,5 +1,6 @@
 //! Who holds what, and what is closed when a holder is gone.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use millrace_context::{SlotRef, futex};
@@ -249,17 +250,15 @@ impl Worker {
                     .get(owner.0 as usize)
                     .and_then(Option::as_ref)
                     .map_or_else(Vec::new, |program| {
-                        let kept = |slot: u32| {
-                            sockets
-                                .iter()
-                                .any(|held| held.index == slot && program.find(*held).is_some())
-                        };
+                        // A program may have as many sockets as a list has room for: each is looked up at once.
+                        let found = sockets.iter().filter_map(|held| program.find(*held));
+                        let kept: HashSet<u32> = found.collect();
                         program
                             .entries
                             .numbers()
                             .filter(|slot| {
                                 program.entries[*slot].keepers.holders().contains(&process)
-                                    && !kept(*slot)
+                                    && !kept.contains(slot)
                             })
                             .collect()
                     });

@@ -276,6 +276,8 @@ pub struct Program {
     pub pollers: Vec<Option<PollerEntry>>,
     /// Processes alive or announced.
     pub processes: Vec<ProcessEntry>,
+    /// One of them was cut off, and that was said.
+    pub cut_off: bool,
     own: u32,
 }
 
@@ -300,6 +302,7 @@ impl Program {
             contexts: Vec::new(),
             pollers: Vec::new(),
             processes: Vec::new(),
+            cut_off: false,
             own,
         }
     }

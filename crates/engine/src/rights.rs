@@ -6,6 +6,9 @@ use millrace_context::SlotRef;
 use crate::socket::{IN_FLIGHT, Process};
 use crate::worker::{Place, Worker};
 
+/// How often a process may hold one socket, beyond which it must let go first. A process that receives a socket which it has lets go of it
+/// at once, so this is as many as its threads receive at one moment.
+const HELD_MAX: usize = 256;
 /// Bursts of submissions that are served first: more than rings hold, if programs do not write new ones all the time.
 const BURSTS: usize = 16;
 
@@ -32,11 +35,13 @@ impl Worker {
                 return false;
             };
             let keepers = &mut this.entries[slot].keepers;
-            let held = keepers.holders().contains(&from);
-            if held {
-                keepers.hold(to);
+            let holders = keepers.holders();
+            let times = || holders.iter().filter(|holder| **holder == to).count();
+            if !holders.contains(&from) || (to != IN_FLIGHT && times() >= HELD_MAX) {
+                return false;
             }
-            held
+            keepers.hold(to);
+            true
         };
         sockets.iter().map(share).collect()
     }

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{EBADF, EINVAL};
-use millrace_context::submission::Ask;
+use millrace_context::submission::{Ask, Nonsense};
 use millrace_context::{Operation, SlotRef, Submission, futex};
 use millrace_shard::{Error, How, Owner};
 
@@ -193,12 +193,8 @@ impl Worker {
                 }
                 Ok(None) => break,
                 Err(nonsense) => {
-                    let pid = this_pid(self, program, process);
-                    eprintln!(
-                        "millrace: process {pid} of program {program} is cut off: {nonsense}"
-                    );
+                    self.say_cut_off(program, process, nonsense);
                     self.counters.nonsense += 1;
-                    self.audit.cut_off(program, pid, nonsense.to_string());
                     self.process_gone(program, process);
                     return served;
                 }
@@ -213,6 +209,20 @@ impl Worker {
             entry.cursor = cursor;
         }
         served
+    }
+
+    /// Says of the first process of each program that it is cut off; all are counted. Whoever writes nonsense would fill the log.
+    #[cold]
+    fn say_cut_off(&mut self, program: u32, process: Process, nonsense: Nonsense) {
+        let this = self.program(program);
+        let (pid, said) = (
+            this.pid(process),
+            std::mem::replace(&mut this.cut_off, true),
+        );
+        self.audit.cut_off(program, pid, nonsense.to_string());
+        if !said {
+            eprintln!("millrace: process {pid} of program {program} is cut off: {nonsense}");
+        }
     }
 
     /// Does what a submission asks for, of a slot that is here. `staged` are the pieces of what was staged with it.
@@ -332,6 +342,21 @@ impl Worker {
             _ => {}
         }
         let place = self.find(program, submission.slot)?;
+        let asks = matches!(
+            submission.operation,
+            Operation::Bind | Operation::Listen | Operation::Connect | Operation::Disconnect
+        );
+        if !asks || self.peers.is_none() {
+            return self.submit_for(place, process, submission);
+        }
+        self.asking_for.push(place);
+        let outcome = self.submit_for(place, process, submission);
+        self.asking_for.pop();
+        outcome
+    }
+
+    fn submit_for(&mut self, place: Place, process: Process, submission: &Submission) -> Outcome {
+        let program = place.program;
         let entry = &self.program(program).entries[place.slot];
         let (datagrams, elsewhere) = (entry.datagrams, entry.is_elsewhere());
         if elsewhere && !may_ask_elsewhere(submission.operation) {
@@ -393,10 +418,4 @@ impl Worker {
 fn may_ask_elsewhere(operation: Operation) -> bool {
     use Operation::{Close, Consumed, Recall, Unwatch, Watch};
     matches!(operation, Close | Consumed | Recall | Unwatch | Watch)
-}
-
-fn this_pid(worker: &Worker, program: u32, process: Process) -> u32 {
-    worker.programs[program as usize]
-        .as_ref()
-        .map_or(0, |program| program.pid(process))
 }

@@ -89,9 +89,14 @@ impl Worker {
             return peers.tell(to, Request::Stray(stray));
         }
         // What other shards stand in for never moves, so nobody asks for it here by mistake; and it might have to ask them.
+        // Nor may anything end a socket while this shard asks the others on its behalf.
         let slot = stray.submission.slot.index;
         let here = program.entries.get(slot);
-        if here.is_some_and(|entry| entry.replicated) {
+        let place = Place {
+            program: stray.program,
+            slot,
+        };
+        if here.is_some_and(|entry| entry.replicated) || self.asking_for.contains(&place) {
             let _ = stray.reply.send(Err(EBADF));
             return;
         }

@@ -240,6 +240,8 @@ pub struct Worker {
     /// `counters.wakeups` when it slept last.
     pub(crate) wakeups_before: u64,
     pub(crate) look: Look,
+    /// Sockets on whose behalf it asks other shards now, and serves these meanwhile.
+    pub(crate) asking_for: Vec<Place>,
     /// Ends naps.
     pub(crate) alarm: Alarm,
 }
@@ -349,6 +351,7 @@ impl Worker {
             losses_at: Instant::from_micros(LOOK_US),
             wakeups_before: 0,
             look: Look::default(),
+            asking_for: Vec::new(),
             alarm,
         })
     }

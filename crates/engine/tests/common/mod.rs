@@ -118,7 +118,11 @@ pub struct Program {
 impl Program {
     /// A new program.
     pub fn attach(engine: &str) -> Program {
-        let engine = format!("{engine}-{}", std::process::id());
+        Program::attach_to(format!("{engine}-{}", std::process::id()))
+    }
+
+    /// A new program of an engine that may be in another process.
+    pub fn attach_to(engine: String) -> Program {
         let guard = connect(&engine);
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
             .call(&guard, &[])
