@@ -6,6 +6,8 @@
 //!
 //! A new option is a row of the table, and the code that obeys it.
 
+#![forbid(unsafe_code)]
+
 pub mod codec;
 pub mod numbers;
 mod table;
