@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, cmsghdr};
-use millrace::{Record, SendTo};
+use millrace::{OptName, Record, SendTo};
 
 use crate::host::Host;
 use crate::outcome::Outcome;
@@ -20,18 +20,18 @@ const LOOPBACK: u32 = 1;
 const LINK: u32 = 2;
 
 /// What a socket for datagrams tells of each (`IP_PKTINFO`, ...), by option.
-pub const TELLING: [(c_int, c_int); 6] = [
-    (IPPROTO_IP, libc::IP_PKTINFO),
-    (IPPROTO_IP, libc::IP_RECVTTL),
-    (IPPROTO_IP, libc::IP_RECVTOS),
-    (IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-    (IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
-    (IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+pub const TELLING: [OptName; 6] = [
+    OptName::PacketInfo,
+    OptName::ReceiveTtl,
+    OptName::ReceiveTos,
+    OptName::PacketInfoV6,
+    OptName::ReceiveHopLimit,
+    OptName::ReceiveTrafficClass,
 ];
 
 /// The bit of an option of [`TELLING`] in what a socket keeps.
-pub fn bit(level: c_int, name: c_int) -> Option<u8> {
-    let at = TELLING.iter().position(|one| *one == (level, name));
+pub fn bit(name: OptName) -> Option<u8> {
+    let at = TELLING.iter().position(|one| *one == name);
     at.map(|at| 1 << at)
 }
 
@@ -143,23 +143,23 @@ impl<'a> Riders<'a> {
             LINK
         }
         .to_ne_bytes();
-        for (at, (level, name)) in TELLING.into_iter().enumerate() {
+        for (at, name) in TELLING.into_iter().enumerate() {
             if bits & (1 << at) == 0 {
                 continue;
             }
             let (hops, class) = (c_int::from(record.hops), c_int::from(record.class));
             match (name, record.to) {
-                (libc::IP_PKTINFO, IpAddr::V4(to)) if level == IPPROTO_IP => {
+                (OptName::PacketInfo, IpAddr::V4(to)) => {
                     let info = [index, own.octets(), to.octets()].concat();
                     self.put(IPPROTO_IP, libc::IP_PKTINFO, &info);
                 }
-                (libc::IP_RECVTTL, IpAddr::V4(_)) if level == IPPROTO_IP => {
+                (OptName::ReceiveTtl, IpAddr::V4(_)) => {
                     self.put(IPPROTO_IP, libc::IP_TTL, &hops.to_ne_bytes());
                 }
-                (libc::IP_RECVTOS, IpAddr::V4(_)) if level == IPPROTO_IP => {
+                (OptName::ReceiveTos, IpAddr::V4(_)) => {
                     self.put(IPPROTO_IP, libc::IP_TOS, &[record.class]);
                 }
-                (libc::IPV6_RECVPKTINFO, to) if family == libc::AF_INET6 => {
+                (OptName::PacketInfoV6, to) if family == libc::AF_INET6 => {
                     let to = match to {
                         IpAddr::V4(to) => to.to_ipv6_mapped(),
                         IpAddr::V6(to) => to,
@@ -167,10 +167,10 @@ impl<'a> Riders<'a> {
                     let info = [&to.octets()[..], &index].concat();
                     self.put(IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
                 }
-                (libc::IPV6_RECVHOPLIMIT, IpAddr::V6(_)) => {
+                (OptName::ReceiveHopLimit, IpAddr::V6(_)) => {
                     self.put(IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &hops.to_ne_bytes());
                 }
-                (libc::IPV6_RECVTCLASS, IpAddr::V6(_)) => {
+                (OptName::ReceiveTrafficClass, IpAddr::V6(_)) => {
                     self.put(IPPROTO_IPV6, libc::IPV6_TCLASS, &class.to_ne_bytes());
                 }
                 _ => {}

@@ -45,9 +45,9 @@ pub enum Operation {
     Watch = 11,
     /// Poller `parameter` wants none any more, unless it has asked again since: `arguments[2]` is the request's number as in [`Operation::Watch`].
     Unwatch = 12,
-    /// Sets [`Name`] `parameter` to `arguments[0]` (and `arguments[1]`). Replies if asked.
+    /// Sets the option with number `parameter` to the value in the first arguments, both as `millrace-sockopt` has them. Replies if asked.
     SetOption = 13,
-    /// Asks for [`Name`] `parameter`; the reply's data holds the value.
+    /// Asks for the option with number `parameter`, or for a [`Query`]; the reply's data holds the value.
     GetOption = 14,
     /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC). Replies 0 or an errno. The shim then
     /// sets `consumed` and `queued` back to 0, since the next connection's stream begins there.
@@ -98,190 +98,27 @@ impl Operation {
     }
 }
 
-/// Options that the engine acts upon.
+/// What a program can ask of a socket beside its options, by the number of [`Operation::GetOption`]. Options have the numbers below these.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// TCP_NODELAY: 0 or 1.
-    NoDelay = 1,
-    /// TCP_CORK: 0 or 1.
-    Cork = 2,
-    /// SO_KEEPALIVE: 0 or 1.
-    KeepAlive = 3,
-    /// TCP_KEEPIDLE in seconds.
-    KeepIdle = 4,
-    /// TCP_KEEPINTVL in seconds.
-    KeepInterval = 5,
-    /// TCP_KEEPCNT.
-    KeepCount = 6,
-    /// TCP_USER_TIMEOUT in milliseconds.
-    UserTimeout = 7,
-    /// TCP_MAXSEG in bytes.
-    MaxSegment = 8,
-    /// SO_LINGER: `arguments[0]` on or off, `arguments[1]` seconds.
-    Linger = 9,
-    /// SO_RCVBUF in bytes: set with the number that the program gave, which is doubled as on Linux; read as getsockopt shows it.
-    ReceiveBuffer = 10,
-    /// SO_SNDBUF in bytes, likewise.
-    SendBuffer = 11,
-    /// TCP_QUICKACK: 0 or 1; a push, not a state: read as what holds now.
-    QuickAck = 12,
-    /// TCP_CONGESTION: up to 16 bytes of name in `arguments[0..2]`.
-    Congestion = 13,
-    /// TCP_INFO: Linux's `struct tcp_info`, read only.
-    Info = 14,
-    /// Bytes sent and not yet acknowledged (SIOCOUTQ), read only.
-    OutQueue = 15,
-    /// Bytes not yet sent (SIOCOUTQNSD), read only.
-    OutQueueUnsent = 16,
-    /// TCP_LINGER2: seconds in FIN_WAIT_2, up to 120; all ones: none.
-    Linger2 = 17,
-    /// TCP_SYNCNT: SYN retransmissions.
-    SynCount = 18,
-    /// TCP_NOTSENT_LOWAT in bytes.
-    NotSentLowWater = 19,
-    /// TCP_DEFER_ACCEPT in seconds.
-    DeferAccept = 20,
-    /// IP_TTL, 1 to 255.
-    Ttl = 21,
-    /// IP_TOS, 0 to 255.
-    Tos = 22,
-    /// IPV6_UNICAST_HOPS plus one, up to 256; 0 is the default.
-    HopLimit = 23,
-    /// IPV6_TCLASS, 0 to 255.
-    TrafficClass = 24,
-    /// SO_MAX_PACING_RATE in bytes per second; all ones: unlimited.
-    MaxPacingRate = 25,
-    /// IP_BIND_ADDRESS_NO_PORT: 0 or 1.
-    AddressOnly = 26,
-    /// SO_RCVLOWAT in bytes: set so that the buffer can hold it, and read as what it can.
-    ReceiveLowWater = 27,
-    /// One of the options that only datagram sockets have: `arguments[0]` is a [`DatagramName`], `arguments[1]` its value.
-    Datagram = 28,
-    /// IP_MTU, IPV6_MTU: bytes, read only.
-    Mtu = 29,
-    /// IP_MTU_DISCOVER: 1 or 2.
-    MtuDiscover = 30,
-    /// IPV6_MTU_DISCOVER, likewise.
-    MtuDiscoverV6 = 31,
-    /// TCP_FASTOPEN of a listener: how many.
-    FastOpen = 32,
-    /// TCP_FASTOPEN_NO_COOKIE: 0 or 1.
-    FastOpenNoCookie = 33,
-    /// TCP_FASTOPEN_KEY: the keys in `arguments[0..4]`; with 0 in `arguments[4]` there is no second one.
-    FastOpenKey = 34,
+pub enum Query {
+    /// TCP_INFO: Linux's `struct tcp_info`.
+    Info = 0x1000,
+    /// Bytes sent and not yet acknowledged (SIOCOUTQ).
+    OutQueue = 0x1001,
+    /// Bytes not yet sent (SIOCOUTQNSD).
+    OutQueueUnsent = 0x1002,
+    /// IP_MTU, IPV6_MTU: bytes.
+    Mtu = 0x1003,
 }
 
-impl Name {
+impl Query {
     /// From its number, which may be anything.
-    pub fn from_number(number: u32) -> Option<Name> {
-        use Name::*;
-        [
-            NoDelay,
-            Cork,
-            KeepAlive,
-            KeepIdle,
-            KeepInterval,
-            KeepCount,
-            UserTimeout,
-            MaxSegment,
-            Linger,
-            ReceiveBuffer,
-            SendBuffer,
-            QuickAck,
-            Congestion,
-            Info,
-            OutQueue,
-            OutQueueUnsent,
-            Linger2,
-            SynCount,
-            NotSentLowWater,
-            DeferAccept,
-            Ttl,
-            Tos,
-            HopLimit,
-            TrafficClass,
-            MaxPacingRate,
-            AddressOnly,
-            ReceiveLowWater,
-            Datagram,
-            Mtu,
-            MtuDiscover,
-            MtuDiscoverV6,
-            FastOpen,
-            FastOpenNoCookie,
-            FastOpenKey,
-        ]
-        .into_iter()
-        .find(|name| *name as u32 == number)
-    }
-}
-
-/// Options of datagram sockets that the engine acts upon. All are 0 or 1 where nothing else is said.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatagramName {
-    /// SO_BROADCAST.
-    Broadcast = 1,
-    /// IP_RECVERR.
-    ErrorsV4 = 2,
-    /// IPV6_RECVERR.
-    ErrorsV6 = 3,
-    /// IP_MULTICAST_TTL, 0 to 255.
-    GroupHopsV4 = 4,
-    /// IPV6_MULTICAST_HOPS, 0 to 255.
-    GroupHopsV6 = 5,
-    /// IP_MULTICAST_LOOP.
-    GroupLoopV4 = 6,
-    /// IPV6_MULTICAST_LOOP.
-    GroupLoopV6 = 7,
-    /// IP_MULTICAST_ALL.
-    AllGroupsV4 = 8,
-    /// IPV6_MULTICAST_ALL.
-    AllGroupsV6 = 9,
-    /// IP_MTU_DISCOVER, by Linux's numbers.
-    DiscoveryV4 = 10,
-    /// IPV6_MTU_DISCOVER.
-    DiscoveryV6 = 11,
-    /// IPV6_DONTFRAG.
-    WholeV6 = 12,
-    /// UDP_CORK.
-    Cork = 13,
-    /// UDP_GRO.
-    Join = 14,
-    /// SO_REUSEADDR of a socket that may be bound already.
-    ReuseAddress = 15,
-    /// SO_REUSEPORT, likewise.
-    ReusePort = 16,
-    /// IPV6_MTU, in bytes; 0 for what the path takes.
-    MtuV6 = 17,
-}
-
-impl DatagramName {
-    /// From its number, which may be anything.
-    pub fn from_number(number: u64) -> Option<DatagramName> {
-        use DatagramName::*;
-        [
-            Broadcast,
-            ErrorsV4,
-            ErrorsV6,
-            GroupHopsV4,
-            GroupHopsV6,
-            GroupLoopV4,
-            GroupLoopV6,
-            AllGroupsV4,
-            AllGroupsV6,
-            DiscoveryV4,
-            DiscoveryV6,
-            WholeV6,
-            Cork,
-            Join,
-            ReuseAddress,
-            ReusePort,
-            MtuV6,
-        ]
-        .into_iter()
-        .find(|name| *name as u64 == number)
+    pub fn from_number(number: u32) -> Option<Query> {
+        use Query::*;
+        [Info, OutQueue, OutQueueUnsent, Mtu]
+            .into_iter()
+            .find(|query| *query as u32 == number)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use libc::{EINVAL, ENFILE, ENOPROTOOPT};
-use millrace_context::submission::{Ask, Name};
+use libc::{EINVAL, ENFILE};
+use millrace_context::submission::Ask;
 use millrace_context::{Address, Submission};
 use millrace_shard::{
-    AcceptQueue, Block, Device, Error, Memory, Opt, OptName, Options, Owner, Reuse, SocketId,
+    AcceptQueue, Block, Device, Error, Memory, Opt, Options, Owner, Reuse, SocketId,
 };
 
 use crate::options;
@@ -267,94 +267,6 @@ impl Worker {
         done()
     }
 
-    pub(crate) fn set_option(&mut self, place: Place, submission: &Submission) -> Outcome {
-        let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
-        let opt = options::parse(name, &submission.arguments)?;
-        let entry = &mut self.program(place.program).entries[place.slot];
-        let replicated = entry.replicated;
-        if name == Name::FastOpenKey {
-            // They are the listener's, and it may listen later, or anew.
-            entry.set_option(opt);
-        }
-        match entry.socket {
-            Some(id) => {
-                if replicated {
-                    self.set_option_elsewhere(place, opt);
-                }
-                self.touch(place);
-                plain(self.shard.set_option(id, opt, self.now))
-            }
-            None => {
-                entry.set_option(opt);
-                done()
-            }
-        }
-    }
-
-    pub(crate) fn get_option(&mut self, place: Place, submission: &Submission) -> Outcome {
-        let name = Name::from_number(submission.parameter).ok_or(ENOPROTOOPT)?;
-        let entry = &self.program(place.program).entries[place.slot];
-        let (socket, set) = (entry.socket, entry.options().to_vec());
-        if name == Name::FastOpenKey {
-            let keys = set
-                .into_iter()
-                .find(|opt| matches!(opt, Opt::FastOpenKeys(_)));
-            return Ok((0, keys.map_or_else(Vec::new, options::encode)));
-        }
-        let Some(id) = socket else {
-            if name == Name::ReceiveLowWater {
-                let options = options::collect(&set, &self.shard.config().buffers);
-                let low = Opt::ReceiveLowWater(options.receive_low.max(1));
-                return Ok((0, options::encode(low)));
-            }
-            // Without a socket: what was set, else the zeros of a fresh one.
-            let wanted = options::readable(name).ok_or(libc::ENOTCONN)?;
-            let found = set
-                .into_iter()
-                .rev()
-                .find(|opt| named(*opt) == Some(wanted));
-            let congestion = || {
-                let engines = self.shard.config().tcp.congestion;
-                (name == Name::Congestion).then_some(Opt::Congestion(engines))
-            };
-            return found
-                .or_else(congestion)
-                .map(|opt| (0, options::encode(opt)))
-                .ok_or(libc::ENODATA);
-        };
-        if let Some(wanted) = options::readable(name) {
-            let opt = self
-                .shard
-                .option(id, wanted)
-                .map_err(|error| error.errno())?;
-            return Ok((0, options::encode(opt)));
-        }
-        match name {
-            Name::Info => {
-                let info = self.shard.linux_tcp_info(id, self.now);
-                Ok((0, info.map_err(|error| error.errno())?.to_vec()))
-            }
-            Name::Mtu => {
-                let mtu = self.shard.path_mtu(id, self.now);
-                let mtu = i32::from(mtu.map_err(|error| error.errno())?);
-                Ok((0, mtu.to_ne_bytes().to_vec()))
-            }
-            Name::OutQueue => {
-                let queued = self
-                    .shard
-                    .view(id)
-                    .map_or(0, |view| view.queued - view.acked);
-                Ok((0, (queued as i32).to_ne_bytes().to_vec()))
-            }
-            Name::OutQueueUnsent => {
-                let info = self.shard.tcp_info(id, self.now);
-                let unsent = info.map_or(0, |info| info.unsent) as i32;
-                Ok((0, unsent.to_ne_bytes().to_vec()))
-            }
-            _ => Err(ENOPROTOOPT),
-        }
-    }
-
     pub(crate) fn disconnect(&mut self, place: Place) -> Outcome {
         let program = self.program(place.program);
         let entry = &mut program.entries[place.slot];
@@ -377,42 +289,4 @@ pub(crate) fn device(flags: u64) -> Device {
         2 => Device::Loopback,
         _ => Device::Any,
     }
-}
-
-/// The name of an option, if it can be read.
-fn named(opt: Opt) -> Option<OptName> {
-    Some(match opt {
-        Opt::NoDelay(_) => OptName::NoDelay,
-        Opt::Cork(_) => OptName::Cork,
-        Opt::KeepAlive(_) => OptName::KeepAlive,
-        Opt::KeepIdle(_) => OptName::KeepIdle,
-        Opt::KeepInterval(_) => OptName::KeepInterval,
-        Opt::KeepCount(_) => OptName::KeepCount,
-        Opt::UserTimeout(_) => OptName::UserTimeout,
-        Opt::MaxSegment(_) => OptName::MaxSegment,
-        Opt::SynCount(_) => OptName::SynCount,
-        Opt::Linger2(_) => OptName::Linger2,
-        Opt::Linger(_) => OptName::Linger,
-        Opt::ReceiveBuffer(_) => OptName::ReceiveBuffer,
-        Opt::SendBuffer(_) => OptName::SendBuffer,
-        Opt::Congestion(_) => OptName::Congestion,
-        Opt::QuickAck(_) => OptName::QuickAck,
-        Opt::MaxPacingRate(_) => OptName::MaxPacingRate,
-        Opt::DeferAccept(_) => OptName::DeferAccept,
-        Opt::ReuseAddress(_) => OptName::ReuseAddress,
-        Opt::ReusePort(_) => OptName::ReusePort,
-        Opt::V6Only(_) => OptName::V6Only,
-        Opt::NotSentLowWater(_) => OptName::NotSentLowWater,
-        Opt::FastOpen(_) => OptName::FastOpen,
-        Opt::FastOpenNoCookie(_) => OptName::FastOpenNoCookie,
-        Opt::MtuDiscover(_) => OptName::MtuDiscover,
-        Opt::MtuDiscoverV6(_) => OptName::MtuDiscoverV6,
-        Opt::ReceiveLowWater(_) => OptName::ReceiveLowWater,
-        Opt::AddressOnly(_) => OptName::AddressOnly,
-        Opt::Ttl(_) => OptName::Ttl,
-        Opt::Tos(_) => OptName::Tos,
-        Opt::HopLimit(_) => OptName::HopLimit,
-        Opt::TrafficClass(_) => OptName::TrafficClass,
-        Opt::Datagram(_) | Opt::FastOpenKeys(_) => return None,
-    })
 }

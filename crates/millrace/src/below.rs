@@ -83,18 +83,6 @@ pub use millrace_shard::Opt;
 #[doc(inline)]
 pub use millrace_shard::OptName;
 
-/// Options that only sockets for datagrams have: [`Opt::Datagram`].
-///
-/// ```
-/// # let stack = millrace::Builder::new().build()?;
-/// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-/// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-/// client.set_option(millrace::Opt::Datagram(millrace::DatagramOpt::Broadcast(true)))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[doc(inline)]
-pub use millrace_shard::DatagramOpt;
-
 /// What becomes of packets that a path does not take whole: [`Opt::MtuDiscover`].
 ///
 /// ```
@@ -102,7 +90,7 @@ pub use millrace_shard::DatagramOpt;
 /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
 /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// # let (server, _) = listener.accept()?;
-/// client.set_option(millrace::Opt::MtuDiscover(millrace::Discovery::Never))?;
+/// client.set_option(millrace::Opt::MtuDiscover(millrace::Discovery::Always))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use millrace_context::protocol::{Kind, Request};
 use millrace_context::slot::unpack_ring;
 use millrace_context::{Address, Operation, SlotRef, Status, Submission};
+use millrace_sockopt::OptName;
 use rustix::io::Errno;
 
 use crate::elsewhere::Recalls;
@@ -76,6 +77,9 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
         }
         outcome => drop(outcome?),
     }
+    if ip.is_ipv6() && !ip.is_unspecified() {
+        options::become_v6_only(socket);
+    }
     if socket.is_datagrams() {
         socket.change_flags(flag::BOUND, 0);
     }
@@ -126,7 +130,7 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
         return Err(Errno::ISCONN);
     }
     if !socket.has(flag::CONNECTING) {
-        if options::connects_fast(socket) {
+        if options::is_on(socket, OptName::FastOpenConnect) {
             if begin_fast(socket, ip, port)? {
                 return Ok(());
             }

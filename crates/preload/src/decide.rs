@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_context::Bypass;
+use millrace_sockopt::OptName;
 use rustix::io::Errno;
 
 use crate::address::Given;
@@ -143,17 +144,12 @@ fn examine(fd: c_int) -> Option<Undecided> {
         return None;
     }
     // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
-    let all: &[(c_int, c_int)] = if datagrams {
-        &datagram::options::ALL
-    } else {
-        &options::ALL
-    };
-    let set = all
-        .iter()
+    let set = millrace_sockopt::settable(options::kind(datagrams))
         .enumerate()
-        .filter(|(_, (level, name))| {
-            *level == libc::SOL_SOCKET && !matches!(*name, libc::SO_RCVBUF | libc::SO_SNDBUF)
-                || *level == libc::IPPROTO_TCP && *name == libc::TCP_NODELAY
+        .filter(|(_, row)| {
+            row.level == libc::SOL_SOCKET
+                && !matches!(row.name, OptName::ReceiveBuffer | OptName::SendBuffer)
+                || row.name == OptName::NoDelay
         })
         .fold(0, |set, (at, _)| set | 1 << at);
     unbound.then_some(Undecided {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering;
 
-use millrace_context::submission::Name;
+use millrace_context::submission::Query;
 use millrace_context::{SlotRef, Status};
 use rustix::io::Errno;
 
@@ -324,7 +324,7 @@ pub unsafe fn device_control(
                 let acked = socket.slot.engine.acked.load(Ordering::Acquire);
                 Ok(queued.saturating_sub(acked).min(c_int::MAX as u64) as c_int)
             }
-            SIOCOUTQNSD => options::ask_number(&socket, Name::OutQueueUnsent),
+            SIOCOUTQNSD => options::ask_number(&socket, Query::OutQueueUnsent as u32),
             _ => {
                 let received = socket.slot.engine.received.load(Ordering::Acquire);
                 Ok(urgent::look(&socket, received)

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{SOL_SOCKET, socklen_t};
 use millrace_context::{Bypass, Status};
+use millrace_sockopt::numbers::SO_BINDTOIFINDEX;
 use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
@@ -14,10 +15,8 @@ use crate::options::VALUE_MAX;
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 use crate::table::{self, Entry, Undecided};
-use crate::{bypass, datagram, epoll, options};
+use crate::{bypass, epoll, options};
 
-/// As <asm-generic/socket.h> has it.
-pub const SO_BINDTOIFINDEX: c_int = 62;
 /// The loopback device.
 pub const LOOPBACK: u32 = 1;
 /// The word of [`millrace_context::slot::AppCold::options`] that has the index; 0 for none.
@@ -62,12 +61,11 @@ pub fn is_option(level: c_int, name: c_int) -> bool {
 }
 
 fn bit(undecided: Undecided) -> Result<u64> {
-    let list = if undecided.datagrams {
-        &datagram::options::ALL[..]
-    } else {
-        &options::ALL[..]
-    };
-    options::bit_in(list, SOL_SOCKET, SO_BINDTOIFINDEX)
+    options::bit(
+        options::kind(undecided.datagrams),
+        SOL_SOCKET,
+        SO_BINDTOIFINDEX,
+    )
 }
 
 /// The device that a socket of the kernel is bound to.

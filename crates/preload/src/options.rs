@@ -1,336 +1,76 @@
-//! Socket options: those that are implemented, and nothing else. What is not in this list is ENOPROTOOPT, as an unknown option is on Linux.
+//! Socket options of streams and of datagram sockets: those of the table ([`millrace_sockopt`]), and nothing else.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
-use millrace_context::submission::Name;
+use millrace_context::slot::AppCold;
+use millrace_context::submission::Query;
 use millrace_context::{Operation, Status};
+use millrace_sockopt::{self as table, Kept, Opt, OptName, Row, Sockets, VALUE_MAX as OPTION_MAX};
 use rustix::io::Errno;
 
-use crate::datagram::options as datagram;
-use crate::device::{self, SO_BINDTOIFINDEX};
+use crate::datagram::groups;
+use crate::device;
 use crate::lock::{self, Rank};
 use crate::socket::{RESET, Socket};
 use crate::sys::{self, Result};
 
-/// SO_RCVTIMEO and SO_SNDTIMEO as 64-bit time has them.
-pub const SO_RCVTIMEO_NEW: c_int = 66;
-pub const SO_SNDTIMEO_NEW: c_int = 67;
-/// As <linux/tcp.h> has it.
-const TCP_FASTOPEN_NO_COOKIE: c_int = 34;
-/// Bits in the first word of [`millrace_context::slot::AppCold::options`]. The second is SO_LINGER's time.
-pub const REUSE_ADDRESS: u32 = 1;
-pub const REUSE_PORT: u32 = 2;
-pub const BROADCAST: u32 = 4;
-const V6_ONLY: u32 = 8;
-pub const OOB_INLINE: u32 = 16;
-const FAST_CONNECT: u32 = 32;
+/// What binding needs, in the first word of [`millrace_context::slot::AppCold::options`].
+const BIND_BITS: u32 = 3;
+/// The word that has SO_LINGER's time.
+const LINGER_WORD: usize = 1;
 /// Every receive buffer that was not set can hold so many bytes.
 const LOW_WATER_HELD: u32 = 1024;
-/// Hops that a packet may take, by default.
-const DEFAULT_HOPS: u64 = 64;
-/// Largest option value: a congestion control's name.
+/// The longest value that is read: `TCP_INFO`, or the name of a device.
 pub const VALUE_MAX: usize = 256;
-
-/// Options that can be set. Their place here is their bit in [`crate::table::Undecided::options`].
-pub const ALL: [(c_int, c_int); 40] = [
-    (SOL_SOCKET, libc::SO_REUSEADDR),
-    (SOL_SOCKET, libc::SO_REUSEPORT),
-    (SOL_SOCKET, libc::SO_BROADCAST),
-    (SOL_SOCKET, libc::SO_KEEPALIVE),
-    (SOL_SOCKET, libc::SO_LINGER),
-    (SOL_SOCKET, libc::SO_RCVBUF),
-    (SOL_SOCKET, libc::SO_SNDBUF),
-    (SOL_SOCKET, libc::SO_RCVLOWAT),
-    (SOL_SOCKET, libc::SO_RCVTIMEO),
-    (SOL_SOCKET, libc::SO_SNDTIMEO),
-    (SOL_SOCKET, SO_RCVTIMEO_NEW),
-    (SOL_SOCKET, SO_SNDTIMEO_NEW),
-    (IPPROTO_TCP, libc::TCP_NODELAY),
-    (IPPROTO_TCP, libc::TCP_CORK),
-    (IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (IPPROTO_TCP, libc::TCP_MAXSEG),
-    (IPPROTO_TCP, libc::TCP_SYNCNT),
-    (IPPROTO_TCP, libc::TCP_LINGER2),
-    (IPPROTO_TCP, libc::TCP_CONGESTION),
-    (IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    (SOL_SOCKET, libc::SO_OOBINLINE),
-    (IPPROTO_TCP, libc::TCP_QUICKACK),
-    (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-    (IPPROTO_IP, libc::IP_TTL),
-    (IPPROTO_IP, libc::IP_TOS),
-    (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
-    (IPPROTO_IPV6, libc::IPV6_TCLASS),
-    (SOL_SOCKET, libc::SO_MAX_PACING_RATE),
-    (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT),
-    (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
-    (IPPROTO_IP, libc::IP_MTU_DISCOVER),
-    (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-    (IPPROTO_TCP, libc::TCP_FASTOPEN),
-    (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
-    (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
-    (SOL_SOCKET, SO_BINDTOIFINDEX),
-    (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY),
-];
-
-const _: () = assert!(ALL.len() <= crate::table::OPTIONS_MAX);
-
 /// What every link of IPv6 carries (RFC 8200 5), in bytes.
 const IPV6_MTU_LEAST: c_int = 1280;
 
-/// The congestion controls that there are (TCP_CONGESTION).
-const CONTROLS: [&[u8]; 4] = [b"cubic", b"reno", b"dctcp", b"bbr"];
-
-/// Options that can only be read.
-const READ_ONLY: [(c_int, c_int); 8] = [
-    (SOL_SOCKET, libc::SO_TYPE),
-    (SOL_SOCKET, libc::SO_DOMAIN),
-    (SOL_SOCKET, libc::SO_PROTOCOL),
-    (SOL_SOCKET, libc::SO_ACCEPTCONN),
-    (SOL_SOCKET, libc::SO_ERROR),
-    (IPPROTO_TCP, libc::TCP_INFO),
-    (IPPROTO_IP, libc::IP_MTU),
-    (IPPROTO_IPV6, libc::IPV6_MTU),
-];
-
-/// The bit of an option that can be set on a socket before it is decided; `NOPROTOOPT` for one that is not implemented.
-pub fn bit(level: c_int, name: c_int) -> Result<u64> {
-    bit_in(&ALL, level, name)
+/// The kind of a socket.
+pub fn kind(datagrams: bool) -> Sockets {
+    if datagrams {
+        Sockets::DATAGRAM
+    } else {
+        Sockets::STREAM
+    }
 }
 
-/// The bit in one of the two lists. A device has two names.
-pub fn bit_in(list: &[(c_int, c_int)], level: c_int, name: c_int) -> Result<u64> {
-    let name = if device::is_option(level, name) {
-        SO_BINDTOIFINDEX
-    } else {
-        name
-    };
-    let at = list.iter().position(|option| *option == (level, name));
-    at.map(|at| 1 << at).ok_or(Errno::NOPROTOOPT)
+/// The row of an option that can be set; `NOPROTOOPT` for one that is not implemented.
+fn row(kind: Sockets, level: c_int, name: c_int) -> Result<&'static Row> {
+    table::find(kind, level, name).ok_or(Errno::NOPROTOOPT)
+}
+
+/// The bit of an option in [`crate::table::Undecided::options`]: its place among those that such a socket has.
+pub fn bit(kind: Sockets, level: c_int, name: c_int) -> Result<u64> {
+    let wanted = row(kind, level, name)?.name;
+    let at = table::settable(kind).position(|row| row.name == wanted);
+    at.filter(|at| *at < crate::table::OPTIONS_MAX)
+        .map(|at| 1 << at)
+        .ok_or(Errno::NOPROTOOPT)
 }
 
 /// Whether an option can be read.
-pub fn is_readable(level: c_int, name: c_int) -> bool {
-    bit(level, name).is_ok() || READ_ONLY.contains(&(level, name))
-}
-
-/// An option with its value, checked as Linux checks it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
-    /// The shard's.
-    Shard(Name, [u64; 2]),
-    /// Keys, the first and whether there is a second, as [`Name::FastOpenKey`] has them.
-    Keys([u64; 5]),
-    /// A bit kept in the slot.
-    Bit(u32, bool),
-    /// Microseconds, 0 for none.
-    ReceiveTimeout(u64),
-    /// Likewise.
-    SendTimeout(u64),
-    /// Bytes.
-    LowWater(u32),
-    /// The index of a device, 0 for none.
-    Device(u32),
-}
-
-/// Checks a value. `INVAL`, `DOM` and `NOENT` as Linux has them; `NOPROTOOPT` for options that are not implemented.
-pub fn parse(level: c_int, name: c_int, value: &[u8]) -> Result<Setting> {
-    let int = || -> Result<c_int> {
-        let bytes = value.first_chunk().ok_or(Errno::INVAL)?;
-        Ok(c_int::from_ne_bytes(*bytes))
-    };
-    let within = |low: c_int, high: c_int| {
-        int().and_then(|value| {
-            let good = (low..=high).contains(&value);
-            good.then_some(value as u64).ok_or(Errno::INVAL)
-        })
-    };
-    let shard = |name: Name, value: u64| Setting::Shard(name, [value, 0]);
-    let switch = |name: Name| int().map(|on| shard(name, u64::from(on != 0)));
-    let bit = |bit: u32| int().map(|on| Setting::Bit(bit, on != 0));
-    match (level, name) {
-        (SOL_SOCKET, libc::SO_REUSEADDR) => bit(REUSE_ADDRESS),
-        (SOL_SOCKET, libc::SO_REUSEPORT) => bit(REUSE_PORT),
-        (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
-        (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
-        (SOL_SOCKET, libc::SO_KEEPALIVE) => switch(Name::KeepAlive),
-        (SOL_SOCKET, libc::SO_LINGER) => {
-            let on = int()?;
-            let seconds = value.get(4..8).ok_or(Errno::INVAL)?;
-            let seconds = u32::from_ne_bytes(seconds.try_into().unwrap_or_default());
-            Ok(Setting::Shard(
-                Name::Linger,
-                [
-                    u64::from(on != 0),
-                    u64::from(seconds.min(u32::from(u16::MAX))),
-                ],
-            ))
-        }
-        (SOL_SOCKET, libc::SO_RCVBUF) => buffer(int()?, Name::ReceiveBuffer),
-        (SOL_SOCKET, libc::SO_SNDBUF) => buffer(int()?, Name::SendBuffer),
-        (SOL_SOCKET, libc::SO_RCVLOWAT) => {
-            let bytes = int()?;
-            let bytes = if bytes < 0 { c_int::MAX } else { bytes.max(1) };
-            Ok(Setting::LowWater(bytes as u32))
-        }
-        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
-            time(value).map(Setting::ReceiveTimeout)
-        }
-        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => time(value).map(Setting::SendTimeout),
-        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => {
-            let wide = value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
-            let narrow = int()? as u32;
-            let narrow = if narrow == u32::MAX {
-                u64::MAX
-            } else {
-                narrow.into()
-            };
-            Ok(shard(Name::MaxPacingRate, wide.unwrap_or(narrow)))
-        }
-        (SOL_SOCKET, SO_BINDTOIFINDEX) => {
-            within(0, c_int::MAX).map(|index| Setting::Device(index as u32))
-        }
-        (IPPROTO_TCP, libc::TCP_NODELAY) => switch(Name::NoDelay),
-        (IPPROTO_TCP, libc::TCP_CORK) => switch(Name::Cork),
-        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => within(1, 32767).map(|s| shard(Name::KeepIdle, s)),
-        (IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
-            within(1, 32767).map(|s| shard(Name::KeepInterval, s))
-        }
-        (IPPROTO_TCP, libc::TCP_KEEPCNT) => within(1, 127).map(|n| shard(Name::KeepCount, n)),
-        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
-            within(0, c_int::MAX).map(|ms| shard(Name::UserTimeout, ms))
-        }
-        (IPPROTO_TCP, libc::TCP_MAXSEG) => match int()? {
-            0 => Ok(shard(Name::MaxSegment, 0)),
-            _ => within(88, 32767).map(|bytes| shard(Name::MaxSegment, bytes)),
-        },
-        (IPPROTO_TCP, libc::TCP_SYNCNT) => within(1, 127).map(|n| shard(Name::SynCount, n)),
-        // A negative one is "not at all".
-        (IPPROTO_TCP, libc::TCP_LINGER2) => int().map(|s| match u64::try_from(s) {
-            Ok(seconds) => shard(Name::Linger2, seconds.min(120)),
-            Err(_) => shard(Name::Linger2, u64::MAX),
-        }),
-        // Linux looks at the lowest bit alone.
-        (IPPROTO_TCP, libc::TCP_QUICKACK) => {
-            int().map(|value| shard(Name::QuickAck, (value & 1) as u64))
-        }
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
-            int().map(|s| shard(Name::DeferAccept, s.max(0) as u64))
-        }
-        (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
-            int().map(|bytes| shard(Name::NotSentLowWater, u64::from(bytes as u32)))
-        }
-        (IPPROTO_TCP, libc::TCP_CONGESTION) => congestion(value),
-        (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
-        // -1 is the default.
-        (IPPROTO_IP, libc::IP_TTL) => match byte(value)? {
-            -1 => Ok(shard(Name::Ttl, DEFAULT_HOPS)),
-            hops if (1..=255).contains(&hops) => Ok(shard(Name::Ttl, hops as u64)),
-            _ => Err(Errno::INVAL),
-        },
-        (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => {
-            byte(value).map(|on| shard(Name::AddressOnly, u64::from(on != 0)))
-        }
-        (IPPROTO_TCP, libc::TCP_FASTOPEN) => {
-            within(0, c_int::MAX).map(|n| shard(Name::FastOpen, n.min(u64::from(u16::MAX))))
-        }
-        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => {
-            within(0, 1).map(|on| Setting::Bit(FAST_CONNECT, on != 0))
-        }
-        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => {
-            within(0, 1).map(|on| shard(Name::FastOpenNoCookie, on))
-        }
-        (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => keys(value),
-        // Those that let routers fragment are not implemented.
-        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => match byte(value)? {
-            how @ (libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO) => {
-                Ok(shard(Name::MtuDiscover, how as u64))
-            }
-            _ => Err(Errno::INVAL),
-        },
-        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
-            within(libc::IP_PMTUDISC_WANT, libc::IP_PMTUDISC_DO)
-                .map(|how| shard(Name::MtuDiscoverV6, how))
-        }
-        (IPPROTO_IP, libc::IP_TOS) => byte(value).map(|tos| shard(Name::Tos, tos as u8 as u64)),
-        (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => match int()? {
-            -1 => Ok(shard(Name::HopLimit, 0)),
-            _ => within(0, 255).map(|hops| shard(Name::HopLimit, hops + 1)),
-        },
-        (IPPROTO_IPV6, libc::IPV6_TCLASS) => match int()? {
-            -1 => Ok(shard(Name::TrafficClass, 0)),
-            _ => within(0, 255).map(|class| shard(Name::TrafficClass, class)),
-        },
-        _ => Err(Errno::NOPROTOOPT),
+pub fn is_readable(kind: Sockets, level: c_int, name: c_int) -> bool {
+    match table::find(kind, level, name) {
+        Some(row) => row.is_readable(),
+        None => table::is_read_only(kind, level, name),
     }
 }
 
-/// TCP_FASTOPEN_KEY: one key or two.
-fn keys(value: &[u8]) -> Result<Setting> {
-    if value.len() != 16 && value.len() != 32 {
-        return Err(Errno::INVAL);
-    }
-    let mut words = [0; 5];
-    for (word, bytes) in words.iter_mut().zip(value.as_chunks().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    words[4] = u64::from(value.len() == 32);
-    Ok(Setting::Keys(words))
-}
-
-/// A number that Linux takes from one byte, too.
-pub fn byte(value: &[u8]) -> Result<c_int> {
-    match (value.first_chunk(), value.first()) {
-        (Some(int), _) => Ok(c_int::from_ne_bytes(*int)),
-        (None, Some(&byte)) => Ok(byte.into()),
-        (None, None) => Err(Errno::INVAL),
+/// What Linux says of an option that cannot be read.
+pub fn refusal(kind: Sockets, level: c_int) -> Errno {
+    match level {
+        IPPROTO_TCP if kind == Sockets::DATAGRAM => Errno::OPNOTSUPP,
+        _ => Errno::NOPROTOOPT,
     }
 }
 
-/// A buffer's size: a negative one is a huge one, as on Linux, and the shard has its own bounds.
-fn buffer(bytes: c_int, name: Name) -> Result<Setting> {
-    let bytes = if bytes < 0 { c_int::MAX } else { bytes };
-    Ok(Setting::Shard(name, [bytes.min(c_int::MAX / 2) as u64, 0]))
-}
-
-/// A `struct timeval` in microseconds; 0 is none.
-fn time(value: &[u8]) -> Result<u64> {
-    let field = |at: usize| {
-        let bytes = value.get(at..at + 8).ok_or(Errno::INVAL)?;
-        Ok(i64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
-    };
-    let (seconds, micros) = (field(0)?, field(8)?);
-    if !(0..1_000_000).contains(&micros) {
-        return Err(Errno::DOM);
-    }
-    if seconds < 0 {
-        // Linux: do not wait at all.
-        return Ok(1);
-    }
-    Ok((seconds as u64).saturating_mul(1_000_000) + micros as u64)
-}
-
-fn congestion(value: &[u8]) -> Result<Setting> {
-    if value.is_empty() {
-        return Err(Errno::INVAL);
-    }
-    let len = value
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(value.len());
-    let mut name = [0u8; 16];
-    // A name that long is none that exists.
-    let to = name.get_mut(..len.min(17)).ok_or(Errno::NOENT)?;
-    to.copy_from_slice(&value[..len]);
-    if !CONTROLS.contains(&&value[..len]) {
-        return Err(Errno::NOENT);
-    }
-    let word = |at: usize| u64::from_ne_bytes(name[at..at + 8].try_into().unwrap_or_default());
-    Ok(Setting::Shard(Name::Congestion, [word(0), word(8)]))
+/// Checks a value as Linux checks it; `NOPROTOOPT` for options that are not implemented.
+pub fn parse(kind: Sockets, level: c_int, name: c_int, value: &[u8]) -> Result<Opt> {
+    let row = row(kind, level, name)?;
+    Opt::decode(row.name, value).map_err(Errno::from_raw_os_error)
 }
 
 /// Whether a socket has options of a level: those of IPv6 only one of IPv6.
@@ -338,88 +78,157 @@ pub fn has_level(socket: &Socket, level: c_int) -> bool {
     level != IPPROTO_IPV6 || socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6
 }
 
-/// Applies a setting.
-pub fn apply(socket: &Socket, setting: Setting) -> Result<()> {
+/// Sets an option.
+pub fn apply(socket: &Socket, opt: Opt) -> Result<()> {
     let cold = &socket.slot.app_cold;
-    match setting {
-        Setting::Bit(FAST_CONNECT, _) if !socket.is_fresh(socket.status()) => Err(Errno::INVAL),
-        Setting::Shard(Name::FastOpen | Name::FastOpenNoCookie, _)
-            if !socket.is_fresh(socket.status())
-                && !socket.status().contains(Status::LISTENING) =>
+    let status = socket.status();
+    let is_fresh = socket.is_fresh(status);
+    match opt {
+        Opt::FastOpenConnect(_) if !is_fresh => Err(Errno::INVAL),
+        Opt::FastOpen(_) | Opt::FastOpenNoCookie(_)
+            if !is_fresh && !status.contains(Status::LISTENING) =>
         {
             Err(Errno::INVAL)
         }
-        Setting::Bit(V6_ONLY, _)
-            if !socket.is_fresh(socket.status()) || socket.status().contains(Status::BOUND) =>
-        {
-            Err(Errno::INVAL)
-        }
-        Setting::Shard(name, [a, b]) => {
-            // Of two threads the same one is last here and at the shard.
-            let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket);
-            if name == Name::Linger {
-                let seconds = match (a, b) {
-                    (0, _) => 0,
-                    (_, 0) => RESET,
-                    (_, seconds) => seconds as u32,
-                };
-                cold.options[1].store(seconds, Ordering::Relaxed);
-            }
-            let mut submission = socket.submission(Operation::SetOption, name as u32);
-            submission.arguments[..2].copy_from_slice(&[a, b]);
-            // Cheap ones that cannot fail go without an answer.
-            if matches!(
-                name,
-                Name::NoDelay | Name::Cork | Name::QuickAck | Name::KeepAlive
-            ) {
-                socket.submit(&submission)
-            } else {
-                socket.ask(&submission, &mut []).map(drop)
-            }
-        }
-        Setting::Bit(bit, on) => {
-            if on {
-                cold.options[0].fetch_or(bit, Ordering::Relaxed);
-            } else {
-                cold.options[0].fetch_and(!bit, Ordering::Relaxed);
-            }
-            Ok(())
-        }
-        Setting::Keys(words) => {
-            let mut submission = socket.submission(Operation::SetOption, Name::FastOpenKey as u32);
-            submission.arguments[..5].copy_from_slice(&words);
-            socket.ask(&submission, &mut []).map(drop)
-        }
-        Setting::Device(index) => device::apply(socket, index),
-        Setting::ReceiveTimeout(us) => {
+        Opt::V6Only(_) if !is_fresh || status.contains(Status::BOUND) => Err(Errno::INVAL),
+        Opt::BindToDevice(index) => device::apply(socket, index),
+        Opt::ReceiveTimeout(us) => {
             cold.receive_timeout.store(us, Ordering::Relaxed);
             Ok(())
         }
-        Setting::SendTimeout(us) => {
+        Opt::SendTimeout(us) => {
             cold.send_timeout.store(us, Ordering::Relaxed);
             Ok(())
         }
-        Setting::LowWater(bytes) => {
+        Opt::ReceiveLowWater(bytes) => set_low_water(socket, bytes),
+        Opt::MulticastInterface(address) if !is_interface(socket, address) => {
+            Err(Errno::ADDRNOTAVAIL)
+        }
+        Opt::MulticastInterfaceV6(index)
+            if index != 0 && !device::is_served(socket.engine, index) =>
+        {
+            Err(Errno::NODEV)
+        }
+        opt if let Some(change) = opt.membership() => groups::apply(socket, change),
+        opt => {
+            // Of two threads the one that is last here is last at the shard.
             let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket);
-            // More than a buffer holds at first it has to be made for, and there is a limit.
-            let bytes = if bytes > LOW_WATER_HELD {
-                let mut submission =
-                    socket.submission(Operation::SetOption, Name::ReceiveLowWater as u32);
-                submission.arguments[0] = u64::from(bytes);
-                socket.ask(&submission, &mut [])?;
-                ask_number(socket, Name::ReceiveLowWater)? as u32
-            } else {
-                bytes
-            };
-            cold.low_water.store(bytes, Ordering::Relaxed);
+            if let Opt::Linger(linger) = opt {
+                let seconds = linger.map_or(0, |seconds| match seconds {
+                    0 => RESET,
+                    seconds => seconds.into(),
+                });
+                cell(socket, LINGER_WORD).store(seconds, Ordering::Relaxed);
+            }
+            let row = opt.name().row();
+            keep(socket, row.kept, opt.number());
+            if row.told.contains(kind(socket.is_datagrams())) {
+                tell(socket, opt)?;
+            }
             Ok(())
         }
     }
 }
 
+/// Whether an address can be IP_MULTICAST_IF: an own one, or none.
+fn is_interface(socket: &Socket, address: Ipv4Addr) -> bool {
+    address.is_unspecified() || socket.engine.region.header().owns(address.into(), false)
+}
+
+/// Tells the shard.
+fn tell(socket: &Socket, opt: Opt) -> Result<()> {
+    let mut submission = socket.submission(Operation::SetOption, opt.name().number());
+    let words = opt.to_words();
+    submission.arguments[..words.len()].copy_from_slice(&words);
+    // Cheap ones that cannot fail go without an answer.
+    match opt {
+        Opt::NoDelay(_) | Opt::Cork(_) | Opt::QuickAck(_) | Opt::KeepAlive(_) => {
+            socket.submit(&submission)
+        }
+        _ => socket.ask(&submission, &mut []).map(drop),
+    }
+}
+
+fn set_low_water(socket: &Socket, bytes: u32) -> Result<()> {
+    let _guard = lock::take(&socket.slot.app.write_lock, Rank::Socket);
+    // A buffer has to be made for more than it holds at first, and there is a limit.
+    let bytes = if bytes > LOW_WATER_HELD {
+        tell(socket, Opt::ReceiveLowWater(bytes))?;
+        ask_number(socket, OptName::ReceiveLowWater.number())? as u32
+    } else {
+        bytes
+    };
+    let cold = &socket.slot.app_cold;
+    cold.low_water.store(bytes, Ordering::Relaxed);
+    Ok(())
+}
+
+fn cell(socket: &Socket, word: usize) -> &AtomicU32 {
+    &socket.slot.app_cold.options[word]
+}
+
+/// Where a part of a word begins, and its mask.
+fn part(kept: Kept) -> Option<(usize, u32, u32)> {
+    Some(match kept {
+        Kept::Bit(word, bit) | Kept::NotBit(word, bit) => (word.into(), bit.into(), 1),
+        Kept::Byte(word, at) => (word.into(), 8 * u32::from(at), 0xff),
+        Kept::Half(word, at) => (word.into(), 16 * u32::from(at), 0xffff),
+        Kept::Word(word) => (word.into(), 0, u32::MAX),
+        Kept::Shard | Kept::Field | Kept::Act => return None,
+    })
+}
+
+fn keep(socket: &Socket, kept: Kept, number: u32) {
+    let Some((word, shift, mask)) = part(kept) else {
+        return;
+    };
+    let number = number ^ u32::from(matches!(kept, Kept::NotBit(..)));
+    let _ = cell(socket, word).fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+        Some(word & !(mask << shift) | (number & mask) << shift)
+    });
+}
+
+/// Whether anything is on of what is told of each datagram, and of how groups are heard.
+pub fn has_switches(socket: &Socket) -> bool {
+    const SWITCHES: usize = 2;
+    cell(socket, SWITCHES).load(Ordering::Relaxed) != 0
+}
+
+/// What is kept of an option, as a number; 0 of one that is not kept.
+pub fn kept(socket: &Socket, name: OptName) -> u32 {
+    kept_in(&socket.slot.app_cold, name)
+}
+
+/// As [`kept`], of a socket's part that its program writes.
+pub fn kept_in(cold: &AppCold, name: OptName) -> u32 {
+    let kept = name.row().kept;
+    let Some((word, shift, mask)) = part(kept) else {
+        return 0;
+    };
+    let number = cold.options[word].load(Ordering::Relaxed) >> shift & mask;
+    number ^ u32::from(matches!(kept, Kept::NotBit(..)))
+}
+
+/// Whether a switch that is kept is on.
+pub fn is_on(socket: &Socket, name: OptName) -> bool {
+    kept(socket, name) != 0
+}
+
+/// A new datagram socket has what sockets have by default.
+pub fn begin_datagrams(socket: &Socket) {
+    for name in [
+        OptName::MulticastTtl,
+        OptName::MulticastHopsV6,
+        OptName::DatagramMtuDiscover,
+        OptName::DatagramMtuDiscoverV6,
+    ] {
+        keep(socket, name.row().kept, name.default().number());
+    }
+}
+
 /// How many seconds a close lingers, if it does and has to wait at all.
 pub fn linger(socket: &Socket) -> u32 {
-    match socket.slot.app_cold.options[1].load(Ordering::Relaxed) {
+    match cell(socket, LINGER_WORD).load(Ordering::Relaxed) {
         RESET => 0,
         seconds => seconds,
     }
@@ -427,54 +236,63 @@ pub fn linger(socket: &Socket) -> u32 {
 
 /// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY and the device as a bind carries them.
 pub fn bind_bits(socket: &Socket) -> u64 {
-    let bits = socket.slot.app_cold.options[0].load(Ordering::Relaxed);
-    u64::from(bits & (REUSE_ADDRESS | REUSE_PORT))
-        | u64::from(is_v6_only(socket)) << 2
-        | device::bind_bits(socket)
+    let bits = cell(socket, 0).load(Ordering::Relaxed);
+    u64::from(bits & BIND_BITS) | u64::from(is_v6_only(socket)) << 2 | device::bind_bits(socket)
 }
 
-/// Whether TCP_FASTOPEN_CONNECT is set.
-pub fn connects_fast(socket: &Socket) -> bool {
-    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & FAST_CONNECT != 0
+/// A socket that was bound to an address of IPv6 has no more to do with IPv4. Linux shows that in the option.
+pub fn become_v6_only(socket: &Socket) {
+    keep(socket, OptName::V6Only.row().kept, 1);
 }
 
 /// Whether IPV6_V6ONLY is set.
 pub fn is_v6_only(socket: &Socket) -> bool {
-    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & V6_ONLY != 0
+    is_on(socket, OptName::V6Only)
 }
 
-/// Whether SO_BROADCAST is set.
-pub fn is_broadcast(socket: &Socket) -> bool {
-    socket.slot.app_cold.options[0].load(Ordering::Relaxed) & BROADCAST != 0
+/// The address to speak from to a group, as IP_MULTICAST_IF has it.
+pub fn group_source(socket: &Socket, to: IpAddr) -> Option<IpAddr> {
+    let bits = kept(socket, OptName::MulticastInterface);
+    let from = IpAddr::from(bits.to_ne_bytes());
+    let wanted = bits != 0 && to.is_ipv4() && to.is_multicast();
+    (wanted && socket.engine.region.header().owns(from, false)).then_some(from)
+}
+
+/// Whether a datagram that does not fit into a packet to an address of this family is refused.
+pub fn refuses_to_cut(socket: &Socket, v4: bool) -> bool {
+    let how = if v4 {
+        OptName::DatagramMtuDiscover
+    } else if is_on(socket, OptName::DontFragmentV6) {
+        return true;
+    } else {
+        OptName::DatagramMtuDiscoverV6
+    };
+    let how = kept(socket, how) as c_int;
+    matches!(how, libc::IP_PMTUDISC_DO | libc::IP_PMTUDISC_PROBE)
 }
 
 /// Gives a socket the options that were set on the kernel socket whose place it takes.
 pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
-    let datagrams = to.is_datagrams();
-    let all: &[(c_int, c_int)] = if datagrams { &datagram::ALL } else { &ALL };
-    for (at, (level, name)) in all.iter().copied().enumerate() {
+    for (at, row) in table::settable(kind(to.is_datagrams())).enumerate() {
         if set & 1 << at == 0 {
             continue;
         }
         let mut value = [0u8; 32];
-        let len = match sys::getsockopt_bytes(from, level, name, &mut value) {
+        let len = match sys::getsockopt_bytes(from, row.level, row.number, &mut value) {
             // What was set the kernel does not show. The least that can be is good for any path.
-            Err(Errno::NOTCONN) if (level, name) == (IPPROTO_IPV6, libc::IPV6_MTU) => {
+            Err(Errno::NOTCONN) if row.name == OptName::MtuV6 => {
                 value[..4].copy_from_slice(&IPV6_MTU_LEAST.to_ne_bytes());
                 4
             }
             len => len?,
         };
-        if let (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) = (level, name) {
+        if matches!(row.name, OptName::ReceiveBuffer | OptName::SendBuffer) {
             // The kernel shows twice what was asked for.
             let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);
             value[..4].copy_from_slice(&(shown / 2).to_ne_bytes());
         }
-        if datagrams {
-            datagram::apply(to, datagram::parse(level, name, &value[..len])?)?;
-        } else {
-            apply(to, parse(level, name, &value[..len])?)?;
-        }
+        let opt = Opt::decode(row.name, &value[..len]).map_err(Errno::from_raw_os_error)?;
+        apply(to, opt)?;
     }
     Ok(())
 }
@@ -486,129 +304,113 @@ pub fn read(
     name: c_int,
     out: &mut [u8; VALUE_MAX],
 ) -> Result<usize> {
+    let kind = kind(socket.is_datagrams());
+    if !is_readable(kind, level, name) {
+        return Err(refusal(kind, level));
+    }
+    if (level, name) == (SOL_SOCKET, libc::SO_BINDTODEVICE) {
+        return device::name(socket, out);
+    }
+    let Some(row) = table::find(kind, level, name) else {
+        return read_only(socket, level, name, out);
+    };
     let cold = &socket.slot.app_cold;
-    let bit = |bit: u32| c_int::from(cold.options[0].load(Ordering::Relaxed) & bit != 0);
-    let int = match (level, name) {
+    let field = match row.name {
+        OptName::ReceiveLowWater => Opt::ReceiveLowWater(cold.low_water.load(Ordering::Relaxed)),
+        OptName::BindToDevice => Opt::BindToDevice(device::of(socket)),
+        OptName::ReceiveTimeout => Opt::ReceiveTimeout(shown(&cold.receive_timeout)),
+        OptName::SendTimeout => Opt::SendTimeout(shown(&cold.send_timeout)),
+        OptName::MtuV6 => return path_mtu(socket, out),
+        name if row.kept == Kept::Shard => return ask(socket, name, out),
+        name => return Ok(int(kept(socket, name) as c_int, out)),
+    };
+    Ok(encode(field, out))
+}
+
+/// A time-out as Linux shows it: one that is no time at all as none.
+fn shown(timeout: &AtomicU64) -> u64 {
+    match timeout.load(Ordering::Relaxed) {
+        1 => 0,
+        us => us,
+    }
+}
+
+fn int(value: c_int, out: &mut [u8; VALUE_MAX]) -> usize {
+    out[..4].copy_from_slice(&value.to_ne_bytes());
+    4
+}
+
+fn encode(opt: Opt, out: &mut [u8; VALUE_MAX]) -> usize {
+    out.first_chunk_mut::<OPTION_MAX>()
+        .map_or(0, |out| opt.encode(out))
+}
+
+/// Those that can only be read.
+fn read_only(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    out: &mut [u8; VALUE_MAX],
+) -> Result<usize> {
+    let datagrams = socket.is_datagrams();
+    let value = match (level, name) {
+        (SOL_SOCKET, libc::SO_TYPE) if datagrams => libc::SOCK_DGRAM,
         (SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
-        (SOL_SOCKET, libc::SO_DOMAIN) => cold.family.load(Ordering::Relaxed),
+        (SOL_SOCKET, libc::SO_DOMAIN) => socket.family(),
+        (SOL_SOCKET, libc::SO_PROTOCOL) if datagrams => libc::IPPROTO_UDP,
         (SOL_SOCKET, libc::SO_PROTOCOL) => IPPROTO_TCP,
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
             c_int::from(socket.status().contains(Status::LISTENING))
         }
         (SOL_SOCKET, libc::SO_ERROR) => socket.take_error().map_or(0, Errno::raw_os_error),
-        (SOL_SOCKET, libc::SO_REUSEADDR) => bit(REUSE_ADDRESS),
-        (SOL_SOCKET, libc::SO_REUSEPORT) => bit(REUSE_PORT),
-        (SOL_SOCKET, libc::SO_BROADCAST) => bit(BROADCAST),
-        (SOL_SOCKET, libc::SO_OOBINLINE) => bit(OOB_INLINE),
-        (IPPROTO_IPV6, libc::IPV6_V6ONLY) => bit(V6_ONLY),
-        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => bit(FAST_CONNECT),
-        (SOL_SOCKET, libc::SO_RCVLOWAT) => cold.low_water.load(Ordering::Relaxed) as c_int,
-        (SOL_SOCKET, SO_BINDTOIFINDEX) => device::of(socket) as c_int,
-        (SOL_SOCKET, libc::SO_BINDTODEVICE) => return device::name(socket, out),
-        (SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
-            return Ok(write_time(
-                cold.receive_timeout.load(Ordering::Relaxed),
-                out,
-            ));
-        }
-        (SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
-            return Ok(write_time(cold.send_timeout.load(Ordering::Relaxed), out));
-        }
-        _ => return ask(socket, level, name, out),
+        (IPPROTO_TCP, libc::TCP_INFO) => return info(socket, out),
+        (IPPROTO_IP, _) | (IPPROTO_IPV6, _) => return path_mtu(socket, out),
+        _ => return Err(Errno::NOPROTOOPT),
     };
-    out[..4].copy_from_slice(&int.to_ne_bytes());
-    Ok(4)
+    Ok(int(value, out))
 }
 
-/// Makes a value of `used` bytes fit into less, where Linux does not merely cut it off.
-pub fn fit(
-    level: c_int,
-    name: c_int,
-    value: &mut [u8; VALUE_MAX],
-    used: usize,
-    room: usize,
-) -> usize {
-    if (level, name) == (SOL_SOCKET, libc::SO_MAX_PACING_RATE) && used == 8 && room < 8 {
-        let rate = u64::from_ne_bytes(*value.first_chunk().unwrap_or(&[0; 8]));
-        let rate = rate.min(u64::from(u32::MAX)) as u32;
-        value[..4].copy_from_slice(&rate.to_ne_bytes());
-        return room.min(4);
+/// IP_MTU and IPV6_MTU.
+fn path_mtu(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    if socket.is_datagrams() {
+        if !socket.status().contains(Status::CONNECTED) {
+            return Err(Errno::NOTCONN);
+        }
+        return Ok(int(
+            socket.slot.cold.mtu.load(Ordering::Relaxed) as c_int,
+            out,
+        ));
     }
-    used.min(room)
+    let submission = socket.submission(Operation::GetOption, Query::Mtu as u32);
+    socket.ask(&submission, out).map(|(_, len)| len)
 }
 
-fn write_time(us: u64, out: &mut [u8; VALUE_MAX]) -> usize {
-    out[..8].copy_from_slice(&(us / 1_000_000).to_ne_bytes());
-    out[8..16].copy_from_slice(&(us % 1_000_000).to_ne_bytes());
-    16
+/// TCP_INFO; of what is no connection, that it is closed.
+fn info(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    const TCP_CLOSE: u8 = 7;
+    let submission = socket.submission(Operation::GetOption, Query::Info as u32);
+    match socket.ask(&submission, out) {
+        Err(Errno::NODATA | Errno::NOTCONN) => {
+            out[0] = TCP_CLOSE;
+            Ok(size_of::<libc::tcp_info>())
+        }
+        answer => answer.map(|(_, len)| len),
+    }
 }
 
 /// The shard's options, and what they are before anyone has set them.
-fn ask(socket: &Socket, level: c_int, name: c_int, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
-    let (name, default) = match (level, name) {
-        (SOL_SOCKET, libc::SO_KEEPALIVE) => (Name::KeepAlive, 0),
-        (SOL_SOCKET, libc::SO_LINGER) => (Name::Linger, 0),
-        (SOL_SOCKET, libc::SO_RCVBUF) => (Name::ReceiveBuffer, 131_072),
-        (SOL_SOCKET, libc::SO_SNDBUF) => (Name::SendBuffer, 16_384),
-        (IPPROTO_TCP, libc::TCP_NODELAY) => (Name::NoDelay, 0),
-        (IPPROTO_TCP, libc::TCP_CORK) => (Name::Cork, 0),
-        (IPPROTO_TCP, libc::TCP_KEEPIDLE) => (Name::KeepIdle, 7200),
-        (IPPROTO_TCP, libc::TCP_KEEPINTVL) => (Name::KeepInterval, 75),
-        (IPPROTO_TCP, libc::TCP_KEEPCNT) => (Name::KeepCount, 9),
-        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (Name::UserTimeout, 0),
-        (IPPROTO_TCP, libc::TCP_MAXSEG) => (Name::MaxSegment, 536),
-        (IPPROTO_TCP, libc::TCP_SYNCNT) => (Name::SynCount, 6),
-        (IPPROTO_TCP, libc::TCP_LINGER2) => (Name::Linger2, 60),
-        (IPPROTO_TCP, libc::TCP_QUICKACK) => (Name::QuickAck, 1),
-        (SOL_SOCKET, libc::SO_MAX_PACING_RATE) => (Name::MaxPacingRate, 0),
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => (Name::DeferAccept, 0),
-        (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => (Name::NotSentLowWater, 0),
-        (IPPROTO_TCP, libc::TCP_CONGESTION) => (Name::Congestion, 0),
-        (IPPROTO_IP, libc::IP_TTL) => (Name::Ttl, DEFAULT_HOPS as c_int),
-        (IPPROTO_IP, libc::IP_TOS) => (Name::Tos, 0),
-        (IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) => (Name::AddressOnly, 0),
-        (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => (Name::HopLimit, DEFAULT_HOPS as c_int),
-        (IPPROTO_IPV6, libc::IPV6_TCLASS) => (Name::TrafficClass, 0),
-        (IPPROTO_TCP, libc::TCP_INFO) => (Name::Info, 0),
-        (IPPROTO_IP, libc::IP_MTU) | (IPPROTO_IPV6, libc::IPV6_MTU) => (Name::Mtu, 0),
-        (IPPROTO_TCP, libc::TCP_FASTOPEN) => (Name::FastOpen, 0),
-        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => (Name::FastOpenNoCookie, 0),
-        (IPPROTO_TCP, libc::TCP_FASTOPEN_KEY) => (Name::FastOpenKey, 0),
-        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => (Name::MtuDiscover, libc::IP_PMTUDISC_WANT),
-        (IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => (Name::MtuDiscoverV6, libc::IP_PMTUDISC_WANT),
-        _ => return Err(Errno::NOPROTOOPT),
-    };
-    let submission = socket.submission(Operation::GetOption, name as u32);
+fn ask(socket: &Socket, name: OptName, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    let submission = socket.submission(Operation::GetOption, name.number());
     match socket.ask(&submission, out) {
-        Ok((_, len)) => Ok(len),
-        Err(Errno::NODATA | Errno::NOTCONN) => {
-            // Nobody has set it, and there is no connection to ask.
-            match name {
-                Name::Info => {
-                    const TCP_CLOSE: u8 = 7;
-                    out[0] = TCP_CLOSE;
-                    Ok(size_of::<libc::tcp_info>())
-                }
-                Name::MaxPacingRate => {
-                    out[..8].fill(0xff);
-                    Ok(8)
-                }
-                Name::Linger => Ok(8),
-                Name::Mtu => Err(Errno::NOTCONN),
-                _ => {
-                    let default: c_int = default;
-                    out[..4].copy_from_slice(&default.to_ne_bytes());
-                    Ok(4)
-                }
-            }
-        }
-        Err(errno) => Err(errno),
+        // Nobody has set it, and there is no connection to ask.
+        Err(Errno::NODATA | Errno::NOTCONN) => Ok(encode(name.default(), out)),
+        answer => answer.map(|(_, len)| len),
     }
 }
 
-/// A number that the shard knows of a socket.
-pub fn ask_number(socket: &Socket, name: Name) -> Result<c_int> {
-    let submission = socket.submission(Operation::GetOption, name as u32);
+/// A number that the shard knows of a socket, by its number in [`Operation::GetOption`].
+pub fn ask_number(socket: &Socket, number: u32) -> Result<c_int> {
+    let submission = socket.submission(Operation::GetOption, number);
     let mut value = [0u8; 4];
     match socket.ask(&submission, &mut value) {
         Ok(_) => Ok(c_int::from_ne_bytes(value)),
@@ -618,93 +420,44 @@ pub fn ask_number(socket: &Socket, name: Name) -> Result<c_int> {
 }
 
 #[cfg(test)]
-mod documented;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
-    fn int(value: c_int) -> [u8; 4] {
-        value.to_ne_bytes()
+    #[test]
+    fn the_options_of_a_socket_fit_into_its_entry_of_the_table() {
+        for kind in [Sockets::STREAM, Sockets::DATAGRAM] {
+            assert!(table::settable(kind).count() <= crate::table::OPTIONS_MAX);
+        }
     }
 
     #[test]
-    fn o1_what_is_not_implemented_is_refused() {
-        for (level, name) in [
-            (IPPROTO_TCP, libc::TCP_MD5SIG),
-            (SOL_SOCKET, libc::SO_MARK),
-            (SOL_SOCKET, libc::SO_PRIORITY),
-            (libc::IPPROTO_IP, libc::IP_RECVTTL),
-            (12345, 1),
+    fn parts_of_words_do_not_overlap() {
+        let mut used = [0u32; 8];
+        for row in &table::ROWS {
+            if let Some((word, shift, mask)) = part(row.kept) {
+                assert_eq!(used[word] & mask << shift, 0, "{}", row.symbol);
+                used[word] |= mask << shift;
+            }
+        }
+        assert_eq!(used[LINGER_WORD], 0);
+        assert_eq!(used[0] & BIND_BITS, BIND_BITS);
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_refused() {
+        for (kind, level, name) in [
+            (Sockets::STREAM, IPPROTO_TCP, libc::TCP_MD5SIG),
+            (Sockets::STREAM, SOL_SOCKET, libc::SO_MARK),
+            (Sockets::STREAM, IPPROTO_IP, libc::IP_RECVTTL),
+            (Sockets::STREAM, 12_345, 1),
+            (Sockets::DATAGRAM, IPPROTO_TCP, libc::TCP_NODELAY),
+            (Sockets::DATAGRAM, IPPROTO_IP, 63),
+            (Sockets::DATAGRAM, SOL_SOCKET, libc::SO_TIMESTAMP),
         ] {
-            assert_eq!(parse(level, name, &int(1)), Err(Errno::NOPROTOOPT));
-            assert_eq!(bit(level, name), Err(Errno::NOPROTOOPT));
-            assert!(!is_readable(level, name));
+            let value = 1i32.to_ne_bytes();
+            assert_eq!(parse(kind, level, name, &value), Err(Errno::NOPROTOOPT));
+            assert_eq!(bit(kind, level, name), Err(Errno::NOPROTOOPT));
+            assert!(!is_readable(kind, level, name));
         }
-    }
-
-    #[test]
-    fn o1_every_option_in_the_list_has_a_meaning() {
-        for (level, name) in ALL {
-            let value = match name {
-                libc::TCP_CONGESTION if level == IPPROTO_TCP => *b"cubic\0\0\0\0\0\0\0\0\0\0\0",
-                libc::IP_MTU_DISCOVER
-                | libc::IPV6_MTU_DISCOVER
-                | libc::TCP_FASTOPEN_CONNECT
-                | TCP_FASTOPEN_NO_COOKIE => {
-                    let mut value = [0u8; 16];
-                    value[0] = 1;
-                    value
-                }
-                _ => {
-                    let mut value = [0u8; 16];
-                    value[0] = 100;
-                    value
-                }
-            };
-            assert!(parse(level, name, &value).is_ok(), "{level} {name}");
-        }
-    }
-
-    #[test]
-    fn values_are_checked_as_linux_checks_them() {
-        assert_eq!(
-            parse(IPPROTO_TCP, libc::TCP_NODELAY, &[1]),
-            Err(Errno::INVAL)
-        );
-        assert_eq!(
-            parse(IPPROTO_TCP, libc::TCP_KEEPCNT, &int(128)),
-            Err(Errno::INVAL)
-        );
-        assert_eq!(
-            parse(IPPROTO_TCP, libc::TCP_KEEPIDLE, &int(0)),
-            Err(Errno::INVAL)
-        );
-        assert_eq!(
-            parse(IPPROTO_TCP, libc::TCP_MAXSEG, &int(87)),
-            Err(Errno::INVAL)
-        );
-        assert_eq!(
-            parse(IPPROTO_TCP, libc::TCP_CONGESTION, b"nonesuch"),
-            Err(Errno::NOENT)
-        );
-        let mut time = [0u8; 16];
-        time[8..16].copy_from_slice(&1_000_000i64.to_ne_bytes());
-        assert_eq!(parse(SOL_SOCKET, libc::SO_RCVTIMEO, &time), Err(Errno::DOM));
-        time[..8].copy_from_slice(&2i64.to_ne_bytes());
-        time[8..16].copy_from_slice(&3i64.to_ne_bytes());
-        assert_eq!(
-            parse(SOL_SOCKET, libc::SO_RCVTIMEO, &time),
-            Ok(Setting::ReceiveTimeout(2_000_003))
-        );
-    }
-
-    #[test]
-    fn o3_linger_keeps_its_time() {
-        let value = [1, 0, 0, 0, 9, 0, 0, 0];
-        assert_eq!(
-            parse(SOL_SOCKET, libc::SO_LINGER, &value),
-            Ok(Setting::Shard(Name::Linger, [1, 9]))
-        );
     }
 }

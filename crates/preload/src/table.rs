@@ -51,7 +51,7 @@ pub struct Undecided {
     pub shared: bool,
     /// UDP, not TCP.
     pub datagrams: bool,
-    /// Options that were set: see [`crate::options::ALL`], and [`crate::datagram::options::ALL`].
+    /// Options that were set: see [`crate::options::bit`].
     pub options: u64,
 }
 

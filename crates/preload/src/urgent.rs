@@ -4,8 +4,9 @@
 use std::sync::atomic::Ordering;
 
 use millrace_context::Status;
+use millrace_sockopt::OptName;
 
-use crate::options::OOB_INLINE;
+use crate::options;
 use crate::socket::Socket;
 
 /// Where reading stands with the urgent mark.
@@ -43,7 +44,7 @@ fn reckon(socket: &Socket, received: u64) -> Urgent {
     let mark = slot.cold.urgent.load(Ordering::Relaxed);
     let consumed = slot.app.consumed.load(Ordering::Acquire);
     let taken_to = slot.app_cold.urgent_taken.load(Ordering::Relaxed);
-    let inline = slot.app_cold.options[0].load(Ordering::Relaxed) & OOB_INLINE != 0;
+    let inline = options::kept_in(&slot.app_cold, OptName::OobInline) != 0;
     let taken = taken_to == mark.wrapping_add(1);
     Urgent {
         mark,

@@ -54,15 +54,16 @@ mod wheel;
 pub use any::Request;
 pub use config::{Buffers, Claim, Config, Ipv6, Limits, Network, Via};
 pub use counters::Counters;
-pub use datagram::{DatagramOpt, Discovery, Report, SendTo};
+pub use datagram::{Report, SendTo};
 pub use error::{Error, errno};
 pub use handover::{Moved, Parcel, Taken};
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
+pub use millrace_sockopt::{Discovery, FastOpenKeys, Opt, OptName};
 pub use millrace_steer::{Groups, Hash, Tuple};
 pub use route::Nearness;
 pub use shard::{Egress, Shard, Usage};
 pub use socket::{
-    AcceptQueue, Device, FastOpenKeys, How, Opt, OptName, Options, Poll, Reuse, SocketId,
-    SocketInfo, SocketState, TCP_INFO_LEN, View, ViewFlags,
+    AcceptQueue, Device, How, Options, Poll, Reuse, SocketId, SocketInfo, SocketState,
+    TCP_INFO_LEN, View, ViewFlags,
 };
 pub use steer::{Arrival, Flow, Steer, Stray};

@@ -1,8 +1,8 @@
 //! What holds for every connection of an engine: timers, retries, limits. The defaults are Linux's.
 
 use crate::congestion::Custom;
-use crate::settings::Algorithm;
 use crate::time::Duration;
+use millrace_sockopt::Algorithm;
 
 /// Engine-wide parameters. `Default` gives Linux's values, with the RFC's where Linux follows it.
 #[derive(Clone, Debug)]

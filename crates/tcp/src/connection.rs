@@ -487,6 +487,11 @@ impl Connection {
         self.congestion.window.cwnd
     }
 
+    /// The largest segment that is sent, in bytes of payload.
+    pub fn send_mss(&self) -> u16 {
+        self.send.mss
+    }
+
     /// Smoothed round-trip time in microseconds; 0 before the first sample.
     pub fn round_trip_us(&self) -> u32 {
         self.rtt.srtt_us()

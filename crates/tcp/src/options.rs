@@ -3,7 +3,9 @@
 use millrace_wire::tcp::{Options, Seq, Timestamps};
 
 use crate::config::{Config, Ecn};
-use crate::settings::{Algorithm, Settings};
+use millrace_sockopt::Algorithm;
+
+use crate::settings::Settings;
 use crate::time::Instant;
 
 /// Least segment size believed from a peer: what leaves 48 bytes of payload beside 40 bytes of options (CVE-2019-11479).

@@ -1,6 +1,6 @@
 //! What a program chooses for one connection: its socket options.
 
-use std::str::FromStr;
+use millrace_sockopt::Algorithm;
 
 use crate::Config;
 use crate::shared::Usual;
@@ -100,63 +100,5 @@ impl Keepalive {
 impl Default for Keepalive {
     fn default() -> Keepalive {
         Keepalive::UNSET
-    }
-}
-
-/// Congestion control algorithms.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Algorithm {
-    /// BBR, version 1. Linux calls it `bbr`.
-    Bbr,
-    /// RFC 9438, with HyStart++ (RFC 9406). Linux calls it `cubic`; the default there too.
-    #[default]
-    Cubic,
-    /// RFC 8257, for networks that mark early. Linux calls it `dctcp`.
-    Dctcp,
-    /// RFC 5681 with appropriate byte counting (RFC 3465). Linux calls it `reno`.
-    NewReno,
-    /// A program's own: which of [`Config::custom`].
-    Custom(u8),
-}
-
-impl Algorithm {
-    /// All that the stack has itself, the default one first.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// let names = millrace::Algorithm::ALL.map(|algorithm| algorithm.name());
-    /// assert_eq!(names, ["cubic", "reno", "bbr", "dctcp"]);
-    /// ```
-    pub const ALL: [Algorithm; 4] = [
-        Algorithm::Cubic,
-        Algorithm::NewReno,
-        Algorithm::Bbr,
-        Algorithm::Dctcp,
-    ];
-
-    /// The name that Linux gives it; of a program's own, that it is one.
-    ///
-    /// ```
-    /// # use millrace_tcp as millrace;
-    /// assert_eq!(millrace::Algorithm::NewReno.name(), "reno");
-    /// assert_eq!("reno".parse(), Ok(millrace::Algorithm::NewReno));
-    /// ```
-    pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Cubic => "cubic",
-            Algorithm::NewReno => "reno",
-            Algorithm::Dctcp => "dctcp",
-            Algorithm::Bbr => "bbr",
-            Algorithm::Custom(_) => "custom",
-        }
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Algorithm, ()> {
-        let named = |algorithm: &Algorithm| algorithm.name() == name;
-        Algorithm::ALL.into_iter().find(named).ok_or(())
     }
 }

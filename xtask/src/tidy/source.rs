@@ -8,7 +8,7 @@ const LINES_MAX: usize = 800;
 const REPORT: &str = "docs/results.md";
 
 /// Crates that take frames, requests and the time, and return frames, events and the next deadline.
-const SANS_IO: [&str; 6] = ["wire", "tcp", "offload", "steer", "shard", "sim"];
+const SANS_IO: [&str; 7] = ["sockopt", "wire", "tcp", "offload", "steer", "shard", "sim"];
 /// The one of them with a ring for two threads, which denies `unsafe` everywhere else.
 const WITH_RING: &str = "steer";
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use millrace_shard::{DatagramOpt, Opt, OptName};
+use millrace_shard::{Opt, OptName};
 
 use super::UdpSocket;
 use crate::core::Side;
@@ -81,7 +81,7 @@ impl UdpSocket {
     /// ```
     ///
     /// # Errors
-    /// `EINVAL` for those that [`crate::DatagramOpt`] has: whoever set them knows.
+    /// `ENOPROTOOPT` for an option that such a socket has not.
     pub fn option(&self, name: OptName) -> io::Result<Opt> {
         self.sockets.option(name)
     }
@@ -134,7 +134,7 @@ impl UdpSocket {
     /// # Errors
     /// None while it is open.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
-        self.set_option(Opt::Datagram(DatagramOpt::Broadcast(on)))
+        self.set_option(Opt::Broadcast(on))
     }
 
     /// How long a call that sends waits, likewise.

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, SOL_SOCKET, cmsghdr, msghdr};
 use millrace_context::reply::Failure;
+use millrace_sockopt::OptName;
+use millrace_sockopt::numbers::{IPV6_RECVERR, UDP_GRO, UDP_SEGMENT};
 use millrace_wire::record::Record;
 use rustix::io::Errno;
 
-use super::options::{self, IPV6_RECVERR, UDP_GRO, UDP_SEGMENT, switch};
 use crate::device::LOOPBACK;
 use crate::memory;
+use crate::options;
 use crate::socket::Socket;
 use crate::sys::Result;
 
@@ -161,20 +163,19 @@ impl Riders {
 
     /// What a socket wants to know of a datagram.
     pub fn tell(&mut self, socket: &Socket, record: &Record) {
-        let on = options::switches(socket);
-        let wants = |switch: u32| on & switch != 0;
-        if on == 0 {
+        if !options::has_switches(socket) {
             return;
         }
-        if wants(switch::DROPPED) && record.dropped != 0 {
+        let wants = |name| options::is_on(socket, name);
+        if wants(OptName::DropCount) && record.dropped != 0 {
             self.put_int(SOL_SOCKET, libc::SO_RXQ_OVFL, record.dropped as c_int);
         }
-        if wants(switch::JOIN) && record.segment_size != 0 {
+        if wants(OptName::UdpGro) && record.segment_size != 0 {
             self.put_int(IPPROTO_UDP, UDP_GRO, record.segment_size.into());
         }
         let index = device_index(socket, record.to);
         let v6_socket = family(socket) == libc::AF_INET6;
-        if v6_socket && wants(switch::INFO_V6) {
+        if v6_socket && wants(OptName::PacketInfoV6) {
             let mut info = [0u8; 20];
             info[..16].copy_from_slice(&millrace_context::layout::mapped(record.to).octets());
             info[16..].copy_from_slice(&index.to_ne_bytes());
@@ -182,7 +183,7 @@ impl Riders {
         }
         match record.to {
             IpAddr::V4(to) => {
-                if wants(switch::INFO_V4) {
+                if wants(OptName::PacketInfo) {
                     // The address to answer from, then the one that it was sent to.
                     let own = own_v4(socket, to);
                     let mut info = [0u8; 12];
@@ -191,18 +192,18 @@ impl Riders {
                     info[8..].copy_from_slice(&to.octets());
                     self.put(IPPROTO_IP, libc::IP_PKTINFO, &info);
                 }
-                if wants(switch::HOPS_V4) {
+                if wants(OptName::ReceiveTtl) {
                     self.put_int(IPPROTO_IP, libc::IP_TTL, record.hops.into());
                 }
-                if wants(switch::CLASS_V4) {
+                if wants(OptName::ReceiveTos) {
                     self.put(IPPROTO_IP, libc::IP_TOS, &[record.class]);
                 }
             }
             IpAddr::V6(_) => {
-                if wants(switch::HOPS_V6) {
+                if wants(OptName::ReceiveHopLimit) {
                     self.put_int(IPPROTO_IPV6, libc::IPV6_HOPLIMIT, record.hops.into());
                 }
-                if wants(switch::CLASS_V6) {
+                if wants(OptName::ReceiveTrafficClass) {
                     self.put_int(IPPROTO_IPV6, libc::IPV6_TCLASS, record.class.into());
                 }
             }

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use libc::{IPPROTO_IPV6, SOL_SOCKET};
+use libc::IPPROTO_IPV6;
 use millrace_context::{Bypass, SlotRef};
+use millrace_sockopt::{OptName, Sockets};
 
-use super::options;
-use crate::options::VALUE_MAX;
+use crate::options::{self, VALUE_MAX};
 use crate::socket::{Socket, flag};
 use crate::table::{self, Entry};
 use crate::{address, bypass, descriptors, real, refs, sys};
@@ -76,12 +76,12 @@ fn bind(socket: &Socket, kernel: c_int, port: u16) -> bool {
 /// The kernel's socket gets the options of ours. Those that it does not have are as they were.
 fn repeat(socket: &Socket, kernel: c_int) {
     let v6 = socket.family() == libc::AF_INET6;
-    for (level, name) in options::ALL {
-        let sized = level == SOL_SOCKET && matches!(name, libc::SO_RCVBUF | libc::SO_SNDBUF);
-        if !options::is_readable(level, name) || sized || level == IPPROTO_IPV6 && !v6 {
+    for row in millrace_sockopt::settable(Sockets::DATAGRAM) {
+        let sized = matches!(row.name, OptName::ReceiveBuffer | OptName::SendBuffer);
+        if !row.is_readable() || sized || row.level == IPPROTO_IPV6 && !v6 {
             continue;
         }
-        let mut value = [0u8; VALUE_MAX];
+        let (level, name, mut value) = (row.level, row.number, [0u8; VALUE_MAX]);
         if let Ok(len) = options::read(socket, level, name, &mut value) {
             // SAFETY: so many bytes are there.
             unsafe {

@@ -3,7 +3,6 @@
 pub mod control;
 pub mod give_back;
 pub mod groups;
-pub mod options;
 pub mod receive;
 pub mod send;
 
@@ -16,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::connect::or_loopback;
 use crate::device;
+use crate::options;
 use crate::socket::{Socket, flag};
 use crate::sys::Result;
 
@@ -32,10 +32,10 @@ impl Socket {
     /// Makes a new socket one.
     pub fn become_datagrams(&self) {
         self.slot.app_cold.options[0].fetch_or(DATAGRAMS, Ordering::Relaxed);
-        options::begin(self);
+        options::begin_datagrams(self);
     }
 
-    fn family(&self) -> c_int {
+    pub fn family(&self) -> c_int {
         self.slot.app_cold.family.load(Ordering::Relaxed)
     }
 }
@@ -97,7 +97,7 @@ fn check_family(socket: &Socket, ip: IpAddr) -> Result<()> {
     if ip.is_ipv6() && socket.family() == libc::AF_INET {
         return Err(Errno::AFNOSUPPORT);
     }
-    if ip.is_ipv4() && crate::options::is_v6_only(socket) {
+    if ip.is_ipv4() && options::is_v6_only(socket) {
         return Err(Errno::NETUNREACH);
     }
     Ok(())

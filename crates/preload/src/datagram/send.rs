@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use libc::{MSG_MORE, MSG_OOB, msghdr, sockaddr, socklen_t};
 use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Operation, Status, layout};
+use millrace_sockopt::OptName;
 use millrace_wire::record::SEND_OVERHEAD;
 use rustix::io::Errno;
 
 use super::control::{self, Asked};
-use super::options::{self, switch};
 use super::{bind_anywhere, check_family, is_served};
 use crate::address::{self, Given};
 use crate::connect::or_loopback;
@@ -19,7 +19,7 @@ use crate::elsewhere::Recalls;
 use crate::lane::Lane;
 use crate::lock::{self, Rank};
 use crate::memory::Pieces;
-use crate::options as common;
+use crate::options;
 use crate::readiness::{self, bits};
 use crate::sleep::Call;
 use crate::socket::{Socket, deadline};
@@ -115,7 +115,7 @@ pub fn send(
         class: asked.class,
         segment,
     };
-    let more = flags & MSG_MORE != 0 || options::has(socket, switch::CORK);
+    let more = flags & MSG_MORE != 0 || options::is_on(socket, OptName::UdpCork);
     let nonblocking = socket.is_nonblocking(flags);
     let mut until = None;
     let call = Call::begin();
@@ -170,7 +170,7 @@ fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> 
     }
     if let IpAddr::V4(ip) = ip
         && header.is_broadcast(ip)
-        && !common::is_broadcast(socket)
+        && !options::is_on(socket, OptName::Broadcast)
     {
         return Err(Errno::ACCESS);
     }
@@ -195,7 +195,9 @@ fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> 
         known => known.min(header.mtu),
     };
     let fits = mtu as usize - headers;
-    let segment = asked.segment.unwrap_or_else(|| options::segment(socket));
+    let segment = asked
+        .segment
+        .unwrap_or_else(|| options::kept(socket, OptName::UdpSegment) as u16);
     let size = usize::from(segment);
     if size == 0 || len <= size {
         if options::refuses_to_cut(socket, ip.is_ipv4()) && len > fits {

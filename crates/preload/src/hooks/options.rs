@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::socklen_t;
+use millrace_sockopt::Membership;
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing};
@@ -50,29 +51,24 @@ hooks! {
                 if !options::has_level(&socket, level) {
                     return Err(Errno::NOPROTOOPT);
                 }
-                if socket.is_datagrams() {
-                    let setting = datagram::options::parse(level, name, given()?)?;
-                    return datagram::options::apply(&socket, setting);
-                }
-                options::apply(&socket, options::parse(level, name, given()?)?)
+                let kind = options::kind(socket.is_datagrams());
+                options::apply(&socket, options::parse(kind, level, name, given()?)?)
             })),
             entry @ Entry::Undecided(undecided) => {
-                if undecided.datagrams && let Ok(change) = given().and_then(|value| {
-                    datagram::groups::change(level, name, value)
-                }) {
-                    return set_membership(fd, undecided, change, || {
-                        real::setsockopt(fd, level, name, value, len)
-                    });
+                let kind = options::kind(undecided.datagrams);
+                if level == libc::IPPROTO_IPV6 && !undecided.v6 {
+                    return fail(Errno::NOPROTOOPT);
                 }
-                let bit = given().and_then(|value| {
-                    if undecided.datagrams {
-                        datagram::options::parse(level, name, value)?;
-                        datagram::options::bit(level, name)
-                    } else {
-                        options::parse(level, name, value)?;
-                        options::bit(level, name)
-                    }
-                });
+                let opt = given().and_then(|value| options::parse(kind, level, name, value));
+                let bit = match opt {
+                    Ok(opt) => match opt.membership() {
+                        Some(change) => return set_membership(fd, undecided, change, || {
+                            real::setsockopt(fd, level, name, value, len)
+                        }),
+                        None => options::bit(kind, level, name),
+                    },
+                    Err(errno) => Err(errno),
+                };
                 let bit = match bit {
                     Ok(bit) => bit,
                     Err(errno) => return fail(errno),
@@ -105,31 +101,33 @@ hooks! {
                 memory::check(len.cast(), size_of::<socklen_t>())?;
                 let room = usize::try_from(*len as c_int).map_err(|_| Errno::INVAL)?;
                 if !options::has_level(&socket, level) {
-                    return Err(Errno::NOPROTOOPT);
+                    return Err(Errno::OPNOTSUPP);
                 }
                 let mut bytes = [0u8; VALUE_MAX];
-                let used = if socket.is_datagrams() {
-                    datagram::options::read(&socket, level, name, &mut bytes)?
-                } else {
-                    options::read(&socket, level, name, &mut bytes)?
-                };
+                let used = options::read(&socket, level, name, &mut bytes)?;
                 if name == libc::SO_BINDTODEVICE && level == libc::SOL_SOCKET
                     && used > 0 && room < libc::IFNAMSIZ
                 {
                     return Err(Errno::INVAL);
                 }
-                let used = options::fit(level, name, &mut bytes, used, room);
+                let kind = options::kind(socket.is_datagrams());
+                let row = millrace_sockopt::find(kind, level, name);
+                let used = bytes
+                    .first_chunk_mut()
+                    .map_or(used, |bytes| millrace_sockopt::fit(row, bytes, used, room))
+                    .min(room);
                 memory::check(value, used)?;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), used);
                 *len = used as socklen_t;
                 Ok(())
             })),
-            Entry::Undecided(undecided) if !is_readable(undecided, level, name) => {
-                fail(if undecided.datagrams {
-                    datagram::options::refusal(level)
-                } else {
-                    Errno::NOPROTOOPT
-                })
+            Entry::Undecided(undecided) if level == libc::IPPROTO_IPV6 && !undecided.v6 => {
+                fail(Errno::OPNOTSUPP)
+            }
+            Entry::Undecided(undecided)
+                if !options::is_readable(options::kind(undecided.datagrams), level, name) =>
+            {
+                fail(options::refusal(options::kind(undecided.datagrams), level))
             }
             Entry::Internal => fail(Errno::BADF),
             _ => real::getsockopt(fd, level, name, value, len),
@@ -137,19 +135,11 @@ hooks! {
     }
 }
 
-fn is_readable(undecided: Undecided, level: c_int, name: c_int) -> bool {
-    if undecided.datagrams {
-        datagram::options::is_readable(level, name)
-    } else {
-        options::is_readable(level, name)
-    }
-}
-
 /// A socket that is not decided joins a group: by whose link decides it. `kernel` asks the kernel.
 fn set_membership(
     fd: c_int,
     undecided: Undecided,
-    change: datagram::groups::Change,
+    change: Membership,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     match engine::get() {

@@ -21,7 +21,6 @@ pub(crate) use input::Packet;
 pub(crate) use report::Failure;
 pub use report::Report;
 pub use send::SendTo;
-pub use settings::{DatagramOpt, Discovery};
 
 use crate::isn::Secrets;
 use crate::neighbour::Handle;

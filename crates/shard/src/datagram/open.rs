@@ -249,7 +249,7 @@ impl<M: Memory> Shard<M> {
     /// Gives a socket a peer, or another one: datagrams go there, and only what comes from there is heard.
     ///
     /// # Errors
-    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without [`super::DatagramOpt::Broadcast`],
+    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without [`crate::Opt::Broadcast`],
     /// [`Error::AddressNotAvailable`] when no port is free, [`Error::Invalid`].
     pub fn connect_datagram(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let index = self.check(id)?;

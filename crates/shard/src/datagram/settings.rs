@@ -2,93 +2,11 @@
 
 use std::net::SocketAddr;
 
+use millrace_sockopt::{Discovery, Opt, OptName};
+
 use super::Datagram;
+use crate::error::Error;
 use crate::socket::Options;
-
-/// An option with its value: see [`crate::Opt::Datagram`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatagramOpt {
-    /// `SO_BROADCAST`: datagrams may be sent to all hosts of the link.
-    Broadcast(bool),
-    /// `IP_RECVERR`: errors are kept with their particulars.
-    ErrorsV4(bool),
-    /// `IPV6_RECVERR`.
-    ErrorsV6(bool),
-    /// `IP_MULTICAST_TTL`.
-    GroupHopsV4(u8),
-    /// `IPV6_MULTICAST_HOPS`.
-    GroupHopsV6(u8),
-    /// `IP_MULTICAST_LOOP`: what is sent to a group is heard by members on this host.
-    GroupLoopV4(bool),
-    /// `IPV6_MULTICAST_LOOP`.
-    GroupLoopV6(bool),
-    /// `IP_MULTICAST_ALL`: whether datagrams to groups that others have joined are heard too.
-    AllGroupsV4(bool),
-    /// `IPV6_MULTICAST_ALL`.
-    AllGroupsV6(bool),
-    /// `IP_MTU_DISCOVER`.
-    DiscoveryV4(Discovery),
-    /// `IPV6_MTU_DISCOVER`.
-    DiscoveryV6(Discovery),
-    /// `IPV6_DONTFRAG`: what does not fit into one packet is refused.
-    WholeV6(bool),
-    /// `IPV6_MTU`, in bytes: no larger packets; 0 for what the path takes.
-    MtuV6(u16),
-    /// `UDP_CORK`: off sends what was held back.
-    Cork(bool),
-    /// `UDP_GRO`: several datagrams of one flow may come as one record.
-    Join(bool),
-}
-
-/// What becomes of a datagram that is larger than a packet on its path, by Linux's numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discovery {
-    /// It is fragmented, here and by routers.
-    Never = 0,
-    /// Routers may not fragment it; it is fragmented here once they have said how small.
-    #[default]
-    Want = 1,
-    /// It is refused.
-    Always = 2,
-    /// As `Always`, but what routers say is not believed.
-    Probe = 3,
-    /// Fragmented by what the link takes, whatever routers say.
-    Link = 4,
-    /// The same; where others would be refused it is fragmented.
-    Omit = 5,
-}
-
-impl Discovery {
-    /// From Linux's number.
-    ///
-    /// ```
-    /// # use millrace_shard as millrace;
-    /// // `IP_PMTUDISC_DO`.
-    /// assert_eq!(millrace::Discovery::from_number(2), Some(millrace::Discovery::Always));
-    /// assert_eq!(millrace::Discovery::from_number(6), None);
-    /// ```
-    pub fn from_number(number: u8) -> Option<Discovery> {
-        use Discovery::*;
-        [Never, Want, Always, Probe, Link, Omit]
-            .into_iter()
-            .find(|discovery| *discovery as u8 == number)
-    }
-
-    /// Whether a datagram that does not fit is refused.
-    pub(super) fn refuses(self) -> bool {
-        matches!(self, Discovery::Always | Discovery::Probe)
-    }
-
-    /// Whether what routers say counts.
-    pub(super) fn listens(self) -> bool {
-        matches!(self, Discovery::Never | Discovery::Want | Discovery::Always)
-    }
-
-    /// Whether routers are forbidden to fragment a packet that left in one piece.
-    pub(super) fn forbids(self) -> bool {
-        matches!(self, Discovery::Want | Discovery::Always | Discovery::Probe)
-    }
-}
 
 /// The state of these options.
 #[derive(Clone, Copy, Debug)]
@@ -140,25 +58,50 @@ impl Settings {
         }
     }
 
-    pub fn set(&mut self, option: DatagramOpt) {
+    /// Sets one of these options.
+    ///
+    /// # Errors
+    /// [`Error::NoOption`] for another one.
+    pub fn set(&mut self, option: Opt) -> Result<(), Error> {
         match option {
-            DatagramOpt::Broadcast(on) => self.broadcast = on,
-            DatagramOpt::ErrorsV4(on) => self.errors_v4 = on,
-            DatagramOpt::ErrorsV6(on) => self.errors_v6 = on,
-            DatagramOpt::GroupHopsV4(hops) => self.group_hops_v4 = hops,
-            DatagramOpt::GroupHopsV6(hops) => self.group_hops_v6 = hops,
-            DatagramOpt::GroupLoopV4(on) => self.group_loop_v4 = on,
-            DatagramOpt::GroupLoopV6(on) => self.group_loop_v6 = on,
-            DatagramOpt::AllGroupsV4(on) => self.all_groups_v4 = on,
-            DatagramOpt::AllGroupsV6(on) => self.all_groups_v6 = on,
-            DatagramOpt::DiscoveryV4(discovery) => self.discovery_v4 = discovery,
-            DatagramOpt::DiscoveryV6(discovery) => self.discovery_v6 = discovery,
-            DatagramOpt::WholeV6(on) => self.whole_v6 = on,
-            DatagramOpt::MtuV6(bytes) => self.mtu_v6 = bytes,
-            DatagramOpt::Join(on) => self.join = on,
-            // An act, not a state.
-            DatagramOpt::Cork(_) => {}
+            Opt::Broadcast(on) => self.broadcast = on,
+            Opt::ReceiveErrors(on) => self.errors_v4 = on,
+            Opt::ReceiveErrorsV6(on) => self.errors_v6 = on,
+            Opt::MulticastTtl(hops) => self.group_hops_v4 = hops,
+            Opt::MulticastHopsV6(hops) => self.group_hops_v6 = hops,
+            Opt::MulticastLoop(on) => self.group_loop_v4 = on,
+            Opt::MulticastLoopV6(on) => self.group_loop_v6 = on,
+            Opt::MulticastAll(on) => self.all_groups_v4 = on,
+            Opt::MulticastAllV6(on) => self.all_groups_v6 = on,
+            Opt::DatagramMtuDiscover(discovery) => self.discovery_v4 = discovery,
+            Opt::DatagramMtuDiscoverV6(discovery) => self.discovery_v6 = discovery,
+            Opt::DontFragmentV6(on) => self.whole_v6 = on,
+            Opt::MtuV6(bytes) => self.mtu_v6 = bytes,
+            Opt::UdpGro(on) => self.join = on,
+            _ => return Err(Error::NoOption),
         }
+        Ok(())
+    }
+
+    /// Reads one of these options; `None` is another one.
+    pub fn get(&self, name: OptName) -> Option<Opt> {
+        Some(match name {
+            OptName::Broadcast => Opt::Broadcast(self.broadcast),
+            OptName::ReceiveErrors => Opt::ReceiveErrors(self.errors_v4),
+            OptName::ReceiveErrorsV6 => Opt::ReceiveErrorsV6(self.errors_v6),
+            OptName::MulticastTtl => Opt::MulticastTtl(self.group_hops_v4),
+            OptName::MulticastHopsV6 => Opt::MulticastHopsV6(self.group_hops_v6),
+            OptName::MulticastLoop => Opt::MulticastLoop(self.group_loop_v4),
+            OptName::MulticastLoopV6 => Opt::MulticastLoopV6(self.group_loop_v6),
+            OptName::MulticastAll => Opt::MulticastAll(self.all_groups_v4),
+            OptName::MulticastAllV6 => Opt::MulticastAllV6(self.all_groups_v6),
+            OptName::DatagramMtuDiscover => Opt::DatagramMtuDiscover(self.discovery_v4),
+            OptName::DatagramMtuDiscoverV6 => Opt::DatagramMtuDiscoverV6(self.discovery_v6),
+            OptName::DontFragmentV6 => Opt::DontFragmentV6(self.whole_v6),
+            OptName::MtuV6 => Opt::MtuV6(self.mtu_v6),
+            OptName::UdpGro => Opt::UdpGro(self.join),
+            _ => return None,
+        })
     }
 }
 

@@ -32,15 +32,6 @@ pub(crate) enum Verdict {
     Plain,
 }
 
-/// Keys of a listener's cookies (`TCP_FASTOPEN_KEY`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastOpenKeys {
-    /// Cookies are made with this one.
-    pub primary: [u8; 16],
-    /// Those that were made with this one are good still.
-    pub backup: Option<[u8; 16]>,
-}
-
 /// Cookies that other hosts have given us.
 pub(crate) struct Cookies {
     known: BTreeMap<IpAddr, Known>,

@@ -21,9 +21,8 @@ use millrace_tcp::{Connection, Instant, Settings, Shared, Sharing, Usual};
 pub use api::How;
 pub use backlog::AcceptQueue;
 pub(crate) use backlog::Backlog;
-pub use fast_open::FastOpenKeys;
 pub(crate) use fast_open::{Cookies, Verdict};
-pub use options::{Device, Opt, OptName, Options, Reuse};
+pub use options::{Device, Options, Reuse};
 pub use tcp_info::TCP_INFO_LEN;
 pub use view::{Poll, SocketInfo, SocketState, View, ViewFlags};
 
@@ -222,7 +221,7 @@ pub(crate) struct Listener {
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
     /// Keys of its own for the cookies of TCP Fast Open.
-    pub fast_open_keys: Option<Box<FastOpenKeys>>,
+    pub fast_open_keys: Option<Box<millrace_sockopt::FastOpenKeys>>,
 }
 
 impl Listener {

@@ -3,10 +3,10 @@
 use std::num::{NonZeroU8, NonZeroU32};
 
 use millrace_tcp::{Instant, Keepalive};
-use millrace_wire::ipv6::MTU_MIN;
 
-use super::{Kind, Marks, Opt, OptName, Options, SocketId};
-use crate::datagram::DatagramOpt;
+use millrace_sockopt::{Opt, OptName, Sockets};
+
+use super::{Kind, Marks, Options, SocketId};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::segment::{Fields, HOPS};
@@ -22,9 +22,11 @@ impl<M: Memory> Shard<M> {
     /// Sets an option.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::NoSocket`].
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for one that the caller keeps or that such a socket has not,
+    /// [`Error::NoSocket`].
     pub fn set_option(&mut self, id: SocketId, option: Opt, now: Instant) -> Result<(), Error> {
         let index = self.check(id)?;
+        let option = option.normal().map_err(|_| Error::Invalid)?;
         let buffers = self.config.buffers;
         if matches!(option, Opt::Congestion(algorithm) if !self.config.tcp.has(algorithm)) {
             return Err(Error::Invalid);
@@ -45,7 +47,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         let mut options = **before;
-        options.set(option, buffers.send_max, buffers.receive_max)?;
+        options.take_over(option, buffers.send_max, buffers.receive_max)?;
         let options = self.sharing.share(&options);
         socket.options = options.clone();
         let (owner_reuse, bound) = (before.reuse, socket.marks.contains(Marks::BOUND));
@@ -110,23 +112,21 @@ impl<M: Memory> Shard<M> {
         };
         let mut options = **socket.options;
         match option {
-            Opt::Datagram(DatagramOpt::Cork(on)) => {
+            Opt::UdpCork(on) => {
                 if !on {
                     self.uncork(index, now);
                 }
-                return Ok(());
-            }
-            // RFC 8200 5: every link takes so much; headers and fragments are reckoned with it.
-            Opt::Datagram(DatagramOpt::MtuV6(1..MTU_MIN)) => return Err(Error::Invalid),
-            Opt::Datagram(option) => {
-                datagram.settings.set(option);
                 return Ok(());
             }
             Opt::V6Only(_) if socket.marks.contains(Marks::BOUND) => return Err(Error::Invalid),
             // Nobody but the program speaks of congestion here.
             Opt::Tos(tos) => options.tos = tos,
             Opt::TrafficClass(class) => options.traffic_class = class,
-            option => options.set(option, buffers.send_max, buffers.receive_max)?,
+            option if option.name().row().sockets == Sockets::DATAGRAM => {
+                return datagram.settings.set(option);
+            }
+            Opt::Broadcast(_) => return datagram.settings.set(option),
+            option => options.take_over(option, buffers.send_max, buffers.receive_max)?,
         }
         socket.options = self.sharing.share(&options);
         datagram.resize(&socket.options);
@@ -141,7 +141,7 @@ impl<M: Memory> Shard<M> {
     /// Reads an option.
     ///
     /// # Errors
-    /// [`Error::NoSocket`].
+    /// [`Error::NoOption`] for one that the caller keeps, or that such a socket has not; [`Error::NoSocket`].
     pub fn option(&self, id: SocketId, name: OptName) -> Result<Opt, Error> {
         let socket = self.sockets.get(self.check(id)?).ok_or(Error::NoSocket)?;
         let options = &socket.options;
@@ -161,7 +161,10 @@ impl<M: Memory> Shard<M> {
             OptName::KeepInterval => Opt::KeepInterval(options.keepalive.interval_s),
             OptName::KeepCount => Opt::KeepCount(options.keepalive.probes),
             OptName::UserTimeout => Opt::UserTimeout(options.tcp.user_timeout_ms.unwrap_or(0)),
-            OptName::MaxSegment => Opt::MaxSegment(options.tcp.max_segment.unwrap_or(DEFAULT_MSS)),
+            OptName::MaxSegment => Opt::MaxSegment(match socket.stream() {
+                Some(stream) => stream.connection.send_mss(),
+                None => options.tcp.max_segment.unwrap_or(DEFAULT_MSS),
+            }),
             OptName::SynCount => Opt::SynCount(
                 options
                     .tcp
@@ -204,6 +207,10 @@ impl<M: Memory> Shard<M> {
             OptName::Tos => Opt::Tos(options.tos),
             OptName::HopLimit => Opt::HopLimit(Some(options.hop_limit.unwrap_or(HOPS))),
             OptName::TrafficClass => Opt::TrafficClass(options.traffic_class),
+            name => match &socket.kind {
+                Kind::Datagram(datagram) => datagram.settings.get(name).ok_or(Error::NoOption)?,
+                _ => return Err(Error::NoOption),
+            },
         })
     }
 }
@@ -235,9 +242,6 @@ fn seconds_of(count: u8) -> u32 {
     timeouts().take(usize::from(count)).sum()
 }
 
-/// Longest wait in FIN-WAIT-2 (Linux's `TCP_FIN_TIMEOUT_MAX`).
-const FIN_WAIT_MAX_S: u32 = 120;
-
 /// What Linux says of the segment size of a socket that is not connected.
 const DEFAULT_MSS: u16 = 536;
 
@@ -253,56 +257,42 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range.
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none of these.
     pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
-        let within = |value: u32, least: u32, most: u32| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(Error::Invalid)
-            }
-        };
+        let option = option.normal().map_err(|_| Error::Invalid)?;
+        self.take_over(option, send_max, receive_max)
+    }
+
+    /// Sets one option, whose value is in range.
+    fn take_over(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
         match option {
             Opt::NoDelay(on) => self.tcp.nodelay = on,
             Opt::Cork(on) => self.tcp.cork = on,
             Opt::KeepAlive(on) => self.tcp.keepalive = on.then_some(self.keepalive),
             Opt::KeepIdle(idle_s) => {
-                within(idle_s.into(), 1, 32_767)?;
                 self.set_keepalive(Keepalive {
                     idle_s,
                     ..self.keepalive
                 });
             }
             Opt::KeepInterval(interval_s) => {
-                within(interval_s.into(), 1, 32_767)?;
                 self.set_keepalive(Keepalive {
                     interval_s,
                     ..self.keepalive
                 });
             }
             Opt::KeepCount(probes) => {
-                within(probes.into(), 1, 127)?;
                 self.set_keepalive(Keepalive {
                     probes,
                     ..self.keepalive
                 });
             }
             Opt::UserTimeout(ms) => self.tcp.user_timeout_ms = (ms != 0).then_some(ms),
-            Opt::MaxSegment(0) => self.tcp.max_segment = None,
-            Opt::MaxSegment(bytes) => {
-                within(bytes.into(), 88, 32_767)?;
-                self.tcp.max_segment = Some(bytes);
-            }
-            Opt::SynCount(count) => {
-                within(count.into(), 1, 127)?;
-                self.tcp.syn_retries = Some(count);
-            }
+            Opt::MaxSegment(bytes) => self.tcp.max_segment = (bytes != 0).then_some(bytes),
+            Opt::SynCount(count) => self.tcp.syn_retries = Some(count),
             Opt::Linger2(0) => self.tcp.fin_wait_s = None,
-            Opt::Linger2(-1) => self.tcp.fin_wait_s = Some(0),
             Opt::Linger2(seconds) => {
-                let seconds = u16::try_from(seconds).map_err(|_| Error::Invalid)?;
-                within(seconds.into(), 1, FIN_WAIT_MAX_S)?;
-                self.tcp.fin_wait_s = Some(seconds);
+                self.tcp.fin_wait_s = Some(u16::try_from(seconds).unwrap_or(0));
             }
             Opt::Linger(linger) => self.linger = linger,
             Opt::ReceiveBuffer(bytes) => {
@@ -334,7 +324,7 @@ impl Options {
             Opt::Tos(tos) => self.tos = tos & !ECN,
             Opt::HopLimit(hops) => self.hop_limit = hops,
             Opt::TrafficClass(class) => self.traffic_class = class & !ECN,
-            Opt::Datagram(_) => return Err(Error::NoOption),
+            _ => return Err(Error::NoOption),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use millrace_shard::{DatagramOpt, Opt, errno};
+use millrace_shard::{Opt, errno};
 use millrace_tcp::State;
 use millrace_wire::icmpv4::{Message, unreachable};
 use millrace_wire::{ethernet, icmpv6, ipv6};
@@ -172,7 +172,7 @@ fn rfc1122_4_1_3_3_a_problem_is_told_to_the_sender_of_the_datagram() {
     let connected = net.udp_to(A, end);
     let open = net.udp_at(A, ANY, 5000);
     let asked = net.udp_at(A, ANY, 5001);
-    let (now, option) = (net.now(), Opt::Datagram(DatagramOpt::ErrorsV4(true)));
+    let (now, option) = (net.now(), Opt::ReceiveErrors(true));
     net.shards[A].set_option(asked, option, now).unwrap();
     net.hand = Box::new(|_, _| false);
     for (client, whom) in [(connected, peer()), (open, to(end)), (asked, to(end))] {
@@ -203,7 +203,7 @@ fn rfc4443_3_4_a_problem_is_told_to_the_sender_of_the_datagram() {
     net.pair_v6();
     let end = std::net::SocketAddr::new(ADDRESSES_V6[B].into(), 53);
     let asked = net.udp_at(A, ANY6, 5001);
-    let (now, option) = (net.now(), Opt::Datagram(DatagramOpt::ErrorsV6(true)));
+    let (now, option) = (net.now(), Opt::ReceiveErrorsV6(true));
     net.shards[A].set_option(asked, option, now).unwrap();
     net.hand = Box::new(|_, _| false);
     net.log.clear();

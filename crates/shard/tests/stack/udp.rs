@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_shard::{DatagramOpt, Error, How, Opt, Options, Poll, Reuse, ViewFlags, errno};
+use millrace_shard::{Error, How, Opt, Options, Poll, Reuse, ViewFlags, errno};
 use millrace_wire::ethernet::Mac;
 use millrace_wire::{checksum, ethernet, icmpv4, ipv4, ipv6, udp};
 
@@ -157,7 +157,7 @@ fn rfc1122_4_1_3_3_without_a_peer_errors_are_told_to_who_asks() {
     assert_eq!(net.view(A, client).error, 0);
     let now = net.now();
     net.shards[A]
-        .set_option(client, Opt::Datagram(DatagramOpt::ErrorsV4(true)), now)
+        .set_option(client, Opt::ReceiveErrors(true), now)
         .unwrap();
     net.say(A, client, to(end), b"two").unwrap();
     net.run(10_000);

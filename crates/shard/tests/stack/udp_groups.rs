@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_shard::{DatagramOpt, Error, Opt, Reuse, SocketId};
+use millrace_shard::{Error, Opt, Reuse, SocketId};
 use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{self, Mac};
 use millrace_wire::igmp::{self, Message};
@@ -64,7 +64,7 @@ fn rfc1112_7_2_members_hear_a_group_and_others_do_not() {
         "what another has joined"
     );
     let now = net.now();
-    let only_own = Opt::Datagram(DatagramOpt::AllGroupsV4(false));
+    let only_own = Opt::MulticastAll(false);
     net.shards[B].set_option(two, only_own, now).unwrap();
     net.say(A, client, to(end), b"members").unwrap();
     net.run(10_000);
@@ -82,7 +82,7 @@ fn rfc1112_6_1_a_member_on_this_host_hears_unless_told_not_to() {
     net.say(A, id, to(end), b"here").unwrap();
     assert_eq!(net.hears(A, id).unwrap(), b"here");
     let now = net.now();
-    let quiet = Opt::Datagram(DatagramOpt::GroupLoopV4(false));
+    let quiet = Opt::MulticastLoop(false);
     net.shards[A].set_option(id, quiet, now).unwrap();
     net.say(A, id, to(end), b"not here").unwrap();
     assert_eq!(net.hears(A, id), None);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use millrace_shard::{DatagramOpt, Discovery, Error, Opt, Poll, Reuse, SendTo, errno};
+use millrace_shard::{Discovery, Error, Opt, Poll, Reuse, SendTo, errno};
 use millrace_wire::{ethernet, icmpv4, ipv4, udp};
 
 use crate::datagrams::{ANY, ANY6, peer, to};
@@ -47,7 +47,7 @@ fn rfc1191_who_wants_whole_packets_is_refused_what_the_link_does_not_take() {
     let server = net.udp_at(B, ANY, 53);
     let client = net.udp_to(A, end);
     let now = net.now();
-    let always = Opt::Datagram(DatagramOpt::DiscoveryV4(Discovery::Always));
+    let always = Opt::DatagramMtuDiscover(Discovery::Always);
     net.shards[A].set_option(client, always, now).unwrap();
     assert_eq!(
         net.say(A, client, peer(), &[0; 1473]),
@@ -73,12 +73,10 @@ fn rfc1191_6_3_a_path_learned_from_a_datagram_is_everybodys() {
     let client = net.udp_to(A, end);
     let now = net.now();
     for option in [
-        DatagramOpt::ErrorsV4(true),
-        DatagramOpt::DiscoveryV4(Discovery::Always),
+        Opt::ReceiveErrors(true),
+        Opt::DatagramMtuDiscover(Discovery::Always),
     ] {
-        net.shards[A]
-            .set_option(client, Opt::Datagram(option), now)
-            .unwrap();
+        net.shards[A].set_option(client, option, now).unwrap();
     }
     net.say(A, client, peer(), &[7; 1400]).unwrap();
     net.run(10_000);
@@ -135,12 +133,12 @@ fn rfc8200_5_no_program_makes_packets_smaller_than_every_link_takes() {
     let client = net.udp(A);
     let now = net.now();
     for bytes in [1, 47, 48, 56, 1279] {
-        let option = Opt::Datagram(DatagramOpt::MtuV6(bytes));
+        let option = Opt::MtuV6(bytes);
         let refused = net.shards[A].set_option(client, option, now);
         assert_eq!(refused, Err(Error::Invalid), "{bytes}");
     }
     for bytes in [0, 1280] {
-        let option = Opt::Datagram(DatagramOpt::MtuV6(bytes));
+        let option = Opt::MtuV6(bytes);
         assert_eq!(net.shards[A].set_option(client, option, now), Ok(()));
     }
 }
@@ -259,7 +257,7 @@ fn what_is_held_back_leaves_as_one_datagram() {
     net.say(A, client, more, b"corked").unwrap();
     let now = net.now();
     net.shards[A]
-        .set_option(client, Opt::Datagram(DatagramOpt::Cork(false)), now)
+        .set_option(client, Opt::UdpCork(false), now)
         .unwrap();
     net.run(10_000);
     assert_eq!(net.hears(B, server).unwrap(), b"corked");
@@ -293,7 +291,7 @@ fn rfc1122_3_3_6_all_hosts_of_the_link_hear_who_may_speak_to_them() {
             Err(Error::AccessDenied)
         );
         let now = net.now();
-        let may = |on| Opt::Datagram(DatagramOpt::Broadcast(on));
+        let may = |on| Opt::Broadcast(on);
         net.shards[A].set_option(client, may(true), now).unwrap();
         net.say(A, client, to(end), b"who?").unwrap();
         net.run(10_000);
@@ -309,7 +307,7 @@ fn rfc1122_3_3_6_all_hosts_of_the_link_hear_who_may_speak_to_them() {
     let end = SocketAddr::new(Ipv4Addr::BROADCAST.into(), 99);
     let now = net.now();
     net.shards[A]
-        .set_option(client, Opt::Datagram(DatagramOpt::Broadcast(true)), now)
+        .set_option(client, Opt::Broadcast(true), now)
         .unwrap();
     net.say(A, client, to(end), b"x").unwrap();
     net.run(10_000);

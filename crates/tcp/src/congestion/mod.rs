@@ -37,8 +37,8 @@ use std::fmt;
 use millrace_wire::tcp::Seq;
 
 use crate::config::Config;
-use crate::settings::Algorithm;
 use crate::time::{Duration, Instant, Ticks};
+use millrace_sockopt::Algorithm;
 
 use bbr::Bbr;
 pub(crate) use bbr::{Delivery, unit_size};
