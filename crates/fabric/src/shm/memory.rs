@@ -22,7 +22,7 @@ use crate::session::Violation;
 
 const PAGE: usize = 4096;
 /// Cells of a ring.
-const CELLS: u64 = 1024;
+pub const CELLS: u64 = 1024;
 const CELL: usize = 128;
 const CELL_HEAD: usize = 32;
 /// Bytes of a body that lie in its cell.
