@@ -74,18 +74,71 @@ fn send(port: &mut Port, count: u32, channel: Channel, payload: Payload<'_>) {
     }
 }
 
+/// Processor time of this thread, in seconds: what others do on the machine does not count.
+fn cpu_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Both sides on one thread: what a message costs when no core waits for another one. Seconds for each message.
+fn cost(a: &mut Port, b: &mut Port, count: u32, channel: Channel, payload: Payload<'_>) -> f64 {
+    let begin = cpu_time();
+    let (mut asked, mut received) = (0, 0);
+    while received < count {
+        for _ in 0..64 {
+            if asked == count || a.send(B, channel, 0, payload, 0).is_err() {
+                break;
+            }
+            asked += 1;
+        }
+        a.poll();
+        b.poll();
+        received += receive(b) as u32;
+        while a.poll_sent().is_some() {}
+    }
+    (cpu_time() - begin) / f64::from(count)
+}
+
+/// Both sides on one thread, beside memcpy.
+fn costs(a: &mut Port, b: &mut Port) {
+    let small = Payload::Inline(&[1; 64]);
+    cost(a, b, 100_000, Channel::System, small);
+    let seconds = cost(a, b, MESSAGES / 4, Channel::System, small);
+    println!(
+        "64 B, both sides: {:.1} ns of processor time",
+        seconds * 1e9
+    );
+    let from = a.register(LARGE).expect("memory");
+    a.bytes_mut(from).expect("ours").fill(1);
+    let large = Payload::Buffer(from, LARGE);
+    let ours = cost(a, b, LARGE_MESSAGES / 4, Channel::Normal(0), large);
+    let (source, mut into) = (vec![1u8; LARGE], vec![vec![0u8; LARGE]; 4]);
+    let begin = cpu_time();
+    for round in 0..LARGE_MESSAGES as usize / 4 {
+        into[round % 4].copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&into);
+    }
+    let memcpy = (cpu_time() - begin) / f64::from(LARGE_MESSAGES / 4);
+    println!(
+        "64 KB, both sides: {:.0} ns of processor time, {:.2} times that of memcpy",
+        ours * 1e9,
+        ours / memcpy
+    );
+}
+
 fn main() {
     let path = std::env::temp_dir().join(format!("millrace-fabric-bench-{}", std::process::id()));
     let directory = Directory::at(&path);
     let open = |name| Port::open_in(&directory, name, Limits::default()).expect("a port");
     let (mut a, mut b) = (open(A), open(B));
     let is_over = AtomicBool::new(false);
+    for _ in 0..4 {
+        let buffer = b.register(LARGE).expect("memory");
+        b.post(Channel::Normal(0), buffer).expect("ours");
+    }
+    costs(&mut a, &mut b);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..4 {
-                let buffer = b.register(LARGE).expect("memory");
-                b.post(Channel::Normal(0), buffer).expect("ours");
-            }
             pong(&mut b);
             while !is_over.load(Ordering::Relaxed) {
                 b.poll();
