@@ -180,6 +180,10 @@ fn reason(code: u32) -> Option<Failure> {
 }
 
 /// The bytes of a record, where a transport has them.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a body is copied by its length, none is asked whether it is empty"
+)]
 pub trait Body {
     /// How many.
     fn len(&self) -> usize;

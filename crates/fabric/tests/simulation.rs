@@ -25,6 +25,9 @@ const PARTS: usize = 8;
 /// What names a message: sender and its life, receiver, channel, and the number in this order.
 type MessageId = (u16, u32, u16, Channel, u32);
 
+/// A frame on its way: when it arrives, in which order it was sent, to whom.
+type Flying = Reverse<(Instant, u64, usize, Vec<u8>)>;
+
 fn pattern(id: MessageId, len: usize) -> Vec<u8> {
     let (from, life, to, channel, number) = id;
     let mut bytes = Vec::with_capacity(len);
@@ -75,7 +78,7 @@ struct World {
     now: Instant,
     hosts: Vec<Host>,
     /// Frames on their way: when, in which order, to whom.
-    flying: BinaryHeap<Reverse<(Instant, u64, usize, Vec<u8>)>>,
+    flying: BinaryHeap<Flying>,
     flown: u64,
     received: HashSet<MessageId>,
     delivered: HashSet<MessageId>,

@@ -259,12 +259,9 @@ impl Node {
         if link.ethertype != ETHERTYPE || !is_ours || link.src == self.mac {
             return;
         }
-        let (header, records) = match Header::parse(bytes) {
-            Ok(parsed) => parsed,
-            Err(_) => {
-                self.counters.bad += 1;
-                return;
-            }
+        let Ok((header, records)) = Header::parse(bytes) else {
+            self.counters.bad += 1;
+            return;
         };
         if header.dst.node != self.node {
             return;

@@ -337,6 +337,10 @@ impl Reader {
     }
 
     /// The next record, if there is one.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator's items outlive its next step"
+    )]
     #[inline]
     pub fn next(&mut self) -> Result<Option<(Head, SharedBody<'_>)>, Violation> {
         let cell = self.memory.head(self.direction, self.cells);
