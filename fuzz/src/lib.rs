@@ -4,6 +4,8 @@
 //! mutants of it from fixed seeds; `cargo xtask fuzz TARGET` lets libFuzzer look for more, guided by coverage.
 
 mod bytes;
+mod fabric;
+mod fabric_memory;
 mod fragments;
 mod host;
 mod icmp;
@@ -30,6 +32,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("fragments", fragments::run),
     ("icmp", icmp::run),
     ("states", states::run),
+    ("fabric", fabric::run),
+    ("fabric_memory", fabric_memory::run),
 ];
 
 /// The target of this name.

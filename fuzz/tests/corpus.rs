@@ -72,3 +72,13 @@ fn icmp_survives_the_corpus_and_its_mutants() {
 fn every_state_survives_the_corpus_and_its_mutants() {
     check("states", 2_000);
 }
+
+#[test]
+fn messages_over_ethernet_survive_the_corpus_and_its_mutants() {
+    check("fabric", 5_000);
+}
+
+#[test]
+fn messages_in_shared_memory_survive_the_corpus_and_its_mutants() {
+    check("fabric_memory", 10_000);
+}

@@ -55,6 +55,8 @@ pub enum Command {
     Nic(crate::nic::NicArguments),
     /// Load a server with connections of a stack of its own, and say how it answers
     Load(crate::load::LoadArguments),
+    /// User-level messages between processes of this host: list ports, measure round trips and bandwidth
+    Fabric(crate::fabric::FabricArguments),
     /// The engine's own process; started by run and up
     #[command(hide = true)]
     Engine(EngineArguments),

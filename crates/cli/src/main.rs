@@ -4,6 +4,7 @@ mod arguments;
 mod client;
 mod doctor;
 mod engine_process;
+mod fabric;
 mod link;
 mod load;
 mod nic;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Nic(arguments) => nic::nic(&arguments),
         Command::Load(arguments) => load::load(&arguments),
+        Command::Fabric(arguments) => fabric::fabric(&arguments),
         Command::Engine(arguments) => engine_process::serve(&arguments),
     };
     match outcome {

@@ -239,7 +239,7 @@ impl Stranger {
 
 /// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
 fn held(name: &str) -> Vec<u64> {
-    let socket = protocol::connect(&format!("{name}-{}", std::process::id())).unwrap();
+    let socket = common::connect(&format!("{name}-{}", std::process::id()));
     let request = Request::new(Kind::Describe, [0; 16], [0; 4]);
     let (_, mut descriptors) = request.call(&socket, &[]).unwrap();
     let file = std::fs::File::from(descriptors.take(0).unwrap());

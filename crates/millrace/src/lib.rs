@@ -265,6 +265,29 @@ mod tasks;
 mod traits;
 mod udp;
 pub mod xdp;
+/// User-level messages: ports with queues of requests and completions, between processes of one host by shared memory, or over Ethernet.
+///
+/// ```
+/// use millrace::fabric::{Channel, Limits, Payload, PortName, shm::{Directory, Port}};
+///
+/// let place = std::env::temp_dir().join(format!("millrace-messages-{}", std::process::id()));
+/// let directory = Directory::at(&place);
+/// let mut one = Port::open_in(&directory, PortName::new(0, 1), Limits::default())?;
+/// let mut two = Port::open_in(&directory, PortName::new(0, 2), Limits::default())?;
+/// one.send(two.name(), Channel::System, 0, Payload::Inline(b"hello"), 7)?;
+/// let message = loop {
+///     one.poll();
+///     two.poll();
+///     if let Some(message) = two.poll_received() {
+///         break message;
+///     }
+/// };
+/// assert_eq!(two.message(&message)?, b"hello");
+/// # std::fs::remove_dir_all(place)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use millrace_fabric as fabric;
+
 pub use below::*;
 pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;

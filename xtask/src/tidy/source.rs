@@ -18,6 +18,7 @@ const UNSAFE_ALLOWED: [&str; 12] = [
     "crates/capi/src/mtcp/",
     "crates/capi/src/outcome.rs",
     "crates/context/",
+    "crates/fabric/src/shm/memory.rs",
     "crates/steer/src/ring.rs",
     "crates/port/",
     "crates/engine/",

@@ -87,7 +87,7 @@ fn start(config: Config) -> std::thread::JoinHandle<()> {
 }
 
 /// A connection to an engine of this user.
-fn connect(name: &str) -> OwnedFd {
+pub fn connect(name: &str) -> OwnedFd {
     let (directory, _) = Directory::own().unwrap();
     control_socket::connect(&directory.path_of(name), SocketType::SEQPACKET).unwrap()
 }

@@ -1,0 +1,204 @@
+//! `millrace fabric`: user-level messages between processes of this host.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use millrace_fabric::shm::{Directory, OpenError, Port};
+use millrace_fabric::{Channel, Limits, Payload, PortName, Received, Sent};
+
+use crate::output::print;
+
+/// How long a peer may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long an answer is polled for before the thread sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// What a bandwidth test sends into.
+const BULK: Channel = Channel::Normal(0);
+const BULK_MAX: usize = 1 << 20;
+/// Buffers that are posted for it.
+const BULK_BUFFERS: usize = 8;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace fabric serve 0.7 &
+  millrace fabric list
+  millrace fabric ping 0.7
+  millrace fabric bandwidth 0.7 --size 65536
+
+Ports are named NODE.PORT. They are processes of the same user on this host; no privilege is needed.")]
+pub struct FabricArguments {
+    #[command(subcommand)]
+    command: FabricCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum FabricCommand {
+    /// Answer pings and take bandwidth tests at a port, until the process is ended
+    Serve {
+        /// The port
+        port: PortName,
+    },
+    /// Measure the round trip of small messages
+    Ping {
+        /// The port that answers: see serve
+        port: PortName,
+        /// How many
+        #[arg(long, short, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+        /// Bytes of each
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+        size: u32,
+    },
+    /// Measure how fast large messages go
+    Bandwidth {
+        /// The port that takes them: see serve
+        port: PortName,
+        /// How many
+        #[arg(long, short, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+        /// Bytes of each
+        #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=BULK_MAX as i64))]
+        size: u32,
+    },
+    /// Show the ports that processes of this user have
+    List,
+}
+
+pub fn fabric(arguments: &FabricArguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        FabricCommand::Serve { port } => serve(port)?,
+        FabricCommand::Ping { port, count, size } => ping(port, count, size as usize)?,
+        FabricCommand::Bandwidth { port, count, size } => bandwidth(port, count, size as usize)?,
+        FabricCommand::List => {
+            let names = Directory::of_user().list().context("listing ports")?;
+            let lines = names.iter().map(|name| format!("{name}\n"));
+            print(&lines.collect::<String>())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A port for the time of a test: the first that is free from the top.
+fn own_port(node: u16) -> anyhow::Result<Port> {
+    for number in (u16::MAX - 256..=u16::MAX).rev() {
+        match Port::open(PortName::new(node, number), Limits::default()) {
+            Err(OpenError::NameTaken(_)) => {}
+            port => return Ok(port?),
+        }
+    }
+    bail!("no port of node {node} above {} is free", u16::MAX - 256)
+}
+
+fn serve(name: PortName) -> anyhow::Result<()> {
+    let mut port = Port::open(name, Limits::default())?;
+    for _ in 0..BULK_BUFFERS {
+        let buffer = port.register(BULK_MAX)?;
+        port.post(BULK, buffer)?;
+    }
+    println!("port {name} answers");
+    let mut idle_since = Instant::now();
+    loop {
+        if port.poll() > 0 {
+            idle_since = Instant::now();
+        } else if idle_since.elapsed() > SPIN {
+            port.wait(None)?;
+            idle_since = Instant::now();
+        }
+        while let Some(message) = port.poll_received() {
+            answer(&mut port, &message)?;
+        }
+        // A peer that is gone gets no answer; that is its own affair.
+        while port.poll_sent().is_some() {}
+    }
+}
+
+fn answer(port: &mut Port, message: &Received) -> anyhow::Result<()> {
+    if message.channel == BULK {
+        return Ok(port.post(BULK, message.buffer)?);
+    }
+    let bytes = port.message(message)?;
+    let len = bytes.len().min(64);
+    let mut copy = [0; 64];
+    copy[..len].copy_from_slice(&bytes[..len]);
+    port.free(message.buffer)?;
+    // When the queue is full the peer does not read what it asked for.
+    let _ = port.send(
+        message.from,
+        Channel::System,
+        0,
+        Payload::Inline(&copy[..len]),
+        0,
+    );
+    Ok(())
+}
+
+/// Waits for an entry of a completion queue: polls for a while, then sleeps.
+fn next<T>(port: &mut Port, mut take: impl FnMut(&mut Port) -> Option<T>) -> anyhow::Result<T> {
+    let begin = Instant::now();
+    loop {
+        port.poll();
+        if let Some(entry) = take(port) {
+            return Ok(entry);
+        }
+        if begin.elapsed() > SPIN {
+            port.wait(Some(Duration::from_millis(100)))?;
+        }
+        if begin.elapsed() > PATIENCE {
+            bail!("no answer within {} s", PATIENCE.as_secs());
+        }
+    }
+}
+
+fn succeed(sent: Sent) -> anyhow::Result<()> {
+    sent.result.with_context(|| format!("port {}", sent.to))
+}
+
+fn ping(to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
+    let mut port = own_port(to.node)?;
+    let bytes = [7; 64];
+    let mut times = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let begin = Instant::now();
+        port.send(to, Channel::System, 0, Payload::Inline(&bytes[..size]), 0)?;
+        succeed(next(&mut port, Port::poll_sent)?)?;
+        let message = next(&mut port, Port::poll_received)?;
+        times.push(begin.elapsed());
+        if port.message(&message)? != &bytes[..size] {
+            bail!("port {to} answered with other bytes");
+        }
+        port.free(message.buffer)?;
+    }
+    times.sort();
+    let micros = |time: &Duration| time.as_nanos() as f64 / 1e3;
+    print(&format!(
+        "{count} round trips of {size} B to {to}: least {:.2} us, median {:.2} us, most {:.2} us\n",
+        micros(&times[0]),
+        micros(&times[times.len() / 2]),
+        micros(&times[times.len() - 1]),
+    ))
+}
+
+fn bandwidth(to: PortName, count: u32, size: usize) -> anyhow::Result<()> {
+    let mut port = own_port(to.node)?;
+    let buffer = port.register(size)?;
+    port.bytes_mut(buffer)?.fill(7);
+    let begin = Instant::now();
+    let (mut asked, mut done) = (0, 0);
+    while done < count {
+        while asked < count && asked - done < 64 {
+            port.send(to, BULK, 0, Payload::Buffer(buffer, size), 0)?;
+            asked += 1;
+        }
+        succeed(next(&mut port, Port::poll_sent)?)?;
+        done += 1;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let bytes = f64::from(count) * size as f64;
+    print(&format!(
+        "{count} messages of {size} B to {to} in {seconds:.3} s: {:.0} MB/s\n",
+        bytes / seconds / 1e6
+    ))
+}
