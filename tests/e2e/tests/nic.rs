@@ -68,11 +68,6 @@ impl Lab {
             veth((&far, "veth0"), (&near, "wire0"), queues)?;
             None
         };
-        for host in [&far, &near] {
-            // Whatever the machine has chosen: BBR takes the card's acknowledgements for those of a path without delay, and on a busy machine
-            // has four segments under way then, of which some are lost.
-            host.set("ipv4.tcp_congestion_control", "cubic")?;
-        }
         far.ip(&format!("addr add {FAR}/24 dev veth0"))?;
         far.ip(&format!("addr add {FAR_V6}/64 dev veth0 nodad"))?;
         far.ip("link set veth0 up")?;
