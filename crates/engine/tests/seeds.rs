@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{Program, end, engine_with_shards, transfer};
 use millrace_context::layout::{CONTEXT_STRIDE, PAGE};
-use millrace_context::protocol::{self, Kind, Request};
+use millrace_context::protocol::{Kind, Request};
 use millrace_context::{Address, Operation, SlotRef, Submission};
 
 /// What tells a process that it is to run seeds: the engine, the first and the end.

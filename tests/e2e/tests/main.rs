@@ -1,5 +1,6 @@
 //! Every end-to-end test, in one program: one to link, and its tests run side by side. A file is a module here; its name is the first part of the names of its tests.
 
+mod across;
 mod bound;
 mod busy_poll;
 mod bypass;
@@ -21,6 +22,7 @@ mod mtcp;
 mod names;
 mod nginx;
 mod nic;
+mod options;
 mod others;
 mod pools;
 mod processes;
@@ -28,9 +30,11 @@ mod python;
 mod redis;
 mod relay;
 mod rights;
+mod roles;
 mod servers;
 mod shared;
 mod sockets;
+mod strangers;
 mod tenants;
 mod threads;
 mod tools;
