@@ -1,12 +1,12 @@
-//! The hosts on the link: from an IP address to a hardware address (ARP, RFC 826; neighbour discovery, RFC 4861), with reachability as
-//! in RFC 4861 7.3.
+//! The hosts on the link: from an IP address to a hardware address (RFC 826, RFC 4861), with reachability as in RFC 4861 7.3.
 //!
 //! An entry is created when a packet wants to go there, or when the neighbour asks for us. Until the answer comes, sockets wait
 //! (nothing of theirs is copied), and a few answers that belong to no socket wait too. An entry that was not confirmed for a while is
 //! asked again, first directly, while it goes on being used. Forward progress of TCP confirms it without asking.
 //!
-//! Anybody on the link can make us want to answer hosts that do not exist, or introduce hosts that we have no use for. Such entries give way
-//! first, the oldest before the others, so that they never displace a neighbour that was found and used.
+//! Anybody on the link can make us want hosts that do not exist. Such entries give way first, so they displace no neighbour that is used.
+
+mod evict;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,6 +21,7 @@ use crate::memory::Owner;
 use crate::reply::Reply;
 use crate::slab::Slab;
 use crate::wheel::Wheel;
+use evict::is_doubtful;
 
 /// Time without confirmation after which an address is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
@@ -44,10 +45,6 @@ const WAITING_MAX: usize = 8;
 const DATAGRAMS_WAITING_MAX: usize = 128;
 /// Requests that wait to be sent.
 const REQUESTS_MAX: usize = 4096;
-/// Entries looked at to find one that can be evicted.
-const EVICT_SAMPLE: u32 = 16;
-/// Entries looked at to find one of an owner that has more than its share.
-const HOG_SAMPLE: u32 = 1024;
 
 /// Names an entry; goes stale when the entry is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -679,84 +676,6 @@ impl Neighbours {
         Some(handle)
     }
 
-    fn count(&mut self, maker: Owner) {
-        let index = maker.0 as usize;
-        if self.made.len() <= index {
-            self.made.resize(index + 1, 0);
-        }
-        self.makers += u32::from(self.made[index] == 0);
-        self.made[index] += 1;
-    }
-
-    fn count_out(&mut self, maker: Owner) {
-        let made = &mut self.made[maker.0 as usize];
-        *made -= 1;
-        self.makers -= u32::from(*made == 0);
-    }
-
-    /// Forgets an entry of an owner that has more than its share, also one that sockets wait for, so that no owner's neighbours give way to what
-    /// another one has too many of. All have the same share; `newcomer` wants another entry.
-    fn evict_of_hog(&mut self, newcomer: Option<Owner>, counters: &mut Counters) -> bool {
-        let made = |owner: Owner| self.made.get(owner.0 as usize).copied().unwrap_or(0);
-        let makers = self.makers + u32::from(newcomer.is_some_and(|owner| made(owner) == 0));
-        if makers < 2 {
-            return false;
-        }
-        let has_too_many = |owner: Owner| made(owner) as usize * makers as usize > self.limit;
-        let len = self.entries.len() as u32;
-        let mut places = (1..=HOG_SAMPLE.min(len)).map(|ahead| (self.hand + ahead) % len);
-        let is_hogs = |place: &u32| {
-            let entry = self.entries.get(*place);
-            entry
-                .and_then(|entry| entry.maker)
-                .is_some_and(has_too_many)
-        };
-        let Some(place) = places.find(is_hogs) else {
-            return false;
-        };
-        self.hand = place;
-        self.settle(place, None);
-        self.forget(place);
-        counters.neighbours_limited += 1;
-        true
-    }
-
-    /// Forgets an entry that no socket waits for: the oldest that is not known or that no connection ever used, else of a sample the one used longest ago.
-    fn evict(&mut self) -> bool {
-        while let Some(handle) = self.doubtful.pop_front() {
-            if let Some(entry) = self
-                .entries
-                .get_of_generation_mut(handle.index, handle.generation)
-                && is_doubtful(entry)
-            {
-                self.settle(handle.index, None);
-                self.forget(handle.index);
-                return true;
-            }
-        }
-        let len = self.entries.len() as u32;
-        let mut victim: Option<(bool, Instant, u32)> = None;
-        for _ in 0..EVICT_SAMPLE.min(len) {
-            self.hand = (self.hand + 1) % len;
-            if let Some(entry) = self.entries.get(self.hand)
-                && entry.sockets.is_empty()
-            {
-                let rank = (entry.state.is_known(), entry.used, self.hand);
-                if victim.is_none_or(|best| rank < best) {
-                    victim = Some(rank);
-                }
-            }
-        }
-        match victim {
-            Some((_, _, index)) => {
-                self.settle(index, None);
-                self.forget(index);
-                true
-            }
-            None => false,
-        }
-    }
-
     fn forget(&mut self, index: u32) {
         let Some(entry) = self.entries.remove(index) else {
             return;
@@ -784,21 +703,19 @@ impl Neighbours {
     }
 }
 
-/// Whether an entry is one that anybody on the link could have caused, and no socket waits for it.
-fn is_doubtful(entry: &Neighbour) -> bool {
-    entry.sockets.is_empty() && !(entry.wanted && entry.state.is_known())
-}
-
 /// Neighbours are few and bounded; an odd secret multiplier is enough to spread them.
 fn hash(key: u64, address: IpAddr) -> u64 {
     let bits = match address {
         IpAddr::V4(address) => u64::from(address.to_bits()),
         IpAddr::V6(address) => {
             let bits = address.to_bits();
-            let product = u128::from((bits >> 64) as u64 ^ key) * u128::from(key);
-            (product >> 64) as u64 ^ product as u64 ^ bits as u64
+            mix((bits >> 64) as u64 ^ key, key) ^ bits as u64
         }
     };
-    let product = u128::from(bits ^ key.rotate_left(32)) * u128::from(key);
+    mix(bits ^ key.rotate_left(32), key)
+}
+
+fn mix(bits: u64, key: u64) -> u64 {
+    let product = u128::from(bits) * u128::from(key);
     (product >> 64) as u64 ^ product as u64
 }
