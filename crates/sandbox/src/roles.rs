@@ -288,10 +288,17 @@ const CONTROL: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_newfstatat),
     any(libc::SYS_shutdown),
-    // The name of the control socket goes with the engine.
+    // The name of the control socket goes with the engine, where its user may remove it.
     any(libc::SYS_unlinkat),
-    // The parent of a process, and the process of a pidfd, are read from /proc.
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_unlink),
+    // The parent of a process, the process of a pidfd, who may bind to low ports, and what the
+    // audit log says of a process are read from /proc.
     only(libc::SYS_openat, READ_ONLY),
+    any(libc::SYS_pread64),
+    any(libc::SYS_readlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_readlink),
     only(
         libc::SYS_getsockopt,
         &[&[Argument::Is(1, libc::SOL_SOCKET as u64)]],
