@@ -1,6 +1,6 @@
 //! Socket options: one table for the shim, the engine, the shard and the libraries.
 //!
-//! [`table`] has a row for each option: its level and number on Linux, how its value is written (a [`codec`]), which sockets have it, where its
+//! [`ROWS`] has a row for each option: its level and number on Linux, how its value is written (see [`codec`]), which sockets have it, where its
 //! value is kept, and what it is before anyone has set it. [`Opt`] is an option with its value, [`OptName`] names one. All floors decode and
 //! encode values here, so that they cannot disagree.
 //!

@@ -274,6 +274,10 @@ static int read_token(uint8_t *token, const char *text)
 int main(int argc, char **argv)
 {
     const char *engine = getenv("MILLRACE_ENGINE"), *token = getenv("MILLRACE_TOKEN");
+
+    /* OWNER:ALIAS:PATH, of which the path is what a stranger finds too. */
+    for (int colons = 0; engine && colons < 2 && *engine != '/' && strchr(engine, ':'); colons++)
+        engine = strchr(engine, ':') + 1;
     if (argc != 4 || !engine || !token || strlen(token) != 32)
         return fprintf(stderr, "tenant FIRST COUNT BATCH, by millrace run\n"), 2;
     struct tenant base = { .engine = engine, .controls = { -1, -1, -1, -1 } };
