@@ -25,30 +25,46 @@ impl Shares {
     }
 
     /// Whether nothing is left for anybody.
+    #[inline]
     pub fn is_used_up(&self) -> bool {
         self.used >= self.supply
     }
 
     /// Whether `owner` may have one more.
+    #[inline]
     pub fn allows(&self, owner: Owner) -> bool {
         let left = self.supply.saturating_sub(self.used);
+        if self.generosity == 0 {
+            return left > 0;
+        }
         let held = self.held.get(owner.0 as usize).copied().unwrap_or(0);
-        left > 0 && (self.generosity == 0 || held < left.saturating_mul(self.generosity))
+        left > 0 && held < left.saturating_mul(self.generosity)
     }
 
     /// `owner` has one more, whether it may or not.
+    #[inline]
     pub fn take(&mut self, owner: Owner) {
+        self.used += 1;
+        // Where nobody is held back, nobody's are counted.
+        if self.generosity != 0 {
+            self.count(owner);
+        }
+    }
+
+    fn count(&mut self, owner: Owner) {
         let index = owner.0 as usize;
         if self.held.len() <= index {
             self.held.resize(index + 1, 0);
         }
         self.held[index] += 1;
-        self.used += 1;
     }
 
     /// `owner` has one less.
+    #[inline]
     pub fn give(&mut self, owner: Owner) {
-        if let Some(held) = self
+        if self.generosity == 0 {
+            self.used = self.used.saturating_sub(1);
+        } else if let Some(held) = self
             .held
             .get_mut(owner.0 as usize)
             .filter(|held| **held > 0)
