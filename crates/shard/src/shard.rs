@@ -391,7 +391,12 @@ impl<M: Memory> Shard<M> {
             self.memberships_deadline(),
             self.tending_deadline(),
         ];
-        timers.into_iter().flatten().min()
+        // A time that there is not is the last of all: nothing is compared that was not set.
+        let earliest = timers
+            .into_iter()
+            .map(|timer| timer.unwrap_or(Instant::NEVER))
+            .fold(Instant::NEVER, Instant::min);
+        (earliest != Instant::NEVER).then_some(earliest)
     }
 
     fn has_output(&self) -> bool {
