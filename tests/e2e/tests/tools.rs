@@ -72,16 +72,11 @@ fn helgrind_finds_nothing(world: &World) -> Result<()> {
 /// Runs some of the random programs (see `interleavings.rs`) by a tool of valgrind's. Their threads and children go on although it finds something, so it is what it says that counts.
 fn run_random_programs(world: &World, tool: &[&str]) -> Result<()> {
     let program = compile::debuggable("interleave")?;
-    let lenient: &[&str] = match world.stack {
-        Stack::Kernel => &[],
-        Stack::Millrace => &["-r"],
-    };
     let patient = ["-p", "20000"];
     let words = [
         &["valgrind", "-q"][..],
         tool,
         &[&program[..]],
-        lenient,
         &patient,
         &["0", "2"],
     ];
