@@ -3,6 +3,9 @@
 //! Nothing happens before the first call that needs it. A process attaches once; a child of a fork, which has the mapping already, once more
 //! for contexts of its own. A child that was made past the shim (by the system call itself) does so at its first call that needs the engine.
 
+pub mod bypass;
+pub mod submission;
+
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -15,14 +18,17 @@ use millrace_context::{Region, SlotRef};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::environment::{self, Environment};
-use crate::internal::{self, Handle};
-use crate::lock::Rank;
-use crate::scratch::Scratch;
+use crate::fd::internal::{self, Handle};
+use crate::fd::table::{self, Entry};
+use crate::fd::{refcount, scm_rights};
+use crate::process::environment::{self, Environment};
+use crate::process::thread;
+use crate::readiness::{epoll_sets, poll};
 use crate::socket::flag;
+use crate::sys::mmap_buffer::Scratch;
+use crate::sys::robust_lock;
+use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
-use crate::table::{self, Entry};
-use crate::{lock, poll, refs, rights, sets, thread};
 
 /// How long an engine may take to answer before it counts as gone, in seconds.
 const PATIENCE_S: u64 = 10;
@@ -107,7 +113,7 @@ fn attach() -> Result<&'static Engine> {
     }
     let unseen = {
         // Held by the own thread: a signal handler, or the allocator, in the middle of attaching.
-        let _guard = lock::take(LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
+        let _guard = robust_lock::take(LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
         if OWN.attached.load(Ordering::Acquire) {
             return Ok(place());
         }
@@ -123,10 +129,10 @@ fn attach() -> Result<&'static Engine> {
     };
     let engine = place();
     if unseen {
-        rights::forked();
-        sets::count_processes(1);
+        scm_rights::forked();
+        epoll_sets::count_processes(1);
         poll::forked(engine);
-        sets::forked();
+        epoll_sets::forked();
     }
     Ok(engine)
 }
@@ -134,7 +140,7 @@ fn attach() -> Result<&'static Engine> {
 /// `parent`: whose sockets this process has without the engine knowing.
 fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
     let engine = attach_now(environment, parent)?;
-    refs::count_again(engine);
+    refcount::count_again(engine);
     if table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
         hold_exactly(engine, parent.is_some())?;
     }
@@ -246,7 +252,7 @@ fn map(attached: &Attached, descriptors: &mut Descriptors) -> Result<()> {
         let fd = descriptors.take(1 + shard).ok_or(Errno::PROTO)?;
         doorbell.store(internal::adopt(fd)?.to_bits(), Ordering::Relaxed);
     }
-    refs::make(geometry.slots)?;
+    refcount::make(geometry.slots)?;
     let engine = Engine {
         region,
         doorbells,
@@ -397,7 +403,7 @@ impl Engine {
 
     /// Asks the engine for something on the control socket.
     pub fn call(&self, request: &Request, payload: &[u8]) -> Result<([u64; 8], Descriptors)> {
-        let _guard = lock::take(LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
+        let _guard = robust_lock::take(LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
         self.call_locked(request, payload)
     }
 
@@ -436,7 +442,7 @@ impl Engine {
 
     /// The same with a descriptor.
     pub fn tell_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) {
-        let Some(_guard) = lock::take(LOCK, Rank::Control) else {
+        let Some(_guard) = robust_lock::take(LOCK, Rank::Control) else {
             return;
         };
         let fd = self.control_fd();

@@ -3,14 +3,19 @@
 //!
 //! The engine's link is a device to the kernel, which has its name, its index and its flags; only the addresses there are the engine's own.
 
+pub mod netlink;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr};
 
 use libc::{ifaddrs, ifconf, ifreq, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rustix::io::Errno;
 
+use crate::engine;
+use crate::fd::operations;
+use crate::process::environment;
 use crate::sys;
-use crate::{descriptors, engine, environment, memory, real};
+use crate::sys::{original, user_buffers};
 
 /// An address of the engine's, and how many of its bits are its network's.
 #[derive(Clone, Copy)]
@@ -248,7 +253,7 @@ pub unsafe fn control_by_probe(request: u64, argument: *mut c_void) -> c_int {
     let result = unsafe {
         match is_request(request) {
             true => control(probe, request, argument),
-            false => real::ioctl(probe, request, argument),
+            false => original::ioctl(probe, request, argument),
         }
     };
     sys::close(probe);
@@ -265,10 +270,10 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
         if request == libc::SIOCGIFCONF {
             return list(fd, argument);
         }
-        let result = real::ioctl(fd, request, argument);
+        let result = original::ioctl(fd, request, argument);
         // It has said what is wrong with the socket, the pointer or the name; a device without an address may have ours.
-        if result != 0 && descriptors::last_errno() != Errno::ADDRNOTAVAIL
-            || memory::check(argument, size_of::<ifreq>()).is_err()
+        if result != 0 && operations::last_errno() != Errno::ADDRNOTAVAIL
+            || user_buffers::check(argument, size_of::<ifreq>()).is_err()
         {
             return result;
         }
@@ -300,11 +305,11 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
 unsafe fn list(fd: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's promise; the kernel has accepted both pointers when it has answered.
     unsafe {
-        let room = match memory::check(argument, size_of::<ifconf>()) {
+        let room = match user_buffers::check(argument, size_of::<ifconf>()) {
             Ok(()) => (*argument.cast::<ifconf>()).ifc_len,
             Err(_) => 0,
         };
-        let result = real::ioctl(fd, libc::SIOCGIFCONF, argument);
+        let result = original::ioctl(fd, libc::SIOCGIFCONF, argument);
         let Some(added) = Added::now().filter(|_| result == 0) else {
             return result;
         };

@@ -1,13 +1,23 @@
 //! LD_PRELOAD shim: POSIX sockets, epoll, poll and select for unmodified programs.
 //!
-//! From outside in: `hooks` are the functions that a program calls in place of the C library's. They look up a descriptor in the
-//! `table`, where it is the kernel's, ours, or not `decide`d yet, and call the C library's own (`real`) or one of `send`, `receive`,
-//! `connect`, `options`, `descriptors`, `epoll`, `poll`. These read a socket's shared state (`socket`, `readiness`) and speak to its shard
-//! through a `lane`. Below are the `engine` that this process has attached to, and plain tools.
+//! From the outside in:
+//! - [`hooks`]: the functions that a program calls in place of the C library's. A hook looks up
+//!   what its descriptor is and calls the C library's own function or one of the modules below.
+//! - [`socket`]: calls on one socket that millrace serves: connect, send, receive, options.
+//! - [`readiness`]: epoll, poll and select.
+//! - [`process`]: fork, exec and spawn, the environment, signals and threads.
+//! - [`fd`]: what each descriptor number is; duplicating, closing and passing descriptors.
+//! - [`interfaces`]: the engine's addresses among those of the kernel.
+//! - [`engine`]: the engine that this process has attached to, and the submissions to its shards.
+//! - [`sys`]: system calls, the C library's original functions, memory and locks.
 //!
-//! Rules for everything here: nothing is allocated (the program's allocator may call us) but a `stream` of the C library, nothing goes through
-//! what we stand in for, no lock is waited for by the thread that holds it (a signal handler may call us in the middle of a call), nothing
-//! happens at load but reading the environment and taking over what was inherited.
+//! Rules for everything here:
+//! - Nothing is allocated, because the program's allocator may call us. The one exception is a
+//!   stream of the C library ([`hooks::stdio`]).
+//! - Nothing calls a function that this library replaces.
+//! - No thread waits for a lock that it holds, because a signal handler may call us in the middle
+//!   of a call.
+//! - The load of the library does nothing but read the environment and take over inherited sockets.
 
 #![allow(
     rustdoc::private_intra_doc_links,
@@ -21,50 +31,11 @@
     )
 )]
 
-mod address;
-mod anchor;
-mod bypass;
-mod connect;
-mod datagram;
-mod decide;
-mod descriptors;
-mod device;
-mod elsewhere;
 mod engine;
-mod environment;
-mod epoll;
-mod epoll_set;
-mod exec;
-mod executable;
-mod fork;
+mod fd;
 mod hooks;
-mod inner;
 mod interfaces;
-mod internal;
-mod interrupt;
-mod lane;
-mod lock;
-mod memory;
-mod netlink;
-mod options;
-mod poll;
-mod poller;
+mod process;
 mod readiness;
-mod real;
-mod receive;
-mod refs;
-mod rights;
-mod sanitizer;
-mod scratch;
-mod select;
-mod send;
-mod sets;
-mod signals;
-mod sleep;
 mod socket;
-mod spawn;
-mod stream;
 mod sys;
-mod table;
-mod thread;
-mod urgent;

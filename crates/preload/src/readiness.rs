@@ -1,11 +1,20 @@
 //! What a socket is ready for: Linux's `tcp_poll`, from what the slot says.
 
+pub mod epoll;
+pub mod epoll_sets;
+pub mod interest_list;
+pub mod nested_epoll;
+pub mod poll;
+pub mod poller;
+pub mod select;
+pub mod sleep;
+
 use std::sync::atomic::{Ordering, fence};
 
 use millrace_context::Status;
 
+use crate::socket::urgent;
 use crate::socket::{Socket, flag};
-use crate::urgent;
 
 /// epoll's and poll's bits, which are the same numbers.
 pub mod bits {

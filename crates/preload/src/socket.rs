@@ -1,5 +1,16 @@
 //! A millrace socket, held for the time of one call.
 
+pub mod address;
+pub mod connect;
+pub mod datagram;
+pub mod device_binding;
+pub mod options;
+pub mod recall;
+pub mod receive;
+pub mod send;
+pub mod stack_choice;
+pub mod urgent;
+
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,13 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use millrace_context::{Operation, Slot, SlotRef, Status, Submission};
 use rustix::io::Errno;
 
+use crate::engine::submission::Lane;
 use crate::engine::{self, Engine};
-use crate::lane::Lane;
-use crate::lock::Rank;
-use crate::sleep::{Call, Restart};
+use crate::fd::refcount;
+use crate::fd::table::{self, Entry};
+use crate::readiness::epoll_sets;
+use crate::readiness::sleep::{Call, Restart};
+use crate::sys::robust_lock;
+use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
-use crate::table::{self, Entry};
-use crate::{elsewhere, lock, refs, sets};
 
 /// The shim's bits in [`millrace_context::slot::App::flags`].
 pub mod flag {
@@ -70,7 +83,7 @@ impl Socket {
     pub fn of(reference: SlotRef) -> Result<Socket> {
         let engine = engine::get()?;
         let slot = engine.region.slot(reference.index).ok_or(Errno::BADF)?;
-        if !refs::more(reference.index) {
+        if !refcount::more(reference.index) {
             return Err(Errno::BADF);
         }
         Ok(Socket {
@@ -83,7 +96,7 @@ impl Socket {
     /// A socket that is new to this process. It has one reference, which a descriptor takes over; if none does, dropping it closes the socket.
     pub fn new(engine: &'static Engine, reference: SlotRef) -> Result<Socket> {
         let slot = engine.region.slot(reference.index).ok_or(Errno::PROTO)?;
-        refs::first(reference.index);
+        refcount::first(reference.index);
         Ok(Socket {
             engine,
             slot,
@@ -93,7 +106,7 @@ impl Socket {
 
     /// One more descriptor means this socket.
     pub fn count_descriptor(&self) {
-        refs::more(self.reference.index);
+        refcount::more(self.reference.index);
     }
 
     /// The engine has counted this process as a holder once more than it has to let go.
@@ -195,7 +208,7 @@ impl Socket {
     /// Submits behind everything that was submitted of this socket before.
     pub fn submit(&self, submission: &Submission) -> Result<()> {
         // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
-        let _guard = elsewhere::lock_here(self)?;
+        let _guard = recall::lock_here(self)?;
         let lane = Lane::take(self.engine, self.shard())?;
         lane.follow(self.slot)?;
         lane.submit(submission)
@@ -203,7 +216,7 @@ impl Socket {
 
     /// Asks behind everything that was submitted of this socket before.
     pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
-        let _guard = elsewhere::lock_here(self)?;
+        let _guard = recall::lock_here(self)?;
         let lane = Lane::take(self.engine, self.shard())?;
         lane.follow(self.slot)?;
         lane.ask(submission, out)
@@ -240,7 +253,7 @@ impl Socket {
 impl Socket {
     /// Tells the engine that this process holds the socket no more.
     fn let_go(&self) -> Result<()> {
-        let _guard = lock::take(&self.slot.app.write_lock, Rank::Socket);
+        let _guard = robust_lock::take(&self.slot.app.write_lock, Rank::Socket);
         let lane = Lane::take(self.engine, self.shard())?;
         lane.follow(self.slot)?;
         let app = &self.slot.app;
@@ -264,7 +277,7 @@ impl Socket {
         // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
         // datagrams that come behind it are not this socket's.
         // A set reports a socket that others hold as long as the engine knows a holder.
-        let in_sets = || refs::in_sets(self.reference.index) || sets::any_is_shared();
+        let in_sets = || refcount::in_sets(self.reference.index) || epoll_sets::any_is_shared();
         if holds_address || self.has(flag::SHARED) && in_sets() {
             return lane.ask(&close, &mut []).map(drop);
         }
@@ -274,9 +287,9 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if refs::fewer(self.reference.index) {
-            if refs::in_sets(self.reference.index) {
-                sets::forget(self);
+        if refcount::fewer(self.reference.index) {
+            if refcount::in_sets(self.reference.index) {
+                epoll_sets::forget(self);
             }
             self.close();
         }

@@ -1,5 +1,11 @@
 //! System calls as the shim makes them for itself: past its own hooks, without allocating, with errors as values.
 
+pub mod mmap_buffer;
+pub mod original;
+pub mod robust_lock;
+pub mod thread_sanitizer;
+pub mod user_buffers;
+
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

@@ -6,16 +6,19 @@ use libc::FILE;
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing, number};
-use crate::table::{self, Entry};
-use crate::{descriptors, interfaces, real, stream};
+use crate::fd::operations;
+use crate::fd::table::{self, Entry};
+use crate::hooks::stdio;
+use crate::interfaces;
+use crate::sys::original;
 
 hooks! {
     /// Closes.
     fn close(fd: c_int) -> c_int {
         if table::is_kernel(fd) {
-            return real::close(fd);
+            return original::close(fd);
         }
-        nothing(descriptors::close(fd))
+        nothing(operations::close(fd))
     }
 
     /// The same under another name.
@@ -25,29 +28,29 @@ hooks! {
 
     /// Closes a range.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        nothing(descriptors::close_range(first, last, flags))
+        nothing(operations::close_range(first, last, flags))
     }
 
     /// Closes everything from here on.
     fn closefrom(first: c_int) -> () {
         // It cannot fail for a range that is one.
-        let _ = descriptors::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+        let _ = operations::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
     }
 
     /// Duplicates.
     fn dup(fd: c_int) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
-            return real::dup(fd);
+            return original::dup(fd);
         }
-        descriptors::duplicate(fd, || real::dup(fd))
+        operations::duplicate(fd, || original::dup(fd))
     }
 
     /// Duplicates to a number.
     fn dup2(from: c_int, to: c_int) -> c_int where settled(from) {
         if table::is_kernel(from) && table::is_kernel(to) {
-            return real::dup2(from, to);
+            return original::dup2(from, to);
         }
-        descriptors::duplicate_to(from, to, || real::dup2(from, to))
+        operations::duplicate_to(from, to, || original::dup2(from, to))
     }
 
     /// The same under another name.
@@ -58,22 +61,22 @@ hooks! {
     /// Duplicates to a number, with flags.
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int where settled(from) {
         if table::is_kernel(from) && table::is_kernel(to) {
-            return real::dup3(from, to, flags);
+            return original::dup3(from, to, flags);
         }
-        descriptors::duplicate_to(from, to, || real::dup3(from, to, flags))
+        operations::duplicate_to(from, to, || original::dup3(from, to, flags))
     }
 
     /// Many things. The argument is an integer or a pointer, which is passed in the same place.
     fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int where settled(fd) {
-        let kernel = || real::fcntl64(fd, command, argument);
+        let kernel = || original::fcntl64(fd, command, argument);
         match table::get(fd) {
             Entry::Kernel => kernel(),
             Entry::Internal => fail(Errno::BADF),
             _ if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
-                descriptors::duplicate(fd, kernel)
+                operations::duplicate(fd, kernel)
             }
             Entry::Socket(slot) => {
-                match descriptors::control(fd, slot, command, argument as c_long) {
+                match operations::control(fd, slot, command, argument as c_long) {
                     Some(result) => number(result),
                     None => kernel(),
                 }
@@ -96,25 +99,25 @@ hooks! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => {
-                match descriptors::device_control(fd, slot, request, argument.cast()) {
+                match operations::device_control(fd, slot, request, argument.cast()) {
                     Some(result) => number(result),
                     None if interfaces::is_about_devices(request) => {
                         interfaces::control_by_probe(request, argument)
                     }
-                    None => real::ioctl(fd, request, argument),
+                    None => original::ioctl(fd, request, argument),
                 }
             }
             Entry::Internal => fail(Errno::BADF),
             _ if interfaces::is_request(request) => interfaces::control(fd, request, argument),
-            _ => real::ioctl(fd, request, argument),
+            _ => original::ioctl(fd, request, argument),
         }
     }
 
     /// A stream.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         match table::get(fd) {
-            Entry::Socket(_) => stream::open(fd, mode),
-            _ => real::fdopen(fd, mode),
+            Entry::Socket(_) => stdio::open(fd, mode),
+            _ => original::fdopen(fd, mode),
         }
     }
 }

@@ -6,13 +6,18 @@ use libc::{epoll_event, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::{fail, hooks, length, nothing};
-use crate::epoll::{self, Wait};
-use crate::epoll_set::Memory;
-use crate::sets::{Hold, KernelWait};
-use crate::sleep::Call;
+use crate::engine::submission;
+use crate::fd::placeholder;
+use crate::fd::table::{self, Entry};
+use crate::process::{environment, thread};
+use crate::readiness::epoll::{self, Wait};
+use crate::readiness::epoll_sets::{Hold, KernelWait};
+use crate::readiness::interest_list::Memory;
+use crate::readiness::sleep::Call;
+use crate::readiness::{epoll_sets, nested_epoll};
 use crate::sys::Result;
-use crate::table::{self, Entry};
-use crate::{anchor, engine, environment, inner, lane, memory, real, sanitizer, sets, sys, thread};
+use crate::sys::{original, thread_sanitizer, user_buffers};
+use crate::{engine, sys};
 
 /// Looks at numbers that other threads give other meanings, at most.
 const LOOKS: u32 = 1000;
@@ -22,17 +27,17 @@ const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 hooks! {
     /// A set.
     fn epoll_create(size: c_int) -> c_int {
-        registered(real::epoll_create(size))
+        registered(original::epoll_create(size))
     }
 
     /// A set.
     fn epoll_create1(flags: c_int) -> c_int {
-        registered(real::epoll_create1(flags))
+        registered(original::epoll_create1(flags))
     }
 
     /// Changes a set.
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        sanitizer::release();
+        thread_sanitizer::release();
         for _ in 0..LOOKS {
             if let Some(result) = control(epoll, operation, fd, event) {
                 return result;
@@ -46,7 +51,7 @@ hooks! {
     /// Waits.
     fn epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
         let asked = Asked { epoll, events, count, timeout_us: ms(timeout), mask: std::ptr::null() };
-        asked.wait(|| real::epoll_wait(epoll, events, count, timeout))
+        asked.wait(|| original::epoll_wait(epoll, events, count, timeout))
     }
 
     /// Waits with a signal mask.
@@ -58,7 +63,7 @@ hooks! {
         mask: *const sigset_t,
     ) -> c_int {
         let asked = Asked { epoll, events, count, timeout_us: ms(timeout), mask };
-        asked.wait(|| real::epoll_pwait(epoll, events, count, timeout, mask))
+        asked.wait(|| original::epoll_pwait(epoll, events, count, timeout, mask))
     }
 
     /// Waits with a signal mask and a finer time-out.
@@ -72,7 +77,7 @@ hooks! {
         match super::poll::duration(timeout) {
             Ok(timeout_us) => {
                 let asked = Asked { epoll, events, count, timeout_us, mask };
-                asked.wait(|| real::epoll_pwait2(epoll, events, count, timeout, mask))
+                asked.wait(|| original::epoll_pwait2(epoll, events, count, timeout, mask))
             }
             Err(errno) => fail(errno),
         }
@@ -90,8 +95,8 @@ unsafe fn control(
     event: *mut epoll_event,
 ) -> Option<c_int> {
     let entry = table::get(fd);
-    let Some(held) = sets::hold_descriptor(epoll) else {
-        sets::settle();
+    let Some(held) = epoll_sets::hold_descriptor(epoll) else {
+        epoll_sets::settle();
         if matches!(table::get(epoll), Entry::Epoll(_)) {
             return None;
         }
@@ -101,11 +106,11 @@ unsafe fn control(
             return Some(fail(if is_open { Errno::INVAL } else { Errno::BADF }));
         }
         // SAFETY: the caller's promise.
-        return Some(unsafe { real::epoll_ctl(epoll, operation, fd, event) });
+        return Some(unsafe { original::epoll_ctl(epoll, operation, fd, event) });
     };
     let index = held.index();
     let given = || -> Option<epoll_event> {
-        memory::check(event.cast(), size_of::<epoll_event>()).ok()?;
+        user_buffers::check(event.cast(), size_of::<epoll_event>()).ok()?;
         // The structure is packed: no reference to it is taken.
         // SAFETY: checked; the caller's promise.
         (!event.is_null()).then(|| unsafe { event.read_unaligned() })
@@ -127,7 +132,7 @@ unsafe fn control(
             Some(result)
         }
         Entry::Epoll(_) if engine::get().is_ok() => {
-            inner::control(index, operation, fd, given()).map(nothing)
+            nested_epoll::control(index, operation, fd, given()).map(nothing)
         }
         Entry::Epoll(_) => kernel(),
         Entry::Internal => Some(fail(Errno::BADF)),
@@ -146,30 +151,30 @@ unsafe fn control_kernels(
     event: *mut epoll_event,
 ) -> Option<c_int> {
     // A set that another thread is closing.
-    sets::settle();
+    epoll_sets::settle();
     let entry = table::get(fd);
     if matches!(entry, Entry::Socket(_)) {
         return None;
     }
     let adds = operation == libc::EPOLL_CTL_ADD;
     // Another thread is about to close it: the kernel would watch the anchor, for ever.
-    if adds && entry == Entry::Kernel && anchor::is_known(fd) {
+    if adds && entry == Entry::Kernel && placeholder::is_known(fd) {
         return Some(fail(Errno::BADF));
     }
-    sets::note_mixed(index);
-    let epoll = sets::kernel_fd(index).unwrap_or(epoll);
+    epoll_sets::note_mixed(index);
+    let epoll = epoll_sets::kernel_fd(index).unwrap_or(epoll);
     // SAFETY: the caller's promise.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    let result = unsafe { original::epoll_ctl(epoll, operation, fd, event) };
     // Another thread may have put a millrace socket there since, so that the kernel watches the anchor, or a set.
     let is_replaced = || match table::get(fd) {
         Entry::Epoll(_) => entry == Entry::Kernel,
         Entry::Socket(_) => true,
-        _ => anchor::is_known(fd),
+        _ => placeholder::is_known(fd),
     };
     if result == 0 && adds && is_replaced() {
         let mut none = epoll_event { events: 0, u64: 0 };
         // SAFETY: an event, which is not looked at.
-        let undone = unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, &mut none) } == 0;
+        let undone = unsafe { original::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, &mut none) } == 0;
         return (!undone).then_some(result);
     }
     Some(result)
@@ -177,7 +182,7 @@ unsafe fn control_kernels(
 
 fn registered(fd: c_int) -> c_int {
     if fd >= 0 && environment::get().is_some() {
-        sets::register(fd);
+        epoll_sets::register(fd);
     }
     fd
 }
@@ -187,7 +192,7 @@ pub fn flush() {
     if thread::with(|thread| thread.batch.get())
         && let Some(engine) = engine::attached()
     {
-        lane::end_batch(engine);
+        submission::end_batch(engine);
     }
 }
 
@@ -211,17 +216,17 @@ impl Asked {
     /// # Safety
     /// `events` has room for `count`.
     unsafe fn wait(self, real: impl FnOnce() -> c_int) -> c_int {
-        let held = sets::hold_descriptor(self.epoll).or_else(|| {
+        let held = epoll_sets::hold_descriptor(self.epoll).or_else(|| {
             // One that another thread closes, or puts here, at this moment.
-            sets::settle();
-            sets::hold_descriptor(self.epoll)
+            epoll_sets::settle();
+            epoll_sets::hold_descriptor(self.epoll)
         });
         let Some(held) = held else {
             flush();
             return real();
         };
         let index = held.index();
-        if let Some(memory) = sets::memory(index) {
+        if let Some(memory) = epoll_sets::memory(index) {
             // SAFETY: the caller's promise.
             return unsafe {
                 self.wait_here(
@@ -253,10 +258,10 @@ impl Asked {
         };
         // Another thread has put the first millrace socket in while this one slept in the kernel's own call. There may be more like it: each
         // passes the ring on, and from now on waits as one of the poller's sleepers.
-        if let Some(own) = sets::poller(index) {
+        if let Some(own) = epoll_sets::poller(index) {
             own.ring();
         }
-        let (0, Some(memory)) = (kept, sets::memory(index)) else {
+        let (0, Some(memory)) = (kept, epoll_sets::memory(index)) else {
             return kept as c_int;
         };
         let spent = sys::now_us() - began;
@@ -279,7 +284,7 @@ impl Asked {
                 return Err(Errno::INVAL);
             }
             let count = self.count as c_uint as usize;
-            crate::memory::check(self.events.cast(), count * size_of::<epoll_event>())?;
+            crate::sys::user_buffers::check(self.events.cast(), count * size_of::<epoll_event>())?;
             Ok(count)
         };
         let count = match room() {
@@ -297,7 +302,7 @@ impl Asked {
         };
         let count = length(epoll::wait(wait, memory)) as c_int;
         if count > 0 {
-            sanitizer::acquire();
+            thread_sanitizer::acquire();
         }
         count
     }

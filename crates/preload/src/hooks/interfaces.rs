@@ -5,12 +5,13 @@ use std::ffi::c_int;
 use libc::ifaddrs;
 
 use super::hooks;
-use crate::{interfaces, real};
+use crate::interfaces;
+use crate::sys::original;
 
 hooks! {
     /// All addresses, with their devices.
     fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
-        let result = real::getifaddrs(list);
+        let result = original::getifaddrs(list);
         if result == 0 {
             interfaces::append(list);
         }
@@ -19,6 +20,6 @@ hooks! {
 
     /// Frees them.
     fn freeifaddrs(list: *mut ifaddrs) -> () {
-        real::freeifaddrs(interfaces::cut_off(list));
+        original::freeifaddrs(interfaces::cut_off(list));
     }
 }

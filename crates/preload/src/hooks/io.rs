@@ -8,14 +8,16 @@ use rustix::io::Errno;
 
 use super::socket::{decide_for, is_kernels};
 use super::{check_buffer, hooks, length};
-use crate::datagram::send::To;
-use crate::decide::{Decision, Purpose};
-use crate::memory::{self, CALL_MAX, Pieces};
-use crate::send::File;
+use crate::fd::table::{self, Asked, Entry};
+use crate::interfaces::netlink;
 use crate::socket::Socket;
+use crate::socket::datagram::send::To;
+use crate::socket::send::File;
+use crate::socket::stack_choice::{Decision, Purpose};
+use crate::socket::{connect, datagram, receive, send};
 use crate::sys::Result;
-use crate::table::{self, Asked, Entry};
-use crate::{connect, datagram, netlink, real, receive, send};
+use crate::sys::original;
+use crate::sys::user_buffers::{self, CALL_MAX, Pieces};
 
 /// Receives into pieces.
 fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
@@ -58,7 +60,7 @@ unsafe fn take_netlink(
     unsafe {
         match netlink::receive_from(fd, asked, (buffer, len), flags, (from, from_len)) {
             Some(result) => length(result),
-            None => real::recvfrom(fd, buffer, len, flags, from, from_len),
+            None => original::recvfrom(fd, buffer, len, flags, from, from_len),
         }
     }
 }
@@ -72,7 +74,7 @@ hooks! {
             Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), 0, NOWHERE),
-            _ => real::read(fd, buffer, len),
+            _ => original::read(fd, buffer, len),
         }
     }
 
@@ -98,7 +100,7 @@ hooks! {
                 take(fd, slot, Ok(pieces), 0)
             })()),
             Entry::Internal => length(Err(Errno::BADF)),
-            _ => real::readv(fd, vector, count),
+            _ => original::readv(fd, vector, count),
         }
     }
 
@@ -109,9 +111,9 @@ hooks! {
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(_) => {
                 netlink::note_buffer(fd, buffer, len);
-                real::write(fd, buffer, len)
+                original::write(fd, buffer, len)
             }
-            _ => real::write(fd, buffer, len),
+            _ => original::write(fd, buffer, len),
         }
     }
 
@@ -128,7 +130,7 @@ hooks! {
                 give(fd, slot, pieces, 0)
             })()),
             Entry::Internal => length(Err(Errno::BADF)),
-            _ => real::writev(fd, vector, count),
+            _ => original::writev(fd, vector, count),
         }
     }
 
@@ -139,9 +141,9 @@ hooks! {
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(_) => {
                 netlink::note_buffer(fd, buffer, len);
-                real::send(fd, buffer, len, flags)
+                original::send(fd, buffer, len, flags)
             }
-            _ => real::send(fd, buffer, len, flags),
+            _ => original::send(fd, buffer, len, flags),
         }
     }
 
@@ -162,7 +164,7 @@ hooks! {
         match table::get(fd) {
             entry if super::socket::opens_fast(fd, entry, flags) => {
                 match super::socket::to_open_fast(fd, entry, to, to_len) {
-                    Ok(None) => real::sendto(fd, buffer, len, flags, to, to_len),
+                    Ok(None) => original::sendto(fd, buffer, len, flags, to, to_len),
                     Ok(Some((socket, ip, port))) => {
                         let sent = Pieces::buffer(buffer, len).and_then(|mut pieces| {
                             connect::send_fast(&socket, ip, port, &mut pieces, flags)
@@ -173,7 +175,7 @@ hooks! {
                 }
             }
             Entry::Socket(slot) if is_kernels(fd, slot, to, to_len) => {
-                real::sendto(fd, buffer, len, flags, to, to_len)
+                original::sendto(fd, buffer, len, flags, to, to_len)
             }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let mut pieces = Pieces::buffer(buffer, len)?;
@@ -188,16 +190,16 @@ hooks! {
                         Pieces::buffer(buffer, len)
                             .and_then(|mut pieces| send_there(&socket, &mut pieces, flags, to, to_len)),
                     ),
-                    Ok(Decision::Kernel) => real::sendto(fd, buffer, len, flags, to, to_len),
+                    Ok(Decision::Kernel) => original::sendto(fd, buffer, len, flags, to, to_len),
                     Err(errno) => length(Err(errno)),
                 }
             }
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(_) => {
                 netlink::note_buffer(fd, buffer, len);
-                real::sendto(fd, buffer, len, flags, to, to_len)
+                original::sendto(fd, buffer, len, flags, to, to_len)
             }
-            _ => real::sendto(fd, buffer, len, flags, to, to_len),
+            _ => original::sendto(fd, buffer, len, flags, to, to_len),
         }
     }
 
@@ -207,7 +209,7 @@ hooks! {
             Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), flags, NOWHERE),
-            _ => real::recv(fd, buffer, len, flags),
+            _ => original::recv(fd, buffer, len, flags),
         }
     }
 
@@ -239,14 +241,14 @@ hooks! {
                     }));
                 }
                 let result = take(fd, slot, Pieces::buffer(buffer, len), flags);
-                if result.is_ok() && !from.is_null() && memory::check(from_len.cast(), 4).is_ok() {
+                if result.is_ok() && !from.is_null() && user_buffers::check(from_len.cast(), 4).is_ok() {
                     *from_len = 0;
                 }
                 length(result)
             }
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), flags, (from, from_len)),
-            _ => real::recvfrom(fd, buffer, len, flags, from, from_len),
+            _ => original::recvfrom(fd, buffer, len, flags, from, from_len),
         }
     }
 
@@ -267,7 +269,7 @@ hooks! {
     /// Sends a file: read straight into the staging ring.
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         if table::is_kernel(out) && table::is_kernel(from) {
-            return real::sendfile(out, from, offset, count);
+            return original::sendfile(out, from, offset, count);
         }
         match (table::get(out), table::get(from)) {
             // What it reads from must be a file.
@@ -275,7 +277,7 @@ hooks! {
             (Entry::Socket(slot), _) => length((|| {
                 let socket = Socket::get(out, slot)?;
                 if !offset.is_null() {
-                    memory::check(offset.cast(), size_of::<off_t>())?;
+                    user_buffers::check(offset.cast(), size_of::<off_t>())?;
                 }
                 let start = (!offset.is_null()).then(|| *offset);
                 if start.is_some_and(|start| start < 0) {
@@ -296,7 +298,7 @@ hooks! {
                 Ok(sent)
             })()),
             (Entry::Internal, _) => length(Err(Errno::BADF)),
-            _ => real::sendfile(out, from, offset, count),
+            _ => original::sendfile(out, from, offset, count),
         }
     }
 
@@ -317,7 +319,7 @@ hooks! {
         if matches!(table::get(from), Entry::Socket(_)) || matches!(table::get(to), Entry::Socket(_)) {
             return length(Err(Errno::INVAL));
         }
-        real::splice(from, from_offset, to, to_offset, len, flags)
+        original::splice(from, from_offset, to, to_offset, len, flags)
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{RLIM_INFINITY, RLIMIT_AS, pid_t, rlimit};
 
 use super::hooks;
-use crate::{engine, environment, memory, sys};
+use crate::process::environment;
+use crate::sys::user_buffers;
+use crate::{engine, sys};
 
 /// By how many bytes the kernel's limit is higher.
 static HIGHER: AtomicU64 = AtomicU64::new(0);
@@ -40,7 +42,7 @@ hooks! {
         let own = resource == RLIMIT_AS && (pid == 0 || pid as u32 == sys::getpid());
         let before = HIGHER.load(Ordering::Relaxed);
         let mut raised = None;
-        if own && !new.is_null() && memory::check(new.cast(), size_of::<rlimit>()).is_ok() {
+        if own && !new.is_null() && user_buffers::check(new.cast(), size_of::<rlimit>()).is_ok() {
             raised = raise(*new);
         }
         let given = raised.as_ref().map_or(new, std::ptr::from_ref);

@@ -8,13 +8,16 @@ use rustix::io::Errno;
 
 use super::socket::{decide_for, is_kernels, opens_fast, to_open_fast};
 use super::{hooks, length};
-use crate::decide::{Decision, Purpose};
-use crate::descriptors::last_errno;
-use crate::memory::{self, Pieces};
+use crate::fd::operations::last_errno;
+use crate::fd::scm_rights;
+use crate::fd::table::{self, Entry};
+use crate::interfaces::netlink;
+use crate::socket::stack_choice::{Decision, Purpose};
 use crate::socket::{Socket, deadline};
+use crate::socket::{connect, datagram, receive, send};
+use crate::sys::original;
+use crate::sys::user_buffers::{self, Pieces};
 use crate::sys::{self, Result};
-use crate::table::{self, Entry};
-use crate::{connect, datagram, netlink, real, receive, rights, send};
 
 /// Messages of one call at most, as Linux has it.
 const MESSAGES_MAX: usize = 1024;
@@ -25,12 +28,12 @@ hooks! {
         match table::get(fd) {
             Entry::Internal => length(Err(Errno::BADF)),
             entry if opens_fast(fd, entry, flags) => match open_fast(fd, entry, message, flags) {
-                Ok(None) => real::sendmsg(fd, message, flags),
+                Ok(None) => original::sendmsg(fd, message, flags),
                 Ok(Some(sent)) => length(Ok(sent)),
                 Err(errno) => length(Err(errno)),
             },
             Entry::Socket(slot) if names_kernels(fd, slot, message) => {
-                real::sendmsg(fd, message, flags)
+                original::sendmsg(fd, message, flags)
             }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
                 let message = read(message)?;
@@ -41,13 +44,13 @@ hooks! {
                     Ok(Some(socket)) => {
                         length(read(message).and_then(|message| send_one(&socket, &message, flags)))
                     }
-                    Ok(None) => real::sendmsg(fd, message, flags),
+                    Ok(None) => original::sendmsg(fd, message, flags),
                     Err(errno) => length(Err(errno)),
                 }
             }
             Entry::Netlink(_) => {
                 netlink::note_message(fd, message);
-                real::sendmsg(fd, message, flags)
+                original::sendmsg(fd, message, flags)
             }
             _ => send_kernels(fd, message, flags),
         }
@@ -59,7 +62,7 @@ hooks! {
             entry if count > 0 && opens_fast(fd, entry, flags) => {
                 // Each says whether it has to connect; whose the socket is the first one decides.
                 return match open_fast(fd, entry, messages.cast(), flags) {
-                    Ok(None) => real::sendmmsg(fd, messages, count, flags),
+                    Ok(None) => original::sendmmsg(fd, messages, count, flags),
                     Ok(Some(sent)) => {
                         (*messages).msg_len = sent as c_uint;
                         let rest = sendmmsg(fd, messages.add(1), count - 1, flags);
@@ -69,13 +72,13 @@ hooks! {
                 };
             }
             Entry::Socket(slot) if count > 0 && names_kernels(fd, slot, messages.cast()) => {
-                return real::sendmmsg(fd, messages, count, flags);
+                return original::sendmmsg(fd, messages, count, flags);
             }
             Entry::Socket(slot) => Socket::get(fd, slot),
             entry @ Entry::Undecided(undecided) if undecided.datagrams && count > 0 => {
                 match decide_by(fd, entry, messages.cast()) {
                     Ok(Some(socket)) => Ok(socket),
-                    Ok(None) => return real::sendmmsg(fd, messages, count, flags),
+                    Ok(None) => return original::sendmmsg(fd, messages, count, flags),
                     Err(errno) => Err(errno),
                 }
             }
@@ -93,18 +96,18 @@ hooks! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
-                memory::check(message.cast(), size_of::<msghdr>())?;
+                user_buffers::check(message.cast(), size_of::<msghdr>())?;
                 receive_one(&socket, &mut *message, flags)
             })),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => match netlink::receive(fd, asked, message, flags) {
                 Some(result) => length(result),
-                None => real::recvmsg(fd, message, flags),
+                None => original::recvmsg(fd, message, flags),
             },
             _ => {
-                let received = real::recvmsg(fd, message, flags);
+                let received = original::recvmsg(fd, message, flags);
                 if received >= 0 && has_control(message) {
-                    rights::received(&*message, flags);
+                    scm_rights::received(&*message, flags);
                 }
                 received
             }
@@ -120,11 +123,11 @@ hooks! {
         timeout: *mut timespec,
     ) -> c_int {
         let Entry::Socket(slot) = table::get(fd) else {
-            let received = real::recvmmsg(fd, messages, count, flags, timeout);
+            let received = original::recvmmsg(fd, messages, count, flags, timeout);
             for at in 0..received.max(0) as usize {
                 let message = &raw const (*messages.add(at)).msg_hdr;
                 if has_control(message) {
-                    rights::received(&*message, flags);
+                    scm_rights::received(&*message, flags);
                 }
             }
             return received;
@@ -133,7 +136,7 @@ hooks! {
             let until = if timeout.is_null() {
                 None
             } else {
-                memory::check(timeout.cast(), size_of::<timespec>())?;
+                user_buffers::check(timeout.cast(), size_of::<timespec>())?;
                 deadline((*timeout).tv_sec as u64 * 1_000_000 + (*timeout).tv_nsec as u64 / 1000)
             };
             let mut flags = flags;
@@ -158,7 +161,7 @@ hooks! {
         }
         let words = [libc::SYS_pidfd_getfd, process.into(), fd.into(), flags.into(), 0, 0, 0];
         match sys::raw(words) as c_int {
-            taken @ 0.. => super::number(rights::taken(taken)),
+            taken @ 0.. => super::number(scm_rights::taken(taken)),
             failed => failed,
         }
     }
@@ -181,11 +184,13 @@ unsafe fn send_kernels(fd: c_int, message: *const msghdr, flags: c_int) -> ssize
     // SAFETY: the caller's promise.
     unsafe {
         let Ok(original) = read(message) else {
-            return real::sendmsg(fd, message, flags);
+            return original::sendmsg(fd, message, flags);
         };
-        match rights::substitute(&original) {
-            Ok(None) => real::sendmsg(fd, message, flags),
-            Ok(Some(mut substituted)) => real::sendmsg(fd, &substituted.message(&original), flags),
+        match scm_rights::substitute(&original) {
+            Ok(None) => original::sendmsg(fd, message, flags),
+            Ok(Some(mut substituted)) => {
+                original::sendmsg(fd, &substituted.message(&original), flags)
+            }
             Err(errno) => length(Err(errno)),
         }
     }
@@ -202,11 +207,11 @@ unsafe fn send_all_kernels(
     flags: c_int,
 ) -> c_int {
     let len = (count as usize).min(MESSAGES_MAX);
-    let good = memory::check(messages.cast(), len * size_of::<mmsghdr>()).is_ok();
+    let good = user_buffers::check(messages.cast(), len * size_of::<mmsghdr>()).is_ok();
     // SAFETY: the caller's promise.
     unsafe {
         if !good || !(0..len).any(|at| has_control(&raw const (*messages.add(at)).msg_hdr)) {
-            return real::sendmmsg(fd, messages, count, flags);
+            return original::sendmmsg(fd, messages, count, flags);
         }
         length(each(messages, count, |entry| {
             match send_kernels(fd, &raw const entry.msg_hdr, flags) {
@@ -278,7 +283,7 @@ unsafe fn decide_by(fd: c_int, entry: Entry, message: *const msghdr) -> Result<O
 /// # Safety
 /// The message is good as sendmsg wants it.
 unsafe fn read(message: *const msghdr) -> Result<msghdr> {
-    memory::check(message.cast(), size_of::<msghdr>())?;
+    user_buffers::check(message.cast(), size_of::<msghdr>())?;
     // SAFETY: the caller's promise.
     Ok(unsafe { *message })
 }
@@ -323,7 +328,7 @@ unsafe fn each(
     mut handle: impl FnMut(&mut mmsghdr) -> Result<bool>,
 ) -> Result<usize> {
     let count = (count as usize).min(MESSAGES_MAX);
-    memory::check(messages.cast(), count * size_of::<mmsghdr>())?;
+    user_buffers::check(messages.cast(), count * size_of::<mmsghdr>())?;
     for done in 0..count {
         // SAFETY: the caller's promise.
         match handle(unsafe { &mut *messages.add(done) }) {

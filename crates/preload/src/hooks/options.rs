@@ -7,13 +7,15 @@ use millrace_sockopt::Membership;
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing};
-use crate::decide;
-use crate::memory;
-use crate::options::{self, VALUE_MAX};
+use crate::engine;
+use crate::fd::table::{self, Entry, Undecided};
 use crate::socket::Socket;
+use crate::socket::options::{self, VALUE_MAX};
+use crate::socket::stack_choice;
+use crate::socket::{datagram, device_binding};
 use crate::sys::Result;
-use crate::table::{self, Entry, Undecided};
-use crate::{datagram, device, engine, real};
+use crate::sys::original;
+use crate::sys::user_buffers;
 
 hooks! {
     /// Sets an option.
@@ -25,14 +27,14 @@ hooks! {
         len: socklen_t,
     ) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
-            return real::setsockopt(fd, level, name, value, len);
+            return original::setsockopt(fd, level, name, value, len);
         }
         let given = || -> Result<&[u8]> {
             if len as c_int <= -1 {
                 return Err(Errno::INVAL);
             }
             let len = (len as usize).min(VALUE_MAX);
-            memory::check(value, len)?;
+            user_buffers::check(value, len)?;
             let value = if len == 0 {
                 &[]
             } else {
@@ -41,11 +43,11 @@ hooks! {
             Ok(value)
         };
         match table::get(fd) {
-            Entry::Socket(slot) if device::is_option(level, name) => {
-                nothing(Socket::get(fd, slot).and_then(|socket| device::set(&socket, name, value, len)))
+            Entry::Socket(slot) if device_binding::is_option(level, name) => {
+                nothing(Socket::get(fd, slot).and_then(|socket| device_binding::set(&socket, name, value, len)))
             }
-            Entry::Undecided(undecided) if device::is_option(level, name) => {
-                nothing(device::set_undecided(fd, undecided, (name, value, len)))
+            Entry::Undecided(undecided) if device_binding::is_option(level, name) => {
+                nothing(device_binding::set_undecided(fd, undecided, (name, value, len)))
             }
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
                 if !options::has_level(&socket, level) {
@@ -63,7 +65,7 @@ hooks! {
                 let bit = match opt {
                     Ok(opt) => match opt.membership() {
                         Some(change) => return set_membership(fd, undecided, change, || {
-                            real::setsockopt(fd, level, name, value, len)
+                            original::setsockopt(fd, level, name, value, len)
                         }),
                         None => options::bit(kind, level, name),
                     },
@@ -73,7 +75,7 @@ hooks! {
                     Ok(bit) => bit,
                     Err(errno) => return fail(errno),
                 };
-                let result = real::setsockopt(fd, level, name, value, len);
+                let result = original::setsockopt(fd, level, name, value, len);
                 if result == 0 {
                     let set = Undecided {
                         options: undecided.options | bit,
@@ -84,7 +86,7 @@ hooks! {
                 result
             }
             Entry::Internal => fail(Errno::BADF),
-            _ => real::setsockopt(fd, level, name, value, len),
+            _ => original::setsockopt(fd, level, name, value, len),
         }
     }
 
@@ -98,7 +100,7 @@ hooks! {
     ) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
-                memory::check(len.cast(), size_of::<socklen_t>())?;
+                user_buffers::check(len.cast(), size_of::<socklen_t>())?;
                 let room = usize::try_from(*len as c_int).map_err(|_| Errno::INVAL)?;
                 if !options::has_level(&socket, level) {
                     return Err(Errno::OPNOTSUPP);
@@ -116,7 +118,7 @@ hooks! {
                     .first_chunk_mut()
                     .map_or(used, |bytes| millrace_sockopt::fit(row, bytes, used, room))
                     .min(room);
-                memory::check(value, used)?;
+                user_buffers::check(value, used)?;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), used);
                 *len = used as socklen_t;
                 Ok(())
@@ -130,7 +132,7 @@ hooks! {
                 fail(options::refusal(options::kind(undecided.datagrams), level))
             }
             Entry::Internal => fail(Errno::BADF),
-            _ => real::getsockopt(fd, level, name, value, len),
+            _ => original::getsockopt(fd, level, name, value, len),
         }
     }
 }
@@ -143,15 +145,15 @@ fn set_membership(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     match engine::get() {
-        Ok(engine) if datagram::groups::serves(engine, &change) => nothing(
-            decide::make_ours(fd, undecided)
-                .and_then(|socket| datagram::groups::apply(&socket, change)),
+        Ok(engine) if datagram::multicast::serves(engine, &change) => nothing(
+            stack_choice::make_ours(fd, undecided)
+                .and_then(|socket| datagram::multicast::apply(&socket, change)),
         ),
         Ok(_) => {
             let result = kernel();
             if result == 0 {
                 table::exchange(fd, Entry::Undecided(undecided), Entry::Kernel);
-                crate::epoll::forget_undecided(fd);
+                crate::readiness::epoll::forget_undecided(fd);
             }
             result
         }

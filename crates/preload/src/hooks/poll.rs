@@ -7,10 +7,12 @@ use rustix::io::Errno;
 
 use super::epoll::{flush, ms};
 use super::{check_buffer, fail, hooks, length};
-use crate::poll::Begun;
-use crate::select::{self, Bits, Sets};
+use crate::fd::{placeholder, table};
+use crate::readiness::poll as polling;
+use crate::readiness::poll::Begun;
+use crate::readiness::select::{self, Bits, Sets};
 use crate::sys::{self, Result};
-use crate::{anchor, memory, poll as polling, real, table};
+use crate::sys::{original, user_buffers};
 
 hooks! {
     /// Polls.
@@ -20,7 +22,7 @@ hooks! {
             if let Some(fds) = ours(fds, count) {
                 return length(polling::poll(fds, begun, ms(timeout), std::ptr::null())) as c_int;
             }
-            let result = real::poll(fds, count, timeout);
+            let result = original::poll(fds, count, timeout);
             if result <= 0 || !has_met_socket(fds, count) {
                 return result;
             }
@@ -52,7 +54,7 @@ hooks! {
                     .and_then(|timeout| polling::poll(fds, begun, timeout, mask));
                 return length(result) as c_int;
             }
-            let result = real::ppoll(fds, count, timeout, mask);
+            let result = original::ppoll(fds, count, timeout, mask);
             if result <= 0 || !has_met_socket(fds, count) {
                 return result;
             }
@@ -81,13 +83,13 @@ hooks! {
     ) -> c_int {
         let sets = match sets(count, read, write, except) {
             Ok(Some(sets)) => sets,
-            Ok(None) => return real::select(count, read, write, except, timeout),
+            Ok(None) => return original::select(count, read, write, except, timeout),
             Err(errno) => return fail(errno),
         };
         if timeout.is_null() {
             return length(sets.wait(None, std::ptr::null())) as c_int;
         }
-        if memory::check(timeout.cast::<c_void>(), size_of::<timeval>()).is_err() {
+        if user_buffers::check(timeout.cast::<c_void>(), size_of::<timeval>()).is_err() {
             return fail(Errno::FAULT);
         }
         let given = *timeout;
@@ -130,7 +132,7 @@ hooks! {
                 let result = duration(timeout).and_then(|timeout| sets.wait(timeout, mask));
                 length(result) as c_int
             }
-            Ok(None) => real::pselect(count, read, write, except, timeout, mask),
+            Ok(None) => original::pselect(count, read, write, except, timeout, mask),
             Err(errno) => fail(errno),
         }
     }
@@ -159,8 +161,8 @@ unsafe fn has_met_socket(fds: *mut pollfd, count: nfds_t) -> bool {
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = count as usize;
     let good = count > 0
-        && count <= crate::table::DESCRIPTORS_MAX
-        && memory::check(fds.cast(), count * size_of::<pollfd>()).is_ok();
+        && count <= crate::fd::table::DESCRIPTORS_MAX
+        && user_buffers::check(fds.cast(), count * size_of::<pollfd>()).is_ok();
     if good {
         // SAFETY: the caller's promise; the program does not look at them meanwhile.
         let fds = unsafe { std::slice::from_raw_parts_mut(fds, count) };
@@ -191,7 +193,7 @@ unsafe fn sets(
         }
     };
     // What select tells of the kernel's descriptors does not say which of them are open.
-    if sets.concerns_us() || anchor::exists() {
+    if sets.concerns_us() || placeholder::exists() {
         return Ok(Some(sets));
     }
     flush();
@@ -206,7 +208,7 @@ pub unsafe fn duration(timeout: *const timespec) -> Result<Option<u64>> {
     if timeout.is_null() {
         return Ok(None);
     }
-    memory::check(timeout.cast(), size_of::<timespec>())?;
+    user_buffers::check(timeout.cast(), size_of::<timespec>())?;
     // SAFETY: the caller's promise.
     let time = unsafe { *timeout };
     if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {

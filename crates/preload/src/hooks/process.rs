@@ -6,8 +6,11 @@ use libc::{X_OK, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::io::Errno;
 
 use super::{fail, hooks};
-use crate::scratch::Scratch;
-use crate::{descriptors, exec, executable, fork as forking, memory, real, spawn, sys};
+use crate::fd::operations;
+use crate::process::{exec, executable, fork as forking, spawn};
+use crate::sys;
+use crate::sys::mmap_buffer::Scratch;
+use crate::sys::{original, user_buffers};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -19,27 +22,27 @@ const PATH_MAX: usize = 4096;
 hooks! {
     /// Forks.
     fn fork() -> pid_t {
-        forking::fork(|| real::fork())
+        forking::fork(|| original::fork())
     }
 
     /// The same under another name.
     fn __fork() -> pid_t {
-        forking::fork(|| real::fork())
+        forking::fork(|| original::fork())
     }
 
     /// Forks without the handlers of pthread_atfork.
     fn _Fork() -> pid_t {
-        forking::fork(|| real::_Fork())
+        forking::fork(|| original::_Fork())
     }
 
     /// Forks: a function cannot return twice into its caller's frame, so this one costs what fork costs.
     fn vfork() -> pid_t {
-        forking::fork(|| real::fork())
+        forking::fork(|| original::fork())
     }
 
     /// The same under another name.
     fn __vfork() -> pid_t {
-        forking::fork(|| real::fork())
+        forking::fork(|| original::fork())
     }
 
     /// Makes a process or a thread. Defined with all the arguments that any set of flags has; those not given are words without meaning.
@@ -56,7 +59,7 @@ hooks! {
             return fail(Errno::INVAL);
         };
         let clone = |function, argument, flags| {
-            real::clone(function, stack, flags, argument, parent_tid, tls, child_tid)
+            original::clone(function, stack, flags, argument, parent_tid, tls, child_tid)
         };
         match forking::with_own_memory(flags as u64) {
             Some(flags) => forking::clone(function, argument, |function, argument| {
@@ -79,7 +82,7 @@ hooks! {
         }
         match fork() {
             -1 => {
-                let errno = descriptors::last_errno();
+                let errno = operations::last_errno();
                 super::descriptor::close(own);
                 super::descriptor::close(other);
                 fail(errno)
@@ -120,7 +123,7 @@ hooks! {
             return -1;
         }
         if keep_streams == 0 {
-            let null = real::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
+            let null = original::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
             if null < 0 {
                 return -1;
             }
@@ -144,7 +147,7 @@ hooks! {
         exec::exec(
             || looks_executable(path),
             environment,
-            |environment| real::execve(path, arguments, environment),
+            |environment| original::execve(path, arguments, environment),
         )
     }
 
@@ -166,7 +169,7 @@ hooks! {
     ) -> c_int {
         search(CStr::from_ptr(file), |path| {
             let result = execve(path, arguments, environment);
-            if descriptors::last_errno() == Errno::NOEXEC {
+            if operations::last_errno() == Errno::NOEXEC {
                 return shell(path, arguments, environment);
             }
             result
@@ -183,7 +186,7 @@ hooks! {
         exec::exec(
             || true,
             environment,
-            |environment| real::fexecve(fd, arguments, environment),
+            |environment| original::fexecve(fd, arguments, environment),
         )
     }
 
@@ -203,7 +206,7 @@ hooks! {
         exec::exec(
             || true,
             environment,
-            |environment| real::execveat(directory, path, arguments, environment, flags),
+            |environment| original::execveat(directory, path, arguments, environment, flags),
         )
     }
 
@@ -218,7 +221,7 @@ hooks! {
     ) -> c_int {
         executable::report(libc::AT_FDCWD, path, environment.cast());
         spawn::spawn(pid, actions, environment, |pid, environment| {
-            real::posix_spawn(pid, path, actions, attributes, arguments, environment)
+            original::posix_spawn(pid, path, actions, attributes, arguments, environment)
         })
     }
 
@@ -236,7 +239,7 @@ hooks! {
             fail(if is_there { Errno::NOEXEC } else { Errno::NOENT })
         });
         spawn::spawn(pid, actions, environment, |pid, environment| {
-            real::posix_spawnp(pid, path, actions, attributes, arguments, environment)
+            original::posix_spawnp(pid, path, actions, attributes, arguments, environment)
         })
     }
 }
@@ -270,7 +273,7 @@ pub unsafe fn clone3_call(arguments: *const u64, size: usize) -> c_long {
     };
     if size <= STACK * 8
         || size > size_of_val(&words)
-        || memory::check(arguments.cast(), size).is_err()
+        || user_buffers::check(arguments.cast(), size).is_err()
     {
         return raw(arguments);
     }
@@ -341,7 +344,7 @@ unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_i
         room[directory.len() + 1..len].copy_from_slice(name);
         room[len] = 0;
         go(room.as_ptr().cast());
-        match descriptors::last_errno() {
+        match operations::last_errno() {
             Errno::ACCESS => denied = true,
             Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT => {}
             errno => return fail(errno),
@@ -388,7 +391,7 @@ mod variadic {
     use rustix::io::Errno;
 
     use super::{environ, execve, execvpe, fail};
-    use crate::scratch::Scratch;
+    use crate::sys::mmap_buffer::Scratch;
 
     /// Arguments in registers.
     const REGISTERS: usize = 5;

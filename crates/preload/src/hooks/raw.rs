@@ -9,7 +9,9 @@ use libc::{fd_set, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::{descriptor, epoll, fail, hooks, io, message, options, poll, process, socket, uring};
-use crate::{fork, memory, sys};
+use crate::process::fork;
+use crate::sys;
+use crate::sys::user_buffers;
 
 hooks! {
     /// Defined with all the arguments that any call has: for a variadic function those not given are words without meaning, which are
@@ -87,7 +89,7 @@ unsafe fn pselect6(
 ) -> c_int {
     let mut signals = std::ptr::null();
     if !mask.is_null() {
-        if let Err(errno) = memory::check(mask.cast(), size_of::<*const sigset_t>()) {
+        if let Err(errno) = user_buffers::check(mask.cast(), size_of::<*const sigset_t>()) {
             return super::fail(errno);
         }
         // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! Handlers of signals: they are the program's, run behind our own, which counts them (see [`crate::signals`]).
+//! Handlers of signals: they are the program's, run behind our own, which counts them (see [`crate::process::signals`]).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,9 @@ use libc::{
 use rustix::io::Errno;
 
 use super::{fail, hooks};
-use crate::{memory, real, signals, sys};
+use crate::process::signals;
+use crate::sys;
+use crate::sys::{original, user_buffers};
 
 /// `sigset`'s word for: block the signal.
 const SIG_HOLD: sighandler_t = 2;
@@ -20,11 +22,11 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 hooks! {
     /// Installs a handler.
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-        let unusable = |at: *const Action| !at.is_null() && memory::check(at.cast(), size_of::<Action>()).is_err();
+        let unusable = |at: *const Action| !at.is_null() && user_buffers::check(at.cast(), size_of::<Action>()).is_err();
         if unusable(new) || unusable(old) {
             return fail(Errno::FAULT);
         }
-        signals::action(signal, new, old, |new, old| real::sigaction(signal, new, old))
+        signals::action(signal, new, old, |new, old| original::sigaction(signal, new, old))
     }
 
     /// The same under another name.

@@ -10,17 +10,21 @@ use millrace_context::{Bypass, SlotRef, Status};
 use rustix::io::Errno;
 
 use super::{fail, hooks, nothing, number};
-use crate::address::{self, Given};
-use crate::decide::{self, Decision, Purpose};
+use crate::engine::bypass;
+use crate::fd::table::{self, Asked, Entry, Undecided};
+use crate::interfaces;
+use crate::process::environment;
 use crate::socket::Socket;
+use crate::socket::address::{self, Given};
+use crate::socket::stack_choice::{self, Decision, Purpose};
+use crate::socket::{connect, datagram};
 use crate::sys::Result;
-use crate::table::{self, Asked, Entry, Undecided};
-use crate::{bypass, connect, datagram, environment, interfaces, real};
+use crate::sys::original;
 
 hooks! {
     /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        let fd = real::socket(domain, kind, protocol);
+        let fd = original::socket(domain, kind, protocol);
         let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         let tcp = plain == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
         let datagrams = plain == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
@@ -50,7 +54,7 @@ hooks! {
             })()),
             Entry::Internal => fail(Errno::BADF),
             entry => match decide_for(fd, entry, address, len, Purpose::Bind) {
-                Ok(Decision::Kernel) => real::bind(fd, address, len),
+                Ok(Decision::Kernel) => original::bind(fd, address, len),
                 Ok(Decision::Ours(socket, ip, port)) => nothing(connect::bind(&socket, ip, port)),
                 Err(errno) => fail(errno),
             },
@@ -74,14 +78,14 @@ hooks! {
                 } else {
                     Given::Ip(Ipv4Addr::UNSPECIFIED.into(), 0)
                 };
-                match decide::decide(fd, Entry::Undecided(undecided), any, Purpose::Bind) {
-                    Ok(Decision::Kernel) => real::listen(fd, backlog),
+                match stack_choice::decide(fd, Entry::Undecided(undecided), any, Purpose::Bind) {
+                    Ok(Decision::Kernel) => original::listen(fd, backlog),
                     Ok(Decision::Ours(socket, ..)) => listen(Ok(socket)),
                     Err(errno) => fail(errno),
                 }
             }
             Entry::Internal => fail(Errno::BADF),
-            _ => real::listen(fd, backlog),
+            _ => original::listen(fd, backlog),
         }
     }
 
@@ -89,7 +93,7 @@ hooks! {
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) if is_kernels(fd, slot, address, len) => {
-                real::connect(fd, address, len)
+                original::connect(fd, address, len)
             }
             Entry::Socket(slot) => nothing((|| {
                 let socket = Socket::get(fd, slot)?;
@@ -105,7 +109,7 @@ hooks! {
             })()),
             Entry::Internal => fail(Errno::BADF),
             entry => match decide_for(fd, entry, address, len, Purpose::Connect) {
-                Ok(Decision::Kernel) => real::connect(fd, address, len),
+                Ok(Decision::Kernel) => original::connect(fd, address, len),
                 Ok(Decision::Ours(socket, ip, port)) if socket.is_datagrams() => {
                     nothing(datagram::connect(&socket, ip, port))
                 }
@@ -120,7 +124,7 @@ hooks! {
     /// Accepts.
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         if table::is_kernel(fd) {
-            return real::accept(fd, address, len);
+            return original::accept(fd, address, len);
         }
         accept4(fd, address, len, 0)
     }
@@ -140,7 +144,7 @@ hooks! {
                 Ok(fd)
             })()),
             Entry::Internal => fail(Errno::BADF),
-            _ => real::accept4(fd, address, len, flags),
+            _ => original::accept4(fd, address, len, flags),
         }
     }
 
@@ -153,7 +157,7 @@ hooks! {
                 address::write(&socket.slot.cold.local(), family, address, len)
             })),
             Entry::Internal => fail(Errno::BADF),
-            _ => real::getsockname(fd, address, len),
+            _ => original::getsockname(fd, address, len),
         }
     }
 
@@ -170,7 +174,7 @@ hooks! {
                 address::write(&socket.slot.cold.remote(), family, address, len)
             })),
             Entry::Internal => fail(Errno::BADF),
-            _ => real::getpeername(fd, address, len),
+            _ => original::getpeername(fd, address, len),
         }
     }
 
@@ -184,7 +188,7 @@ hooks! {
                 }))
             }
             Entry::Internal => fail(Errno::BADF),
-            _ => real::shutdown(fd, how),
+            _ => original::shutdown(fd, how),
         }
     }
 }
@@ -268,7 +272,7 @@ pub(super) unsafe fn decide_for(
     // SAFETY: the caller's promise.
     match unsafe { address::read(address, len) } {
         // Linux takes bind to AF_UNSPEC with an address of zeros for AF_INET; what is not that the kernel refuses.
-        Ok(given) => decide::decide(fd, entry, given, purpose),
+        Ok(given) => stack_choice::decide(fd, entry, given, purpose),
         // The kernel says what is wrong.
         Err(_) => Ok(Decision::Kernel),
     }
@@ -295,5 +299,5 @@ pub(super) unsafe fn is_kernels(
         return false;
     };
     !datagram::is_served(&socket, connect::or_loopback(ip))
-        && datagram::give_back::give_back(fd, slot, &socket)
+        && datagram::kernel_handover::give_back(fd, slot, &socket)
 }

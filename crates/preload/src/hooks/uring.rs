@@ -10,22 +10,24 @@ use libc::{ENOSYS, size_t};
 use millrace_context::Bypass;
 
 use super::hooks;
-use crate::{bypass, environment, real};
+use crate::engine::bypass;
+use crate::process::environment;
+use crate::sys::original;
 
 hooks! {
     /// Makes a ring.
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-        if is_refused() { -ENOSYS } else { real::io_uring_setup(entries, parameters) }
+        if is_refused() { -ENOSYS } else { original::io_uring_setup(entries, parameters) }
     }
 
     /// Makes a ring.
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        if is_refused() { -ENOSYS } else { real::io_uring_queue_init(entries, ring, flags) }
+        if is_refused() { -ENOSYS } else { original::io_uring_queue_init(entries, ring, flags) }
     }
 
     /// Makes a ring.
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
-        if is_refused() { -ENOSYS } else { real::io_uring_queue_init_params(entries, ring, parameters) }
+        if is_refused() { -ENOSYS } else { original::io_uring_queue_init_params(entries, ring, parameters) }
     }
 
     /// Makes a ring in the program's memory.
@@ -39,7 +41,7 @@ hooks! {
         if is_refused() {
             -ENOSYS
         } else {
-            real::io_uring_queue_init_mem(entries, ring, parameters, memory, len)
+            original::io_uring_queue_init_mem(entries, ring, parameters, memory, len)
         }
     }
 }

@@ -1,0 +1,279 @@
+//! A context, taken for a submission or a few: the way from a thread of the program to a shard.
+//!
+//! A thread that has come back from a wait with events is in a *batch* until its next wait: what it submits is not rung for until then, so that the
+//! shard is woken once for all of it.
+
+use std::sync::atomic::Ordering;
+
+use millrace_context::layout::{ASLEEP, AWAKE, STAGING};
+use millrace_context::submission::{Ask, SubmissionCell};
+use millrace_context::{Context, Slot, SlotRef, Submission};
+use rustix::io::Errno;
+
+use crate::engine::Engine;
+use crate::process::thread;
+use crate::socket::Socket;
+use crate::sys::robust_lock::{self, Guard, Rank};
+use crate::sys::thread_sanitizer;
+use crate::sys::{self, Result};
+
+/// Below this many free entries the shard is rung for even in a batch.
+const ENTRIES_LOW: u32 = 256;
+/// Below this much free staging likewise.
+const STAGING_LOW: u64 = STAGING / 2;
+/// How often to ask whether the engine still lives while waiting for it, in microseconds.
+const CHECK_US: u64 = 1_000_000;
+
+/// A locked context.
+pub struct Lane {
+    engine: &'static Engine,
+    context: &'static Context,
+    ring: &'static [SubmissionCell],
+    index: u32,
+    shard: u32,
+    _guard: Guard<'static>,
+}
+
+impl Lane {
+    /// Takes the calling thread's context for a shard, or another if this is a signal handler and the thread has its own at work. `NOBUFS` if all
+    /// are at work below us; `NETDOWN` without an engine.
+    pub fn take(engine: &'static Engine, shard: u32) -> Result<Lane> {
+        if engine.is_lost() {
+            return Err(Errno::NETDOWN);
+        }
+        let number = thread::number();
+        for turn in 0..engine.contexts() {
+            let index = engine.context(number.wrapping_add(turn), shard);
+            let (context, ring) = engine.region.context(index).ok_or(Errno::PROTO)?;
+            if let Some(guard) = robust_lock::take(context.lock(), Rank::Lane) {
+                let lane = Lane {
+                    engine,
+                    context,
+                    ring,
+                    index,
+                    shard,
+                    _guard: guard,
+                };
+                lane.wait_for_room()?;
+                return Ok(lane);
+            }
+        }
+        Err(Errno::NOBUFS)
+    }
+
+    /// Waits until the ring has an entry free.
+    fn wait_for_room(&self) -> Result<()> {
+        if self.context.room() > 0 {
+            return Ok(());
+        }
+        self.wait_until(self.shard, || self.context.room() > 0)
+    }
+
+    /// Waits for what `shard` does.
+    fn wait_until(&self, shard: u32, done: impl Fn() -> bool) -> Result<()> {
+        ring_if_asleep(self.engine, shard);
+        let mut next_check = sys::now_us() + CHECK_US;
+        let mut looks = 0u32;
+        while !done() {
+            looks += 1;
+            if looks < 64 {
+                sys::sched_yield();
+                continue;
+            }
+            sys::sleep_us(50);
+            if sys::now_us() >= next_check {
+                self.engine.check();
+                if self.engine.is_lost() {
+                    return Err(Errno::NETDOWN);
+                }
+                ring_if_asleep(self.engine, shard);
+                next_check = sys::now_us() + CHECK_US;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything submitted has been taken, and the shard's round that took it is over as far as submissions go.
+    pub fn wait_taken(&self) -> Result<()> {
+        let position = self.context.position();
+        if self.context.taken(position) {
+            return Ok(());
+        }
+        self.wait_until(self.shard, || self.context.taken(position))
+    }
+
+    /// Says in the slot of a connection that waits to be accepted who takes it.
+    pub fn claim(&self, slot: &Slot) {
+        slot.app.claim(self.index);
+    }
+
+    /// Bytes that can be staged now.
+    pub fn staging_room(&self) -> u64 {
+        self.context.staging_room()
+    }
+
+    /// Where the next `len` staged bytes go.
+    pub fn staging(&self, len: usize) -> [(*mut u8, usize); 2] {
+        self.context.staging_pieces(len as u64).map(|(at, len)| {
+            let to = self.engine.region.staging(self.index, at, len);
+            (to.unwrap_or(std::ptr::null_mut()), len)
+        })
+    }
+
+    /// Lets earlier submissions of this socket, made through another context, be taken first. The slot's `write_lock` is held.
+    pub fn follow(&self, slot: &Slot) -> Result<()> {
+        let Some(before) = slot.app.goes_by(self.index) else {
+            return Ok(());
+        };
+        let Some((other, _)) = self.engine.region.context(before) else {
+            return Ok(());
+        };
+        let position = other.position();
+        if other.taken(position) {
+            return Ok(());
+        }
+        // The slot may have moved since: what is waited for is then another shard's to take.
+        let shard = before % self.engine.region.geometry().shards;
+        self.wait_until(shard, || other.taken(position))
+    }
+
+    /// Submits. There is room: one entry is certain after [`Lane::take`] and after each [`Lane::submit`].
+    pub fn submit(&self, submission: &Submission) -> Result<()> {
+        thread::with(|thread| thread.urgent.set(true));
+        self.submit_quietly(submission)
+    }
+
+    /// Submits what nobody waits for but this thread when it sleeps: until then the shard is not rung for it.
+    pub fn submit_quietly(&self, submission: &Submission) -> Result<()> {
+        thread_sanitizer::release();
+        self.context.submit(self.ring, submission);
+        if thread::with(|thread| thread.batch.get()) {
+            let low =
+                self.context.room() < ENTRIES_LOW || self.context.staging_room() < STAGING_LOW;
+            thread::with(|thread| thread.unrung.set(thread.unrung.get() | 1 << self.shard));
+            if !low && self.engine.sleep_of(self.shard) != ASLEEP {
+                return self.wait_for_room();
+            }
+        }
+        ring_if_asleep(self.engine, self.shard);
+        self.wait_for_room()
+    }
+
+    /// Submits what needs no attention soon: the shard sees it when it looks next.
+    pub fn leave(&self, submission: &Submission) -> Result<()> {
+        thread_sanitizer::release();
+        self.context.submit(self.ring, submission);
+        self.wait_for_room()
+    }
+
+    /// Submits and waits for the answer: its result, or its errno, and how many bytes of data came with it.
+    pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
+        let reply = &self.context.reply;
+        let before = reply.sequence.load(Ordering::Acquire);
+        let mut submission = *submission;
+        submission.ask |= Ask::REPLY;
+        thread_sanitizer::release();
+        self.context.submit(self.ring, &submission);
+        ring_if_asleep(self.engine, self.shard);
+        while reply.sequence.load(Ordering::Acquire) == before {
+            if sys::futex_wait(&reply.sequence, before, CHECK_US) == Err(Errno::TIMEDOUT) {
+                self.engine.check();
+                if self.engine.is_lost() {
+                    return Err(Errno::NETDOWN);
+                }
+                ring_if_asleep(self.engine, self.shard);
+            }
+        }
+        let (result, len) = reply.read(out);
+        if result < 0 {
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+        Ok((result, len))
+    }
+
+    /// Waits until the shard has taken everything: the staging ring is empty then.
+    pub fn drain(&self, slot: SlotRef) -> Result<()> {
+        let nop = Submission::new(millrace_context::Operation::Nop, slot, 0);
+        self.ask(&nop, &mut []).map(drop)
+    }
+}
+
+/// Rings a shard's doorbell if it sleeps.
+pub fn ring_if_asleep(engine: &Engine, shard: u32) {
+    if engine.sleep_of(shard) != AWAKE {
+        engine.ring(shard);
+    }
+}
+
+/// Asks one thing on a lane of its own.
+pub fn ask(
+    engine: &'static Engine,
+    shard: u32,
+    submission: &Submission,
+    out: &mut [u8],
+) -> Result<(i64, usize)> {
+    Lane::take(engine, shard)?.ask(submission, out)
+}
+
+/// A wait has brought events: from here to the next wait submissions are not rung for.
+pub fn begin_batch(engine: &'static Engine) {
+    if !thread::with(|thread| thread.batch.replace(true)) {
+        announce(engine, true);
+    }
+}
+
+/// The thread is about to look for events: rings for what it left unrung, if anybody waits for any of it. If nobody does the batch goes on, since there may be events.
+pub fn pause_batch(engine: &'static Engine) {
+    let quiet = thread::with(|thread| {
+        thread.batch.get() && thread.unrung.get() != 0 && !thread.urgent.get()
+    });
+    if !quiet {
+        end_batch(engine);
+    }
+}
+
+/// The thread is about to wait: rings for what it left unrung.
+pub fn end_batch(engine: &'static Engine) {
+    Socket::close_owed(engine);
+    if thread::with(|thread| thread.batch.replace(false)) {
+        announce(engine, false);
+    }
+    let mut unrung = thread::with(|thread| {
+        thread.urgent.set(false);
+        thread.unrung.replace(0)
+    });
+    while unrung != 0 {
+        let shard = unrung.trailing_zeros();
+        unrung &= unrung - 1;
+        ring_if_asleep(engine, shard);
+    }
+}
+
+/// Waits, but not for ever, until the shards have taken everything that this process submitted.
+pub fn settle(engine: &'static Engine) {
+    end_batch(engine);
+    let until = sys::now_us() + CHECK_US;
+    for shard in 0..engine.region.geometry().shards {
+        for turn in 0..engine.contexts() {
+            let Some((context, _)) = engine.region.context(engine.context(turn, shard)) else {
+                continue;
+            };
+            let position = context.position();
+            while !context.taken(position) && sys::now_us() < until {
+                ring_if_asleep(engine, shard);
+                sys::sleep_us(20);
+            }
+        }
+    }
+}
+
+fn announce(engine: &'static Engine, batching: bool) {
+    let number = thread::number();
+    let core = sys::core();
+    for shard in 0..engine.region.geometry().shards {
+        if let Some((context, _)) = engine.region.context(engine.context(number, shard)) {
+            context.set_batching(batching);
+            context.set_core(core);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The anchor: the one kernel socket that every millrace socket of a process is a duplicate of.
+//!
+//! It is an AF_UNIX stream socket, bound to a name that says what it is and never connected. A program that goes round the shim, or a child
+//! that does not have it, finds a socket that is not connected.
+
+use std::ffi::c_int;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::fd::internal::{self, Handle};
+use crate::fd::table;
+use crate::sys::robust_lock;
+use crate::sys::robust_lock::Rank;
+use crate::sys::{self, Result};
+
+const PREFIX: &[u8] = b"millrace-anchor-";
+
+/// The anchor's handle plus 1; 0 before there is one.
+static ANCHOR: AtomicU32 = AtomicU32::new(0);
+/// Held while it is made.
+pub static LOCK: AtomicU32 = AtomicU32::new(0);
+
+fn anchor() -> Result<Handle> {
+    if let Some(bits) = ANCHOR.load(Ordering::Acquire).checked_sub(1) {
+        return Ok(Handle::from_bits(bits));
+    }
+    let _guard = robust_lock::take(&LOCK, Rank::Leaf).ok_or(rustix::io::Errno::NFILE)?;
+    if let Some(bits) = ANCHOR.load(Ordering::Acquire).checked_sub(1) {
+        return Ok(Handle::from_bits(bits));
+    }
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let mut random = [0u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let mut name = [0u8; 48];
+    let len = [PREFIX, &digits(u64::from(sys::getpid())), b"-"]
+        .into_iter()
+        .chain([&digits(u64::from_ne_bytes(random))[..]])
+        .fold(0, |at, part| {
+            name[at..at + part.len()].copy_from_slice(part);
+            at + part.len()
+        });
+    rustix::net::bind(
+        socket.as_fd(),
+        &SocketAddrUnix::new_abstract_name(&name[..len])?,
+    )?;
+    let handle = internal::adopt(socket)?;
+    ANCHOR.store(handle.to_bits() + 1, Ordering::Release);
+    Ok(handle)
+}
+
+/// Eight digits of a number, enough to tell anchors apart.
+fn digits(number: u64) -> [u8; 8] {
+    std::array::from_fn(|i| b"0123456789abcdef"[(number >> (4 * (7 - i)) & 15) as usize])
+}
+
+/// A new descriptor for a millrace socket: the lowest free number. `MFILE` and `NFILE` as for any.
+pub fn descriptor(close_on_exec: bool) -> Result<c_int> {
+    let command = if close_on_exec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
+    let fd = sys::fcntl(anchor()?.fd(), command, 0)?;
+    if !table::holds(fd) {
+        sys::close(fd);
+        return Err(rustix::io::Errno::MFILE);
+    }
+    Ok(fd)
+}
+
+/// Puts the anchor in the place of an open descriptor.
+pub fn put_over(fd: c_int, close_on_exec: bool) -> Result<()> {
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    sys::dup3(anchor()?.fd(), fd, flags).map(drop)
+}
+
+/// Whether this process has one.
+pub fn exists() -> bool {
+    ANCHOR.load(Ordering::Relaxed) != 0
+}
+
+/// Whether a descriptor that the table does not know is an anchor all the same. Asks the kernel only if this process has one.
+pub fn is_known(fd: c_int) -> bool {
+    exists() && is_one(fd)
+}
+
+/// Whether a descriptor is some process's anchor.
+pub fn is_one(fd: c_int) -> bool {
+    is_open_one(fd).unwrap_or(false)
+}
+
+/// Whether an open descriptor is some process's anchor. `BADF` if it is not open.
+pub fn is_open_one(fd: c_int) -> Result<bool> {
+    let mut address = [0u8; 110];
+    let found = sys::getsockname(fd, &mut address).map(|len| {
+        let family = libc::AF_UNIX as u16;
+        address[..len]
+            .strip_prefix(&family.to_ne_bytes())
+            .and_then(|path| path.strip_prefix(b"\0"))
+            .is_some_and(|path| path.starts_with(PREFIX))
+    });
+    match found {
+        Err(rustix::io::Errno::BADF) => Err(rustix::io::Errno::BADF),
+        found => Ok(found.unwrap_or(false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_millrace_descriptor_is_an_anchor() {
+        let fd = descriptor(true).unwrap();
+        assert!(is_one(fd));
+        assert!(!is_one(0));
+        assert_eq!(
+            sys::fcntl(fd, libc::F_GETFD, 0),
+            Ok(libc::FD_CLOEXEC),
+            "close-on-exec as asked"
+        );
+        sys::close(fd);
+    }
+
+    #[test]
+    fn an_anchor_takes_another_sockets_place() {
+        let (one, _other) = rustix::pipe::pipe().unwrap();
+        use std::os::fd::AsRawFd;
+        put_over(one.as_raw_fd(), false).unwrap();
+        assert!(is_one(one.as_raw_fd()));
+    }
+}

@@ -1,0 +1,96 @@
+//! How many descriptors of this process mean a slot, and how many of its calls are at work on it.
+//!
+//! The last one to let go tells the engine. A call that blocks holds on to its socket, so that a `close` by another thread meanwhile
+//! takes effect when the call returns, as in the kernel.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::engine::Engine;
+use crate::fd::table::{self, Entry};
+use crate::sys::{self, Result};
+
+/// The socket has been in an epoll set of this process.
+const IN_SETS: u32 = 1 << 31;
+
+static REFS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static LEN: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the counts, all 0.
+pub fn make(slots: u32) -> Result<()> {
+    let at = sys::map(slots as usize * 4, false)?;
+    LEN.store(slots, Ordering::Relaxed);
+    REFS.store(at.cast(), Ordering::Release);
+    Ok(())
+}
+
+fn cell(slot: u32) -> Option<&'static AtomicU32> {
+    let at = REFS.load(Ordering::Acquire);
+    (!at.is_null() && slot < LEN.load(Ordering::Relaxed)).then(|| {
+        // SAFETY: `make` mapped LEN counts there, and they stay.
+        unsafe { &*at.add(slot as usize) }
+    })
+}
+
+/// A slot is new to this process: one descriptor means it.
+pub fn first(slot: u32) {
+    if let Some(cell) = cell(slot) {
+        cell.store(1, Ordering::Release);
+    }
+}
+
+/// One more, if there is any. False: the socket has been closed.
+pub fn more(slot: u32) -> bool {
+    cell(slot).is_some_and(|cell| {
+        cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
+            (count & !IN_SETS != 0).then_some(count + 1)
+        })
+        .is_ok()
+    })
+}
+
+/// One fewer. True: it was the last.
+pub fn fewer(slot: u32) -> bool {
+    cell(slot).is_some_and(|cell| cell.fetch_sub(1, Ordering::AcqRel) & !IN_SETS == 1)
+}
+
+/// How many there are.
+pub fn count(slot: u32) -> u32 {
+    cell(slot).map_or(0, |cell| cell.load(Ordering::Acquire) & !IN_SETS)
+}
+
+/// Whether this process holds the slot.
+pub fn any(slot: u32) -> bool {
+    cell(slot).is_some_and(|cell| cell.load(Ordering::Acquire) & !IN_SETS != 0)
+}
+
+/// Notes that the socket is in an epoll set.
+pub fn note_in_sets(slot: u32) {
+    if let Some(cell) = cell(slot) {
+        cell.fetch_or(IN_SETS, Ordering::Relaxed);
+    }
+}
+
+/// Whether the socket may be in an epoll set of this process.
+pub fn in_sets(slot: u32) -> bool {
+    cell(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) & IN_SETS != 0)
+}
+
+/// Counts from the table: after an exec, and in the child of a fork, where calls of the parent's other threads do not go on.
+pub fn count_again(engine: &Engine) {
+    let sockets = || {
+        table::all().filter_map(|(_, entry)| match entry {
+            Entry::Socket(slot) if slot.index < engine.region.geometry().slots => Some(slot.index),
+            _ => None,
+        })
+    };
+    for slot in sockets() {
+        if let Some(cell) = cell(slot) {
+            cell.fetch_and(IN_SETS, Ordering::Relaxed);
+        }
+    }
+    for slot in sockets() {
+        if let Some(cell) = cell(slot) {
+            cell.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Signal handlers of the program, counted by the thread that they run in.
+//!
+//! A blocking call of the shim may sleep several times: what wakes it need not be what it waits for. A handler that runs between two of these
+//! sleeps would interrupt the kernel's call, which is a single one, and has to end ours with EINTR as well. So a handler is installed behind
+//! [`enter`], which counts it before it runs; [`crate::process::interruptible_syscall`] compares the counts with those of when the call began, and leaves no
+//! instruction between the comparison and the sleep at which a handler could come unseen.
+//!
+//! The kernel's own record says whether a signal is handled by the program; the table here says only by which function, so that what a child
+//! does that shares our memory (vfork) changes nothing here: it restores the defaults.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use libc::{SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction, siginfo_t};
+
+use crate::process::{interruptible_syscall, thread};
+use crate::sys::thread_sanitizer;
+
+/// Signals have numbers below this.
+pub const SIGNALS: usize = 65;
+
+/// The program's handler of a signal, and its flags.
+struct Handler {
+    function: AtomicUsize,
+    flags: AtomicU32,
+}
+
+static HANDLERS: [Handler; SIGNALS] = [const {
+    Handler {
+        function: AtomicUsize::new(SIG_DFL),
+        flags: AtomicU32::new(0),
+    }
+}; SIGNALS];
+
+/// How many handlers have run in the calling thread: taken when a call begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Handlers of any kind.
+    pub all: u32,
+    /// Those that were installed without SA_RESTART.
+    pub interrupting: u32,
+}
+
+impl Count {
+    /// The count now.
+    pub fn now() -> Count {
+        thread::with(|thread| Count {
+            all: thread.handlers.get(),
+            interrupting: thread.interrupting_handlers.get(),
+        })
+    }
+}
+
+/// From here on every handler counts in the calling thread.
+pub fn count_all() {
+    count_all_but(0);
+}
+
+/// Likewise, but for those of the signals in a set as the kernel has it.
+pub fn count_all_but(blocked: u64) {
+    thread::with(|thread| thread.blocked.set(blocked));
+}
+
+/// Stands for every handler of the program.
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let handler = &HANDLERS[signal as usize % SIGNALS];
+    let flags = handler.flags.load(Ordering::Relaxed);
+    let bit = 1u64.rotate_left((signal as u32).wrapping_sub(1));
+    thread::with(|thread| {
+        if thread.blocked.get() & bit != 0 {
+            return;
+        }
+        thread.handlers.set(thread.handlers.get().wrapping_add(1));
+        if flags & SA_RESTART as u32 == 0 {
+            let count = thread.interrupting_handlers.get().wrapping_add(1);
+            thread.interrupting_handlers.set(count);
+        }
+    });
+    // SAFETY: the kernel's context of this very signal.
+    unsafe { interruptible_syscall::look_again(context) };
+    let function = handler.function.load(Ordering::Acquire);
+    if function == SIG_DFL || function == SIG_IGN {
+        return;
+    }
+    // SAFETY: the program has installed it for this; one without SA_SIGINFO ignores what else is in the registers.
+    unsafe {
+        let function: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+            std::mem::transmute(function);
+        function(signal, info, context);
+    }
+}
+
+fn own() -> usize {
+    enter as *const () as usize
+}
+
+/// Installs and asks as `sigaction` does; `real` is the C library's.
+///
+/// # Safety
+/// As the C library's: the pointers are null or good.
+pub unsafe fn action(
+    signal: c_int,
+    new: *const sigaction,
+    old: *mut sigaction,
+    real: impl Fn(*const sigaction, *mut sigaction) -> c_int,
+) -> c_int {
+    let Some(handler) = usize::try_from(signal).ok().and_then(|it| HANDLERS.get(it)) else {
+        return real(new, old);
+    };
+    let before = (
+        handler.function.load(Ordering::Acquire),
+        handler.flags.load(Ordering::Relaxed),
+    );
+    // SAFETY: the caller's promise. A copy, since `old` may be the same place.
+    let wanted = (!new.is_null()).then(|| unsafe { new.read() });
+    let result = match wanted {
+        Some(mut action) if action.sa_sigaction != SIG_DFL && action.sa_sigaction != SIG_IGN => {
+            // A program may hand us back what it once saw in a table of its own, made by other means than these calls.
+            if action.sa_sigaction != own() {
+                handler
+                    .flags
+                    .store(action.sa_flags as u32, Ordering::Relaxed);
+                handler
+                    .function
+                    .store(action.sa_sigaction, Ordering::Release);
+            }
+            action.sa_sigaction = own();
+            action.sa_flags |= SA_SIGINFO;
+            let result = real(&action, old);
+            if result != 0 {
+                handler.function.store(before.0, Ordering::Release);
+                handler.flags.store(before.1, Ordering::Relaxed);
+            } else {
+                thread_sanitizer::take_signal(signal);
+            }
+            result
+        }
+        _ => real(new, old),
+    };
+    if result == 0 && !old.is_null() {
+        // SAFETY: the caller's promise; the C library has just written it.
+        let old = unsafe { &mut *old };
+        if old.sa_sigaction == own() {
+            old.sa_sigaction = before.0;
+            if before.1 & SA_SIGINFO as u32 == 0 {
+                old.sa_flags &= !SA_SIGINFO;
+            }
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    static RAN: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn note(_signal: c_int) {
+        RAN.store(true, Ordering::Relaxed);
+    }
+
+    fn set(signal: c_int, function: usize, flags: c_int) -> sigaction {
+        // SAFETY: zeros are an action.
+        let (mut new, mut old): (sigaction, sigaction) = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = function;
+        new.sa_flags = flags;
+        // SAFETY: both are good.
+        let result = unsafe {
+            action(signal, &new, &mut old, |new, old| {
+                libc::sigaction(signal, new, old)
+            })
+        };
+        assert_eq!(result, 0);
+        old
+    }
+
+    #[test]
+    fn handlers_run_are_counted_and_look_as_they_were_set() {
+        let signal = libc::SIGUSR2;
+        let note = note as *const () as usize;
+        assert_eq!(set(signal, note, SA_RESTART).sa_sigaction, SIG_DFL);
+        let before = Count::now();
+        // SAFETY: it is handled.
+        unsafe { libc::raise(signal) };
+        assert!(RAN.swap(false, Ordering::Relaxed));
+        let restarting = Count::now();
+        assert_eq!(restarting.all, before.all + 1);
+        assert_eq!(restarting.interrupting, before.interrupting);
+        let old = set(signal, note, 0);
+        assert_eq!(old.sa_sigaction, note);
+        assert_eq!(old.sa_flags & (SA_RESTART | SA_SIGINFO), SA_RESTART);
+        // SAFETY: it is handled.
+        unsafe { libc::raise(signal) };
+        assert!(RAN.load(Ordering::Relaxed));
+        assert_eq!(Count::now().interrupting, before.interrupting + 1);
+        assert_eq!(set(signal, SIG_IGN, 0).sa_sigaction, note);
+        assert_eq!(set(signal, SIG_DFL, 0).sa_sigaction, SIG_IGN);
+    }
+}

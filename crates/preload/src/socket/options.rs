@@ -1,0 +1,465 @@
+//! Socket options of streams and of datagram sockets: those of the table ([`millrace_sockopt`]), and nothing else.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use millrace_context::slot::AppCold;
+use millrace_context::submission::Query;
+use millrace_context::{Operation, Status};
+use millrace_sockopt::{self as table, Kept, Opt, OptName, Row, Sockets, VALUE_MAX as OPTION_MAX};
+use rustix::io::Errno;
+
+use crate::socket::datagram::multicast;
+use crate::socket::device_binding;
+use crate::socket::{RESET, Socket};
+use crate::sys::robust_lock::{self, Rank};
+use crate::sys::{self, Result};
+
+/// What binding needs, in the first word of [`millrace_context::slot::AppCold::options`].
+const BIND_BITS: u32 = 3;
+/// The word that has SO_LINGER's time.
+const LINGER_WORD: usize = 1;
+/// Every receive buffer that was not set can hold so many bytes.
+const LOW_WATER_HELD: u32 = 1024;
+/// The longest value that is read: `TCP_INFO`, or the name of a device.
+pub const VALUE_MAX: usize = 256;
+/// What every link of IPv6 carries (RFC 8200 5), in bytes.
+const IPV6_MTU_LEAST: c_int = 1280;
+
+/// The kind of a socket.
+pub fn kind(datagrams: bool) -> Sockets {
+    if datagrams {
+        Sockets::DATAGRAM
+    } else {
+        Sockets::STREAM
+    }
+}
+
+/// The row of an option that can be set; `NOPROTOOPT` for one that is not implemented.
+fn row(kind: Sockets, level: c_int, name: c_int) -> Result<&'static Row> {
+    table::find(kind, level, name).ok_or(Errno::NOPROTOOPT)
+}
+
+/// The bit of an option in [`crate::fd::table::Undecided::options`]: its place among those that such a socket has.
+pub fn bit(kind: Sockets, level: c_int, name: c_int) -> Result<u64> {
+    let wanted = row(kind, level, name)?.name;
+    let at = table::settable(kind).position(|row| row.name == wanted);
+    at.filter(|at| *at < crate::fd::table::OPTIONS_MAX)
+        .map(|at| 1 << at)
+        .ok_or(Errno::NOPROTOOPT)
+}
+
+/// Whether an option can be read.
+pub fn is_readable(kind: Sockets, level: c_int, name: c_int) -> bool {
+    match table::find(kind, level, name) {
+        Some(row) => row.is_readable(),
+        None => table::is_read_only(kind, level, name),
+    }
+}
+
+/// What Linux says of an option that cannot be read.
+pub fn refusal(kind: Sockets, level: c_int) -> Errno {
+    match level {
+        IPPROTO_TCP if kind == Sockets::DATAGRAM => Errno::OPNOTSUPP,
+        _ => Errno::NOPROTOOPT,
+    }
+}
+
+/// Checks a value as Linux checks it; `NOPROTOOPT` for options that are not implemented.
+pub fn parse(kind: Sockets, level: c_int, name: c_int, value: &[u8]) -> Result<Opt> {
+    let row = row(kind, level, name)?;
+    Opt::decode(row.name, value).map_err(Errno::from_raw_os_error)
+}
+
+/// Whether a socket has options of a level: those of IPv6 only one of IPv6.
+pub fn has_level(socket: &Socket, level: c_int) -> bool {
+    level != IPPROTO_IPV6 || socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6
+}
+
+/// Sets an option.
+pub fn apply(socket: &Socket, opt: Opt) -> Result<()> {
+    let cold = &socket.slot.app_cold;
+    let status = socket.status();
+    let is_fresh = socket.is_fresh(status);
+    match opt {
+        Opt::FastOpenConnect(_) if !is_fresh => Err(Errno::INVAL),
+        Opt::FastOpen(_) | Opt::FastOpenNoCookie(_)
+            if !is_fresh && !status.contains(Status::LISTENING) =>
+        {
+            Err(Errno::INVAL)
+        }
+        Opt::V6Only(_) if !is_fresh || status.contains(Status::BOUND) => Err(Errno::INVAL),
+        Opt::BindToDevice(index) => device_binding::apply(socket, index),
+        Opt::ReceiveTimeout(us) => {
+            cold.receive_timeout.store(us, Ordering::Relaxed);
+            Ok(())
+        }
+        Opt::SendTimeout(us) => {
+            cold.send_timeout.store(us, Ordering::Relaxed);
+            Ok(())
+        }
+        Opt::ReceiveLowWater(bytes) => set_low_water(socket, bytes),
+        Opt::MulticastInterface(address) if !is_interface(socket, address) => {
+            Err(Errno::ADDRNOTAVAIL)
+        }
+        Opt::MulticastInterfaceV6(index)
+            if index != 0 && !device_binding::is_served(socket.engine, index) =>
+        {
+            Err(Errno::NODEV)
+        }
+        opt if let Some(change) = opt.membership() => multicast::apply(socket, change),
+        opt => {
+            // Of two threads the one that is last here is last at the shard.
+            let _guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);
+            if let Opt::Linger(linger) = opt {
+                let seconds = linger.map_or(0, |seconds| match seconds {
+                    0 => RESET,
+                    seconds => seconds.into(),
+                });
+                cell(socket, LINGER_WORD).store(seconds, Ordering::Relaxed);
+            }
+            let row = opt.name().row();
+            keep(socket, row.kept, opt.number());
+            if row.told.contains(kind(socket.is_datagrams())) {
+                tell(socket, opt)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether an address can be IP_MULTICAST_IF: an own one, or none.
+fn is_interface(socket: &Socket, address: Ipv4Addr) -> bool {
+    address.is_unspecified() || socket.engine.region.header().owns(address.into(), false)
+}
+
+/// Tells the shard.
+fn tell(socket: &Socket, opt: Opt) -> Result<()> {
+    let mut submission = socket.submission(Operation::SetOption, opt.name().number());
+    let words = opt.to_words();
+    submission.arguments[..words.len()].copy_from_slice(&words);
+    // Cheap ones that cannot fail go without an answer.
+    match opt {
+        Opt::NoDelay(_) | Opt::Cork(_) | Opt::QuickAck(_) | Opt::KeepAlive(_) => {
+            socket.submit(&submission)
+        }
+        _ => socket.ask(&submission, &mut []).map(drop),
+    }
+}
+
+fn set_low_water(socket: &Socket, bytes: u32) -> Result<()> {
+    let _guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);
+    // A buffer has to be made for more than it holds at first, and there is a limit.
+    let bytes = if bytes > LOW_WATER_HELD {
+        tell(socket, Opt::ReceiveLowWater(bytes))?;
+        ask_number(socket, OptName::ReceiveLowWater.number())? as u32
+    } else {
+        bytes
+    };
+    let cold = &socket.slot.app_cold;
+    cold.low_water.store(bytes, Ordering::Relaxed);
+    Ok(())
+}
+
+fn cell(socket: &Socket, word: usize) -> &AtomicU32 {
+    &socket.slot.app_cold.options[word]
+}
+
+/// Where a part of a word begins, and its mask.
+fn part(kept: Kept) -> Option<(usize, u32, u32)> {
+    Some(match kept {
+        Kept::Bit(word, bit) | Kept::NotBit(word, bit) => (word.into(), bit.into(), 1),
+        Kept::Byte(word, at) => (word.into(), 8 * u32::from(at), 0xff),
+        Kept::Half(word, at) => (word.into(), 16 * u32::from(at), 0xffff),
+        Kept::Word(word) => (word.into(), 0, u32::MAX),
+        Kept::Shard | Kept::Field | Kept::Act => return None,
+    })
+}
+
+fn keep(socket: &Socket, kept: Kept, number: u32) {
+    let Some((word, shift, mask)) = part(kept) else {
+        return;
+    };
+    let number = number ^ u32::from(matches!(kept, Kept::NotBit(..)));
+    let _ = cell(socket, word).fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
+        Some(word & !(mask << shift) | (number & mask) << shift)
+    });
+}
+
+/// Whether anything is on of what is told of each datagram, and of how groups are heard.
+pub fn has_switches(socket: &Socket) -> bool {
+    const SWITCHES: usize = 2;
+    cell(socket, SWITCHES).load(Ordering::Relaxed) != 0
+}
+
+/// What is kept of an option, as a number; 0 of one that is not kept.
+pub fn kept(socket: &Socket, name: OptName) -> u32 {
+    kept_in(&socket.slot.app_cold, name)
+}
+
+/// As [`kept`], of a socket's part that its program writes.
+pub fn kept_in(cold: &AppCold, name: OptName) -> u32 {
+    let kept = name.row().kept;
+    let Some((word, shift, mask)) = part(kept) else {
+        return 0;
+    };
+    let number = cold.options[word].load(Ordering::Relaxed) >> shift & mask;
+    number ^ u32::from(matches!(kept, Kept::NotBit(..)))
+}
+
+/// Whether a switch that is kept is on.
+pub fn is_on(socket: &Socket, name: OptName) -> bool {
+    kept(socket, name) != 0
+}
+
+/// A new datagram socket has what sockets have by default.
+pub fn begin_datagrams(socket: &Socket) {
+    for name in [
+        OptName::MulticastTtl,
+        OptName::MulticastHopsV6,
+        OptName::DatagramMtuDiscover,
+        OptName::DatagramMtuDiscoverV6,
+    ] {
+        keep(socket, name.row().kept, name.default().number());
+    }
+}
+
+/// How many seconds a close lingers, if it does and has to wait at all.
+pub fn linger(socket: &Socket) -> u32 {
+    match cell(socket, LINGER_WORD).load(Ordering::Relaxed) {
+        RESET => 0,
+        seconds => seconds,
+    }
+}
+
+/// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY and the device as a bind carries them.
+pub fn bind_bits(socket: &Socket) -> u64 {
+    let bits = cell(socket, 0).load(Ordering::Relaxed);
+    u64::from(bits & BIND_BITS)
+        | u64::from(is_v6_only(socket)) << 2
+        | device_binding::bind_bits(socket)
+}
+
+/// A socket that was bound to an address of IPv6 has no more to do with IPv4. Linux shows that in the option.
+pub fn become_v6_only(socket: &Socket) {
+    keep(socket, OptName::V6Only.row().kept, 1);
+}
+
+/// Whether IPV6_V6ONLY is set.
+pub fn is_v6_only(socket: &Socket) -> bool {
+    is_on(socket, OptName::V6Only)
+}
+
+/// The address to speak from to a group, as IP_MULTICAST_IF has it.
+pub fn group_source(socket: &Socket, to: IpAddr) -> Option<IpAddr> {
+    let bits = kept(socket, OptName::MulticastInterface);
+    let from = IpAddr::from(bits.to_ne_bytes());
+    let wanted = bits != 0 && to.is_ipv4() && to.is_multicast();
+    (wanted && socket.engine.region.header().owns(from, false)).then_some(from)
+}
+
+/// Whether a datagram that does not fit into a packet to an address of this family is refused.
+pub fn refuses_to_cut(socket: &Socket, v4: bool) -> bool {
+    let how = if v4 {
+        OptName::DatagramMtuDiscover
+    } else if is_on(socket, OptName::DontFragmentV6) {
+        return true;
+    } else {
+        OptName::DatagramMtuDiscoverV6
+    };
+    let how = kept(socket, how) as c_int;
+    matches!(how, libc::IP_PMTUDISC_DO | libc::IP_PMTUDISC_PROBE)
+}
+
+/// Gives a socket the options that were set on the kernel socket whose place it takes.
+pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
+    for (at, row) in table::settable(kind(to.is_datagrams())).enumerate() {
+        if set & 1 << at == 0 {
+            continue;
+        }
+        let mut value = [0u8; 32];
+        let len = match sys::getsockopt_bytes(from, row.level, row.number, &mut value) {
+            // What was set the kernel does not show. The least that can be is good for any path.
+            Err(Errno::NOTCONN) if row.name == OptName::MtuV6 => {
+                value[..4].copy_from_slice(&IPV6_MTU_LEAST.to_ne_bytes());
+                4
+            }
+            len => len?,
+        };
+        if matches!(row.name, OptName::ReceiveBuffer | OptName::SendBuffer) {
+            // The kernel shows twice what was asked for.
+            let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+            value[..4].copy_from_slice(&(shown / 2).to_ne_bytes());
+        }
+        let opt = Opt::decode(row.name, &value[..len]).map_err(Errno::from_raw_os_error)?;
+        apply(to, opt)?;
+    }
+    Ok(())
+}
+
+/// An option's value as getsockopt hands it out. `NOPROTOOPT` for those that are not implemented.
+pub fn read(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    out: &mut [u8; VALUE_MAX],
+) -> Result<usize> {
+    let kind = kind(socket.is_datagrams());
+    if !is_readable(kind, level, name) {
+        return Err(refusal(kind, level));
+    }
+    if (level, name) == (SOL_SOCKET, libc::SO_BINDTODEVICE) {
+        return device_binding::name(socket, out);
+    }
+    let Some(row) = table::find(kind, level, name) else {
+        return read_only(socket, level, name, out);
+    };
+    let cold = &socket.slot.app_cold;
+    let field = match row.name {
+        OptName::ReceiveLowWater => Opt::ReceiveLowWater(cold.low_water.load(Ordering::Relaxed)),
+        OptName::BindToDevice => Opt::BindToDevice(device_binding::of(socket)),
+        OptName::ReceiveTimeout => Opt::ReceiveTimeout(shown(&cold.receive_timeout)),
+        OptName::SendTimeout => Opt::SendTimeout(shown(&cold.send_timeout)),
+        OptName::MtuV6 => return path_mtu(socket, out),
+        name if row.kept == Kept::Shard => return ask(socket, name, out),
+        name => return Ok(int(kept(socket, name) as c_int, out)),
+    };
+    Ok(encode(field, out))
+}
+
+/// A time-out as Linux shows it: one that is no time at all as none.
+fn shown(timeout: &AtomicU64) -> u64 {
+    match timeout.load(Ordering::Relaxed) {
+        1 => 0,
+        us => us,
+    }
+}
+
+fn int(value: c_int, out: &mut [u8; VALUE_MAX]) -> usize {
+    out[..4].copy_from_slice(&value.to_ne_bytes());
+    4
+}
+
+fn encode(opt: Opt, out: &mut [u8; VALUE_MAX]) -> usize {
+    out.first_chunk_mut::<OPTION_MAX>()
+        .map_or(0, |out| opt.encode(out))
+}
+
+/// Those that can only be read.
+fn read_only(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    out: &mut [u8; VALUE_MAX],
+) -> Result<usize> {
+    let datagrams = socket.is_datagrams();
+    let value = match (level, name) {
+        (SOL_SOCKET, libc::SO_TYPE) if datagrams => libc::SOCK_DGRAM,
+        (SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+        (SOL_SOCKET, libc::SO_DOMAIN) => socket.family(),
+        (SOL_SOCKET, libc::SO_PROTOCOL) if datagrams => libc::IPPROTO_UDP,
+        (SOL_SOCKET, libc::SO_PROTOCOL) => IPPROTO_TCP,
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+            c_int::from(socket.status().contains(Status::LISTENING))
+        }
+        (SOL_SOCKET, libc::SO_ERROR) => socket.take_error().map_or(0, Errno::raw_os_error),
+        (IPPROTO_TCP, libc::TCP_INFO) => return info(socket, out),
+        (IPPROTO_IP, _) | (IPPROTO_IPV6, _) => return path_mtu(socket, out),
+        _ => return Err(Errno::NOPROTOOPT),
+    };
+    Ok(int(value, out))
+}
+
+/// IP_MTU and IPV6_MTU.
+fn path_mtu(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    if socket.is_datagrams() {
+        if !socket.status().contains(Status::CONNECTED) {
+            return Err(Errno::NOTCONN);
+        }
+        return Ok(int(
+            socket.slot.cold.mtu.load(Ordering::Relaxed) as c_int,
+            out,
+        ));
+    }
+    let submission = socket.submission(Operation::GetOption, Query::Mtu as u32);
+    socket.ask(&submission, out).map(|(_, len)| len)
+}
+
+/// TCP_INFO; of what is no connection, that it is closed.
+fn info(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    const TCP_CLOSE: u8 = 7;
+    let submission = socket.submission(Operation::GetOption, Query::Info as u32);
+    match socket.ask(&submission, out) {
+        Err(Errno::NODATA | Errno::NOTCONN) => {
+            out[0] = TCP_CLOSE;
+            Ok(size_of::<libc::tcp_info>())
+        }
+        answer => answer.map(|(_, len)| len),
+    }
+}
+
+/// The shard's options, and what they are before anyone has set them.
+fn ask(socket: &Socket, name: OptName, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
+    let submission = socket.submission(Operation::GetOption, name.number());
+    match socket.ask(&submission, out) {
+        // Nobody has set it, and there is no connection to ask.
+        Err(Errno::NODATA | Errno::NOTCONN) => Ok(encode(name.default(), out)),
+        answer => answer.map(|(_, len)| len),
+    }
+}
+
+/// A number that the shard knows of a socket, by its number in [`Operation::GetOption`].
+pub fn ask_number(socket: &Socket, number: u32) -> Result<c_int> {
+    let submission = socket.submission(Operation::GetOption, number);
+    let mut value = [0u8; 4];
+    match socket.ask(&submission, &mut value) {
+        Ok(_) => Ok(c_int::from_ne_bytes(value)),
+        Err(Errno::NODATA | Errno::NOTCONN) => Ok(0),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_of_a_socket_fit_into_its_entry_of_the_table() {
+        for kind in [Sockets::STREAM, Sockets::DATAGRAM] {
+            assert!(table::settable(kind).count() <= crate::fd::table::OPTIONS_MAX);
+        }
+    }
+
+    #[test]
+    fn parts_of_words_do_not_overlap() {
+        let mut used = [0u32; 8];
+        for row in &table::ROWS {
+            if let Some((word, shift, mask)) = part(row.kept) {
+                assert_eq!(used[word] & mask << shift, 0, "{}", row.symbol);
+                used[word] |= mask << shift;
+            }
+        }
+        assert_eq!(used[LINGER_WORD], 0);
+        assert_eq!(used[0] & BIND_BITS, BIND_BITS);
+    }
+
+    #[test]
+    fn what_is_not_implemented_is_refused() {
+        for (kind, level, name) in [
+            (Sockets::STREAM, IPPROTO_TCP, libc::TCP_MD5SIG),
+            (Sockets::STREAM, SOL_SOCKET, libc::SO_MARK),
+            (Sockets::STREAM, IPPROTO_IP, libc::IP_RECVTTL),
+            (Sockets::STREAM, 12_345, 1),
+            (Sockets::DATAGRAM, IPPROTO_TCP, libc::TCP_NODELAY),
+            (Sockets::DATAGRAM, IPPROTO_IP, 63),
+            (Sockets::DATAGRAM, SOL_SOCKET, libc::SO_TIMESTAMP),
+        ] {
+            let value = 1i32.to_ne_bytes();
+            assert_eq!(parse(kind, level, name, &value), Err(Errno::NOPROTOOPT));
+            assert_eq!(bit(kind, level, name), Err(Errno::NOPROTOOPT));
+            assert!(!is_readable(kind, level, name));
+        }
+    }
+}

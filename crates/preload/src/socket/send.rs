@@ -1,0 +1,228 @@
+//! Sending: bytes are copied once, into the context's staging ring, and one submission hands them over.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use libc::{MSG_MORE, MSG_NOSIGNAL, MSG_OOB};
+use millrace_context::submission::Ask;
+use millrace_context::{Operation, Status};
+use rustix::io::Errno;
+
+use crate::engine::submission::Lane;
+use crate::readiness::sleep::Call;
+use crate::readiness::{self, bits};
+use crate::socket::recall::Recalls;
+use crate::socket::{Socket, deadline, flag};
+use crate::sys::robust_lock;
+use crate::sys::robust_lock::Rank;
+use crate::sys::user_buffers::{CALL_MAX, Pieces};
+use crate::sys::{self, Result};
+
+/// Bytes of one submission, at most: the shard can work on one while the next is copied.
+const CHUNK: usize = 64 * 1024;
+
+/// Where the bytes come from.
+pub trait Source {
+    /// Bytes left.
+    fn left(&self) -> usize;
+    /// Puts up to `len` bytes at `to`; fewer mean that there are no more.
+    ///
+    /// # Safety
+    /// `to` is good for `len` bytes.
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize>;
+}
+
+impl Source for Pieces {
+    fn left(&self) -> usize {
+        Pieces::left(self)
+    }
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.take(to, len) };
+        Ok(len)
+    }
+}
+
+/// A file, from an offset on or from where it stands.
+pub struct File {
+    /// Its descriptor.
+    pub fd: c_int,
+    /// Where to read; none reads on from the descriptor's own position.
+    pub offset: Option<i64>,
+    /// Bytes left to send.
+    pub left: usize,
+}
+
+impl Source for File {
+    fn left(&self) -> usize {
+        self.left
+    }
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the caller's promise; `done` is below `len`.
+            match unsafe { sys::read_file(self.fd, to.add(done), len - done, self.offset) } {
+                Ok(0) => {
+                    self.left = 0;
+                    return Ok(done);
+                }
+                Ok(read) => {
+                    done += read;
+                    self.left -= read;
+                    self.offset = self.offset.map(|offset| offset + read as i64);
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// What one step of sending came to.
+enum Step {
+    Sent(usize),
+    /// No room; `sequence` is from before that was seen.
+    Full(u32),
+    /// The connection is not made yet.
+    Connecting(u32),
+}
+
+/// Sends, as `sendmsg` does. `PIPE` comes with SIGPIPE unless the flags say otherwise.
+pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<usize> {
+    let timeout = socket.slot.app_cold.send_timeout.load(Ordering::Relaxed);
+    let nonblocking = socket.is_nonblocking(flags);
+    let mut until = None;
+    let call = Call::begin();
+    let mut recalls = Recalls::for_bits(bits::OUT);
+    let mut sent = 0;
+    let outcome = loop {
+        let sequence = match step(socket, source, flags, nonblocking) {
+            Ok(Step::Sent(len)) => {
+                sent += len;
+                if source.left() == 0 {
+                    break Ok(());
+                }
+                continue;
+            }
+            Ok(Step::Full(sequence) | Step::Connecting(sequence)) => match recalls.recall(socket) {
+                Ok(true) => continue,
+                Ok(false) if nonblocking => break Err(Errno::AGAIN),
+                Ok(false) => sequence,
+                Err(errno) => break Err(errno),
+            },
+            Err(errno) => break Err(errno),
+        };
+        if until.is_none() {
+            until = deadline(timeout);
+        }
+        if let Err(errno) = socket.wait(call, sequence, until) {
+            break Err(errno);
+        }
+    };
+    match outcome {
+        Err(errno) if sent == 0 => {
+            if errno == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
+                sys::raise(libc::SIGPIPE);
+            }
+            Err(errno)
+        }
+        _ => Ok(sent),
+    }
+}
+
+fn step(
+    socket: &Socket,
+    source: &mut impl Source,
+    flags: c_int,
+    nonblocking: bool,
+) -> Result<Step> {
+    let sequence = socket.sequence();
+    let status = socket.status();
+    if let Some(errno) = socket.take_error() {
+        return Err(errno);
+    }
+    let deferred = socket.has(flag::DEFERRED) && status.contains(Status::CONNECTING);
+    if status.contains(Status::CONNECTING) && !deferred {
+        return Ok(Step::Connecting(sequence));
+    }
+    if !status.contains(Status::CONNECTED) && !deferred || socket.write_closed(status) {
+        return Err(Errno::PIPE);
+    }
+    if source.left() == 0 {
+        return Ok(Step::Sent(0));
+    }
+    // Held by the own thread: a signal handler in the middle of a send on this very socket.
+    let _guard =
+        robust_lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
+    // Behind the shutdown of another thread, which submits under the lock, the shard would drop the bytes.
+    if socket.has(flag::SHUT_WRITE) {
+        return Err(Errno::PIPE);
+    }
+    // A blocking call waits for room worth a wake-up, others take what there is.
+    let enough = if nonblocking {
+        1
+    } else {
+        let third = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed)) / 3;
+        third.min(source.left() as u64).max(1)
+    };
+    let mut room = readiness::room(socket);
+    if room < enough {
+        readiness::want_room(socket);
+        room = readiness::room(socket);
+        if room < enough {
+            return Ok(Step::Full(sequence));
+        }
+    }
+    let lane = Lane::take(socket.engine, socket.shard())?;
+    lane.follow(socket.slot)?;
+    if lane.staging_room() == 0 {
+        lane.drain(socket.reference)?;
+    }
+    let room = usize::try_from(room).unwrap_or(CALL_MAX);
+    let staging = usize::try_from(lane.staging_room()).unwrap_or(0);
+    let len = source.left().min(room).min(staging).min(CHUNK);
+    let mut filled = 0;
+    for (to, len) in lane.staging(len) {
+        if len == 0 || to.is_null() {
+            continue;
+        }
+        // SAFETY: `staging` gives pieces of the ring that are ours until submitted.
+        match unsafe { source.fill(to, len) } {
+            Ok(got) => {
+                filled += got;
+                if got < len {
+                    break;
+                }
+            }
+            Err(errno) if filled == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    if filled == 0 {
+        return Ok(Step::Sent(0));
+    }
+    let mut submission = socket.submission(Operation::Send, filled as u32);
+    // More certainly follows when the cut is ours; what the program says holds for the end. Who bounds what is not sent yet has to wait for this to
+    // be sent.
+    let cut = source.left() > 0 && filled < room && readiness::low_water(socket).is_none();
+    if cut || source.left() == 0 && flags & MSG_MORE != 0 {
+        submission.ask |= Ask::MORE;
+    }
+    // The last byte of a call is urgent, also of one that sends less than it was given.
+    let ends = source.left() == 0 || nonblocking && filled == room;
+    if flags & MSG_OOB != 0 && ends {
+        submission.ask |= Ask::URGENT;
+    }
+    let queued = &socket.slot.app.queued;
+    queued.store(
+        queued.load(Ordering::Relaxed) + filled as u64,
+        Ordering::Release,
+    );
+    lane.submit(&submission)?;
+    if deferred {
+        // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
+        socket.change_flags(0, flag::DEFERRED);
+    }
+    Ok(Step::Sent(filled))
+}

@@ -1,0 +1,236 @@
+//! ThreadSanitizer in the program (`-fsanitize=thread`).
+//!
+//! Its runtime judges memory accesses by what it sees order them. It does not see the shim's atomic words, since the shim is not compiled with
+//! it, and takes what the shim copies by the C library's memcpy for the program's accesses. So the shim copies by itself, and tells the runtime
+//! what the program has read and written, and that sending comes before receiving, as the runtime's own versions of these calls do.
+//!
+//! The runtime also keeps a signal until the thread comes to a call that it knows, and it knows none that sleeps here. So the kernel's handler
+//! is [`enter`], which runs the program's handler at once in a thread that sleeps in the shim, and else leaves it to the runtime.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, compiler_fence};
+
+use libc::siginfo_t;
+
+use crate::process::signals::{self, SIGNALS};
+use crate::process::thread;
+use crate::sys;
+
+type Order = unsafe extern "C" fn(*const c_void);
+type Access = unsafe extern "C" fn(*const c_void, usize);
+type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// Functions of the runtime; null without it.
+static ACQUIRE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static READ_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static WRITE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// What all sends and receives are ordered by: the runtime, too, takes every socket for one.
+static SOCKETS: AtomicU8 = AtomicU8::new(0);
+/// The runtime's handler of each signal.
+static RUNTIMES: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+
+/// Looks for the runtime. Called once, when the shim is loaded.
+pub fn find() {
+    let functions: [(&AtomicPtr<c_void>, &CStr); 4] = [
+        (&RELEASE, c"__tsan_release"),
+        (&READ_RANGE, c"__tsan_read_range"),
+        (&WRITE_RANGE, c"__tsan_write_range"),
+        (&ACQUIRE, c"__tsan_acquire"),
+    ];
+    for (at, name) in functions {
+        // SAFETY: a name that ends with 0.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        at.store(found, Ordering::Relaxed);
+    }
+}
+
+/// Whether the runtime is in the program.
+#[inline]
+pub fn is_present() -> bool {
+    !ACQUIRE.load(Ordering::Relaxed).is_null()
+}
+
+/// What other threads have sent or asked for comes before what this thread does now.
+#[inline]
+pub fn acquire() {
+    order(&ACQUIRE);
+}
+
+/// What this thread has done comes before what others receive or are told from now on.
+#[inline]
+pub fn release() {
+    order(&RELEASE);
+}
+
+#[inline]
+fn order(function: &AtomicPtr<c_void>) {
+    let function = function.load(Ordering::Relaxed);
+    if !function.is_null() {
+        // SAFETY: the runtime's function has this type, and takes any address.
+        unsafe { std::mem::transmute::<*mut c_void, Order>(function)(SOCKETS.as_ptr().cast()) };
+    }
+}
+
+/// Copies out of the program's buffer.
+///
+/// # Safety
+/// Both are good for `len` bytes, and do not overlap.
+#[inline]
+pub unsafe fn copy_from_program(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_present() {
+            access(&READ_RANGE, from, len);
+            copy(from, to, len);
+        } else {
+            std::ptr::copy_nonoverlapping(from, to, len);
+        }
+    }
+}
+
+/// Copies into the program's buffer.
+///
+/// # Safety
+/// Both are good for `len` bytes, and do not overlap.
+#[inline]
+pub unsafe fn copy_to_program(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_present() {
+            acquire();
+            access(&WRITE_RANGE, to, len);
+            copy(from, to, len);
+        } else {
+            std::ptr::copy_nonoverlapping(from, to, len);
+        }
+    }
+}
+
+#[cold]
+fn access(function: &AtomicPtr<c_void>, at: *const u8, len: usize) {
+    let function = function.load(Ordering::Relaxed);
+    if !function.is_null() {
+        // SAFETY: the runtime's function has this type, and takes any range.
+        unsafe { std::mem::transmute::<*mut c_void, Access>(function)(at.cast(), len) };
+    }
+}
+
+/// Copies without the C library's memcpy, for which the runtime has its own.
+///
+/// # Safety
+/// As [`copy_to_program`].
+#[cold]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    for at in 0..len {
+        // SAFETY: the caller's promise. Volatile accesses are not made a memcpy of.
+        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
+    }
+}
+
+/// As the kernel has it (`struct sigaction` of its own headers).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelAction {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: u64,
+}
+
+/// A handler has just been installed through the runtime: [`enter`] is put before the runtime's own.
+pub fn take_signal(signal: c_int) {
+    if !is_present() {
+        return;
+    }
+    let Some(runtimes) = RUNTIMES.get(signal as usize) else {
+        return;
+    };
+    let mut action = KernelAction {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    let own = enter as *const () as usize;
+    let found = sys::signal_action(signal, std::ptr::null(), (&raw mut action).cast());
+    if found.is_err() || action.handler == own {
+        return;
+    }
+    runtimes.store(action.handler, Ordering::Release);
+    action.handler = own;
+    let _ = sys::signal_action(signal, (&raw const action).cast(), std::ptr::null_mut());
+}
+
+/// The kernel's handler of the program's signals, where the runtime is.
+unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let sleeps = thread::with(|thread| {
+        thread.deferred.set(true);
+        thread.sleeping.replace(false)
+    });
+    if sleeps {
+        // SAFETY: the kernel's own arguments.
+        unsafe { signals::enter(signal, info, context) };
+        begin_sleep();
+        return;
+    }
+    let runtimes = RUNTIMES[signal as usize % SIGNALS].load(Ordering::Acquire);
+    if runtimes != 0 {
+        // SAFETY: what the runtime has installed for this signal has this type, as it always asks for the details.
+        unsafe { std::mem::transmute::<usize, Handler>(runtimes)(signal, info, context) };
+    }
+}
+
+/// Makes a call that sleeps. Signals that the runtime has kept are handled before it, others while it lasts.
+pub fn sleep<T>(call: impl FnOnce() -> T) -> T {
+    if !is_present() {
+        return call();
+    }
+    begin_sleep();
+    let result = call();
+    compiler_fence(Ordering::SeqCst);
+    thread::with(|thread| thread.sleeping.set(false));
+    result
+}
+
+/// From here on signals are handled at once, and the runtime keeps none.
+fn begin_sleep() {
+    let mut is_ready = false;
+    while !is_ready {
+        thread::with(|thread| thread.deferred.set(false));
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: it only tells the time. It is one of the runtime's functions, which all handle what has been kept.
+        unsafe { libc::time(std::ptr::null_mut()) };
+        is_ready = thread::with(|thread| {
+            thread.sleeping.set(true);
+            compiler_fence(Ordering::SeqCst);
+            // A signal that has come in between was left to the runtime, which has kept it.
+            let kept = thread.deferred.get();
+            thread.sleeping.set(!kept);
+            !kept
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_by_hand_is_one() {
+        let from: Vec<u8> = (0..100).collect();
+        let mut to = [0u8; 100];
+        // SAFETY: both have a hundred bytes.
+        unsafe { copy(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        assert_eq!(from, to);
+    }
+
+    #[test]
+    fn without_the_runtime_nothing_changes() {
+        find();
+        assert!(!is_present());
+        acquire();
+        release();
+        assert_eq!(sleep(|| 7), 7);
+    }
+}
