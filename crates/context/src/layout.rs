@@ -13,7 +13,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bypass::Bypasses;
-pub use crate::reach::{OWN_MAX, ROUTES_MAX, Reach, Route, mapped};
+pub use crate::routes::{OWN_MAX, ROUTES_MAX, Route, Routes, mapped};
 
 /// For the checker of interleavings everything is as small as it can be.
 const CHECKED: bool = cfg!(millrace_loom);
@@ -139,7 +139,7 @@ pub struct Header {
     /// How many parts.
     pub geometry: Geometry,
     /// What the engine serves of the link.
-    pub reach: Reach,
+    pub routes: Routes,
     /// 1 while a router of the link that advertises itself leads to all of IPv6.
     pub default_router: Line,
     /// New sockets go to the first so many shards.
@@ -171,7 +171,7 @@ impl Header {
                 return true;
             }
         }
-        self.reach.network().routes().any(|route| route.covers(ip))
+        self.routes.network().routes().any(|route| route.covers(ip))
     }
 
     /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`, that IPv4 is not meant.
@@ -203,12 +203,12 @@ impl Header {
         };
         ip.is_broadcast()
             || ip == Ipv4Addr::new(127, 255, 255, 255)
-            || self.reach.network().on_link().any(all_of)
+            || self.routes.network().on_link().any(all_of)
     }
 
     /// The engine's own addresses on the link, IPv4 mapped; none if it has no link.
     pub fn own(&self) -> impl Iterator<Item = Ipv6Addr> {
-        self.reach.network().own()
+        self.routes.network().own()
     }
 
     /// Whether `ip` is an address of the engine.

@@ -25,10 +25,10 @@ pub mod layout;
 pub mod lock;
 pub mod poller;
 pub mod protocol;
-mod reach;
 #[cfg(not(millrace_loom))]
 pub mod region;
 pub mod reply;
+mod routes;
 pub mod slot;
 pub mod submission;
 pub mod sync;
@@ -38,9 +38,9 @@ pub use bypass::Bypass;
 pub use kernel_waits::KernelWaits;
 pub use layout::Geometry;
 pub use poller::Poller;
-pub use reach::OWN_MAX;
 #[cfg(not(millrace_loom))]
 pub use region::Region;
+pub use routes::OWN_MAX;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_context::bypass::Bypasses;
-use millrace_context::layout::{self, Geometry, Header, Line, Reach, Route};
+use millrace_context::layout::{self, Geometry, Header, Line, Route, Routes};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -56,7 +56,7 @@ impl Serving {
 
     /// Tells a program of it that has been told something else.
     pub(crate) fn tell(&self, header: &Header) {
-        header.reach.set(&self.own, &self.routes);
+        header.routes.set(&self.own, &self.routes);
     }
 
     /// The header of a region, while so many shards serve.
@@ -71,7 +71,7 @@ impl Serving {
             device_index: self.device_index,
             quiet: quiet.into(),
             geometry,
-            reach: Reach::new(&self.own, &self.routes),
+            routes: Routes::new(&self.own, &self.routes),
             default_router: Line(AtomicU32::new(self.default_router.load(Ordering::Relaxed))),
             serving: Line(AtomicU32::new(shards.into())),
             life: Line::default(),

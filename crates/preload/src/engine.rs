@@ -25,7 +25,7 @@ use crate::process::environment::{self, Environment};
 use crate::process::thread;
 use crate::readiness::{epoll_sets, poll};
 use crate::socket::flag;
-use crate::sys::mmap_buffer::Scratch;
+use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
@@ -331,7 +331,7 @@ fn hold_exactly(engine: &Engine, more: bool) -> Result<()> {
 
 /// Sockets as the payload of [`Kind::Holds`], as many as fit in one packet; beyond that they are let go.
 pub struct Held {
-    words: Scratch<u64>,
+    words: MmapBuffer<u64>,
     len: usize,
 }
 
@@ -339,7 +339,7 @@ impl Held {
     /// None.
     pub fn new() -> Result<Held> {
         Ok(Held {
-            words: Scratch::new((protocol::PACKET_MAX - size_of::<Request>()) / 8)?,
+            words: MmapBuffer::new((protocol::PACKET_MAX - size_of::<Request>()) / 8)?,
             len: 0,
         })
     }

@@ -50,13 +50,13 @@ macro_rules! hooks {
 pub(crate) use hooks;
 
 /// Looks at a number that the kernel and the table name differently, at most.
-const LOOKS: u32 = 1000;
+const ATTEMPTS: u32 = 1000;
 
 /// Makes a call on a descriptor, again if another thread gave its number another meaning meanwhile. The table and the kernel change one after the other: a call
 /// that finds the one changed and the other not fails as it would neither before nor after.
 #[inline]
 pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let entry = table::get(fd);
         let result = call();
         if result != T::from(-1) || !is_unsettled(fd, entry) {
@@ -73,7 +73,7 @@ fn is_unsettled(fd: c_int, entry: Entry) -> bool {
         (Errno::BADF, Entry::Socket(_)) => table::get(fd) != entry,
         // What becomes of one that is not decided is the call's own doing.
         (_, Entry::Socket(_) | Entry::Internal | Entry::Undecided(_)) => false,
-        // As calls on the anchor fail.
+        // As calls on the placeholder fail.
         (errno @ (Errno::INVAL | Errno::NOTCONN | Errno::OPNOTSUPP), _)
             if placeholder::exists() =>
         {

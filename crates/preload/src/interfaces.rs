@@ -50,7 +50,7 @@ impl Added {
             return None;
         }
         let mut list = [None; MOST];
-        let network = header.reach.network();
+        let network = header.routes.network();
         let own = network.own().zip(network.on_link()).map(|(ip, route)| {
             let (ip, bits) = match ip.to_ipv4_mapped() {
                 Some(v4) => (v4.into(), route.bits.saturating_sub(96)),

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use millrace_context::{Operation, Slot, SlotRef, Status, Submission};
 use rustix::io::Errno;
 
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::engine::{self, Engine};
 use crate::fd::refcount;
 use crate::fd::table::{self, Entry};
@@ -209,17 +209,17 @@ impl Socket {
     pub fn submit(&self, submission: &Submission) -> Result<()> {
         // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
         let _guard = recall::lock_here(self)?;
-        let lane = Lane::take(self.engine, self.shard())?;
-        lane.follow(self.slot)?;
-        lane.submit(submission)
+        let handle = SubmissionHandle::take(self.engine, self.shard())?;
+        handle.follow(self.slot)?;
+        handle.submit(submission)
     }
 
     /// Asks behind everything that was submitted of this socket before.
     pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
         let _guard = recall::lock_here(self)?;
-        let lane = Lane::take(self.engine, self.shard())?;
-        lane.follow(self.slot)?;
-        lane.ask(submission, out)
+        let handle = SubmissionHandle::take(self.engine, self.shard())?;
+        handle.follow(self.slot)?;
+        handle.ask(submission, out)
     }
 
     /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has come: `AGAIN` then, `INTR` for a signal.
@@ -254,8 +254,8 @@ impl Socket {
     /// Tells the engine that this process holds the socket no more.
     fn let_go(&self) -> Result<()> {
         let _guard = robust_lock::take(&self.slot.app.write_lock, Rank::Socket);
-        let lane = Lane::take(self.engine, self.shard())?;
-        lane.follow(self.slot)?;
+        let handle = SubmissionHandle::take(self.engine, self.shard())?;
+        handle.follow(self.slot)?;
         let app = &self.slot.app;
         let unread = self.slot.engine.received.load(Ordering::Acquire)
             > app.consumed.load(Ordering::Relaxed);
@@ -267,7 +267,7 @@ impl Socket {
         {
             // The close will reset the connection and drop what has not left. In the kernel a send has left by the time it returns,
             // as far as the peer's window goes: so the close is for the shard's next round.
-            lane.wait_taken()?;
+            handle.wait_taken()?;
         }
         let close = self.submission(Operation::Close, 0);
         let status = self.slot.engine.status();
@@ -279,9 +279,9 @@ impl Socket {
         // A set reports a socket that others hold as long as the engine knows a holder.
         let in_sets = || refcount::in_sets(self.reference.index) || epoll_sets::any_is_shared();
         if holds_address || self.has(flag::SHARED) && in_sets() {
-            return lane.ask(&close, &mut []).map(drop);
+            return handle.ask(&close, &mut []).map(drop);
         }
-        lane.submit(&close)
+        handle.submit(&close)
     }
 }
 

@@ -321,7 +321,7 @@ pub fn epoll_ctl(
 }
 
 /// What an epoll set has now, without waiting.
-pub fn epoll_look(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize> {
+pub fn epoll_now(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize> {
     let len = events.len().min(c_int::MAX as usize);
     let no_mask = std::ptr::null::<libc::sigset_t>();
     call!(
@@ -336,7 +336,7 @@ pub fn epoll_look(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usiz
 }
 
 /// What polled descriptors have now, without waiting.
-pub fn poll_look(fds: &mut [libc::pollfd]) -> Result<usize> {
+pub fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize> {
     let mut at_once = timespec(0);
     let no_mask = std::ptr::null::<libc::sigset_t>();
     call!(

@@ -95,7 +95,7 @@ fn is_for_messages(fd: c_int) -> bool {
         events: libc::POLLOUT,
         revents: 0,
     }];
-    is_good && sys::poll_look(&mut polled) == Ok(1) && polled[0].revents == libc::POLLOUT
+    is_good && sys::poll_now(&mut polled) == Ok(1) && polled[0].revents == libc::POLLOUT
 }
 
 #[cfg(test)]

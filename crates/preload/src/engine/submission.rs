@@ -25,7 +25,7 @@ const STAGING_LOW: u64 = STAGING / 2;
 const CHECK_US: u64 = 1_000_000;
 
 /// A locked context.
-pub struct Lane {
+pub struct SubmissionHandle {
     engine: &'static Engine,
     context: &'static Context,
     ring: &'static [SubmissionCell],
@@ -34,10 +34,10 @@ pub struct Lane {
     _guard: Guard<'static>,
 }
 
-impl Lane {
+impl SubmissionHandle {
     /// Takes the calling thread's context for a shard, or another if this is a signal handler and the thread has its own at work. `NOBUFS` if all
     /// are at work below us; `NETDOWN` without an engine.
-    pub fn take(engine: &'static Engine, shard: u32) -> Result<Lane> {
+    pub fn take(engine: &'static Engine, shard: u32) -> Result<SubmissionHandle> {
         if engine.is_lost() {
             return Err(Errno::NETDOWN);
         }
@@ -45,8 +45,8 @@ impl Lane {
         for turn in 0..engine.contexts() {
             let index = engine.context(number.wrapping_add(turn), shard);
             let (context, ring) = engine.region.context(index).ok_or(Errno::PROTO)?;
-            if let Some(guard) = robust_lock::take(context.lock(), Rank::Lane) {
-                let lane = Lane {
+            if let Some(guard) = robust_lock::take(context.lock(), Rank::Submission) {
+                let handle = SubmissionHandle {
                     engine,
                     context,
                     ring,
@@ -54,8 +54,8 @@ impl Lane {
                     shard,
                     _guard: guard,
                 };
-                lane.wait_for_room()?;
-                return Ok(lane);
+                handle.wait_for_room()?;
+                return Ok(handle);
             }
         }
         Err(Errno::NOBUFS)
@@ -73,10 +73,10 @@ impl Lane {
     fn wait_until(&self, shard: u32, done: impl Fn() -> bool) -> Result<()> {
         ring_if_asleep(self.engine, shard);
         let mut next_check = sys::now_us() + CHECK_US;
-        let mut looks = 0u32;
+        let mut attempts = 0u32;
         while !done() {
-            looks += 1;
-            if looks < 64 {
+            attempts += 1;
+            if attempts < 64 {
                 sys::sched_yield();
                 continue;
             }
@@ -137,7 +137,7 @@ impl Lane {
         self.wait_until(shard, || other.taken(position))
     }
 
-    /// Submits. There is room: one entry is certain after [`Lane::take`] and after each [`Lane::submit`].
+    /// Submits. There is room: one entry is certain after [`SubmissionHandle::take`] and after each [`SubmissionHandle::submit`].
     pub fn submit(&self, submission: &Submission) -> Result<()> {
         thread::with(|thread| thread.urgent.set(true));
         self.submit_quietly(submission)
@@ -205,14 +205,14 @@ pub fn ring_if_asleep(engine: &Engine, shard: u32) {
     }
 }
 
-/// Asks one thing on a lane of its own.
+/// Asks one thing on a submission handle of its own.
 pub fn ask(
     engine: &'static Engine,
     shard: u32,
     submission: &Submission,
     out: &mut [u8],
 ) -> Result<(i64, usize)> {
-    Lane::take(engine, shard)?.ask(submission, out)
+    SubmissionHandle::take(engine, shard)?.ask(submission, out)
 }
 
 /// A wait has brought events: from here to the next wait submissions are not rung for.

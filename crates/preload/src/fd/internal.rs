@@ -1,4 +1,4 @@
-//! The shim's own descriptors: the control socket, doorbells, the anchor.
+//! The shim's own descriptors: the control socket, doorbells, the placeholder.
 //!
 //! They live at high numbers, so that the program gets the low ones it would get without us, are closed on exec, and are not open as far as
 //! the program can tell. If it wants one of their numbers (`dup2`), they move.

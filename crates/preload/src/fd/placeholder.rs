@@ -1,4 +1,4 @@
-//! The anchor: the one kernel socket that every millrace socket of a process is a duplicate of.
+//! The placeholder: the one kernel socket that every millrace socket of a process is a duplicate of.
 //!
 //! It is an AF_UNIX stream socket, bound to a name that says what it is and never connected. A program that goes round the shim, or a child
 //! that does not have it, finds a socket that is not connected.
@@ -15,19 +15,19 @@ use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 
-const PREFIX: &[u8] = b"millrace-anchor-";
+const PREFIX: &[u8] = b"millrace-placeholder-";
 
-/// The anchor's handle plus 1; 0 before there is one.
-static ANCHOR: AtomicU32 = AtomicU32::new(0);
+/// The placeholder's handle plus 1; 0 before there is one.
+static PLACEHOLDER: AtomicU32 = AtomicU32::new(0);
 /// Held while it is made.
 pub static LOCK: AtomicU32 = AtomicU32::new(0);
 
-fn anchor() -> Result<Handle> {
-    if let Some(bits) = ANCHOR.load(Ordering::Acquire).checked_sub(1) {
+fn placeholder_fd() -> Result<Handle> {
+    if let Some(bits) = PLACEHOLDER.load(Ordering::Acquire).checked_sub(1) {
         return Ok(Handle::from_bits(bits));
     }
     let _guard = robust_lock::take(&LOCK, Rank::Leaf).ok_or(rustix::io::Errno::NFILE)?;
-    if let Some(bits) = ANCHOR.load(Ordering::Acquire).checked_sub(1) {
+    if let Some(bits) = PLACEHOLDER.load(Ordering::Acquire).checked_sub(1) {
         return Ok(Handle::from_bits(bits));
     }
     let socket = rustix::net::socket_with(
@@ -51,11 +51,11 @@ fn anchor() -> Result<Handle> {
         &SocketAddrUnix::new_abstract_name(&name[..len])?,
     )?;
     let handle = internal::adopt(socket)?;
-    ANCHOR.store(handle.to_bits() + 1, Ordering::Release);
+    PLACEHOLDER.store(handle.to_bits() + 1, Ordering::Release);
     Ok(handle)
 }
 
-/// Eight digits of a number, enough to tell anchors apart.
+/// Eight digits of a number, enough to tell placeholders apart.
 fn digits(number: u64) -> [u8; 8] {
     std::array::from_fn(|i| b"0123456789abcdef"[(number >> (4 * (7 - i)) & 15) as usize])
 }
@@ -67,7 +67,7 @@ pub fn descriptor(close_on_exec: bool) -> Result<c_int> {
     } else {
         libc::F_DUPFD
     };
-    let fd = sys::fcntl(anchor()?.fd(), command, 0)?;
+    let fd = sys::fcntl(placeholder_fd()?.fd(), command, 0)?;
     if !table::holds(fd) {
         sys::close(fd);
         return Err(rustix::io::Errno::MFILE);
@@ -75,28 +75,28 @@ pub fn descriptor(close_on_exec: bool) -> Result<c_int> {
     Ok(fd)
 }
 
-/// Puts the anchor in the place of an open descriptor.
+/// Puts the placeholder in the place of an open descriptor.
 pub fn put_over(fd: c_int, close_on_exec: bool) -> Result<()> {
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-    sys::dup3(anchor()?.fd(), fd, flags).map(drop)
+    sys::dup3(placeholder_fd()?.fd(), fd, flags).map(drop)
 }
 
 /// Whether this process has one.
 pub fn exists() -> bool {
-    ANCHOR.load(Ordering::Relaxed) != 0
+    PLACEHOLDER.load(Ordering::Relaxed) != 0
 }
 
-/// Whether a descriptor that the table does not know is an anchor all the same. Asks the kernel only if this process has one.
+/// Whether a descriptor that the table does not know is a placeholder descriptor all the same. Asks the kernel only if this process has one.
 pub fn is_known(fd: c_int) -> bool {
     exists() && is_one(fd)
 }
 
-/// Whether a descriptor is some process's anchor.
+/// Whether a descriptor is some process's placeholder.
 pub fn is_one(fd: c_int) -> bool {
     is_open_one(fd).unwrap_or(false)
 }
 
-/// Whether an open descriptor is some process's anchor. `BADF` if it is not open.
+/// Whether an open descriptor is some process's placeholder. `BADF` if it is not open.
 pub fn is_open_one(fd: c_int) -> Result<bool> {
     let mut address = [0u8; 110];
     let found = sys::getsockname(fd, &mut address).map(|len| {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_millrace_descriptor_is_an_anchor() {
+    fn a_millrace_descriptor_is_a_placeholder() {
         let fd = descriptor(true).unwrap();
         assert!(is_one(fd));
         assert!(!is_one(0));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_takes_another_sockets_place() {
+    fn a_placeholder_takes_another_sockets_place() {
         let (one, _other) = rustix::pipe::pipe().unwrap();
         use std::os::fd::AsRawFd;
         put_over(one.as_raw_fd(), false).unwrap();

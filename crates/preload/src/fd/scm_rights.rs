@@ -1,8 +1,8 @@
 //! Descriptors in messages (SCM_RIGHTS).
 //!
-//! A descriptor of a millrace socket is the anchor, which says nothing of the socket. So another descriptor is sent in its place, which the
+//! A descriptor of a millrace socket is the placeholder, which says nothing of the socket. So another descriptor is sent in its place, which the
 //! engine makes and knows: while it is open anywhere, in a message that nobody has read too, the socket is held. Whoever receives it shows
-//! it to the engine and puts its own anchor there. A process that knows nothing of us finds a socket that its peer has closed.
+//! it to the engine and puts its own placeholder there. A process that knows nothing of us finds a socket that its peer has closed.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -20,7 +20,7 @@ use crate::fd::table::{self, Entry};
 use crate::process::environment;
 use crate::readiness::epoll_sets;
 use crate::socket::{Socket, flag};
-use crate::sys::mmap_buffer::Room;
+use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 use crate::sys::{robust_lock, user_buffers};
@@ -39,9 +39,9 @@ static SENT: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 /// A message's control data with other descriptors in the places of the sockets. They are closed when it is dropped: what has been sent has
 /// its own.
 pub struct Substituted {
-    control: Room<u64, 64>,
+    control: SmallBuffer<u64, 64>,
     /// Places in [`SENT`] plus 1.
-    places: Room<u64, 8>,
+    places: SmallBuffer<u64, 8>,
 }
 
 impl Substituted {
@@ -150,8 +150,8 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
         return Err(Errno::INVAL);
     }
     let mut copy = Substituted {
-        control: Room::new(len.div_ceil(8))?,
-        places: Room::new(ours)?,
+        control: SmallBuffer::new(len.div_ceil(8))?,
+        places: SmallBuffer::new(ours)?,
     };
     // SAFETY: the caller's promise, and there is room for so many bytes.
     unsafe {
@@ -159,7 +159,7 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
         std::ptr::copy_nonoverlapping(from, copy.control.as_mut_ptr().cast(), len);
     }
     let copied = copy.message(message);
-    let mut sockets = Room::<u64, 8>::new(ours)?;
+    let mut sockets = SmallBuffer::<u64, 8>::new(ours)?;
     let mut distinct = 0;
     let place_of = |sockets: &[u64], slot: SlotRef| {
         let mut known = sockets.iter();

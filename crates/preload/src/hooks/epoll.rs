@@ -20,7 +20,7 @@ use crate::sys::{original, thread_sanitizer, user_buffers};
 use crate::{engine, sys};
 
 /// Looks at numbers that other threads give other meanings, at most.
-const LOOKS: u32 = 1000;
+const ATTEMPTS: u32 = 1000;
 /// Events of one wait, at most (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
@@ -38,7 +38,7 @@ hooks! {
     /// Changes a set.
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         thread_sanitizer::release();
-        for _ in 0..LOOKS {
+        for _ in 0..ATTEMPTS {
             if let Some(result) = control(epoll, operation, fd, event) {
                 return result;
             }
@@ -101,7 +101,7 @@ unsafe fn control(
             return None;
         }
         if matches!(entry, Entry::Socket(_)) {
-            // Not a set, or one that we do not know: the kernel would watch the anchor.
+            // Not a set, or one that we do not know: the kernel would watch the placeholder.
             let is_open = sys::fcntl(epoll, libc::F_GETFD, 0).is_ok();
             return Some(fail(if is_open { Errno::INVAL } else { Errno::BADF }));
         }
@@ -157,7 +157,7 @@ unsafe fn control_kernels(
         return None;
     }
     let adds = operation == libc::EPOLL_CTL_ADD;
-    // Another thread is about to close it: the kernel would watch the anchor, for ever.
+    // Another thread is about to close it: the kernel would watch the placeholder, for ever.
     if adds && entry == Entry::Kernel && placeholder::is_known(fd) {
         return Some(fail(Errno::BADF));
     }
@@ -165,7 +165,7 @@ unsafe fn control_kernels(
     let epoll = epoll_sets::kernel_fd(index).unwrap_or(epoll);
     // SAFETY: the caller's promise.
     let result = unsafe { original::epoll_ctl(epoll, operation, fd, event) };
-    // Another thread may have put a millrace socket there since, so that the kernel watches the anchor, or a set.
+    // Another thread may have put a millrace socket there since, so that the kernel watches the placeholder, or a set.
     let is_replaced = || match table::get(fd) {
         Entry::Epoll(_) => entry == Entry::Kernel,
         Entry::Socket(_) => true,

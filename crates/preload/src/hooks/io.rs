@@ -17,10 +17,10 @@ use crate::socket::stack_choice::{Decision, Purpose};
 use crate::socket::{connect, datagram, receive, send};
 use crate::sys::Result;
 use crate::sys::original;
-use crate::sys::user_buffers::{self, CALL_MAX, Pieces};
+use crate::sys::user_buffers::{self, CALL_MAX, UserBuffers};
 
 /// Receives into pieces.
-fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
+fn take(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
     if socket.is_datagrams() {
         if flags & libc::MSG_ERRQUEUE != 0 {
@@ -33,7 +33,7 @@ fn take(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Resul
 }
 
 /// Sends pieces.
-fn give(fd: c_int, slot: SlotRef, pieces: Result<Pieces>, flags: c_int) -> Result<usize> {
+fn give(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
     if socket.is_datagrams() {
         let asked = Default::default();
@@ -71,7 +71,7 @@ hooks! {
         match table::get(fd) {
             // Nothing asked for is nothing read, whatever the socket's state.
             Entry::Socket(_) if len == 0 => 0,
-            Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), 0)),
+            Entry::Socket(slot) => length(take(fd, slot, UserBuffers::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), 0, NOWHERE),
             _ => original::read(fd, buffer, len),
@@ -93,7 +93,7 @@ hooks! {
     fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length((|| {
-                let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL)?;
+                let pieces = UserBuffers::vector(vector, entries(count)?, Errno::INVAL)?;
                 if pieces.left() == 0 {
                     return Ok(0);
                 }
@@ -107,7 +107,7 @@ hooks! {
     /// Writes.
     fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t where settled(fd) {
         match table::get(fd) {
-            Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), 0)),
+            Entry::Socket(slot) => length(give(fd, slot, UserBuffers::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(_) => {
                 netlink::note_buffer(fd, buffer, len);
@@ -126,7 +126,7 @@ hooks! {
     fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => length((|| {
-                let pieces = Pieces::vector(vector, entries(count)?, Errno::INVAL);
+                let pieces = UserBuffers::vector(vector, entries(count)?, Errno::INVAL);
                 give(fd, slot, pieces, 0)
             })()),
             Entry::Internal => length(Err(Errno::BADF)),
@@ -137,7 +137,7 @@ hooks! {
     /// Sends.
     fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
-            Entry::Socket(slot) => length(give(fd, slot, Pieces::buffer(buffer, len), flags)),
+            Entry::Socket(slot) => length(give(fd, slot, UserBuffers::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(_) => {
                 netlink::note_buffer(fd, buffer, len);
@@ -166,7 +166,7 @@ hooks! {
                 match super::socket::to_open_fast(fd, entry, to, to_len) {
                     Ok(None) => original::sendto(fd, buffer, len, flags, to, to_len),
                     Ok(Some((socket, ip, port))) => {
-                        let sent = Pieces::buffer(buffer, len).and_then(|mut pieces| {
+                        let sent = UserBuffers::buffer(buffer, len).and_then(|mut pieces| {
                             connect::send_fast(&socket, ip, port, &mut pieces, flags)
                         });
                         length(sent)
@@ -178,7 +178,7 @@ hooks! {
                 original::sendto(fd, buffer, len, flags, to, to_len)
             }
             Entry::Socket(slot) => length(Socket::get(fd, slot).and_then(|socket| {
-                let mut pieces = Pieces::buffer(buffer, len)?;
+                let mut pieces = UserBuffers::buffer(buffer, len)?;
                 if socket.is_datagrams() {
                     return send_there(&socket, &mut pieces, flags, to, to_len);
                 }
@@ -187,7 +187,7 @@ hooks! {
             entry @ Entry::Undecided(undecided) if undecided.datagrams && !to.is_null() => {
                 match decide_for(fd, entry, to, to_len, Purpose::Send) {
                     Ok(Decision::Ours(socket, ..)) => length(
-                        Pieces::buffer(buffer, len)
+                        UserBuffers::buffer(buffer, len)
                             .and_then(|mut pieces| send_there(&socket, &mut pieces, flags, to, to_len)),
                     ),
                     Ok(Decision::Kernel) => original::sendto(fd, buffer, len, flags, to, to_len),
@@ -206,7 +206,7 @@ hooks! {
     /// Receives.
     fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t where settled(fd) {
         match table::get(fd) {
-            Entry::Socket(slot) => length(take(fd, slot, Pieces::buffer(buffer, len), flags)),
+            Entry::Socket(slot) => length(take(fd, slot, UserBuffers::buffer(buffer, len), flags)),
             Entry::Internal => length(Err(Errno::BADF)),
             Entry::Netlink(asked) => take_netlink(fd, asked, (buffer, len), flags, NOWHERE),
             _ => original::recv(fd, buffer, len, flags),
@@ -234,13 +234,13 @@ hooks! {
                     && socket.is_datagrams()
                     && flags & libc::MSG_ERRQUEUE == 0
                 {
-                    return length(Pieces::buffer(buffer, len).and_then(|mut pieces| {
+                    return length(UserBuffers::buffer(buffer, len).and_then(|mut pieces| {
                         let received = datagram::receive::receive(&socket, &mut pieces, flags)?;
                         datagram::receive::write_sender(&socket, &received, from, from_len)?;
                         Ok(received.len)
                     }));
                 }
-                let result = take(fd, slot, Pieces::buffer(buffer, len), flags);
+                let result = take(fd, slot, UserBuffers::buffer(buffer, len), flags);
                 if result.is_ok() && !from.is_null() && user_buffers::check(from_len.cast(), 4).is_ok() {
                     *from_len = 0;
                 }
@@ -334,7 +334,7 @@ fn entries(count: c_int) -> Result<usize> {
 /// The address is good for its length, or null.
 unsafe fn send_there(
     socket: &Socket,
-    pieces: &mut Pieces,
+    pieces: &mut UserBuffers,
     flags: c_int,
     to: *const sockaddr,
     to_len: socklen_t,

@@ -16,7 +16,7 @@ use crate::socket::stack_choice::{Decision, Purpose};
 use crate::socket::{Socket, deadline};
 use crate::socket::{connect, datagram, receive, send};
 use crate::sys::original;
-use crate::sys::user_buffers::{self, Pieces};
+use crate::sys::user_buffers::{self, UserBuffers};
 use crate::sys::{self, Result};
 
 /// Messages of one call at most, as Linux has it.
@@ -244,7 +244,8 @@ unsafe fn open_fast(
         return Ok(None);
     };
     // SAFETY: likewise.
-    let pieces = unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) };
+    let pieces =
+        unsafe { UserBuffers::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) };
     connect::send_fast(&socket, ip, port, &mut pieces?, flags).map(Some)
 }
 
@@ -297,7 +298,7 @@ unsafe fn send_one(socket: &Socket, message: &msghdr, flags: c_int) -> Result<us
     }
     // SAFETY: the caller's promise.
     let mut pieces =
-        unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
+        unsafe { UserBuffers::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
     send::send(socket, &mut pieces, flags)
 }
 
@@ -310,7 +311,7 @@ unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Re
     }
     // SAFETY: the caller's promise.
     let mut pieces =
-        unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
+        unsafe { UserBuffers::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
     let received = receive::receive(socket, &mut pieces, flags)?;
     message.msg_namelen = 0;
     message.msg_controllen = 0;

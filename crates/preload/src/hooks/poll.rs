@@ -138,7 +138,7 @@ hooks! {
     }
 }
 
-/// Whether the kernel has polled the anchor where another thread has put a millrace socket meanwhile: all is to be polled again. A number that is about to be closed is
+/// Whether the kernel has polled the placeholder where another thread has put a millrace socket meanwhile: all is to be polled again. A number that is about to be closed is
 /// not open any more.
 ///
 /// # Safety

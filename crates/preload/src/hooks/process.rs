@@ -9,7 +9,7 @@ use super::{fail, hooks};
 use crate::fd::operations;
 use crate::process::{exec, executable, fork as forking, spawn};
 use crate::sys;
-use crate::sys::mmap_buffer::Scratch;
+use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{original, user_buffers};
 
 unsafe extern "C" {
@@ -325,7 +325,7 @@ unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_i
             CStr::from_ptr(path).to_bytes()
         }
     };
-    let Ok(mut room) = Scratch::<u8>::new(PATH_MAX) else {
+    let Ok(mut room) = MmapBuffer::<u8>::new(PATH_MAX) else {
         return fail(Errno::NOMEM);
     };
     let mut denied = false;
@@ -368,7 +368,7 @@ unsafe fn shell(
             .take_while(|at| !(*arguments.add(*at)).is_null())
             .count()
     };
-    let Ok(mut all) = Scratch::<*const c_char>::new(count + 3) else {
+    let Ok(mut all) = MmapBuffer::<*const c_char>::new(count + 3) else {
         return fail(Errno::NOMEM);
     };
     all[0] = c"/bin/sh".as_ptr();
@@ -391,7 +391,7 @@ mod variadic {
     use rustix::io::Errno;
 
     use super::{environ, execve, execvpe, fail};
-    use crate::sys::mmap_buffer::Scratch;
+    use crate::sys::mmap_buffer::MmapBuffer;
 
     /// Arguments in registers.
     const REGISTERS: usize = 5;
@@ -403,7 +403,7 @@ mod variadic {
     unsafe fn collect(
         registers: *const *const c_char,
         stack: *const *const c_char,
-    ) -> Option<(Scratch<*const c_char>, usize)> {
+    ) -> Option<(MmapBuffer<*const c_char>, usize)> {
         let get = |at: usize| {
             // SAFETY: the caller's promise: nothing is read beyond the null pointer.
             unsafe {
@@ -415,7 +415,7 @@ mod variadic {
             }
         };
         let count = (0..).take_while(|at| !get(*at).is_null()).count();
-        let mut all = Scratch::<*const c_char>::new(count + 2).ok()?;
+        let mut all = MmapBuffer::<*const c_char>::new(count + 2).ok()?;
         for (at, to) in all.iter_mut().take(count).enumerate() {
             *to = get(at);
         }

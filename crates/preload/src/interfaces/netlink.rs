@@ -13,7 +13,7 @@ use crate::fd::operations;
 use crate::fd::table::{self, Asked, Entry};
 use crate::interfaces::{Added, Address, broadcast};
 use crate::sys::Result;
-use crate::sys::mmap_buffer::Scratch;
+use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::original;
 use crate::sys::user_buffers;
 
@@ -132,7 +132,7 @@ pub unsafe fn receive(
     }
     // SAFETY: looked at; what it points to is the kernel's to look at.
     unsafe {
-        let mut datagram = Scratch::<u8>::new(DATAGRAM_MAX).ok()?;
+        let mut datagram = MmapBuffer::<u8>::new(DATAGRAM_MAX).ok()?;
         let mut vector = iovec {
             iov_base: datagram.as_mut_ptr().cast(),
             iov_len: datagram.len(),
@@ -151,7 +151,7 @@ pub unsafe fn receive(
         let datagram = datagram.get(..len as usize)?;
         let end = find_end(datagram, asked.sequence)?;
         let added = Added::now()?;
-        let mut ours = Scratch::<u8>::new(ADDED_MAX).ok()?;
+        let mut ours = MmapBuffer::<u8>::new(ADDED_MAX).ok()?;
         let len = write_all(&mut ours, &added, asked, u32_at(datagram, end + 12));
         if flags & libc::MSG_PEEK == 0 {
             let taken = original::recv(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT);

@@ -182,7 +182,7 @@ unsafe fn read(environment: *mut *mut c_char) {
     }
 }
 
-/// One socket that survived an exec, `fd:index:generation`. What is not an anchor any more is not ours any more.
+/// One socket that survived an exec, `fd:index:generation`. What is not a placeholder descriptor any more is not ours any more.
 fn inherit(item: &[u8]) {
     let mut numbers = item.split(|byte| *byte == b':').map(number);
     if let (Some(Some(fd)), Some(Some(index)), Some(Some(generation))) =
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn p5_an_inherited_number_that_is_no_anchor_is_not_ours() {
+    fn p5_an_inherited_number_that_is_no_placeholder_is_not_ours() {
         inherit(b"0:3:4");
         inherit(b"nonsense");
         assert!(table::is_kernel(0));

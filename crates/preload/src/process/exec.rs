@@ -10,7 +10,7 @@ use crate::engine::submission;
 use crate::engine::{self, Engine, Held};
 use crate::fd::table::{self, Entry};
 use crate::process::environment::{self, Environment, value_of};
-use crate::sys::mmap_buffer::Scratch;
+use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{self, Result};
 
 /// Bytes of one item of the list of inherited sockets, at most: three numbers and their separators.
@@ -21,20 +21,20 @@ const LINES_MAX: usize = 8192;
 /// An environment for the next program: the caller's, and what the shim in it must know.
 pub struct Outgoing {
     /// An array of lines that ends with a null pointer.
-    pub lines: Scratch<*const c_char>,
-    _text: Scratch<u8>,
+    pub lines: MmapBuffer<*const c_char>,
+    _text: MmapBuffer<u8>,
 }
 
 /// Text put together in room of its own.
 struct Writer {
-    text: Scratch<u8>,
+    text: MmapBuffer<u8>,
     at: usize,
 }
 
 impl Writer {
     fn new(room: usize) -> Result<Writer> {
         Ok(Writer {
-            text: Scratch::new(room)?,
+            text: MmapBuffer::new(room)?,
             at: 0,
         })
     }
@@ -154,7 +154,7 @@ impl Outgoing {
             added[4] =
                 Some(text.line("LD_PRELOAD", |text| text.push(environment.preload.bytes()))?);
         }
-        let mut all = Scratch::new(lines().count() + added.len() + 1)?;
+        let mut all = MmapBuffer::new(lines().count() + added.len() + 1)?;
         let kept = lines().filter(|line| {
             value_of(line, ENV_INHERIT).is_none() && value_of(line, ENV_PROCESS).is_none()
         });

@@ -1,7 +1,7 @@
 //! System calls that sleep, unless a signal handler has run since a given moment.
 //!
 //! Between a look at the count of handlers and the system call there is an instruction boundary at which a handler could run, and the call would
-//! sleep all the same. So the two are one piece of assembly, and [`look_again`], which runs before each handler, takes a thread that stands in
+//! sleep all the same. So the two are one piece of assembly, and [`restart`], which runs before each handler, takes a thread that stands in
 //! it back to its beginning. A call that the kernel would restart (SA_RESTART) is at that place too, so it is the comparison that decides.
 
 use std::cell::Cell;
@@ -112,7 +112,7 @@ pub unsafe fn call(words: &[c_long; 7], count: &Cell<u32>, seen: u32) -> c_long 
 ///
 /// # Safety
 /// `context` is what the kernel has given to a signal handler.
-pub unsafe fn look_again(context: *mut c_void) {
+pub unsafe fn restart(context: *mut c_void) {
     let (look, call) = (
         &raw const millrace_interruptible_look as usize,
         &raw const millrace_interruptible_call as usize,
@@ -222,7 +222,7 @@ mod tests {
             unsafe {
                 *COUNT.load(Ordering::Relaxed) += 1;
                 if LOOKS_AGAIN.load(Ordering::Relaxed) {
-                    look_again(context);
+                    restart(context);
                 }
                 let registers = &raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
                 (*registers)[libc::REG_EFL as usize] &= !TRAP;

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mu
         }
     });
     // SAFETY: the kernel's context of this very signal.
-    unsafe { interruptible_syscall::look_again(context) };
+    unsafe { interruptible_syscall::restart(context) };
     let function = handler.function.load(Ordering::Acquire);
     if function == SIG_DFL || function == SIG_IGN {
         return;

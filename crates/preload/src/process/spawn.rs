@@ -10,7 +10,7 @@ use crate::engine::submission;
 use crate::fd::table::{self, Entry};
 use crate::process::exec::{Outgoing, Survivors};
 use crate::process::{environment, fork};
-use crate::sys::mmap_buffer::Scratch;
+use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{self, Result};
 
 /// The C library's `struct __spawn_action`, whose layout has not changed since there are spawn actions (new kinds are added at the end).
@@ -38,7 +38,7 @@ const CLOSE_FROM: c_int = 5;
 
 /// Sockets by descriptor as the new process will have them: number + 1 (0: none), slot, whether an exec closes it.
 struct Plan {
-    entries: Scratch<u64>,
+    entries: MmapBuffer<u64>,
     len: usize,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
             })
         };
         let mut plan = Plan {
-            entries: Scratch::new((sockets().count() + actions) * WORDS)?,
+            entries: MmapBuffer::new((sockets().count() + actions) * WORDS)?,
             len: 0,
         };
         for (fd, slot) in sockets() {
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn p5_spawn_actions_move_sockets() {
         let mut plan = Plan {
-            entries: Scratch::new(8 * WORDS).unwrap(),
+            entries: MmapBuffer::new(8 * WORDS).unwrap(),
             len: 0,
         };
         plan.put(5, Some((50, true)));

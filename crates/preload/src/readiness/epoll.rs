@@ -22,7 +22,7 @@ use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 
 /// Looks into the kernel's set that find marks only, at most.
-const LOOKS: usize = 16;
+const ATTEMPTS: usize = 16;
 
 /// Bits that go with EPOLLEXCLUSIVE.
 const WITH_EXCLUSIVE: u32 =
@@ -268,8 +268,8 @@ fn look_in_kernel(
     let room = &mut wait.events[count..];
     let mut marked = false;
     let mut kept = 0;
-    for _ in 0..LOOKS {
-        let got = sys::epoll_look(epoll, room)?;
+    for _ in 0..ATTEMPTS {
+        let got = sys::epoll_now(epoll, room)?;
         let (left, any) = without_marks(wait.index, &mut room[..got]);
         kept = left;
         marked |= any;

@@ -25,7 +25,7 @@ use crate::sys::{self, Result};
 const SETS: usize = 4096;
 
 /// In [`Place::users`], one of those who only look at the set.
-const LOOK: u64 = 1 << 32;
+const PEEK: u64 = 1 << 32;
 /// In [`Place::users`] while the last of them clears the place.
 const CLEARING: u64 = 1 << 63;
 
@@ -145,29 +145,29 @@ pub fn release(index: u32) {
     let before = users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
         Some(match openers(count) {
             // Nobody opens it again while this one still looks at it.
-            1 => count - 1 + LOOK,
+            1 => count - 1 + PEEK,
             _ => count - 1,
         })
     });
     if before.is_ok_and(|before| openers(before) == 1) {
         // From here on the kernel does not report it where it is in other sets.
         close_kernel(place);
-        look_away(place);
+        release_peek(place);
     }
 }
 
 /// One fewer looks at the set. The last one takes its memory with it.
-fn look_away(place: &Place) {
+fn release_peek(place: &Place) {
     let before = place
         .users
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
-            Some(if count == LOOK {
+            Some(if count == PEEK {
                 CLEARING
             } else {
-                count - LOOK
+                count - PEEK
             })
         });
-    if before == Ok(LOOK) {
+    if before == Ok(PEEK) {
         clear(place);
         place.users.store(0, Ordering::Release);
     }
@@ -190,18 +190,18 @@ impl Drop for Hold {
 }
 
 /// A set that somebody looks at: its memory stays, but whether it is open others decide.
-pub struct Look(u32);
+pub struct Peek(u32);
 
-impl Look {
+impl Peek {
     /// The set's place in the process's list.
     pub fn index(&self) -> u32 {
         self.0
     }
 }
 
-impl Drop for Look {
+impl Drop for Peek {
     fn drop(&mut self) {
-        look_away(&PLACES[self.0 as usize]);
+        release_peek(&PLACES[self.0 as usize]);
     }
 }
 
@@ -223,8 +223,8 @@ pub fn hold(index: u32) -> Option<Hold> {
     join(index, 1).then(|| Hold(index))
 }
 
-fn look(index: u32) -> Option<Look> {
-    join(index, LOOK).then(|| Look(index))
+fn peek(index: u32) -> Option<Peek> {
+    join(index, PEEK).then(|| Peek(index))
 }
 
 /// Holds the set that a descriptor means.
@@ -243,10 +243,10 @@ pub fn id(index: u32) -> u64 {
 }
 
 /// The set with this number of its own, if this process has it open.
-pub fn find(own: u64) -> Option<Look> {
+pub fn find(own: u64) -> Option<Peek> {
     let used = USED.load(Ordering::Acquire);
     let index = (0..used).find(|index| id(*index) == own)?;
-    look(index).filter(|_| id(index) == own)
+    peek(index).filter(|_| id(index) == own)
 }
 
 /// A descriptor of the kernel's set, which the caller holds; none before there is one.
@@ -471,9 +471,9 @@ fn descriptor(index: u32) -> Option<c_int> {
 }
 
 /// Every set of this process that has memory.
-pub fn all() -> impl Iterator<Item = (Look, Memory)> {
+pub fn all() -> impl Iterator<Item = (Peek, Memory)> {
     (0..USED.load(Ordering::Acquire)).filter_map(|index| {
-        let held = look(index)?;
+        let held = peek(index)?;
         let memory = memory(index)?;
         Some((held, memory))
     })

@@ -17,7 +17,7 @@ use crate::sys::{self, Result};
 /// Sets in sets that are looked into, as many as the kernel allows.
 const DEPTH: u32 = 6;
 /// Looks at a set whose doorbells ring meanwhile.
-const LOOKS: u32 = 64;
+const ATTEMPTS: u32 = 64;
 
 /// `epoll_ctl` on the set at place `index` for the descriptor of another set. `None`: it is none, or none any more; the caller looks at the table again.
 pub fn control(
@@ -139,9 +139,9 @@ pub fn is_ready(index: u32) -> bool {
         events: POLLIN,
         revents: 0,
     };
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let silenced = engine::mapped().map(|engine| settle(index, engine, 0));
-        if sys::poll_look(std::slice::from_mut(&mut polled)).is_ok_and(|count| count == 0) {
+        if sys::poll_now(std::slice::from_mut(&mut polled)).is_ok_and(|count| count == 0) {
             return false;
         }
         // What the kernel shows is a ring that came meanwhile, or was taken back by another thread meanwhile, or something.
@@ -178,7 +178,7 @@ fn rings(index: u32, engine: &'static Engine, depth: u32) -> (bool, u32) {
 }
 
 /// The sets in a set that this process has open.
-fn each_inner(index: u32, depth: u32) -> impl Iterator<Item = epoll_sets::Look> {
+fn each_inner(index: u32, depth: u32) -> impl Iterator<Item = epoll_sets::Peek> {
     let mut found = [0u64; 32];
     let mut count = 0;
     if depth < DEPTH

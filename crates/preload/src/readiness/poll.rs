@@ -22,7 +22,7 @@ use crate::readiness::sleep::{Call, Restart};
 use crate::readiness::{self, bits};
 use crate::readiness::{epoll_sets, nested_epoll};
 use crate::socket::Socket;
-use crate::sys::mmap_buffer::Room;
+use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::{self, Result};
 
 /// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets are looked at again.
@@ -139,9 +139,9 @@ fn hold(fd: c_int) -> Entry {
 /// What is polled, found once: a descriptor that another thread closes meanwhile goes on being polled, as in the kernel.
 struct Targets {
     /// Entries of the table, as words.
-    ours: Room<u64, SMALL>,
+    ours: SmallBuffer<u64, SMALL>,
     /// The kernel's among them, what is ours replaced by -1; and room for two more.
-    kernel: Room<pollfd, { SMALL + 2 }>,
+    kernel: SmallBuffer<pollfd, { SMALL + 2 }>,
     any_kernel: bool,
     looked: bool,
     /// Another thread has put a millrace socket in the place of something of the kernel's.
@@ -151,8 +151,8 @@ struct Targets {
 impl Targets {
     fn new(from: &[pollfd]) -> Result<Targets> {
         let mut targets = Targets {
-            ours: Room::new(from.len())?,
-            kernel: Room::new(from.len() + 2)?,
+            ours: SmallBuffer::new(from.len())?,
+            kernel: SmallBuffer::new(from.len() + 2)?,
             any_kernel: false,
             looked: false,
             changed: false,
@@ -196,7 +196,7 @@ impl Targets {
         let first = !std::mem::replace(&mut self.looked, true);
         if self.any_kernel {
             let kernel = &mut self.kernel[..fds.len()];
-            sys::poll_look(kernel)?;
+            sys::poll_now(kernel)?;
         }
         let mut count = 0;
         for ((polled, word), kernel) in fds
@@ -240,7 +240,7 @@ impl Targets {
     }
 }
 
-/// Whether what the kernel has polled for the program is the anchor: another thread is about to close the number, or has put a millrace socket there.
+/// Whether what the kernel has polled for the program is the placeholder: another thread is about to close the number, or has put a millrace socket there.
 pub fn is_anchor(polled: &pollfd) -> bool {
     polled.revents & libc::POLLHUP != 0 && placeholder::is_known(polled.fd)
 }

@@ -8,7 +8,7 @@ use millrace_context::{Operation, Poller, Slot, SlotRef, Submission};
 use rustix::io::Errno;
 
 use crate::engine::Engine;
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::fd::internal::{self, Handle};
 use crate::readiness::bits;
 use crate::sys::{self, Result};
@@ -43,12 +43,12 @@ impl Own {
         for (polled, bell) in bells.iter_mut().zip(self.bells()) {
             polled.fd = bell;
         }
-        sys::poll_look(&mut bells).is_ok_and(|rung| rung > 0)
+        sys::poll_now(&mut bells).is_ok_and(|rung| rung > 0)
     }
 
     /// Takes back all rings.
     pub fn silence(&self) {
-        let _ = sys::epoll_look(
+        let _ = sys::epoll_now(
             self.bell.fd(),
             &mut [libc::epoll_event { events: 0, u64: 0 }],
         );
@@ -116,20 +116,20 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -
     submission.arguments[1] = u64::from(sequence);
     submission.arguments[2] = shared.app.next_watch_order();
     fence(Ordering::SeqCst);
-    post(engine, shared, |lane| lane.submit_quietly(&submission))
+    post(engine, shared, |handle| handle.submit_quietly(&submission))
 }
 
 /// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
 fn post(
     engine: &'static Engine,
     slot: &Slot,
-    post: impl FnOnce(&Lane) -> Result<()>,
+    post: impl FnOnce(&SubmissionHandle) -> Result<()>,
 ) -> Result<()> {
     let shard = slot.engine.shard.load(Ordering::Relaxed);
-    let lane = Lane::take(engine, shard)?;
-    post(&lane)?;
+    let handle = SubmissionHandle::take(engine, shard)?;
+    post(&handle)?;
     if slot.engine.has_moved_from(shard) {
-        lane.wait_taken()?;
+        handle.wait_taken()?;
     }
     Ok(())
 }
@@ -142,5 +142,5 @@ pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
     let mut submission = Submission::new(Operation::Unwatch, slot, poller);
     submission.arguments[2] = shared.app.next_watch_order();
     // Hints that come all the same are dropped when they are looked at.
-    let _ = post(engine, shared, |lane| lane.leave(&submission));
+    let _ = post(engine, shared, |handle| handle.leave(&submission));
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::fd::table::DESCRIPTORS_MAX;
 use crate::readiness::poll::{self, Begun};
 use crate::sys::Result;
-use crate::sys::mmap_buffer::Room;
+use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::user_buffers;
 
 /// One of select's sets: as many words of 64 bits as its largest descriptor needs; null for none.
@@ -76,7 +76,7 @@ impl Sets {
 
     /// Waits; how many bits are set in the results.
     pub fn wait(self, timeout_us: Option<u64>, mask: *const sigset_t) -> Result<usize> {
-        let mut fds: Room<pollfd, 32> = Room::new(self.members().count())?;
+        let mut fds: SmallBuffer<pollfd, 32> = SmallBuffer::new(self.members().count())?;
         for (polled, fd) in fds.iter_mut().zip(self.members()) {
             let wants = |bits: Bits, events: i16| if bits.has(fd) { events } else { 0 };
             polled.fd = fd as c_int;

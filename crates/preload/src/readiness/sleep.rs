@@ -19,7 +19,7 @@ use crate::sys::{self, Result};
 use crate::sys::{thread_sanitizer, user_buffers};
 
 /// How long a sleep on a word lasts at most where nobody tells of the engine's end, in microseconds.
-const LOOK_US: u64 = 1_000_000;
+const CHECK_US: u64 = 1_000_000;
 /// A word of 32 bits that several processes map, for `futex_waitv`.
 const FUTEX2_SIZE_U32: u32 = 2;
 
@@ -170,7 +170,7 @@ impl Call {
         restart: Restart,
     ) -> Result<()> {
         let left = until_us.map_or(u64::MAX, |until| until.saturating_sub(sys::now_us()));
-        let time = sys::timespec(left.min(LOOK_US));
+        let time = sys::timespec(left.min(CHECK_US));
         let call = [
             libc::SYS_futex,
             word.as_ptr() as c_long,
@@ -184,7 +184,7 @@ impl Call {
         match unsafe { self.enter(&call, restart) } {
             Err(Errno::TIMEDOUT) => {
                 engine.check();
-                if left > LOOK_US {
+                if left > CHECK_US {
                     Ok(())
                 } else {
                     Err(Errno::TIMEDOUT)

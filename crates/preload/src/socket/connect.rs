@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::engine::Engine;
 use crate::engine::submission;
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::process::thread;
@@ -365,13 +365,13 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         let accepted = listener.engine.region.slot(reference.index);
         let accepted = accepted.ok_or(Errno::PROTO)?;
         let shard = accepted.engine.shard.load(Ordering::Relaxed);
-        let lane = Lane::take(listener.engine, shard)?;
-        lane.claim(accepted);
+        let handle = SubmissionHandle::take(listener.engine, shard)?;
+        handle.claim(accepted);
         let submission = Submission::new(Operation::Accepted, reference, 0);
         if slot.engine.has_queue(ring) {
             slot.app.consumed.store(position + 1, Ordering::Release);
-            lane.submit_quietly(&submission)?;
-        } else if lane.ask(&submission, &mut []).is_ok() {
+            handle.submit_quietly(&submission)?;
+        } else if handle.ask(&submission, &mut []).is_ok() {
             // The shard had seen the claim.
             slot.app.consumed.store(position + 1, Ordering::Release);
         } else {

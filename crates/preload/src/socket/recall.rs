@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::readiness::bits;
 use crate::socket::Socket;
 use crate::sys::robust_lock::{self, Guard, Rank};
@@ -82,10 +82,10 @@ fn try_recall(socket: &Socket) -> Result<()> {
     if !is_elsewhere(socket) {
         return Ok(());
     }
-    let lane = Lane::take(socket.engine, socket.shard())?;
-    lane.follow(socket.slot)?;
+    let handle = SubmissionHandle::take(socket.engine, socket.shard())?;
+    handle.follow(socket.slot)?;
     let recall = socket.submission(Operation::Recall, 0);
-    lane.ask(&recall, &mut []).map(drop)
+    handle.ask(&recall, &mut []).map(drop)
 }
 
 fn complain() {

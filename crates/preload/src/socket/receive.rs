@@ -8,7 +8,7 @@ use millrace_context::slot::unpack_ring;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::readiness::bits;
 use crate::readiness::sleep::Call;
 use crate::socket::recall::Recalls;
@@ -17,13 +17,13 @@ use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
-use crate::sys::user_buffers::Pieces;
+use crate::sys::user_buffers::UserBuffers;
 
 /// Looks at a ring that changes all the time.
-const LOOKS: u32 = 1 << 20;
+const ATTEMPTS: u32 = 1 << 20;
 
 /// Receives, as `recvmsg` does.
-pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize> {
+pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<usize> {
     if flags & MSG_ERRQUEUE != 0 {
         return Err(Errno::AGAIN);
     }
@@ -105,12 +105,12 @@ enum Taken {
 }
 
 /// Copies what is there, up to the urgent mark. A byte that is delivered out of line is passed over.
-fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> Result<Taken> {
+fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize) -> Result<Taken> {
     let slot = socket.slot;
     let peek = flags & MSG_PEEK != 0;
     // Held by the own thread: a signal handler in the middle of a receive on this very socket.
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
         // After that: with a socket that comes back from another program the engine says first how far that one has read.
         let consumed = slot.app.consumed.load(Ordering::Relaxed);
@@ -185,7 +185,7 @@ fn take(socket: &Socket, into: &mut Pieces, flags: c_int, done: &mut usize) -> R
 }
 
 /// Receives the urgent byte, which never blocks (`tcp_recv_urg`).
-fn receive_urgent(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<usize> {
+fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<usize> {
     Recalls::for_bits(bits::IN).recall(socket)?;
     let status = socket.status();
     if status.contains(Status::LISTENING) {
@@ -193,7 +193,7 @@ fn receive_urgent(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<us
     }
     let slot = socket.slot;
     let _guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
         let urgent = urgent::look(socket, received)
             .filter(|urgent| urgent.is_ahead && !urgent.inline && !urgent.taken)
@@ -248,11 +248,11 @@ pub fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
     }
     let submission = socket.submission(Operation::Consumed, 0);
     // If no context is free the next read tells.
-    if let Ok(lane) = Lane::take(socket.engine, socket.shard()) {
+    if let Ok(handle) = SubmissionHandle::take(socket.engine, socket.shard()) {
         let _ = if wake {
-            lane.submit(&submission)
+            handle.submit(&submission)
         } else {
-            lane.leave(&submission)
+            handle.leave(&submission)
         };
     }
 }

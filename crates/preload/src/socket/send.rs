@@ -8,14 +8,14 @@ use millrace_context::submission::Ask;
 use millrace_context::{Operation, Status};
 use rustix::io::Errno;
 
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::readiness::sleep::Call;
 use crate::readiness::{self, bits};
 use crate::socket::recall::Recalls;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
-use crate::sys::user_buffers::{CALL_MAX, Pieces};
+use crate::sys::user_buffers::{CALL_MAX, UserBuffers};
 use crate::sys::{self, Result};
 
 /// Bytes of one submission, at most: the shard can work on one while the next is copied.
@@ -32,9 +32,9 @@ pub trait Source {
     unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize>;
 }
 
-impl Source for Pieces {
+impl Source for UserBuffers {
     fn left(&self) -> usize {
-        Pieces::left(self)
+        UserBuffers::left(self)
     }
     unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize> {
         // SAFETY: the caller's promise.
@@ -174,16 +174,16 @@ fn step(
             return Ok(Step::Full(sequence));
         }
     }
-    let lane = Lane::take(socket.engine, socket.shard())?;
-    lane.follow(socket.slot)?;
-    if lane.staging_room() == 0 {
-        lane.drain(socket.reference)?;
+    let handle = SubmissionHandle::take(socket.engine, socket.shard())?;
+    handle.follow(socket.slot)?;
+    if handle.staging_room() == 0 {
+        handle.drain(socket.reference)?;
     }
     let room = usize::try_from(room).unwrap_or(CALL_MAX);
-    let staging = usize::try_from(lane.staging_room()).unwrap_or(0);
+    let staging = usize::try_from(handle.staging_room()).unwrap_or(0);
     let len = source.left().min(room).min(staging).min(CHUNK);
     let mut filled = 0;
-    for (to, len) in lane.staging(len) {
+    for (to, len) in handle.staging(len) {
         if len == 0 || to.is_null() {
             continue;
         }
@@ -219,7 +219,7 @@ fn step(
         queued.load(Ordering::Relaxed) + filled as u64,
         Ordering::Release,
     );
-    lane.submit(&submission)?;
+    handle.submit(&submission)?;
     if deferred {
         // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
         socket.change_flags(0, flag::DEFERRED);

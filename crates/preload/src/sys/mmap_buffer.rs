@@ -73,22 +73,22 @@ impl Spares {
 }
 
 /// An array of plain values, all bytes 0 at first. Unmapped when dropped.
-pub struct Scratch<T: Zero> {
+pub struct MmapBuffer<T: Zero> {
     at: *mut T,
     len: usize,
 }
 
-impl<T: Zero> Scratch<T> {
+impl<T: Zero> MmapBuffer<T> {
     /// Room for `len` values. `NOMEM` if there is none.
-    pub fn new(len: usize) -> Result<Scratch<T>> {
+    pub fn new(len: usize) -> Result<MmapBuffer<T>> {
         let bytes = len.max(1) * size_of::<T>();
         let mapped = sys::map(bytes, false).map(<*mut c_void>::cast::<u8>);
         let at = mapped.or_else(|errno| SPARE_BLOCKS.take(bytes).ok_or(errno))?;
-        Ok(Scratch { at: at.cast(), len })
+        Ok(MmapBuffer { at: at.cast(), len })
     }
 }
 
-impl<T: Zero> Deref for Scratch<T> {
+impl<T: Zero> Deref for MmapBuffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         // SAFETY: mapped with this length; zero pages are values of T.
@@ -96,14 +96,14 @@ impl<T: Zero> Deref for Scratch<T> {
     }
 }
 
-impl<T: Zero> DerefMut for Scratch<T> {
+impl<T: Zero> DerefMut for MmapBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 }
 
-impl<T: Zero> Drop for Scratch<T> {
+impl<T: Zero> Drop for MmapBuffer<T> {
     fn drop(&mut self) {
         if SPARE_BLOCKS.give(self.at.cast()) {
             return;
@@ -114,39 +114,39 @@ impl<T: Zero> Drop for Scratch<T> {
 }
 
 /// The same, on the stack as long as `N` values are enough.
-pub enum Room<T: Zero, const N: usize> {
+pub enum SmallBuffer<T: Zero, const N: usize> {
     /// That many are in use.
-    Here([T; N], usize),
+    Inline([T; N], usize),
     /// Too many for the stack.
-    There(Scratch<T>),
+    Mapped(MmapBuffer<T>),
 }
 
-impl<T: Zero, const N: usize> Room<T, N> {
+impl<T: Zero, const N: usize> SmallBuffer<T, N> {
     /// Room for `len` values. `NOMEM` if there is none.
-    pub fn new(len: usize) -> Result<Room<T, N>> {
+    pub fn new(len: usize) -> Result<SmallBuffer<T, N>> {
         if len <= N {
-            Ok(Room::Here([T::zero(); N], len))
+            Ok(SmallBuffer::Inline([T::zero(); N], len))
         } else {
-            Scratch::new(len).map(Room::There)
+            MmapBuffer::new(len).map(SmallBuffer::Mapped)
         }
     }
 }
 
-impl<T: Zero, const N: usize> Deref for Room<T, N> {
+impl<T: Zero, const N: usize> Deref for SmallBuffer<T, N> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         match self {
-            Room::Here(values, len) => &values[..*len],
-            Room::There(values) => values,
+            SmallBuffer::Inline(values, len) => &values[..*len],
+            SmallBuffer::Mapped(values) => values,
         }
     }
 }
 
-impl<T: Zero, const N: usize> DerefMut for Room<T, N> {
+impl<T: Zero, const N: usize> DerefMut for SmallBuffer<T, N> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
-            Room::Here(values, len) => &mut values[..*len],
-            Room::There(values) => values,
+            SmallBuffer::Inline(values, len) => &mut values[..*len],
+            SmallBuffer::Mapped(values) => values,
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn room_is_zero_wherever_it_is() {
         for len in [0, 1, 8, 9, 100_000] {
-            let mut room = Room::<u64, 8>::new(len).unwrap();
+            let mut room = SmallBuffer::<u64, 8>::new(len).unwrap();
             assert_eq!(room.len(), len);
             assert!(room.iter().all(|value| *value == 0));
             room.fill(7);

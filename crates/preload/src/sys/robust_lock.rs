@@ -24,10 +24,10 @@ pub enum Rank {
     Control,
     /// One direction of a socket.
     Socket,
-    /// A poller's ring, the anchor.
+    /// A poller's ring, the placeholder.
     Leaf,
     /// A context.
-    Lane,
+    Submission,
 }
 
 /// Looks before sleeping.
@@ -70,11 +70,11 @@ pub fn take(word: &AtomicU32, rank: Rank) -> Option<Guard<'_>> {
 
 #[cold]
 fn wait(word: &AtomicU32, own: u32, out_of_order: bool) -> bool {
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         let seen = word.load(Ordering::Relaxed);
         let take = || lock::take_over(word, seen, own);
-        looks += 1;
+        attempts += 1;
         match lock::holder(seen) {
             holder if holder == own => return false,
             0 => {
@@ -82,8 +82,8 @@ fn wait(word: &AtomicU32, own: u32, out_of_order: bool) -> bool {
                     return true;
                 }
             }
-            _ if looks < SPINS => std::hint::spin_loop(),
-            _ if out_of_order && looks < TURNS => sys::sched_yield(),
+            _ if attempts < SPINS => std::hint::spin_loop(),
+            _ if out_of_order && attempts < TURNS => sys::sched_yield(),
             _ if out_of_order => return false,
             _ if !lock::may_sleep(word, seen) => {}
             holder => {
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn p6_a_handler_does_not_wait_for_what_may_wait_for_it() {
-        let (lane, socket) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
-        let held = take(&lane, Rank::Lane).unwrap();
+        let (handle, socket) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+        let held = take(&handle, Rank::Submission).unwrap();
         let (other, (said, heard)) = (socket.clone(), std::sync::mpsc::channel());
         let (done, end) = std::sync::mpsc::channel::<()>();
         let holder = std::thread::spawn(move || {
@@ -165,7 +165,7 @@ mod tests {
             drop(guard);
         });
         heard.recv().unwrap();
-        // As in a handler that came while the thread had a lane.
+        // As in a handler that came while the thread had a submission handle.
         assert!(take(&socket, Rank::Socket).is_none());
         done.send(()).unwrap();
         holder.join().unwrap();

@@ -26,7 +26,7 @@ pub fn check(at: *const c_void, len: usize) -> Result<()> {
 
 /// A place in a vector of buffers: bytes are taken from it, or put into it, in order.
 #[derive(Clone, Copy, Debug)]
-pub struct Pieces {
+pub struct UserBuffers {
     /// The single buffer of a call without a vector.
     one: iovec,
     /// The vector, or null.
@@ -37,15 +37,15 @@ pub struct Pieces {
     left: usize,
 }
 
-impl Pieces {
+impl UserBuffers {
     /// One buffer. `FAULT` if it cannot be one.
     ///
     /// # Safety
     /// It stays good for `len` bytes while the pieces are used.
-    pub unsafe fn buffer(at: *const c_void, len: usize) -> Result<Pieces> {
+    pub unsafe fn buffer(at: *const c_void, len: usize) -> Result<UserBuffers> {
         let left = len.min(CALL_MAX);
         check(at, left)?;
-        Ok(Pieces {
+        Ok(UserBuffers {
             one: iovec {
                 iov_base: at.cast_mut(),
                 iov_len: left,
@@ -61,7 +61,11 @@ impl Pieces {
     ///
     /// # Safety
     /// The vector and its buffers stay good while the pieces are used.
-    pub unsafe fn vector(vector: *const iovec, count: usize, too_many: Errno) -> Result<Pieces> {
+    pub unsafe fn vector(
+        vector: *const iovec,
+        count: usize,
+        too_many: Errno,
+    ) -> Result<UserBuffers> {
         if count > VECTOR_MAX {
             return Err(too_many);
         }
@@ -77,7 +81,7 @@ impl Pieces {
             check(entry.iov_base, len)?;
             left += len;
         }
-        Ok(Pieces {
+        Ok(UserBuffers {
             one: iovec {
                 iov_base: std::ptr::null_mut(),
                 iov_len: 0,
@@ -173,7 +177,7 @@ mod tests {
         let (mut a, mut b, mut c) = (*b"abc", [0u8; 0], *b"defgh");
         let vector = [entry(&mut a), entry(&mut b), entry(&mut c)];
         // SAFETY: the buffers live until the end of the test.
-        let mut pieces = unsafe { Pieces::vector(vector.as_ptr(), 3, Errno::INVAL) }.unwrap();
+        let mut pieces = unsafe { UserBuffers::vector(vector.as_ptr(), 3, Errno::INVAL) }.unwrap();
         assert_eq!(pieces.left(), 8);
         let mut out = [0u8; 5];
         // SAFETY: `out` has five bytes.
@@ -199,19 +203,19 @@ mod tests {
         // SAFETY: every one is refused before a buffer is used.
         unsafe {
             assert_eq!(
-                Pieces::vector(vector.as_ptr(), 1025, Errno::MSGSIZE).err(),
+                UserBuffers::vector(vector.as_ptr(), 1025, Errno::MSGSIZE).err(),
                 Some(Errno::MSGSIZE)
             );
             assert_eq!(
-                Pieces::vector(vector.as_ptr(), 1, Errno::INVAL).err(),
+                UserBuffers::vector(vector.as_ptr(), 1, Errno::INVAL).err(),
                 Some(Errno::INVAL)
             );
             assert_eq!(
-                Pieces::vector(std::ptr::null(), 1, Errno::INVAL).err(),
+                UserBuffers::vector(std::ptr::null(), 1, Errno::INVAL).err(),
                 Some(Errno::FAULT)
             );
             assert_eq!(
-                Pieces::vector(std::ptr::null(), 0, Errno::INVAL)
+                UserBuffers::vector(std::ptr::null(), 0, Errno::INVAL)
                     .unwrap()
                     .left(),
                 0

@@ -20,10 +20,10 @@ use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 use crate::sys::robust_lock::{self, Rank};
 use crate::sys::user_buffers;
-use crate::sys::user_buffers::Pieces;
+use crate::sys::user_buffers::UserBuffers;
 
 /// Looks at a ring that changes all the time.
-const LOOKS: u32 = 1 << 20;
+const ATTEMPTS: u32 = 1 << 20;
 
 /// What a receive came to.
 pub struct Received {
@@ -36,7 +36,7 @@ pub struct Received {
 }
 
 /// Receives one datagram.
-pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Received> {
+pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<Received> {
     if flags & MSG_OOB != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -83,14 +83,14 @@ pub fn receive(socket: &Socket, into: &mut Pieces, flags: c_int) -> Result<Recei
 }
 
 /// Takes the oldest record, or looks at it: its head, and how much of its payload was copied. None when there is none.
-fn take(socket: &Socket, into: &mut Pieces, peek: bool) -> Result<Option<(Record, usize)>> {
+fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(Record, usize)>> {
     let slot = socket.slot;
     if slot.engine.received.load(Ordering::Acquire) <= slot.app.consumed.load(Ordering::Acquire) {
         return Ok(None);
     }
     // Held by the own thread: a signal handler in the middle of a receive on this very socket.
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
         // After that, as in a stream.
         let start = slot.app.consumed.load(Ordering::Relaxed);
@@ -162,7 +162,7 @@ fn copy(
 /// Bytes that the oldest datagram carries; 0 if there is none.
 pub fn next_len(socket: &Socket) -> Result<c_int> {
     // SAFETY: no bytes are wanted.
-    let mut nothing = unsafe { Pieces::buffer(std::ptr::null(), 0) }?;
+    let mut nothing = unsafe { UserBuffers::buffer(std::ptr::null(), 0) }?;
     let next = take(socket, &mut nothing, true)?;
     Ok(next.map_or(0, |(record, _)| record.payload_len as c_int))
 }
@@ -178,7 +178,7 @@ pub unsafe fn receive_message(
 ) -> Result<usize> {
     // SAFETY: the caller's promise.
     let mut pieces =
-        unsafe { Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
+        unsafe { UserBuffers::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE) }?;
     // SAFETY: likewise.
     let mut riders = unsafe { Riders::of(message) }?;
     let (len, from, mut told) = if flags & MSG_ERRQUEUE != 0 {
@@ -216,12 +216,12 @@ pub unsafe fn receive_message(
 }
 
 /// Takes the oldest error, without room for what it is: what the datagram carried that it is about.
-pub fn receive_failure(socket: &Socket, into: &mut Pieces) -> Result<usize> {
+pub fn receive_failure(socket: &Socket, into: &mut UserBuffers) -> Result<usize> {
     take_failure(socket, into).map(|(_, copied, _)| copied)
 }
 
 /// Takes the oldest error: it, how much of what the datagram carried was copied, and MSG_TRUNC if that is not all.
-fn take_failure(socket: &Socket, into: &mut Pieces) -> Result<(Failure, usize, c_int)> {
+fn take_failure(socket: &Socket, into: &mut UserBuffers) -> Result<(Failure, usize, c_int)> {
     let mut data = [0u8; reply::DATA];
     let submission = socket.submission(Operation::TakeFailure, 0);
     let (_, len) = socket.ask(&submission, &mut data)?;

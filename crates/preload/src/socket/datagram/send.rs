@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::ancillary::{self, Asked};
 use super::{bind_anywhere, check_family, is_served};
-use crate::engine::submission::Lane;
+use crate::engine::submission::SubmissionHandle;
 use crate::readiness::sleep::Call;
 use crate::readiness::{self, bits};
 use crate::socket::address::{self, Given};
@@ -23,7 +23,7 @@ use crate::socket::recall::Recalls;
 use crate::socket::{Socket, deadline};
 use crate::sys::Result;
 use crate::sys::robust_lock::{self, Rank};
-use crate::sys::user_buffers::Pieces;
+use crate::sys::user_buffers::UserBuffers;
 
 /// The most that a datagram of each family carries.
 const MOST_V4: usize = 65_507;
@@ -67,7 +67,7 @@ pub unsafe fn send_message(socket: &Socket, message: &msghdr, flags: c_int) -> R
     // SAFETY: the caller's promise, for all three.
     let (mut pieces, to, asked) = unsafe {
         (
-            Pieces::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE)?,
+            UserBuffers::vector(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE)?,
             destination(message.msg_name.cast(), message.msg_namelen)?,
             ancillary::read(message)?,
         )
@@ -78,7 +78,7 @@ pub unsafe fn send_message(socket: &Socket, message: &msghdr, flags: c_int) -> R
 /// Sends one datagram, or what makes a part of one.
 pub fn send(
     socket: &Socket,
-    pieces: &mut Pieces,
+    pieces: &mut UserBuffers,
     to: To,
     asked: &Asked,
     flags: c_int,
@@ -214,7 +214,7 @@ fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> 
 /// Hands a datagram over, if there is room; if not, the sequence from before that was seen.
 fn hand_over(
     socket: &Socket,
-    pieces: &mut Pieces,
+    pieces: &mut UserBuffers,
     what: &SendTo,
     more: bool,
 ) -> Result<Option<u32>> {
@@ -229,12 +229,12 @@ fn hand_over(
             return Ok(Some(sequence));
         }
     }
-    let lane = Lane::take(socket.engine, socket.shard())?;
-    lane.follow(socket.slot)?;
-    if lane.staging_room() < len as u64 {
-        lane.drain(socket.reference)?;
+    let handle = SubmissionHandle::take(socket.engine, socket.shard())?;
+    handle.follow(socket.slot)?;
+    if handle.staging_room() < len as u64 {
+        handle.drain(socket.reference)?;
     }
-    for (to, len) in lane.staging(len) {
+    for (to, len) in handle.staging(len) {
         if len > 0 && !to.is_null() {
             // SAFETY: `staging` gives pieces of the ring that are ours until submitted.
             unsafe { pieces.take(to, len) };
@@ -250,6 +250,6 @@ fn hand_over(
         queued.load(Ordering::Relaxed) + len as u64 + SEND_OVERHEAD,
         Ordering::Release,
     );
-    lane.submit(&submission)?;
+    handle.submit(&submission)?;
     Ok(None)
 }

@@ -51,7 +51,7 @@ pub fn mapped(ip: IpAddr) -> Ipv6Addr {
 /// may see something of both, which is as well as having looked a moment earlier or later.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Reach {
+pub struct Routes {
     current: AtomicU32,
     networks: [Network; 2],
 }
@@ -67,12 +67,12 @@ pub struct Network {
     bits: [AtomicU32; ROUTES_MAX],
 }
 
-impl Reach {
-    /// With this to begin with; see [`Reach::set`].
-    pub fn new(own: &[IpAddr], routes: &[Route]) -> Reach {
-        let reach = Reach::default();
-        reach.set(own, routes);
-        reach
+impl Routes {
+    /// With this to begin with; see [`Routes::set`].
+    pub fn new(own: &[IpAddr], routes: &[Route]) -> Routes {
+        let shared = Routes::default();
+        shared.set(own, routes);
+        shared
     }
 
     /// What counts now.
@@ -177,16 +177,16 @@ mod tests {
         let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
         let (a, b) = (ip("10.9.0.2"), ip("fd00:9::2"));
         let routes = [Route::new(a, 24), Route::new(ip("10.0.0.0"), 8)];
-        let reach = Reach::new(&[a], &routes);
-        let network = reach.network();
+        let shared = Routes::new(&[a], &routes);
+        let network = shared.network();
         assert!(network.own().eq([mapped(a)]) && network.routes().eq(routes));
         assert!(network.on_link().eq([routes[0]]));
-        reach.set(&[b], &[]);
-        assert!(reach.network().own().eq([mapped(b)]));
-        assert_eq!(reach.network().routes().count(), 0);
+        shared.set(&[b], &[]);
+        assert!(shared.network().own().eq([mapped(b)]));
+        assert_eq!(shared.network().routes().count(), 0);
         assert_eq!(network.own().next(), Some(mapped(a)), "who looks on");
-        reach.set(&[a; 2 * OWN_MAX], &[routes[0]; 2 * ROUTES_MAX]);
-        let network = reach.network();
+        shared.set(&[a; 2 * OWN_MAX], &[routes[0]; 2 * ROUTES_MAX]);
+        let network = shared.network();
         assert_eq!(network.own().count(), OWN_MAX);
         assert_eq!(network.routes().count(), ROUTES_MAX);
     }
