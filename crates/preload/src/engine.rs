@@ -3,12 +3,14 @@
 //! Nothing happens before the first call that needs it. A process attaches once; a child of a fork, which has the mapping already, once more
 //! for contexts of its own. A child that was made past the shim (by the system call itself) does so at its first call that needs the engine.
 
+pub mod batch;
 pub mod bypass;
 pub mod submission;
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use millrace_context::control_socket::Peer;
@@ -19,11 +21,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::fd::internal::{self, Handle};
+use crate::fd::refcount;
 use crate::fd::table::{self, Entry};
-use crate::fd::{refcount, scm_rights};
 use crate::process::environment::{self, Environment};
 use crate::process::thread;
-use crate::readiness::{epoll_sets, poll};
 use crate::socket::flag;
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::robust_lock;
@@ -104,6 +105,14 @@ fn place() -> &'static Engine {
     unsafe { (*PLACE.0.get()).assume_init_ref() }
 }
 
+/// Called in a child of a fork that the shim did not see, once it has attached.
+static AFTER_UNSEEN_FORK: OnceLock<fn(&'static Engine)> = OnceLock::new();
+
+/// Says what a child of a fork that the shim did not see has to do once it has attached.
+pub fn on_unseen_fork(after: fn(&'static Engine)) {
+    let _ = AFTER_UNSEEN_FORK.set(after);
+}
+
 #[cold]
 fn attach() -> Result<&'static Engine> {
     let environment = environment::get().ok_or(Errno::NETDOWN)?;
@@ -128,11 +137,8 @@ fn attach() -> Result<&'static Engine> {
         ATTACHED.swap(true, Ordering::AcqRel)
     };
     let engine = place();
-    if unseen {
-        scm_rights::forked();
-        epoll_sets::count_processes(1);
-        poll::forked(engine);
-        epoll_sets::forked();
+    if unseen && let Some(after) = AFTER_UNSEEN_FORK.get() {
+        after(engine);
     }
     Ok(engine)
 }
@@ -140,7 +146,7 @@ fn attach() -> Result<&'static Engine> {
 /// `parent`: whose sockets this process has without the engine knowing.
 fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
     let engine = attach_now(environment, parent)?;
-    refcount::count_again(engine);
+    refcount::count_again(engine.region.geometry().slots);
     if table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_))) {
         hold_exactly(engine, parent.is_some())?;
     }

@@ -23,7 +23,6 @@ use std::ffi::c_int;
 use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 
-use crate::fd::operations::last_errno;
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
@@ -69,7 +68,7 @@ pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
 /// Whether a call on a descriptor with this entry has failed because its number means something else by now. Otherwise errno is what it has to be.
 #[cold]
 fn is_unsettled(fd: c_int, entry: Entry) -> bool {
-    match (last_errno(), entry) {
+    match (sys::last_errno(), entry) {
         (Errno::BADF, Entry::Socket(_)) => table::get(fd) != entry,
         // What becomes of one that is not decided is the call's own doing.
         (_, Entry::Socket(_) | Entry::Internal | Entry::Undecided(_)) => false,

@@ -12,7 +12,6 @@ use libc::{ifaddrs, ifconf, ifreq, sockaddr, sockaddr_in, sockaddr_in6, sockaddr
 use rustix::io::Errno;
 
 use crate::engine;
-use crate::fd::operations;
 use crate::process::environment;
 use crate::sys;
 use crate::sys::{original, user_buffers};
@@ -272,7 +271,7 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
         }
         let result = original::ioctl(fd, request, argument);
         // It has said what is wrong with the socket, the pointer or the name; a device without an address may have ours.
-        if result != 0 && operations::last_errno() != Errno::ADDRNOTAVAIL
+        if result != 0 && sys::last_errno() != Errno::ADDRNOTAVAIL
             || user_buffers::check(argument, size_of::<ifreq>()).is_err()
         {
             return result;

@@ -7,4 +7,5 @@ pub mod fork;
 pub mod interruptible_syscall;
 pub mod signals;
 pub mod spawn;
+pub mod startup;
 pub mod thread;

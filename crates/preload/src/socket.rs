@@ -4,12 +4,16 @@ pub mod address;
 pub mod connect;
 pub mod datagram;
 pub mod device_binding;
+pub mod flag;
+pub mod option_rows;
 pub mod options;
 pub mod recall;
 pub mod receive;
+pub mod requests;
 pub mod send;
 pub mod stack_choice;
 pub mod urgent;
+pub mod wait;
 
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
@@ -23,37 +27,15 @@ use crate::engine::{self, Engine};
 use crate::fd::refcount;
 use crate::fd::table::{self, Entry};
 use crate::readiness::epoll_sets;
-use crate::readiness::sleep::{Call, Restart};
 use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 
-/// The shim's bits in [`millrace_context::slot::App::flags`].
-pub mod flag {
-    /// O_NONBLOCK.
-    pub const NONBLOCK: u32 = 1;
-    /// Shut for reading, by this side.
-    pub const SHUT_READ: u32 = 2;
-    /// Shut for writing, by this side.
-    pub const SHUT_WRITE: u32 = 4;
-    /// A connect has been asked for and its end not been reported by `connect` yet.
-    pub const CONNECTING: u32 = 8;
-    /// `connect` has reported success, or the connection was accepted.
-    pub const CONNECTED: u32 = 16;
-    /// The loss of the engine has been reported as an error.
-    pub const LOSS_SEEN: u32 = 32;
-    /// Processes other than this one may hold it too.
-    pub const SHARED: u32 = 64;
-    /// A connect has been asked for and no error been taken since: until the shard says otherwise it is under way.
-    pub const ATTEMPT: u32 = 128;
-    /// It is for datagrams, and the program has bound it.
-    pub const BOUND: u32 = 256;
-    /// The SYN waits for the first bytes to send (TCP Fast Open).
-    pub const DEFERRED: u32 = 512;
-}
-
 /// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.
 pub const RESET: u32 = u32::MAX;
+
+/// Bit in the first word of [`millrace_context::slot::AppCold::options`]: it is a datagram socket.
+const DATAGRAMS: u32 = 1 << 31;
 
 /// A socket that a call works on. The slot stays this socket's until it is dropped.
 pub struct Socket {
@@ -109,9 +91,10 @@ impl Socket {
         refcount::more(self.reference.index);
     }
 
-    /// The engine has counted this process as a holder once more than it has to let go.
-    pub fn give_hold_back(&self) -> Result<()> {
-        self.submit(&self.submission(Operation::Close, 0))
+    /// Whether it is a datagram socket.
+    #[inline]
+    pub fn is_datagrams(&self) -> bool {
+        self.slot.app_cold.options[0].load(Ordering::Relaxed) & DATAGRAMS != 0
     }
 
     /// The shard that serves it.
@@ -205,45 +188,6 @@ impl Socket {
         Submission::new(operation, self.reference, parameter)
     }
 
-    /// Submits behind everything that was submitted of this socket before.
-    pub fn submit(&self, submission: &Submission) -> Result<()> {
-        // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
-        let _guard = recall::lock_here(self)?;
-        let handle = SubmissionHandle::take(self.engine, self.shard())?;
-        handle.follow(self.slot)?;
-        handle.submit(submission)
-    }
-
-    /// Asks behind everything that was submitted of this socket before.
-    pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
-        let _guard = recall::lock_here(self)?;
-        let handle = SubmissionHandle::take(self.engine, self.shard())?;
-        handle.follow(self.slot)?;
-        handle.ask(submission, out)
-    }
-
-    /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has come: `AGAIN` then, `INTR` for a signal.
-    pub fn wait(&self, call: Call, sequence: u32, deadline_us: Option<u64>) -> Result<()> {
-        if deadline_us.is_some_and(|deadline| deadline <= sys::now_us()) {
-            return Err(Errno::AGAIN);
-        }
-        if self.engine.is_lost() {
-            return Ok(());
-        }
-        // As in the kernel: a call with a time-out is not restarted, one without is if the handler says so.
-        let restart = match deadline_us {
-            Some(_) => Restart::Never,
-            None => Restart::Allowed,
-        };
-        let waiters = &self.slot.app.waiters;
-        let word = (&self.slot.engine.sequence, sequence);
-        match call.on_word(self.engine, waiters, word, deadline_us, restart) {
-            // Awake for another look: at the socket, the clock, the engine.
-            Ok(()) | Err(Errno::TIMEDOUT) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
-
     /// The sequence to hand to [`Socket::wait`]: read it before looking at the socket.
     pub fn sequence(&self) -> u32 {
         self.slot.engine.sequence.load(Ordering::Acquire)
@@ -289,7 +233,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if refcount::fewer(self.reference.index) {
             if refcount::in_sets(self.reference.index) {
-                epoll_sets::forget(self);
+                epoll_sets::forget(self.reference, self.has(flag::SHARED));
             }
             self.close();
         }

@@ -427,6 +427,15 @@ pub unsafe fn read_file(fd: c_int, to: *mut u8, len: usize, offset: Option<i64>)
     }
 }
 
+/// The C library's errno as a value.
+pub fn last_errno() -> Errno {
+    // SAFETY: the C library's errno is always there.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// Signals have numbers below this.
+pub const SIGNALS: usize = 65;
+
 #[cfg(test)]
 mod tests {
     use super::*;

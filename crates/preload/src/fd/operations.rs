@@ -11,9 +11,9 @@ use crate::fd::table::{self, Entry, Undecided};
 use crate::fd::{internal, refcount};
 use crate::hooks::stdio;
 use crate::readiness::bits;
+use crate::readiness::epoll_sets;
 use crate::readiness::epoll_sets::Hold;
 use crate::readiness::sleep::Call;
-use crate::readiness::{epoll, epoll_sets};
 use crate::socket::recall::Recalls;
 use crate::socket::{Socket, deadline, flag};
 use crate::socket::{connect, datagram, options, urgent};
@@ -114,7 +114,7 @@ pub fn let_go(fd: c_int, entry: Entry) {
             refcount::fewer(slot.index);
         }
         Entry::Epoll(index) => epoll_sets::release(index),
-        Entry::Undecided(_) => epoll::forget_undecided(fd),
+        Entry::Undecided(_) => epoll_sets::forget_undecided(fd),
         Entry::Kernel | Entry::Internal | Entry::Netlink(_) => {}
     }
 }
@@ -137,7 +137,7 @@ pub fn close(fd: c_int) -> Result<()> {
     // SAFETY: the program closes its descriptor.
     let result = match unsafe { original::close(fd) } {
         0 => Ok(()),
-        _ => Err(last_errno()),
+        _ => Err(sys::last_errno()),
     };
     // The kernel has closed it soon after the table has: what the engine has to be told takes longer.
     if !matches!(entry, Entry::Undecided(_)) {
@@ -176,12 +176,6 @@ fn linger(fd: c_int, slot: SlotRef) {
     }
 }
 
-/// The C library's errno as a value.
-pub fn last_errno() -> Errno {
-    // SAFETY: the C library's errno is always there.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
-}
-
 /// `close_range`, and `closefrom` by it: our own descriptors are passed over.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<()> {
     if first > last {
@@ -193,7 +187,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<()> {
         if result == 0 {
             Ok(())
         } else {
-            Err(last_errno())
+            Err(sys::last_errno())
         }
     };
     const CLOSE_RANGE_CLOEXEC: c_int = 4;

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::engine::Engine;
 use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
 
@@ -76,10 +75,10 @@ pub fn in_sets(slot: u32) -> bool {
 }
 
 /// Counts from the table: after an exec, and in the child of a fork, where calls of the parent's other threads do not go on.
-pub fn count_again(engine: &Engine) {
+pub fn count_again(slots: u32) {
     let sockets = || {
         table::all().filter_map(|(_, entry)| match entry {
-            Entry::Socket(slot) if slot.index < engine.region.geometry().slots => Some(slot.index),
+            Entry::Socket(slot) if slot.index < slots => Some(slot.index),
             _ => None,
         })
     };

@@ -51,7 +51,7 @@ pub struct Undecided {
     pub shared: bool,
     /// UDP, not TCP.
     pub datagrams: bool,
-    /// Options that were set: see [`crate::socket::options::bit`].
+    /// Options that were set: see [`crate::socket::option_rows::bit`].
     pub options: u64,
 }
 

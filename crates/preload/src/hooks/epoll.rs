@@ -6,7 +6,7 @@ use libc::{epoll_event, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::{fail, hooks, length, nothing};
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::process::{environment, thread};
@@ -192,7 +192,7 @@ pub fn flush() {
     if thread::with(|thread| thread.batch.get())
         && let Some(engine) = engine::attached()
     {
-        submission::end_batch(engine);
+        batch::end(engine);
     }
 }
 

@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 use super::socket::{decide_for, is_kernels, opens_fast, to_open_fast};
 use super::{hooks, length};
-use crate::fd::operations::last_errno;
 use crate::fd::scm_rights;
 use crate::fd::table::{self, Entry};
 use crate::interfaces::netlink;
@@ -219,7 +218,7 @@ unsafe fn send_all_kernels(
                     entry.msg_len = sent as c_uint;
                     Ok(true)
                 }
-                _ => Err(last_errno()),
+                _ => Err(sys::last_errno()),
             }
         })) as c_int
     }

@@ -10,7 +10,8 @@ use super::{fail, hooks, nothing};
 use crate::engine;
 use crate::fd::table::{self, Entry, Undecided};
 use crate::socket::Socket;
-use crate::socket::options::{self, VALUE_MAX};
+use crate::socket::option_rows::{self, VALUE_MAX};
+use crate::socket::options;
 use crate::socket::stack_choice;
 use crate::socket::{datagram, device_binding};
 use crate::sys::Result;
@@ -53,21 +54,21 @@ hooks! {
                 if !options::has_level(&socket, level) {
                     return Err(Errno::NOPROTOOPT);
                 }
-                let kind = options::kind(socket.is_datagrams());
-                options::apply(&socket, options::parse(kind, level, name, given()?)?)
+                let kind = option_rows::kind(socket.is_datagrams());
+                options::apply(&socket, option_rows::parse(kind, level, name, given()?)?)
             })),
             entry @ Entry::Undecided(undecided) => {
-                let kind = options::kind(undecided.datagrams);
+                let kind = option_rows::kind(undecided.datagrams);
                 if level == libc::IPPROTO_IPV6 && !undecided.v6 {
                     return fail(Errno::NOPROTOOPT);
                 }
-                let opt = given().and_then(|value| options::parse(kind, level, name, value));
+                let opt = given().and_then(|value| option_rows::parse(kind, level, name, value));
                 let bit = match opt {
                     Ok(opt) => match opt.membership() {
                         Some(change) => return set_membership(fd, undecided, change, || {
                             original::setsockopt(fd, level, name, value, len)
                         }),
-                        None => options::bit(kind, level, name),
+                        None => option_rows::bit(kind, level, name),
                     },
                     Err(errno) => Err(errno),
                 };
@@ -112,7 +113,7 @@ hooks! {
                 {
                     return Err(Errno::INVAL);
                 }
-                let kind = options::kind(socket.is_datagrams());
+                let kind = option_rows::kind(socket.is_datagrams());
                 let row = millrace_sockopt::find(kind, level, name);
                 let used = bytes
                     .first_chunk_mut()
@@ -127,9 +128,9 @@ hooks! {
                 fail(Errno::OPNOTSUPP)
             }
             Entry::Undecided(undecided)
-                if !options::is_readable(options::kind(undecided.datagrams), level, name) =>
+                if !option_rows::is_readable(option_rows::kind(undecided.datagrams), level, name) =>
             {
-                fail(options::refusal(options::kind(undecided.datagrams), level))
+                fail(option_rows::refusal(option_rows::kind(undecided.datagrams), level))
             }
             Entry::Internal => fail(Errno::BADF),
             _ => original::getsockopt(fd, level, name, value, len),
@@ -153,7 +154,7 @@ fn set_membership(
             let result = kernel();
             if result == 0 {
                 table::exchange(fd, Entry::Undecided(undecided), Entry::Kernel);
-                crate::readiness::epoll::forget_undecided(fd);
+                crate::readiness::epoll_sets::forget_undecided(fd);
             }
             result
         }

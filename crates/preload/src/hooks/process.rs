@@ -6,7 +6,6 @@ use libc::{X_OK, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rustix::io::Errno;
 
 use super::{fail, hooks};
-use crate::fd::operations;
 use crate::process::{exec, executable, fork as forking, spawn};
 use crate::sys;
 use crate::sys::mmap_buffer::MmapBuffer;
@@ -82,7 +81,7 @@ hooks! {
         }
         match fork() {
             -1 => {
-                let errno = operations::last_errno();
+                let errno = sys::last_errno();
                 super::descriptor::close(own);
                 super::descriptor::close(other);
                 fail(errno)
@@ -169,7 +168,7 @@ hooks! {
     ) -> c_int {
         search(CStr::from_ptr(file), |path| {
             let result = execve(path, arguments, environment);
-            if operations::last_errno() == Errno::NOEXEC {
+            if sys::last_errno() == Errno::NOEXEC {
                 return shell(path, arguments, environment);
             }
             result
@@ -344,7 +343,7 @@ unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_i
         room[directory.len() + 1..len].copy_from_slice(name);
         room[len] = 0;
         go(room.as_ptr().cast());
-        match operations::last_errno() {
+        match sys::last_errno() {
             Errno::ACCESS => denied = true,
             Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT => {}
             errno => return fail(errno),

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{FILE, size_t, ssize_t};
 use rustix::io::Errno;
 
-use crate::hooks::{descriptor, io};
 use crate::sys;
 
 #[repr(C)]
@@ -23,17 +22,17 @@ unsafe extern "C" {
 
 unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, len: size_t) -> ssize_t {
     // SAFETY: the C library's buffer.
-    unsafe { io::read(cookie as usize as c_int, to.cast(), len) }
+    unsafe { libc::read(cookie as usize as c_int, to.cast(), len) }
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, len: size_t) -> ssize_t {
     // SAFETY: the C library's buffer. A cookie's write reports errors as 0.
-    unsafe { io::write(cookie as usize as c_int, from.cast(), len) }.max(0)
+    unsafe { libc::write(cookie as usize as c_int, from.cast(), len) }.max(0)
 }
 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     // SAFETY: closing has no other demands.
-    unsafe { descriptor::close(cookie as usize as c_int) }
+    unsafe { libc::close(cookie as usize as c_int) }
 }
 
 /// Where a FILE keeps its descriptor's number in the C library's own structure (`_fileno`), for programs that ask for it.

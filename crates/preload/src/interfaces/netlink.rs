@@ -9,13 +9,12 @@ use std::net::IpAddr;
 use libc::{iovec, msghdr, nlmsghdr, sockaddr, socklen_t};
 use rustix::io::Errno;
 
-use crate::fd::operations;
 use crate::fd::table::{self, Asked, Entry};
 use crate::interfaces::{Added, Address, broadcast};
-use crate::sys::Result;
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::original;
 use crate::sys::user_buffers;
+use crate::sys::{self, Result};
 
 /// The largest datagram of the kernel's that is looked at: it makes none larger for a dump.
 const DATAGRAM_MAX: usize = 32 * 1024;
@@ -146,7 +145,7 @@ pub unsafe fn receive(
             flags | libc::MSG_PEEK | libc::MSG_TRUNC,
         );
         if len < 0 {
-            return Some(Err(operations::last_errno()));
+            return Some(Err(sys::last_errno()));
         }
         let datagram = datagram.get(..len as usize)?;
         let end = find_end(datagram, asked.sequence)?;
@@ -156,7 +155,7 @@ pub unsafe fn receive(
         if flags & libc::MSG_PEEK == 0 {
             let taken = original::recv(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT);
             if taken < 0 {
-                return Some(Err(operations::last_errno()));
+                return Some(Err(sys::last_errno()));
             }
             table::exchange(fd, Entry::Netlink(asked), Entry::Netlink(Asked::default()));
         }

@@ -10,7 +10,6 @@ use millrace_context::protocol::{
     ENV_ENGINE, ENV_INHERIT, ENV_PROCESS, ENV_TOKEN, Token, parse_token,
 };
 
-use crate::engine;
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::hooks::stdio;
@@ -56,6 +55,8 @@ pub struct Environment {
     pub announced: AtomicU64,
     /// Handle plus 1 of the control connection that our parent got for us; 0 for none.
     pub control: AtomicU32,
+    /// The engine waits to hear which sockets this process has inherited.
+    pub is_awaited: bool,
     present: bool,
 }
 
@@ -81,26 +82,13 @@ static PLACE: Place = Place(UnsafeCell::new(Environment {
     preload: Text::new(),
     announced: AtomicU64::new(0),
     control: AtomicU32::new(0),
+    is_awaited: false,
     present: false,
 }));
 
 static STATE: AtomicU32 = AtomicU32::new(0);
 const READING: u32 = 1;
 const READ: u32 = 2;
-
-#[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOAD: extern "C" fn(c_int, *const *mut c_char, *mut *mut c_char) = load;
-
-/// Called by the dynamic linker.
-#[cfg(not(test))]
-extern "C" fn load(_: c_int, _: *const *mut c_char, environment: *mut *mut c_char) {
-    crate::sys::find_clock();
-    crate::sys::thread_sanitizer::find();
-    // SAFETY: the dynamic linker hands over the environment, an array of strings that ends with a null pointer.
-    unsafe { read(environment) };
-}
 
 /// The environment; none if the program does not belong to an engine.
 pub fn get() -> Option<&'static Environment> {
@@ -119,9 +107,12 @@ pub fn get() -> Option<&'static Environment> {
     environment.present.then_some(environment)
 }
 
+/// Reads the environment, once.
+///
 /// # Safety
-/// `environment` is an array of strings that ends with a null pointer, or null, and nobody else uses it now.
-unsafe fn read(environment: *mut *mut c_char) {
+/// `environment` is an array of strings that ends with a null pointer, or null, and nobody else
+/// uses it now.
+pub unsafe fn read(environment: *mut *mut c_char) {
     if environment.is_null()
         || STATE
             .compare_exchange(0, READING, Ordering::Acquire, Ordering::Relaxed)
@@ -166,7 +157,7 @@ unsafe fn read(environment: *mut *mut c_char) {
     }
     place.present = engine_found && token_found;
     let present = place.present;
-    let announced = place.announced.load(Ordering::Relaxed) != 0;
+    place.is_awaited = inherited.is_some() || place.announced.load(Ordering::Relaxed) != 0;
     STATE.store(READ, Ordering::Release);
     if !present {
         return;
@@ -175,10 +166,6 @@ unsafe fn read(environment: *mut *mut c_char) {
         for item in list.split(|byte| *byte == b',') {
             inherit(item);
         }
-    }
-    if inherited.is_some() || announced {
-        // The engine waits to hear what this process holds. If it cannot be reached, the sockets say so when they are used.
-        let _ = engine::get();
     }
 }
 

@@ -6,7 +6,7 @@ use millrace_context::SlotRef;
 use millrace_context::protocol::{ENV_ENGINE, ENV_INHERIT, ENV_PROCESS, ENV_TOKEN, Kind, Request};
 use rustix::io::Errno;
 
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::engine::{self, Engine, Held};
 use crate::fd::table::{self, Entry};
 use crate::process::environment::{self, Environment, value_of};
@@ -208,7 +208,7 @@ pub unsafe fn exec(
     };
     if let Some(engine) = engine::attached() {
         // The next program starts with empty contexts.
-        submission::settle(engine);
+        batch::settle(engine);
         // Sockets closed by the exec itself would not be noticed. What cannot be executed must not lose its sockets for the attempt.
         if can_be() {
             let _ = announce_survivors(engine);

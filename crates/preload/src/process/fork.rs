@@ -10,7 +10,7 @@ use libc::pid_t;
 use millrace_context::protocol::{Kind, Request};
 use rustix::io::Errno;
 
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::engine::{self, Engine};
 use crate::fd::internal::{self, Handle};
 use crate::fd::table::{self, Entry};
@@ -171,9 +171,17 @@ pub fn tell(engine: &Engine, announced: &Announced, pid: pid_t) {
     engine.tell_with(&request, opened.ok().as_ref().map(AsFd::as_fd));
 }
 
+/// In a child of a fork that the shim did not see, which has just attached.
+pub fn after_unseen_fork(engine: &'static Engine) {
+    scm_rights::forked();
+    epoll_sets::count_processes(1);
+    poll::forked(engine);
+    epoll_sets::forked();
+}
+
 impl Forking {
     fn begin(engine: &'static Engine) -> Result<Forking> {
-        submission::end_batch(engine);
+        batch::end(engine);
         epoll_sets::share(engine);
         let announced = announce(engine, true)?;
         let guards = [

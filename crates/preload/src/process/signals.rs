@@ -14,10 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction, siginfo_t};
 
 use crate::process::{interruptible_syscall, thread};
-use crate::sys::thread_sanitizer;
-
-/// Signals have numbers below this.
-pub const SIGNALS: usize = 65;
+use crate::sys::{SIGNALS, thread_sanitizer};
 
 /// The program's handler of a signal, and its flags.
 struct Handler {
@@ -134,7 +131,7 @@ pub unsafe fn action(
                 handler.function.store(before.0, Ordering::Release);
                 handler.flags.store(before.1, Ordering::Relaxed);
             } else {
-                thread_sanitizer::take_signal(signal);
+                thread_sanitizer::take_signal(signal, enter);
             }
             result
         }

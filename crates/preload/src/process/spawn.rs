@@ -6,7 +6,7 @@ use libc::{pid_t, posix_spawn_file_actions_t};
 use millrace_context::SlotRef;
 
 use crate::engine;
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::fd::table::{self, Entry};
 use crate::process::exec::{Outgoing, Survivors};
 use crate::process::{environment, fork};
@@ -161,7 +161,7 @@ pub unsafe fn spawn(
     plan.each(&mut |_, _| any = true);
     let engine = engine::attached().filter(|_| any);
     let announced = engine.map_or(Ok(None), |engine| {
-        submission::end_batch(engine);
+        batch::end(engine);
         fork::announce(engine, false)
     });
     let announced = match announced {

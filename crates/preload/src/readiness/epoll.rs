@@ -1,24 +1,21 @@
 //! epoll: what a program asks of a set that holds millrace sockets.
 
 use std::ffi::c_int;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use millrace_context::SlotRef;
 use rustix::io::Errno;
 
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::engine::{self, Engine};
 use crate::fd::refcount;
 use crate::readiness::epoll_sets::KernelWait;
-use crate::readiness::interest_list::{Memory, Set, state};
-use crate::readiness::poller::Own;
+use crate::readiness::interest_list::{Memory, Set};
+use crate::readiness::ready_list::{report, show_locked, take_hints};
 use crate::readiness::sleep::Call;
-use crate::readiness::{self, bits};
-use crate::readiness::{epoll_sets, nested_epoll, poller};
-use crate::socket::{Socket, flag};
-use crate::sys::robust_lock::Rank;
+use crate::readiness::{bits, epoll_sets, nested_epoll, poller};
+use crate::socket::Socket;
 use crate::sys::{self, Result};
 
 /// Looks into the kernel's set that find marks only, at most.
@@ -185,7 +182,7 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     if wait.events.is_empty() {
         return Err(Errno::INVAL);
     }
-    submission::pause_batch(engine);
+    batch::pause(engine);
     if !epoll_sets::watches_engine(wait.index) {
         epoll_sets::watch_engine(wait.index, engine);
     }
@@ -198,10 +195,10 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
             {
                 count = look_in_kernel(&mut wait, count, memory, engine).unwrap_or(count);
             }
-            submission::begin_batch(engine);
+            batch::begin(engine);
             return Ok(count);
         }
-        submission::end_batch(engine);
+        batch::end(engine);
         let left = until.map(|until| until.saturating_sub(sys::now_us()));
         if left == Some(0) {
             return look_in_kernel(&mut wait, 0, memory, engine);
@@ -222,7 +219,7 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
             if marked {
                 pass_on(wait.index, memory, engine);
             }
-            submission::begin_batch(engine);
+            batch::begin(engine);
             return Ok(count);
         }
     }
@@ -361,147 +358,6 @@ fn collect(
     count
 }
 
-/// From hints to the list of items that may be ready.
-fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
-    let Some((shared, ring)) = poller::shared(engine, index) else {
-        return;
-    };
-    let Some(_turn) = crate::sys::robust_lock::take(shared.lock(), Rank::Leaf) else {
-        return;
-    };
-    while let Some(slot) = shared.take(ring) {
-        for item in set.of_slot(slot) {
-            set.list(item);
-        }
-    }
-    if shared.overflowed() || engine.is_lost() {
-        set.list_all();
-    }
-    // The engine gives no new hint while an old one stands: what it changed after we took them is seen from here on, or hinted anew.
-    fence(Ordering::SeqCst);
-}
-
-/// What is to be reported of an item that has been taken off the list. If `for_good`, it counts as reported.
-fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
-    let item = set.item(index);
-    let slot = set.slot_of(index)?;
-    let Some(socket) = peek(slot, set.is_shared()) else {
-        if !set.is_shared() {
-            set.remove(index);
-        }
-        return None;
-    };
-    let state = item.state.load(Ordering::Relaxed);
-    if state & state::SPENT != 0 {
-        return None;
-    }
-    let interest = item.events.load(Ordering::Relaxed);
-    let (ready, edge) = readiness::of(&socket, interest);
-    let events = ready & (interest | bits::ALWAYS);
-    let news = interest & bits::EDGE == 0
-        || state & state::FRESH != 0
-        || item.has_changed(&edge)
-        || state & state::OUT_OWED != 0 && ready & bits::OUT != 0;
-    if !for_good {
-        if events != 0 && news {
-            set.list(index);
-            return Some((events, 0));
-        }
-        // Edges stay to be found by the wait that reports them.
-        if interest & bits::EDGE != 0 {
-            set.list(index);
-        }
-        return None;
-    }
-    let owed = interest & bits::OUT != 0 && ready & bits::OUT == 0;
-    let kept = state & !(state::FRESH | state::OUT_OWED | state::LISTED);
-    item.state.store(
-        kept | if owed { state::OUT_OWED } else { 0 },
-        Ordering::Relaxed,
-    );
-    item.has_seen(&edge);
-    if events == 0 || !news {
-        return None;
-    }
-    if interest & bits::ONESHOT != 0 {
-        item.state.fetch_or(state::SPENT, Ordering::Relaxed);
-    } else if interest & bits::EDGE == 0 {
-        // Level-triggered: looked at again by the next wait.
-        set.list(index);
-    }
-    Some((events, item.data.load(Ordering::Relaxed)))
-}
-
-/// A socket to look at, if the slot still is its own and this process may hold it, or another one that has the set or the socket too.
-fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
-    let engine = engine::mapped()?;
-    let shared = engine.region.slot(slot.index)?;
-    let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
-    (current && (shared_set || refcount::any(slot.index) || others())).then(|| {
-        // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
-        ManuallyDrop::new(Socket {
-            engine,
-            slot: shared,
-            reference: slot,
-        })
-    })
-}
-
-/// Whether a locked set has a millrace socket to report, without reporting it: for a wait on the set itself.
-fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
-    take_hints(set, own.index, engine);
-    for _ in 0..set.listed() {
-        let Some(item) = set.next_listed() else {
-            break;
-        };
-        if report(set, item, false).is_some() {
-            return true;
-        }
-    }
-    false
-}
-
-/// Whether a set has a millrace socket to report; its doorbells stay as they are.
-pub fn is_ready_here(index: u32, engine: &'static Engine) -> bool {
-    let memory = epoll_sets::memory(index);
-    let set = memory.and_then(Memory::lock);
-    let (Some(set), Some(own)) = (set, epoll_sets::poller(index)) else {
-        return false;
-    };
-    has_ready(&set, own, engine)
-}
-
-/// Makes the kernel's set readable if there is something to report, for whoever waits for the set itself; if not, rings are taken back. Whether there is something.
-pub fn show(index: u32, engine: &'static Engine) -> bool {
-    let Some(memory) = epoll_sets::memory(index) else {
-        return false;
-    };
-    // A signal handler in the middle of another call on the set leaves it as it is.
-    let (Some(set), Some(own)) = (memory.lock(), epoll_sets::poller(index)) else {
-        return false;
-    };
-    let is_ready = has_ready(&set, own, engine);
-    show_locked(&set, own, engine, is_ready);
-    is_ready
-}
-
-fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: bool) {
-    if is_ready {
-        // One more ring would be one more edge to who waits for the set.
-        if !own.is_rung() {
-            own.ring();
-        }
-        return;
-    }
-    set.note_silenced();
-    own.silence();
-    fence(Ordering::SeqCst);
-    if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.pending()) {
-        own.ring();
-    }
-}
-
 /// What the sets do when a kernel socket becomes a millrace socket in the same descriptor.
 pub struct Migration(c_int);
 
@@ -512,13 +368,24 @@ impl Migration {
         Migration(fd)
     }
 
-    /// After.
+    /// After: what was registered for the kernel socket is registered for the millrace socket.
     pub fn finish(self, socket: &Socket) {
-        epoll_sets::enter(self.0, socket);
+        for (held, memory) in epoll_sets::all() {
+            let Some(set) = memory.lock() else {
+                continue;
+            };
+            while let Some(item) = set.find(self.0, None) {
+                let (events, data) = {
+                    let item = set.item(item);
+                    (
+                        item.events.load(Ordering::Relaxed),
+                        item.data.load(Ordering::Relaxed),
+                    )
+                };
+                set.remove(item);
+                // A set that has no room or no poller any more has lost the socket; its calls fail from now on.
+                let _ = add_locked(&set, memory, held.index(), self.0, socket, events, data);
+            }
+        }
     }
-}
-
-/// A descriptor's kernel socket is the kernel's, or closed.
-pub fn forget_undecided(fd: c_int) {
-    epoll_sets::forget_undecided(fd);
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLRDHUP, epoll_event,
 };
-use millrace_context::KernelWaits;
+use millrace_context::{KernelWaits, SlotRef};
 use rustix::io::Errno;
 
 use crate::engine::{self, Engine};
@@ -17,7 +17,6 @@ use crate::fd::internal::{self, Handle};
 use crate::fd::table::{self, Entry};
 use crate::readiness::interest_list::{Memory, Set};
 use crate::readiness::poller::{self, Own};
-use crate::socket::{Socket, flag};
 use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 
@@ -433,20 +432,15 @@ pub fn watches_engine(index: u32) -> bool {
     PLACES[index as usize].controlled.load(Ordering::Relaxed) != 0
 }
 
-/// Somebody waits for the set itself: from now on the kernel's set is readable while hints or ready sockets may be there.
-pub fn wait_for_set(index: u32, engine: &'static Engine) {
-    let Ok(memory) = memory_or_new(index, engine) else {
-        return;
-    };
-    let Some(set) = memory.lock() else {
-        return;
-    };
+/// Makes the doorbells of a set level-triggered in the kernel's set, for whoever waits for the set
+/// itself. False: they are already, or the set has no doorbells yet.
+pub fn show_rings(index: u32, engine: &'static Engine, memory: Memory, set: &Set<'_>) -> bool {
     if !set.note_waited_for() {
-        return;
+        return false;
     }
     let place = &PLACES[index as usize];
     let (Some(own), Some(epoll)) = (own_poller(place, memory), kernel_fd(index)) else {
-        return;
+        return false;
     };
     for bell in own.bells() {
         let mut event = epoll_event {
@@ -458,9 +452,7 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
     if let Some((shared, _)) = poller::shared(engine, own.index) {
         shared.sleeps_always();
     }
-    // What is there already shows at once.
-    drop(set);
-    crate::readiness::epoll::show(index, engine);
+    true
 }
 
 /// A number of the program's that means the set.
@@ -503,8 +495,8 @@ pub fn forked() {
 
 /// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold the socket. Then they report it until the
 /// engine says that nobody holds it any more.
-pub fn forget(socket: &Socket) {
-    if socket.has(flag::SHARED) {
+pub fn forget(slot: SlotRef, is_shared: bool) {
+    if is_shared {
         return;
     }
     // The engine forgets who watches when a socket is closed.
@@ -513,8 +505,8 @@ pub fn forget(socket: &Socket) {
             continue;
         };
         while let Some(item) = set
-            .of_slot(socket.reference.index)
-            .find(|item| set.slot_of(*item) == Some(socket.reference))
+            .of_slot(slot.index)
+            .find(|item| set.slot_of(*item) == Some(slot))
         {
             set.remove(item);
         }
@@ -541,35 +533,6 @@ pub fn leave_kernel(fd: c_int) {
         if let Some(epoll) = kernel_fd(held.index()).filter(|_| noted) {
             let mut event = epoll_event { events: 0, u64: 0 };
             let _ = sys::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, &mut event);
-        }
-    }
-}
-
-/// It has become one: what was registered for the kernel socket is registered for it.
-pub fn enter(fd: c_int, socket: &Socket) {
-    for (held, memory) in all() {
-        let Some(set) = memory.lock() else {
-            continue;
-        };
-        while let Some(item) = set.find(fd, None) {
-            let (events, data) = {
-                let item = set.item(item);
-                (
-                    item.events.load(Ordering::Relaxed),
-                    item.data.load(Ordering::Relaxed),
-                )
-            };
-            set.remove(item);
-            // A set that has no room or no poller any more has lost the socket; its calls fail from now on.
-            let _ = crate::readiness::epoll::add_locked(
-                &set,
-                memory,
-                held.index(),
-                fd,
-                socket,
-                events,
-                data,
-            );
         }
     }
 }

@@ -10,7 +10,6 @@ use millrace_context::SlotRef;
 use rustix::io::Errno;
 
 use crate::fd::table::DESCRIPTORS_MAX;
-use crate::readiness::Edge;
 use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 
@@ -30,6 +29,19 @@ pub mod state {
     pub const VERSION: u32 = 1 << 24;
     /// All its bits.
     pub const VERSIONS: u32 = 0xff << 24;
+}
+
+/// What decides whether an edge-triggered report is due: it is when this differs from the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Edge {
+    /// Bytes received, or connections that have come.
+    pub received: u64,
+    /// Status bits, and what this side has shut.
+    pub status: u32,
+    /// The error word.
+    pub error: u32,
+    /// Times that room to send was missed.
+    pub wanted: u32,
 }
 
 /// One registration.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::engine::{self, Engine};
 use crate::fd::table::{self, Entry};
 use crate::readiness::bits;
-use crate::readiness::{epoll, epoll_sets};
+use crate::readiness::{epoll_sets, ready_list};
 use crate::sys::{self, Result};
 
 /// Sets in sets that are looked into, as many as the kernel allows.
@@ -48,7 +48,7 @@ fn control_held(
     epoll_sets::note_mixed(index);
     if operation == EPOLL_CTL_ADD {
         // Its doorbells ring as whoever waits for it needs it before anybody waits.
-        epoll_sets::wait_for_set(inner, engine);
+        ready_list::wait_for_set(inner, engine);
     }
     let set = memory.lock().ok_or(Errno::NOMEM)?;
     let found = set.find_inner(fd, id);
@@ -155,7 +155,7 @@ pub fn is_ready(index: u32) -> bool {
 
 /// Makes the doorbells of a set, and of those in it, ring if and only if millrace sockets in it are ready. How often rings have been taken back.
 fn settle(index: u32, engine: &'static Engine, depth: u32) -> u32 {
-    epoll::show(index, engine);
+    ready_list::show(index, engine);
     let Some(memory) = epoll_sets::memory(index) else {
         return 0;
     };
@@ -169,7 +169,7 @@ fn rings(index: u32, engine: &'static Engine, depth: u32) -> (bool, u32) {
         return (false, 0);
     };
     let is_stale = epoll_sets::poller(index).is_some_and(|own| own.is_rung())
-        && !epoll::is_ready_here(index, engine);
+        && !ready_list::is_ready_here(index, engine);
     let below = each_inner(index, depth).map(|inner| rings(inner.index(), engine, depth + 1));
     below.fold(
         (is_stale, memory.silenced()),

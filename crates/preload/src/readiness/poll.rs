@@ -12,14 +12,14 @@ use libc::{POLLIN, POLLNVAL, pollfd, sigset_t};
 use millrace_context::SlotRef;
 use rustix::io::Errno;
 
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::engine::{self, Engine};
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::process::thread;
 use crate::readiness::poller::{self, Own};
 use crate::readiness::sleep::{Call, Restart};
-use crate::readiness::{self, bits};
+use crate::readiness::{bits, poll_mask, ready_list};
 use crate::readiness::{epoll_sets, nested_epoll};
 use crate::socket::Socket;
 use crate::sys::mmap_buffer::SmallBuffer;
@@ -74,7 +74,7 @@ pub fn poll(
     mask: *const sigset_t,
 ) -> Result<usize> {
     let engine = engine::get()?;
-    submission::end_batch(engine);
+    batch::end(engine);
     let until = timeout_us.map(|us| begun.us.saturating_add(us));
     let call = begun.call;
     let mut targets = Targets::new(fds)?;
@@ -87,7 +87,7 @@ pub fn poll(
             sleeper = None;
         }
         if count > 0 {
-            submission::begin_batch(engine);
+            batch::begin(engine);
             return Ok(count);
         }
         let left = until.map(|until| until.saturating_sub(sys::now_us()));
@@ -216,7 +216,7 @@ impl Targets {
             let interest = u32::from(polled.events as u16);
             let found = match Entry::from_word(*word) {
                 Entry::Socket(slot) => held(slot).map_or(bits::NVAL, |socket| {
-                    readiness::of(&socket, interest).0 & (interest | bits::ALWAYS)
+                    poll_mask::of(&socket, interest).0 & (interest | bits::ALWAYS)
                 }),
                 // The kernel shows rings too.
                 Entry::Epoll(index) => match interest & bits::IN {
@@ -284,7 +284,7 @@ impl Sleeper {
                     }
                 }
                 // The kernel's set shows from now on what is ours in it.
-                Entry::Epoll(index) => epoll_sets::wait_for_set(index, engine),
+                Entry::Epoll(index) => ready_list::wait_for_set(index, engine),
                 _ => {}
             }
         }

@@ -12,7 +12,7 @@ use millrace_context::layout::LIFE_OVER;
 use rustix::io::Errno;
 
 use crate::engine::Engine;
-use crate::engine::submission;
+use crate::engine::batch;
 use crate::process::signals::{self, Count};
 use crate::process::{interruptible_syscall, thread};
 use crate::sys::{self, Result};
@@ -112,7 +112,7 @@ impl Call {
         until_us: Option<u64>,
         restart: Restart,
     ) -> Result<()> {
-        submission::end_batch(engine);
+        batch::end(engine);
         let life = &engine.region.header().life.0;
         let result = futex::counted(waiters, || {
             let alive = life.load(Ordering::Acquire);

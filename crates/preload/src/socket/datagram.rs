@@ -19,19 +19,10 @@ use crate::socket::options;
 use crate::socket::{Socket, flag};
 use crate::sys::Result;
 
-/// Bit in the first word of [`millrace_context::slot::AppCold::options`]: it is a datagram socket.
-const DATAGRAMS: u32 = 1 << 31;
-
 impl Socket {
-    /// Whether it is a datagram socket.
-    #[inline]
-    pub fn is_datagrams(&self) -> bool {
-        self.slot.app_cold.options[0].load(Ordering::Relaxed) & DATAGRAMS != 0
-    }
-
     /// Makes a new socket one.
     pub fn become_datagrams(&self) {
-        self.slot.app_cold.options[0].fetch_or(DATAGRAMS, Ordering::Relaxed);
+        self.slot.app_cold.options[0].fetch_or(super::DATAGRAMS, Ordering::Relaxed);
         options::begin_datagrams(self);
     }
 

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use crate::engine::bypass;
 use crate::engine::{self, Engine};
 use crate::fd::table::{self, Entry, Undecided};
-use crate::readiness::epoll;
+use crate::readiness::epoll_sets;
 use crate::socket::Socket;
-use crate::socket::options;
-use crate::socket::options::VALUE_MAX;
+
+use crate::socket::option_rows::{self, VALUE_MAX};
 use crate::sys::{self, Result};
 
 /// The loopback device.
@@ -63,8 +63,8 @@ pub fn is_option(level: c_int, name: c_int) -> bool {
 }
 
 fn bit(undecided: Undecided) -> Result<u64> {
-    options::bit(
-        options::kind(undecided.datagrams),
+    option_rows::bit(
+        option_rows::kind(undecided.datagrams),
         SOL_SOCKET,
         SO_BINDTOIFINDEX,
     )
@@ -101,7 +101,7 @@ pub unsafe fn set_undecided(
     if index != 0 && !is_served(engine, index) {
         note_foreign();
         table::exchange(fd, entry, Entry::Kernel);
-        epoll::forget_undecided(fd);
+        epoll_sets::forget_undecided(fd);
     } else if let Ok(bit) = bit(undecided) {
         let options = undecided.options | bit;
         let set = Undecided {

@@ -8,11 +8,12 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use millrace_context::slot::AppCold;
 use millrace_context::submission::Query;
 use millrace_context::{Operation, Status};
-use millrace_sockopt::{self as table, Kept, Opt, OptName, Row, Sockets, VALUE_MAX as OPTION_MAX};
+use millrace_sockopt::{self as table, Kept, Opt, OptName, VALUE_MAX as OPTION_MAX};
 use rustix::io::Errno;
 
 use crate::socket::datagram::multicast;
 use crate::socket::device_binding;
+use crate::socket::option_rows::{VALUE_MAX, is_readable, kind, refusal};
 use crate::socket::{RESET, Socket};
 use crate::sys::robust_lock::{self, Rank};
 use crate::sys::{self, Result};
@@ -23,55 +24,8 @@ const BIND_BITS: u32 = 3;
 const LINGER_WORD: usize = 1;
 /// Every receive buffer that was not set can hold so many bytes.
 const LOW_WATER_HELD: u32 = 1024;
-/// The longest value that is read: `TCP_INFO`, or the name of a device.
-pub const VALUE_MAX: usize = 256;
 /// What every link of IPv6 carries (RFC 8200 5), in bytes.
 const IPV6_MTU_LEAST: c_int = 1280;
-
-/// The kind of a socket.
-pub fn kind(datagrams: bool) -> Sockets {
-    if datagrams {
-        Sockets::DATAGRAM
-    } else {
-        Sockets::STREAM
-    }
-}
-
-/// The row of an option that can be set; `NOPROTOOPT` for one that is not implemented.
-fn row(kind: Sockets, level: c_int, name: c_int) -> Result<&'static Row> {
-    table::find(kind, level, name).ok_or(Errno::NOPROTOOPT)
-}
-
-/// The bit of an option in [`crate::fd::table::Undecided::options`]: its place among those that such a socket has.
-pub fn bit(kind: Sockets, level: c_int, name: c_int) -> Result<u64> {
-    let wanted = row(kind, level, name)?.name;
-    let at = table::settable(kind).position(|row| row.name == wanted);
-    at.filter(|at| *at < crate::fd::table::OPTIONS_MAX)
-        .map(|at| 1 << at)
-        .ok_or(Errno::NOPROTOOPT)
-}
-
-/// Whether an option can be read.
-pub fn is_readable(kind: Sockets, level: c_int, name: c_int) -> bool {
-    match table::find(kind, level, name) {
-        Some(row) => row.is_readable(),
-        None => table::is_read_only(kind, level, name),
-    }
-}
-
-/// What Linux says of an option that cannot be read.
-pub fn refusal(kind: Sockets, level: c_int) -> Errno {
-    match level {
-        IPPROTO_TCP if kind == Sockets::DATAGRAM => Errno::OPNOTSUPP,
-        _ => Errno::NOPROTOOPT,
-    }
-}
-
-/// Checks a value as Linux checks it; `NOPROTOOPT` for options that are not implemented.
-pub fn parse(kind: Sockets, level: c_int, name: c_int, value: &[u8]) -> Result<Opt> {
-    let row = row(kind, level, name)?;
-    Opt::decode(row.name, value).map_err(Errno::from_raw_os_error)
-}
 
 /// Whether a socket has options of a level: those of IPv6 only one of IPv6.
 pub fn has_level(socket: &Socket, level: c_int) -> bool {
@@ -426,13 +380,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_of_a_socket_fit_into_its_entry_of_the_table() {
-        for kind in [Sockets::STREAM, Sockets::DATAGRAM] {
-            assert!(table::settable(kind).count() <= crate::fd::table::OPTIONS_MAX);
-        }
-    }
-
-    #[test]
     fn parts_of_words_do_not_overlap() {
         let mut used = [0u32; 8];
         for row in &table::ROWS {
@@ -443,23 +390,5 @@ mod tests {
         }
         assert_eq!(used[LINGER_WORD], 0);
         assert_eq!(used[0] & BIND_BITS, BIND_BITS);
-    }
-
-    #[test]
-    fn what_is_not_implemented_is_refused() {
-        for (kind, level, name) in [
-            (Sockets::STREAM, IPPROTO_TCP, libc::TCP_MD5SIG),
-            (Sockets::STREAM, SOL_SOCKET, libc::SO_MARK),
-            (Sockets::STREAM, IPPROTO_IP, libc::IP_RECVTTL),
-            (Sockets::STREAM, 12_345, 1),
-            (Sockets::DATAGRAM, IPPROTO_TCP, libc::TCP_NODELAY),
-            (Sockets::DATAGRAM, IPPROTO_IP, 63),
-            (Sockets::DATAGRAM, SOL_SOCKET, libc::SO_TIMESTAMP),
-        ] {
-            let value = 1i32.to_ne_bytes();
-            assert_eq!(parse(kind, level, name, &value), Err(Errno::NOPROTOOPT));
-            assert_eq!(bit(kind, level, name), Err(Errno::NOPROTOOPT));
-            assert!(!is_readable(kind, level, name));
-        }
     }
 }

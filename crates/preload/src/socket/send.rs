@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::engine::submission::SubmissionHandle;
 use crate::readiness::sleep::Call;
-use crate::readiness::{self, bits};
+use crate::readiness::{bits, poll_mask};
 use crate::socket::recall::Recalls;
 use crate::socket::{Socket, deadline, flag};
 use crate::sys::robust_lock;
@@ -131,6 +131,7 @@ pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<u
     }
 }
 
+/// Sends one submission's worth of bytes, if there is room.
 fn step(
     socket: &Socket,
     source: &mut impl Source,
@@ -159,21 +160,9 @@ fn step(
     if socket.has(flag::SHUT_WRITE) {
         return Err(Errno::PIPE);
     }
-    // A blocking call waits for room worth a wake-up, others take what there is.
-    let enough = if nonblocking {
-        1
-    } else {
-        let third = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed)) / 3;
-        third.min(source.left() as u64).max(1)
+    let Some(room) = find_room(socket, source.left(), nonblocking) else {
+        return Ok(Step::Full(sequence));
     };
-    let mut room = readiness::room(socket);
-    if room < enough {
-        readiness::want_room(socket);
-        room = readiness::room(socket);
-        if room < enough {
-            return Ok(Step::Full(sequence));
-        }
-    }
     let handle = SubmissionHandle::take(socket.engine, socket.shard())?;
     handle.follow(socket.slot)?;
     if handle.staging_room() == 0 {
@@ -182,6 +171,57 @@ fn step(
     let room = usize::try_from(room).unwrap_or(CALL_MAX);
     let staging = usize::try_from(handle.staging_room()).unwrap_or(0);
     let len = source.left().min(room).min(staging).min(CHUNK);
+    let filled = fill_staging(&handle, source, len)?;
+    if filled == 0 {
+        return Ok(Step::Sent(0));
+    }
+    let mut submission = socket.submission(Operation::Send, filled as u32);
+    // The program's MSG_MORE is about the end of its bytes. When the shim cuts, more follows for
+    // certain, unless TCP_NOTSENT_LOWAT makes the call wait until these bytes are sent.
+    let cut = source.left() > 0 && filled < room && poll_mask::low_water(socket).is_none();
+    if cut || source.left() == 0 && flags & MSG_MORE != 0 {
+        submission.ask |= Ask::MORE;
+    }
+    // The last byte that a call sends is urgent, even if the call sends less than it was given.
+    let ends = source.left() == 0 || nonblocking && filled == room;
+    if flags & MSG_OOB != 0 && ends {
+        submission.ask |= Ask::URGENT;
+    }
+    let queued = &socket.slot.app.queued;
+    queued.store(
+        queued.load(Ordering::Relaxed) + filled as u64,
+        Ordering::Release,
+    );
+    handle.submit(&submission)?;
+    if deferred {
+        // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
+        socket.change_flags(0, flag::DEFERRED);
+    }
+    Ok(Step::Sent(filled))
+}
+
+/// The room to send, if it is enough for this call: a blocking call waits for a third of the
+/// buffer, so that a wake-up is worth its cost; other calls take what there is.
+#[inline]
+fn find_room(socket: &Socket, left: usize, nonblocking: bool) -> Option<u64> {
+    let enough = if nonblocking {
+        1
+    } else {
+        let third = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed)) / 3;
+        third.min(left as u64).max(1)
+    };
+    let room = poll_mask::room(socket);
+    if room >= enough {
+        return Some(room);
+    }
+    poll_mask::want_room(socket);
+    Some(poll_mask::room(socket)).filter(|room| *room >= enough)
+}
+
+/// Copies up to `len` bytes into the staging ring; returns how many. An error of the source counts
+/// only if it comes before the first byte.
+#[inline]
+fn fill_staging(handle: &SubmissionHandle, source: &mut impl Source, len: usize) -> Result<usize> {
     let mut filled = 0;
     for (to, len) in handle.staging(len) {
         if len == 0 || to.is_null() {
@@ -199,30 +239,5 @@ fn step(
             Err(_) => break,
         }
     }
-    if filled == 0 {
-        return Ok(Step::Sent(0));
-    }
-    let mut submission = socket.submission(Operation::Send, filled as u32);
-    // More certainly follows when the cut is ours; what the program says holds for the end. Who bounds what is not sent yet has to wait for this to
-    // be sent.
-    let cut = source.left() > 0 && filled < room && readiness::low_water(socket).is_none();
-    if cut || source.left() == 0 && flags & MSG_MORE != 0 {
-        submission.ask |= Ask::MORE;
-    }
-    // The last byte of a call is urgent, also of one that sends less than it was given.
-    let ends = source.left() == 0 || nonblocking && filled == room;
-    if flags & MSG_OOB != 0 && ends {
-        submission.ask |= Ask::URGENT;
-    }
-    let queued = &socket.slot.app.queued;
-    queued.store(
-        queued.load(Ordering::Relaxed) + filled as u64,
-        Ordering::Release,
-    );
-    handle.submit(&submission)?;
-    if deferred {
-        // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
-        socket.change_flags(0, flag::DEFERRED);
-    }
-    Ok(Step::Sent(filled))
+    Ok(filled)
 }

@@ -14,10 +14,10 @@ use crate::engine::bypass;
 use crate::fd::placeholder;
 use crate::fd::table::{self, Entry, Undecided};
 use crate::process::environment;
-use crate::readiness::epoll;
+use crate::readiness::{epoll, epoll_sets};
 use crate::socket::address::Given;
 use crate::socket::{Socket, flag};
-use crate::socket::{connect, datagram, device_binding, options};
+use crate::socket::{connect, datagram, device_binding, option_rows, options};
 use crate::sys::{self, Result};
 
 /// What an undecided socket is about to do.
@@ -117,7 +117,7 @@ fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
     // What the kernel will refuse decides nothing.
     if matches!(entry, Entry::Undecided(_)) && !matches!(given, Given::Unspecified) {
         table::exchange(fd, entry, Entry::Kernel);
-        epoll::forget_undecided(fd);
+        epoll_sets::forget_undecided(fd);
     }
     Decision::Kernel
 }
@@ -149,7 +149,7 @@ fn examine(fd: c_int) -> Option<Undecided> {
         return None;
     }
     // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
-    let set = millrace_sockopt::settable(options::kind(datagrams))
+    let set = millrace_sockopt::settable(option_rows::kind(datagrams))
         .enumerate()
         .filter(|(_, row)| {
             row.level == libc::SOL_SOCKET

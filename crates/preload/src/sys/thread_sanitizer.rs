@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, compiler_fen
 
 use libc::siginfo_t;
 
-use crate::process::signals::{self, SIGNALS};
 use crate::process::thread;
-use crate::sys;
+use crate::sys::{self, SIGNALS};
 
 type Order = unsafe extern "C" fn(*const c_void);
 type Access = unsafe extern "C" fn(*const c_void, usize);
-type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+pub type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// Functions of the runtime; null without it.
 static ACQUIRE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -29,6 +28,8 @@ static WRITE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static SOCKETS: AtomicU8 = AtomicU8::new(0);
 /// The runtime's handler of each signal.
 static RUNTIMES: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+/// Runs the program's handler at once; set before [`enter`] is installed.
+static PROGRAM: AtomicUsize = AtomicUsize::new(0);
 
 /// Looks for the runtime. Called once, when the shim is loaded.
 pub fn find() {
@@ -139,7 +140,7 @@ struct KernelAction {
 }
 
 /// A handler has just been installed through the runtime: [`enter`] is put before the runtime's own.
-pub fn take_signal(signal: c_int) {
+pub fn take_signal(signal: c_int, program: Handler) {
     if !is_present() {
         return;
     }
@@ -152,6 +153,7 @@ pub fn take_signal(signal: c_int) {
         restorer: 0,
         mask: 0,
     };
+    PROGRAM.store(program as *const () as usize, Ordering::Release);
     let own = enter as *const () as usize;
     let found = sys::signal_action(signal, std::ptr::null(), (&raw mut action).cast());
     if found.is_err() || action.handler == own {
@@ -169,8 +171,10 @@ unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_
         thread.sleeping.replace(false)
     });
     if sleeps {
-        // SAFETY: the kernel's own arguments.
-        unsafe { signals::enter(signal, info, context) };
+        let program = PROGRAM.load(Ordering::Acquire);
+        // SAFETY: it is a function of this type, as the kernel calls this one only once it is set,
+        // and the arguments are the kernel's own.
+        unsafe { std::mem::transmute::<usize, Handler>(program)(signal, info, context) };
         begin_sleep();
         return;
     }

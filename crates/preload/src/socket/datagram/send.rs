@@ -15,7 +15,7 @@ use super::ancillary::{self, Asked};
 use super::{bind_anywhere, check_family, is_served};
 use crate::engine::submission::SubmissionHandle;
 use crate::readiness::sleep::Call;
-use crate::readiness::{self, bits};
+use crate::readiness::{bits, poll_mask};
 use crate::socket::address::{self, Given};
 use crate::socket::connect::or_loopback;
 use crate::socket::options;
@@ -223,9 +223,9 @@ fn hand_over(
     // Held by the own thread: a signal handler in the middle of a send on this very socket.
     let _guard =
         robust_lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    if readiness::room(socket) == 0 {
-        readiness::want_room(socket);
-        if readiness::room(socket) == 0 {
+    if poll_mask::room(socket) == 0 {
+        poll_mask::want_room(socket);
+        if poll_mask::room(socket) == 0 {
             return Ok(Some(sequence));
         }
     }
