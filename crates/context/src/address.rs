@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An IP address and port in 24 bytes without padding. IPv4 is held as IPv4-mapped IPv6 (RFC 4291 2.5.5.2), so that one form serves both.
+/// An IP address and port in 24 bytes without padding. IPv4 is held as IPv4-mapped IPv6 (RFC 4291
+/// 2.5.5.2), so that one form serves both.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -31,7 +32,8 @@ impl Address {
         }
     }
 
-    /// The IPv4 address, if it is one (the unspecified IPv6 address counts as 0.0.0.0, since a dual-stack socket binds it for both).
+    /// The IPv4 address, if it is one (the unspecified IPv6 address counts as 0.0.0.0, since a
+    /// dual-stack socket binds it for both).
     pub fn as_v4(&self) -> Option<Ipv4Addr> {
         let ip = Ipv6Addr::from(self.ip);
         if ip.is_unspecified() {

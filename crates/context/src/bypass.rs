@@ -1,4 +1,5 @@
-//! Why a program's traffic goes through the kernel's stack although the program runs on millrace, and how often it did.
+//! Why a program's traffic goes through the kernel's stack although the program runs on millrace,
+//! and how often it did.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,7 +22,8 @@ pub enum Bypass {
     ForeignProgram,
     /// A program that gains privileges is executed: the dynamic linker preloads nothing into it.
     PrivilegedProgram,
-    /// A program is executed where the shim's file cannot be read (chroot), or with an LD_PRELOAD without it.
+    /// A program is executed where the shim's file cannot be read (chroot), or with an LD_PRELOAD
+    /// without it.
     NoShim,
 }
 

@@ -1,12 +1,14 @@
 //! Where control sockets are, and whose process is believed there.
 //!
-//! A control socket lies in a directory that only its owner can write: `/run/millrace` for root, `$XDG_RUNTIME_DIR/millrace` for other users,
-//! or `/tmp/millrace-UID` without one. So nobody else can take an engine's name. A lock on the file `NAME@lock` beside the socket says that
-//! its engine lives; what a dead one has left is replaced.
+//! A control socket lies in a directory that only its owner can write: `/run/millrace` for root,
+//! `$XDG_RUNTIME_DIR/millrace` for other users, or `/tmp/millrace-UID` without one. So nobody else
+//! can take an engine's name. A lock on the file `NAME@lock` beside the socket says that its engine
+//! lives; what a dead one has left is replaced.
 //!
-//! Programs may see other files than their engine does (chroot, mount namespaces), so an engine has a second socket: one with an abstract name that
-//! nobody can guess. Anybody can take that name after the engine's end. Whoever connects looks at the peer's user (`SO_PEERCRED`), on either socket, before
-//! anything is sent or believed.
+//! Programs may see other files than their engine does (chroot, mount namespaces), so an engine has
+//! a second socket: one with an abstract name that nobody can guess. Anybody can take that name
+//! after the engine's end. Whoever connects looks at the peer's user (`SO_PEERCRED`), on either
+//! socket, before anything is sent or believed.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -111,8 +113,9 @@ impl<'a> Address<'a> {
         self.path.rsplit('/').next().unwrap_or(self.path)
     }
 
-    /// A connection to the engine. Allocates nothing: the shim calls it from inside any of a program's calls. `EPERM`: another user's process
-    /// answers in the engine's place. `peer`: [`peer`], or what does the same where the C library's functions are not to be called.
+    /// A connection to the engine. Allocates nothing: the shim calls it from inside any of a
+    /// program's calls. `EPERM`: another user's process answers in the engine's place. `peer`:
+    /// [`peer`], or what does the same where the C library's functions are not to be called.
     pub fn connect(&self, peer: impl Fn(&OwnedFd) -> io::Result<Peer>) -> io::Result<OwnedFd> {
         let believe = |socket: OwnedFd, protected| match self.believes(peer(&socket)?, protected) {
             true => Ok(socket),
@@ -148,7 +151,8 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Users have other numbers in a user namespace: the engine's is the own one, or one of those that the namespace does not know.
+/// Users have other numbers in a user namespace: the engine's is the own one, or one of those that
+/// the namespace does not know.
 fn is_mapped_owner(uid: u32, protected: bool) -> bool {
     uid == rustix::process::geteuid().as_raw() || (protected && uid == OVERFLOW)
 }
@@ -215,7 +219,8 @@ pub struct Found {
 }
 
 impl Directory {
-    /// This user's, which is made if need be; and what is said of those that somebody else has made in its place.
+    /// This user's, which is made if need be; and what is said of those that somebody else has made
+    /// in its place.
     pub fn own() -> io::Result<(Directory, Vec<String>)> {
         let uid = rustix::process::geteuid().as_raw();
         let mut notes = Vec::new();
@@ -287,7 +292,8 @@ impl Directory {
         found
     }
 
-    /// Waits until nobody else takes a name or removes one. Not by the directory's own lock, which everybody may take who can read it.
+    /// Waits until nobody else takes a name or removes one. Not by the directory's own lock, which
+    /// everybody may take who can read it.
     fn lock(&self) -> io::Result<File> {
         let file = open_lock(&self.path.join(LOCK))?;
         flock(&file, FlockOperation::LockExclusive)?;
@@ -380,7 +386,8 @@ fn lock_of(path: &Path) -> PathBuf {
     lock.into()
 }
 
-/// The lock of a socket, and the socket's place. Both files go with it, if this process may still remove them.
+/// The lock of a socket, and the socket's place. Both files go with it, if this process may still
+/// remove them.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
@@ -456,7 +463,8 @@ pub fn listen(directory: &Directory, name: &str, kind: SocketType) -> io::Result
     Ok(Listener { socket, held })
 }
 
-/// Listens under an abstract name that nobody can guess: the socket, and the name as [`Address::alias`].
+/// Listens under an abstract name that nobody can guess: the socket, and the name as
+/// [`Address::alias`].
 pub fn listen_by_alias() -> io::Result<(OwnedFd, [u8; 16])> {
     let mut alias = [0; 16];
     fill_randomly(&mut alias)?;

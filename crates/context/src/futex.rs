@@ -8,7 +8,8 @@ use crate::sync::{AtomicU32, Ordering, fence_after_update};
 #[cfg(not(millrace_loom))]
 use rustix::thread::futex as kernel;
 
-/// Sleeps while `word` is `value`, at most `timeout`. `Ok` when woken or when the word already differs; `ETIMEDOUT` and `EINTR` as errors.
+/// Sleeps while `word` is `value`, at most `timeout`. `Ok` when woken or when the word already
+/// differs; `ETIMEDOUT` and `EINTR` as errors.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|t| kernel::Timespec {
         tv_sec: t.as_secs() as i64,
@@ -47,7 +48,8 @@ pub fn change(word: &AtomicU32, waiters: &AtomicU32) -> bool {
     any
 }
 
-/// The kernel's part for the checker of interleavings. A sleep is as long as it takes: nothing there has a time-out.
+/// The kernel's part for the checker of interleavings. A sleep is as long as it takes: nothing
+/// there has a time-out.
 #[cfg(millrace_loom)]
 mod kernel {
     use loom::sync::{Condvar, Mutex};
@@ -64,7 +66,8 @@ mod kernel {
     pub fn wait(word: &AtomicU32, _: Flags, value: u32, _: Option<&Timespec>) -> Result<()> {
         let (wakes, bell) = &*WAKES;
         let mut count = wakes.lock().unwrap();
-        // As the kernel has it: whoever changes the word and then wakes finds us asleep, or we see the change.
+        // As the kernel has it: whoever changes the word and then wakes finds us asleep, or we see
+        // the change.
         loom::sync::atomic::fence(Ordering::SeqCst);
         let before = *count;
         while word.load(Ordering::Relaxed) == value && *count == before {

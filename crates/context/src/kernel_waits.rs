@@ -1,8 +1,9 @@
 //! Threads that wait in the kernel's own set, for a set that has no poller yet.
 //!
-//! Nothing rings for such a thread, until another thread puts the first millrace socket into the set and makes the poller for it. From then on these threads
-//! are among the poller's sleepers: one for all of them, until the last has left. A single ring is not enough: another thread may take it that looks into
-//! the set without waiting.
+//! Nothing rings for such a thread, until another thread puts the first millrace socket into the
+//! set and makes the poller for it. From then on these threads are among the poller's sleepers: one
+//! for all of them, until the last has left. A single ring is not enough: another thread may take
+//! it that looks into the set without waiting.
 
 use crate::poller::Poller;
 use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
@@ -25,7 +26,8 @@ impl KernelWaits {
         }
     }
 
-    /// A thread is about to wait. It looks for a poller after this, and waits only if there is none. [`KernelWaits::end`] follows either way.
+    /// A thread is about to wait. It looks for a poller after this, and waits only if there is
+    /// none. [`KernelWaits::end`] follows either way.
     pub fn begin(&self) {
         self.threads.fetch_add(1, Ordering::Relaxed);
         // Whoever makes the poller shows it before looking for waits.
@@ -41,7 +43,8 @@ impl KernelWaits {
         }
     }
 
-    /// The set has got a poller, which everybody finds: it counts the waits. Whether there are any: they have to be rung for, too.
+    /// The set has got a poller, which everybody finds: it counts the waits. Whether there are any:
+    /// they have to be rung for, too.
     pub fn count_in(&self, poller: &Poller) -> bool {
         fence(Ordering::SeqCst);
         if self.threads.load(Ordering::Relaxed) == 0 {

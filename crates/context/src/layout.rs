@@ -31,12 +31,14 @@ pub const SUBMISSIONS: u32 = if CHECKED { 2 } else { 1024 };
 pub const STAGING: u64 = 256 * 1024;
 /// Bytes of one context: head page, submissions, staging.
 pub const CONTEXT_STRIDE: usize = PAGE + SUBMISSIONS as usize * 64 + STAGING as usize;
-/// Hints that each of a poller's rings holds; more set its overflow count, upon which the shim looks at every socket it watches.
+/// Hints that each of a poller's rings holds; more set its overflow count, upon which the shim
+/// looks at every socket it watches.
 pub const HINTS: u32 = if CHECKED { 2 } else { 4096 };
 /// Bytes of a poller's head lines; only those of shards that exist are touched.
 pub const POLLER_HEAD: usize = 3 * PAGE;
 
-/// How many of each part a region has. Sent to the program when it attaches; the engine works with its own copy.
+/// How many of each part a region has. Sent to the program when it attaches; the engine works with
+/// its own copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -83,11 +85,13 @@ impl Geometry {
 pub const AWAKE: u32 = 0;
 /// A shard that sleeps until its doorbell is rung: ring it after a submission.
 pub const ASLEEP: u32 = 1;
-/// A shard that looks again within a millisecond, as it does while a program is in a batch and after it has woken one of its threads: who will
-/// ring soon anyway (see `Context::set_batching`) leaves it until then; who will not rings now.
+/// A shard that looks again within a millisecond, as it does while a program is in a batch and
+/// after it has woken one of its threads: who will ring soon anyway (see `Context::set_batching`)
+/// leaves it until then; who will not rings now.
 pub const NAPPING: u32 = 2;
 
-/// In [`Header::life`]: the kernel wakes a sleeper when the engine ends (FUTEX_WAITERS). That one wakes the others.
+/// In [`Header::life`]: the kernel wakes a sleeper when the engine ends (FUTEX_WAITERS). That one
+/// wakes the others.
 pub const LIFE_SLEEPERS: u32 = 1 << 31;
 /// In [`Header::life`]: the engine has ended (FUTEX_OWNER_DIED).
 pub const LIFE_OVER: u32 = 1 << 30;
@@ -98,14 +102,16 @@ pub const LIFE_OVER: u32 = 1 << 30;
 pub struct Line(pub AtomicU32);
 
 impl Line {
-    /// Says how a shard sleeps. Whoever says that it does so calls [`announced`] next, and looks once more for what it would sleep through.
+    /// Says how a shard sleeps. Whoever says that it does so calls [`announced`] next, and looks
+    /// once more for what it would sleep through.
     pub fn announce(&self, wakefulness: u32) {
         self.0.store(wakefulness, Ordering::Relaxed);
     }
 
     /// How the shard sleeps, as far as it has to be known by who has just asked it for something.
     pub fn wakefulness(&self) -> u32 {
-        // The request must be visible before we look, as the shard says that it sleeps before it looks for requests.
+        // The request must be visible before we look, as the shard says that it sleeps before it
+        // looks for requests.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }
@@ -116,7 +122,8 @@ pub fn announced() {
     fence(Ordering::SeqCst);
 }
 
-/// The first pages. Written by the engine before the program maps it, but for what it serves, and the lines at its end.
+/// The first pages. Written by the engine before the program maps it, but for what it serves, and
+/// the lines at its end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -144,12 +151,14 @@ pub struct Header {
     pub default_router: Line,
     /// New sockets go to the first so many shards.
     pub serving: Line,
-    /// The engine's life, which sleepers watch beside what they wait for: the id of its control thread with [`LIFE_SLEEPERS`], and
-    /// [`LIFE_OVER`] in it once that has ended, set by the kernel. 0: nobody will be told.
+    /// The engine's life, which sleepers watch beside what they wait for: the id of its control
+    /// thread with [`LIFE_SLEEPERS`], and [`LIFE_OVER`] in it once that has ended, set by the
+    /// kernel. 0: nobody will be told.
     pub life: Line,
     /// What the program's processes have counted that goes past the engine.
     pub bypasses: Bypasses,
-    /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at after a full fence that follows a submission.
+    /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at
+    /// after a full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }
 
@@ -157,8 +166,8 @@ pub struct Header {
 const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
 
 impl Header {
-    /// Whether a connection to `ip` is the engine's to make. What is link-local is the kernel's: it means nothing without a link, of which the engine is
-    /// not told.
+    /// Whether a connection to `ip` is the engine's to make. What is link-local is the kernel's: it
+    /// means nothing without a link, of which the engine is not told.
     pub fn serves(&self, ip: IpAddr) -> bool {
         if ip.is_loopback() || self.is_own(ip) {
             return self.loopback == 1;
@@ -174,7 +183,8 @@ impl Header {
         self.routes.network().routes().any(|route| route.covers(ip))
     }
 
-    /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`, that IPv4 is not meant.
+    /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`,
+    /// that IPv4 is not meant.
     pub fn owns(&self, ip: IpAddr, v6_only: bool) -> bool {
         match ip {
             _ if ip.is_loopback() => self.loopback == 1,

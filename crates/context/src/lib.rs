@@ -1,8 +1,10 @@
 //! What a program and a shard share: memory layout, rings, sockets' shared state, control protocol.
 //!
-//! A *program* is every process under one `millrace run`. It shares one [`Region`] of memory with the engine. This crate is the only
-//! definition of what lies in it; the engine and the shim both use these types. Trust runs one way: the shim believes what the
-//! engine wrote; the engine believes nothing it reads here ([`Slot::app`], submissions, staging) until it has copied and checked it.
+//! A *program* is every process under one `millrace run`. It shares one [`Region`] of memory with
+//! the engine. This crate is the only definition of what lies in it; the engine and the shim both
+//! use these types. Trust runs one way: the shim believes what the engine wrote; the engine
+//! believes nothing it reads here ([`Slot::app`], submissions, staging) until it has copied and
+//! checked it.
 //!
 //! - [`layout`]: where things are.
 //! - [`slot`]: a socket's shared state.
@@ -44,6 +46,6 @@ pub use routes::OWN_MAX;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};
 
-/// Version of everything in this crate. The engine refuses a shim of another version, by name, because a layout that differs by a byte
-/// would be read as garbage.
+/// Version of everything in this crate. The engine refuses a shim of another version, by name,
+/// because a layout that differs by a byte would be read as garbage.
 pub const VERSION: u32 = 8;

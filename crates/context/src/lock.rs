@@ -1,4 +1,5 @@
-//! The word of a lock among the threads of a program: the holder's thread id, and whether others may sleep for it.
+//! The word of a lock among the threads of a program: the holder's thread id, and whether others
+//! may sleep for it.
 
 use crate::futex;
 use crate::sync::{AtomicU32, Ordering};
@@ -25,7 +26,8 @@ pub fn take_over(word: &AtomicU32, seen: u32, own: u32) -> bool {
         .is_ok()
 }
 
-/// Says that somebody is about to sleep while the word is `seen`. False: it says so by now, or has changed: look again.
+/// Says that somebody is about to sleep while the word is `seen`. False: it says so by now, or has
+/// changed: look again.
 pub fn may_sleep(word: &AtomicU32, seen: u32) -> bool {
     if seen & CONTENDED == 0 {
         let _ = word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed);

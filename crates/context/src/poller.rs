@@ -1,8 +1,9 @@
 //! Hints from a shard to the program: "this socket changed, look at its slot".
 //!
-//! One poller serves one epoll set (or one thread's `poll`/`select`). Each shard has a ring in it, of which it is the one producer. The
-//! consumers are the program's threads, which take turns by `lock`. A hint carries no state and may be spurious; when there are more than a
-//! ring holds, `overflow` goes up and the program looks at every socket of the set.
+//! One poller serves one epoll set (or one thread's `poll`/`select`). Each shard has a ring in it,
+//! of which it is the one producer. The consumers are the program's threads, which take turns by
+//! `lock`. A hint carries no state and may be spurious; when there are more than a ring holds,
+//! `overflow` goes up and the program looks at every socket of the set.
 
 use crate::layout::{HINTS, SHARDS_MAX};
 use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
@@ -82,7 +83,8 @@ impl Default for Poller {
 impl Poller {
     // ---- the engine's side ----
 
-    /// Adds a hint of `shard`; `tail` is its own copy of its ring's tail. Returns the hint's position for [`Poller::still_pending`].
+    /// Adds a hint of `shard`; `tail` is its own copy of its ring's tail. Returns the hint's
+    /// position for [`Poller::still_pending`].
     pub fn push(&self, rings: &[AtomicU32], shard: u32, tail: &mut u32, slot: u32) -> u32 {
         let Ends { engine, app } = &self.rings[shard as usize];
         let head = app.head.load(Ordering::Acquire);
@@ -97,19 +99,22 @@ impl Poller {
         position
     }
 
-    /// Whether the hint of `shard` at `position` has not been taken yet, so that another for the same socket would say nothing new.
+    /// Whether the hint of `shard` at `position` has not been taken yet, so that another for the
+    /// same socket would say nothing new.
     pub fn still_pending(&self, shard: u32, tail: u32, position: u32) -> bool {
         let head = self.rings[shard as usize].app.head.load(Ordering::Acquire);
         let ahead = position.wrapping_sub(head);
         ahead < tail.wrapping_sub(head).min(HINTS)
     }
 
-    /// Whether it is to be rung: threads sleep for hints, or somebody waits for the set itself. Read after a full fence that follows the push.
+    /// Whether it is to be rung: threads sleep for hints, or somebody waits for the set itself.
+    /// Read after a full fence that follows the push.
     pub fn has_sleepers(&self) -> bool {
         self.common.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a thread sleeps that takes the hints when it is rung, or looks for them before it leaves. Read likewise.
+    /// Whether a thread sleeps that takes the hints when it is rung, or looks for them before it
+    /// leaves. Read likewise.
     pub fn has_waiting_thread(&self) -> bool {
         self.common.sleepers.load(Ordering::Relaxed) & !ALWAYS > 0
     }
@@ -172,7 +177,8 @@ impl Poller {
         })
     }
 
-    /// Whether hints were lost since the last call (under the lock): look at every socket of the set.
+    /// Whether hints were lost since the last call (under the lock): look at every socket of the
+    /// set.
     pub fn overflowed(&self) -> bool {
         let mut lost = false;
         for Ends { engine, app } in self.in_use() {
@@ -182,20 +188,23 @@ impl Poller {
         lost
     }
 
-    /// One thread more is about to sleep. It checks [`Poller::pending`] once more after this: the shard reads the count after it has pushed a hint.
+    /// One thread more is about to sleep. It checks [`Poller::pending`] once more after this: the
+    /// shard reads the count after it has pushed a hint.
     pub fn sleep_begins(&self) {
         self.common.sleepers.fetch_add(1, Ordering::Relaxed);
         fence_after_update();
     }
 
-    /// It sleeps no more. It takes the hints once more before it leaves: one that the shard pushed while it was counted may have been given to nobody else
-    /// (EPOLLEXCLUSIVE). One that was pushed later the shard gives to others.
+    /// It sleeps no more. It takes the hints once more before it leaves: one that the shard pushed
+    /// while it was counted may have been given to nobody else (EPOLLEXCLUSIVE). One that was
+    /// pushed later the shard gives to others.
     pub fn sleep_ends(&self) {
         self.common.sleepers.fetch_sub(1, Ordering::Relaxed);
         fence_after_update();
     }
 
-    /// Sleeps by `wait`, unless there are hints, or `listed` says that there is something else to look at.
+    /// Sleeps by `wait`, unless there are hints, or `listed` says that there is something else to
+    /// look at.
     pub fn sleep<T>(&self, listed: impl FnOnce() -> bool, wait: impl FnOnce() -> T) -> Option<T> {
         self.sleep_begins();
         // What came before we said that we sleep rings nobody.
@@ -204,7 +213,8 @@ impl Poller {
         slept
     }
 
-    /// A thread leaves that has taken the ring, which wakes one: whether it has to ring again, for hints or ready sockets (`listed`) that others have to look at.
+    /// A thread leaves that has taken the ring, which wakes one: whether it has to ring again, for
+    /// hints or ready sockets (`listed`) that others have to look at.
     pub fn must_pass_on(&self, listed: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
         self.has_sleepers() && (self.pending() || listed())

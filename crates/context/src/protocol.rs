@@ -1,8 +1,9 @@
-//! What is said on the control socket ([`crate::control_socket`]): SOCK_SEQPACKET, one request per packet, one answer per packet.
+//! What is said on the control socket ([`crate::control_socket`]): SOCK_SEQPACKET, one request per
+//! packet, one answer per packet.
 //!
-//! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line asks for connections or for the end.
-//! Payload never passes here. The connection stays open as long as the process lives, so that either side notices when the
-//! other is gone.
+//! It is for what happens seldom: a process attaches, forks, makes an epoll set; the command line
+//! asks for connections or for the end. Payload never passes here. The connection stays open as
+//! long as the process lives, so that either side notices when the other is gone.
 
 use std::ffi::c_int;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,7 +21,8 @@ use crate::layout::Geometry;
 pub const ENV_ENGINE: &str = "MILLRACE_ENGINE";
 /// Environment: the program's token, 32 hexadecimal digits; who knows it belongs to the program.
 pub const ENV_TOKEN: &str = "MILLRACE_TOKEN";
-/// Environment: sockets that survive an exec, as `fd:index:generation,...`; set by the shim for the shim.
+/// Environment: sockets that survive an exec, as `fd:index:generation,...`; set by the shim for the
+/// shim.
 pub const ENV_INHERIT: &str = "MILLRACE_INHERIT";
 /// Environment: the ticket of a spawned child ([`Kind::Fork`]).
 pub const ENV_PROCESS: &str = "MILLRACE_PROCESS";
@@ -46,46 +48,58 @@ pub struct Request {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A process of the program with this token attaches. `arguments[0]`: the ticket that its parent got for it ([`Kind::Fork`]), or 0.
-    /// `arguments[1]`: slot plus 1 of the parent whose epoll sets it shares, if the fork was not announced, or 0.
-    /// Answer: [`Attached`], descriptors: region, and for each shard the program's doorbell.
+    /// A process of the program with this token attaches. `arguments[0]`: the ticket that its
+    /// parent got for it ([`Kind::Fork`]), or 0. `arguments[1]`: slot plus 1 of the parent whose
+    /// epoll sets it shares, if the fork was not announced, or 0. Answer: [`Attached`],
+    /// descriptors: region, and for each shard the program's doorbell.
     Attach = 1,
-    /// The sending process is about to fork (or spawn): the child holds every socket that it holds. Answer: `[ticket]`. If `arguments[0]` is 1, with a
-    /// descriptor: a control connection for the child, which may not be able to make one (in a network namespace of its own).
-    /// `EUSERS`: the program has as many processes as the engine has room for.
+    /// The sending process is about to fork (or spawn): the child holds every socket that it holds.
+    /// Answer: `[ticket]`. If `arguments[0]` is 1, with a descriptor: a control connection for the
+    /// child, which may not be able to make one (in a network namespace of its own). `EUSERS`: the
+    /// program has as many processes as the engine has room for.
     Fork = 2,
-    /// The fork of ticket `arguments[0]` has made process `arguments[1]`, with its pidfd if the parent could open one; 0: it failed. Answer: none.
+    /// The fork of ticket `arguments[0]` has made process `arguments[1]`, with its pidfd if the
+    /// parent could open one; 0: it failed. Answer: none.
     Forked = 3,
-    /// A poller. Answer: `[index]`, descriptor: an epoll set that is readable after each ring, until it is waited for.
+    /// A poller. Answer: `[index]`, descriptor: an epoll set that is readable after each ring,
+    /// until it is waited for.
     Poller = 4,
-    /// This process does not need poller `arguments[0]` any more. A child of a fork has its parent's pollers too; one that nobody has is
-    /// gone. Answer: none.
+    /// This process does not need poller `arguments[0]` any more. A child of a fork has its
+    /// parent's pollers too; one that nobody has is gone. Answer: none.
     PollerGone = 5,
-    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors. Answer: `[token as two words, alias as two words]`
-    /// ([`crate::control_socket::Address::alias`]; 0 for none); it lives while this connection or any of its processes lives.
+    /// A new program (command line). `arguments[0]`: 1 if its shim is to say nothing but errors.
+    /// Answer: `[token as two words, alias as two words]`
+    /// ([`crate::control_socket::Address::alias`]; 0 for none); it lives while this connection or
+    /// any of its processes lives.
     Program = 6,
     /// All sockets, as JSON. Answer: descriptor of a memfd with it.
     Sockets = 7,
     /// End the engine. Answer: `[engine pid]`.
     Down = 8,
-    /// The process holds exactly the sockets in the payload behind this request ([`crate::SlotRef`] words) and no others: sent before an exec
-    /// of those that survive it, and after one. `arguments[0]` is 1: it also takes hold of those that it did not hold, as the child of a fork that was
-    /// not announced. Answer: `[]`.
+    /// The process holds exactly the sockets in the payload behind this request ([`crate::SlotRef`]
+    /// words) and no others: sent before an exec of those that survive it, and after one.
+    /// `arguments[0]` is 1: it also takes hold of those that it did not hold, as the child of a
+    /// fork that was not announced. Answer: `[]`.
     Holds = 9,
     /// What the engine is: JSON in a memfd.
     Describe = 10,
-    /// The first `arguments[0]` shards are to serve new flows and sockets. Answer: `[buckets that moved]`.
+    /// The first `arguments[0]` shards are to serve new flows and sockets. Answer: `[buckets that
+    /// moved]`.
     Scale = 11,
-    /// The process passes the sockets in the payload ([`crate::SlotRef`] words, at most [`PASSED_MAX`]) to others by messages
-    /// (SCM_RIGHTS). Answer: `[]`, with one descriptor for each socket, in order, which is sent in the socket's place. The socket stays
-    /// open as long as that descriptor is open anywhere: in a message that nobody has read too.
+    /// The process passes the sockets in the payload ([`crate::SlotRef`] words, at most
+    /// [`PASSED_MAX`]) to others by messages (SCM_RIGHTS). Answer: `[]`, with one descriptor for
+    /// each socket, in order, which is sent in the socket's place. The socket stays open as long as
+    /// that descriptor is open anywhere: in a message that nobody has read too.
     Pass = 12,
-    /// The process has received such descriptors, which come with this request, at most [`CLAIMED_MAX`]. Answer: a word for each, in order:
-    /// the [`crate::SlotRef`] of a socket that the process holds from now on, or, with generation 0, an errno in place of its index:
-    /// `EAGAIN` for a socket of another program that is in the middle of a call on it, `ESTALE` for one that is none any more.
+    /// The process has received such descriptors, which come with this request, at most
+    /// [`CLAIMED_MAX`]. Answer: a word for each, in order: the [`crate::SlotRef`] of a socket that
+    /// the process holds from now on, or, with generation 0, an errno in place of its index:
+    /// `EAGAIN` for a socket of another program that is in the middle of a call on it, `ESTALE` for
+    /// one that is none any more.
     Claim = 13,
-    /// The process is about to bind the socket `arguments[0]` (a [`crate::SlotRef`]) to port `arguments[1]`, which its shard has refused with
-    /// `EACCES`. `arguments[2]`: the thread that binds. Answer: `[]`, and the shard lets the socket have that port once, or `EACCES`.
+    /// The process is about to bind the socket `arguments[0]` (a [`crate::SlotRef`]) to port
+    /// `arguments[1]`, which its shard has refused with `EACCES`. `arguments[2]`: the thread that
+    /// binds. Answer: `[]`, and the shard lets the socket have that port once, or `EACCES`.
     Permit = 14,
 }
 
@@ -123,7 +137,8 @@ pub struct Attached {
     pub process: u32,
     /// Its first context.
     pub context: u32,
-    /// How many contexts it has for each shard: thread `t`'s context for shard `s` is `context + (t % contexts) * shards + s`.
+    /// How many contexts it has for each shard: thread `t`'s context for shard `s` is `context + (t
+    /// % contexts) * shards + s`.
     pub contexts: u32,
     /// The engine's process.
     pub engine_pid: u32,
@@ -178,7 +193,8 @@ pub const PASSED_NAME: &[u8] = b"millrace-passed-";
 /// Bytes of one packet, at most: a [`Request`] and its payload.
 pub const PACKET_MAX: usize = 64 * 1024;
 
-/// Whether a connection to a control socket, or those that a listener will accept, may bring descriptors. Where the kernel does not ask (before Linux 6.16) they may.
+/// Whether a connection to a control socket, or those that a listener will accept, may bring
+/// descriptors. Where the kernel does not ask (before Linux 6.16) they may.
 pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
     const SO_PASSRIGHTS: libc::c_int = 83;
     let value = libc::c_int::from(accept);
@@ -194,7 +210,8 @@ pub fn accept_descriptors(socket: &OwnedFd, accept: bool) {
     };
 }
 
-/// A connection that is made already: the engine's end, which says with each request who sent it, and the other one for a child that is to be.
+/// A connection that is made already: the engine's end, which says with each request who sent it,
+/// and the other one for a child that is to be.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (own, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
@@ -204,7 +221,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// A plain-words structure as bytes.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: Request and Answer are repr(C) structures of integers without padding (asserted below).
+    // SAFETY: Request and Answer are repr(C) structures of integers without padding (asserted
+    // below).
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
@@ -283,8 +301,9 @@ impl Descriptors {
     }
 }
 
-/// Receives one packet into `buffer`, and its descriptors, also those of one that is an error: its length (0: the other side is gone). Not by the C
-/// library, whose functions the shim stands in for.
+/// Receives one packet into `buffer`, and its descriptors, also those of one that is an error: its
+/// length (0: the other side is gone). Not by the C library, whose functions the shim stands in
+/// for.
 fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -324,8 +343,9 @@ const _: () =
 #[repr(C, align(8))]
 struct ControlSpace([MaybeUninit<u8>; CONTROL_MAX]);
 
-/// The same of one that is there, with its sender if the socket asks for it: its pid and its real user. For the engine. Not with rustix, to which a pid is
-/// never 0: here it is for processes of PID namespaces that this one does not see.
+/// The same of one that is there, with its sender if the socket asks for it: its pid and its real
+/// user. For the engine. Not with rustix, to which a pid is never 0: here it is for processes of
+/// PID namespaces that this one does not see.
 fn receive_with_sender(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -356,7 +376,8 @@ fn receive_with_sender(
         }
     };
     let mut sender = None;
-    // SAFETY: the kernel has filled the space with whole control messages, which these macros walk; descriptors that it names are new and ours.
+    // SAFETY: the kernel has filled the space with whole control messages, which these macros walk;
+    // descriptors that it names are new and ours.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(this) = header.as_ref() {
@@ -392,7 +413,8 @@ pub struct Received<'a> {
     pub request: Request,
     /// What came behind it.
     pub payload: &'a [u8],
-    /// Who sent it, if the socket asks for that (SO_PASSCRED): the pid, and the real user at that moment.
+    /// Who sent it, if the socket asks for that (SO_PASSCRED): the pid, and the real user at that
+    /// moment.
     pub sender: Option<(u32, u32)>,
 }
 
@@ -444,8 +466,9 @@ impl Request {
         }
     }
 
-    /// Receives one that is there, with its payload, which is left in `buffer`. What descriptors came is in `descriptors`, whatever the
-    /// outcome: who closes them may have to wait. `None`: the other side is gone. `EAGAIN`: there is none.
+    /// Receives one that is there, with its payload, which is left in `buffer`. What descriptors
+    /// came is in `descriptors`, whatever the outcome: who closes them may have to wait. `None`:
+    /// the other side is gone. `EAGAIN`: there is none.
     pub fn receive<'a>(
         socket: BorrowedFd<'_>,
         buffer: &'a mut [u8],
@@ -458,7 +481,8 @@ impl Request {
         let Some((head, payload)) = buffer[..len].split_at_checked(size_of::<Request>()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        // SAFETY: Request is integers only, every bit pattern is one; the slice is exactly its length, alignment is not assumed.
+        // SAFETY: Request is integers only, every bit pattern is one; the slice is exactly its
+        // length, alignment is not assumed.
         let request = unsafe { head.as_ptr().cast::<Request>().read_unaligned() };
         Ok(Some(Received {
             request,

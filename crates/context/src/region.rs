@@ -15,8 +15,8 @@ use crate::poller::Poller;
 use crate::slot::Slot;
 use crate::submission::{Context, SubmissionCell};
 
-/// Creates the file behind a region: sparse, and sealed so that no holder can make it shorter under another's feet (a shorter file would
-/// turn the engine's next access into SIGBUS).
+/// Creates the file behind a region: sparse, and sealed so that no holder can make it shorter under
+/// another's feet (a shorter file would turn the engine's next access into SIGBUS).
 pub fn create(geometry: &Geometry) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(
         "millrace-region",
@@ -34,7 +34,8 @@ pub struct Region {
     geometry: Geometry,
 }
 
-// SAFETY: the mapping is plain shared memory; everything reached through `&Region` is atomic or copied through raw pointers.
+// SAFETY: the mapping is plain shared memory; everything reached through `&Region` is atomic or
+// copied through raw pointers.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -42,7 +43,8 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps the file. `geometry` is the engine's own, or what the engine said.
     pub fn map(file: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Region> {
-        // SAFETY: a new mapping chosen by the kernel overlaps nothing; its length is that of the sealed file.
+        // SAFETY: a new mapping chosen by the kernel overlaps nothing; its length is that of the
+        // sealed file.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -68,9 +70,11 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The header, as the engine wrote it before anyone else mapped the region; only its lines change later.
+    /// The header, as the engine wrote it before anyone else mapped the region; only its lines
+    /// change later.
     pub fn header(&self) -> &Header {
-        // SAFETY: the first pages hold a Header: plain words that do not change while shared, and atomics.
+        // SAFETY: the first pages hold a Header: plain words that do not change while shared, and
+        // atomics.
         unsafe { &*self.at(0).cast::<Header>() }
     }
 
@@ -116,8 +120,9 @@ impl Region {
     /// Copies into a context's staging ring. Outside of it nothing is copied.
     pub fn stage(&self, context: u32, at: usize, from: &[u8]) {
         if let Some(to) = self.staging(context, at, from.len()) {
-            // SAFETY: `staging` checked the bounds; `from` is private memory and cannot overlap. The bytes may race with a hostile
-            // thread of the program: they are only ever moved as raw bytes.
+            // SAFETY: `staging` checked the bounds; `from` is private memory and cannot overlap.
+            // The bytes may race with a hostile thread of the program: they are only ever moved as
+            // raw bytes.
             unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         }
     }
@@ -130,7 +135,8 @@ impl Region {
         }
     }
 
-    /// A raw pointer to `len` bytes of a context's staging ring, for system calls that fill it; none outside of it.
+    /// A raw pointer to `len` bytes of a context's staging ring, for system calls that fill it;
+    /// none outside of it.
     pub fn staging(&self, context: u32, at: usize, len: usize) -> Option<*mut u8> {
         let base = self.context_at(context)?;
         let end = at.checked_add(len)?;
@@ -168,7 +174,8 @@ impl Region {
     /// Copies `data` to `at` in the arena. Outside of it nothing is copied.
     pub fn write_arena(&self, at: u64, data: &[u8]) {
         if let Some(to) = self.arena(at, data.len()) {
-            // SAFETY: bounds checked; `data` is private memory. Readers in the program copy raw bytes.
+            // SAFETY: bounds checked; `data` is private memory. Readers in the program copy raw
+            // bytes.
             unsafe { to.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         }
     }
@@ -189,10 +196,12 @@ impl Region {
         }
     }
 
-    /// Gives the memory behind a range of the arena back to the machine. It reads as zero afterwards.
+    /// Gives the memory behind a range of the arena back to the machine. It reads as zero
+    /// afterwards.
     pub fn release_arena(&self, at: u64, len: usize) -> io::Result<()> {
         if let Some(from) = self.arena(at, len) {
-            // SAFETY: the range is inside our own mapping and holds nothing that anyone still needs.
+            // SAFETY: the range is inside our own mapping and holds nothing that anyone still
+            // needs.
             unsafe { rustix::mm::madvise(from.cast(), len, rustix::mm::Advice::LinuxRemove)? };
         }
         Ok(())

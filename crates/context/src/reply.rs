@@ -1,6 +1,7 @@
 //! The answer to a request that wants one.
 //!
-//! One thread at a time asks (it holds the context's lock), so one cell is enough. It sleeps on `sequence`.
+//! One thread at a time asks (it holds the context's lock), so one cell is enough. It sleeps on
+//! `sequence`.
 
 use crate::Address;
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -8,7 +9,8 @@ use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// Bytes an answer can carry beside its result.
 pub const DATA: usize = if cfg!(millrace_loom) { 8 } else { 512 };
 
-/// An error about a datagram that was sent, in an answer. What the datagram carried, as far as it is known, follows it.
+/// An error about a datagram that was sent, in an answer. What the datagram carried, as far as it
+/// is known, follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What it means.
@@ -89,7 +91,8 @@ impl Reply {
         self.sequence.store(0, Ordering::Relaxed);
     }
 
-    /// Engine: answers with a result (0 or more, or a negative errno) and at most [`DATA`] bytes. The caller wakes the sleeper.
+    /// Engine: answers with a result (0 or more, or a negative errno) and at most [`DATA`] bytes.
+    /// The caller wakes the sleeper.
     pub fn answer(&self, result: i64, data: &[u8]) {
         let data = &data[..data.len().min(DATA)];
         for (cell, chunk) in self.data.iter().zip(data.chunks(8)) {
@@ -102,7 +105,8 @@ impl Reply {
         self.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Program: the result, and the data copied into `out`; its length is returned beside it. Call after `sequence` has moved.
+    /// Program: the result, and the data copied into `out`; its length is returned beside it. Call
+    /// after `sequence` has moved.
     pub fn read(&self, out: &mut [u8]) -> (i64, usize) {
         let len = (self.len.load(Ordering::Relaxed) as usize)
             .min(DATA)

@@ -1,4 +1,5 @@
-//! What the engine serves of its link: its own addresses, and the destinations that it has a way to. An engine that goes by the kernel's writes it anew when these change.
+//! What the engine serves of its link: its own addresses, and the destinations that it has a way
+//! to. An engine that goes by the kernel's writes it anew when these change.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, Ipv6Addr};
@@ -47,8 +48,9 @@ pub fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The network that counts, and the place of the next one: that is written while nobody looks at it, and then counts. Who looks on while two come one upon the other
-/// may see something of both, which is as well as having looked a moment earlier or later.
+/// The network that counts, and the place of the next one: that is written while nobody looks at
+/// it, and then counts. Who looks on while two come one upon the other may see something of both,
+/// which is as well as having looked a moment earlier or later.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Routes {
@@ -56,7 +58,8 @@ pub struct Routes {
     networks: [Network; 2],
 }
 
-/// Own addresses, and destinations. It is in memory that is shared, so every word may be anything, and any use of it is sound.
+/// Own addresses, and destinations. It is in memory that is shared, so every word may be anything,
+/// and any use of it is sound.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Network {
@@ -80,7 +83,8 @@ impl Routes {
         &self.networks[self.current.load(Ordering::Acquire) as usize % 2]
     }
 
-    /// What counts from now on: own addresses, and destinations, of which the first are the prefixes of the own addresses. What there is no room for is left out. For one writer.
+    /// What counts from now on: own addresses, and destinations, of which the first are the
+    /// prefixes of the own addresses. What there is no room for is left out. For one writer.
     pub fn set(&self, own: &[IpAddr], routes: &[Route]) {
         let next = self.current.load(Ordering::Relaxed).wrapping_add(1);
         let network = &self.networks[next as usize % 2];

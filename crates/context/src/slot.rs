@@ -1,7 +1,8 @@
 //! A socket's shared state.
 //!
-//! Two lines are the engine's, two the program's; neither writes the other's. Positions are stream offsets in bytes from the first
-//! byte of payload and never wrap. A listener uses the same fields in units of accepted connections: its ring holds [`SlotRef`]s.
+//! Two lines are the engine's, two the program's; neither writes the other's. Positions are stream
+//! offsets in bytes from the first byte of payload and never wrap. A listener uses the same fields
+//! in units of accepted connections: its ring holds [`SlotRef`]s.
 
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -31,13 +32,14 @@ bitflags! {
         const DEAD = 128;
         /// The peer has announced a byte as urgent: [`EngineCold::urgent`] says which.
         const URGENT = 256;
-        /// It is one for datagrams. Its ring holds records (`millrace_wire::record`), and `received` and `consumed` are ends of records; `acked` counts
-        /// the bytes that have left.
+        /// It is one for datagrams. Its ring holds records (`millrace_wire::record`), and
+        /// `received` and `consumed` are ends of records; `acked` counts the bytes that have left.
         const DATAGRAM = 512;
         /// Errors with particulars wait for [`crate::Operation::TakeFailure`].
         const FAILURES = 1024;
-        /// Another program that holds the socket has it in its memory: nothing is here to be read, and there is no room to send, until
-        /// [`crate::Operation::Recall`], or until that program holds it no more.
+        /// Another program that holds the socket has it in its memory: nothing is here to be read,
+        /// and there is no room to send, until [`crate::Operation::Recall`], or until that program
+        /// holds it no more.
         const ELSEWHERE = 2048;
     }
 }
@@ -67,9 +69,10 @@ impl SlotRef {
 
 /// Written by the engine on every change; read by the program.
 ///
-/// Order of writes: `error`, `ring`, `received`, `acked`, `status`, then (after a full fence) `sequence`, then hints. A ring is taken away
-/// or made larger only while all that it holds has been copied or read, and it never shrinks while bytes are unread: a reader that
-/// finds the same word before and after copying has copied the stream.
+/// Order of writes: `error`, `ring`, `received`, `acked`, `status`, then (after a full fence)
+/// `sequence`, then hints. A ring is taken away or made larger only while all that it holds has
+/// been copied or read, and it never shrinks while bytes are unread: a reader that finds the same
+/// word before and after copying has copied the stream.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct EngineHot {
@@ -77,11 +80,14 @@ pub struct EngineHot {
     pub ring: AtomicU64,
     /// In-order bytes received so far.
     pub received: AtomicU64,
-    /// Bytes the peer has acknowledged so far: room for more. With [`Status::ELSEWHERE`] this and `sent` are what [`EngineHot::elsewhere`] says.
+    /// Bytes the peer has acknowledged so far: room for more. With [`Status::ELSEWHERE`] this and
+    /// `sent` are what [`EngineHot::elsewhere`] says.
     pub acked: AtomicU64,
-    /// Bytes that were sent so far, once at least. Kept up to date with [`EngineCold::notsent_low`].
+    /// Bytes that were sent so far, once at least. Kept up to date with
+    /// [`EngineCold::notsent_low`].
     pub sent: AtomicU64,
-    /// The program should post [`crate::Operation::Consumed`] and ring once it has read to here: a window update is then worth sending.
+    /// The program should post [`crate::Operation::Consumed`] and ring once it has read to here: a
+    /// window update is then worth sending.
     pub consume_wake: AtomicU64,
     /// [`Status`].
     pub status: AtomicU32,
@@ -105,11 +111,13 @@ pub struct EngineCold {
     pub local: [AtomicU64; 3],
     /// Remote address.
     pub remote: [AtomicU64; 3],
-    /// TCP_NOTSENT_LOWAT: nothing more is taken while so many bytes beyond `sent` are queued; 0: no bound.
+    /// TCP_NOTSENT_LOWAT: nothing more is taken while so many bytes beyond `sent` are queued; 0: no
+    /// bound.
     pub notsent_low: AtomicU32,
     /// Of a datagram socket, the largest packet to its peer in bytes; 0 without one.
     pub mtu: AtomicU32,
-    /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written before `received` passes it.
+    /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written
+    /// before `received` passes it.
     pub urgent: AtomicU64,
 }
 
@@ -133,13 +141,15 @@ pub struct App {
     pub error_seen: AtomicU32,
     /// O_NONBLOCK and the like, shared by all descriptors of this socket: the shim's own bits.
     pub flags: AtomicU32,
-    /// Index plus 1 of the context that carried this socket's last submission. The shard takes contexts one after the other, so what
-    /// goes through another one first waits until this one has been taken (under `write_lock`). In a connection that waits to be
-    /// accepted it is the claim of the process that takes it, set before the queue's `consumed` moves on: the engine reads it when
-    /// another process that could have taken it has died.
+    /// Index plus 1 of the context that carried this socket's last submission. The shard takes
+    /// contexts one after the other, so what goes through another one first waits until this one
+    /// has been taken (under `write_lock`). In a connection that waits to be accepted it is the
+    /// claim of the process that takes it, set before the queue's `consumed` moves on: the engine
+    /// reads it when another process that could have taken it has died.
     pub context: AtomicU32,
-    /// Goes up with each [`crate::Operation::Watch`] and [`crate::Operation::Unwatch`] of this socket, which carry its new value: threads
-    /// send them by contexts of their own, and the shard may take the later one first.
+    /// Goes up with each [`crate::Operation::Watch`] and [`crate::Operation::Unwatch`] of this
+    /// socket, which carry its new value: threads send them by contexts of their own, and the shard
+    /// may take the later one first.
     pub watch_order: AtomicU32,
 }
 
@@ -155,7 +165,8 @@ pub struct AppCold {
     pub low_water: AtomicU32,
     /// Address family the program asked for (AF_INET or AF_INET6).
     pub family: AtomicI32,
-    /// Options as they were set, for getsockopt without asking the engine: the shim's own numbering.
+    /// Options as they were set, for getsockopt without asking the engine: the shim's own
+    /// numbering.
     pub options: [AtomicU32; 8],
     /// Offset in the stream, plus 1, of the urgent byte that was last received out of line.
     pub urgent_taken: AtomicU64,
@@ -178,8 +189,9 @@ pub struct Slot {
 #[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Slot>() == crate::layout::SLOT_STRIDE);
 
-/// A receive ring in one word: offset from the arena's start in 4 KB units, and the binary logarithm of its size. Offset `o` of
-/// the stream is byte `o & (size - 1)` of the ring. 0 means no ring.
+/// A receive ring in one word: offset from the arena's start in 4 KB units, and the binary
+/// logarithm of its size. Offset `o` of the stream is byte `o & (size - 1)` of the ring. 0 means no
+/// ring.
 pub fn pack_ring(at: u64, log2: u8) -> u64 {
     (at >> 12) << 8 | u64::from(log2)
 }
@@ -203,15 +215,17 @@ impl App {
         self.context.load(Ordering::Acquire)
     }
 
-    /// What is submitted next of this socket goes by this context (under `write_lock`). The context by which it went until now, if that is another one: what it has
-    /// carried is to be taken first.
+    /// What is submitted next of this socket goes by this context (under `write_lock`). The context
+    /// by which it went until now, if that is another one: what it has carried is to be taken
+    /// first.
     pub fn goes_by(&self, context: u32) -> Option<u32> {
         let before = self.context.swap(context + 1, Ordering::Relaxed);
         before.checked_sub(1).filter(|before| *before != context)
     }
 
-    /// The number of the next request to watch the slot or to stop watching it, for its submission. Requests of one poller are numbered in their order, since its
-    /// set is locked; each goes by the calling thread's own context, and the shard may come to another thread's first.
+    /// The number of the next request to watch the slot or to stop watching it, for its submission.
+    /// Requests of one poller are numbered in their order, since its set is locked; each goes by
+    /// the calling thread's own context, and the shard may come to another thread's first.
     pub fn next_watch_order(&self) -> u64 {
         let before = self.watch_order.fetch_add(1, Ordering::Relaxed);
         u64::from(before.wrapping_add(1))
@@ -219,7 +233,8 @@ impl App {
 }
 
 impl EngineHot {
-    /// A listener's queue is about to end: after this the shard looks which of its connections are claimed ([`App::claim`]), and resets the others.
+    /// A listener's queue is about to end: after this the shard looks which of its connections are
+    /// claimed ([`App::claim`]), and resets the others.
     pub fn end_queue(&self) {
         self.ring.store(0, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -231,14 +246,16 @@ impl EngineHot {
         self.ring.load(Ordering::Relaxed) == ring
     }
 
-    /// Whether the slot has moved from `shard`, which has just been asked for something: then it may be given away before it is asked, and what is asked of another
-    /// shard next has to wait. A shard says whom to ask, passes a full fence, and serves once more before it gives.
+    /// Whether the slot has moved from `shard`, which has just been asked for something: then it
+    /// may be given away before it is asked, and what is asked of another shard next has to wait. A
+    /// shard says whom to ask, passes a full fence, and serves once more before it gives.
     pub fn has_moved_from(&self, shard: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shard.load(Ordering::Relaxed) != shard
     }
 
-    /// The socket is in another program's memory, where `received` has come and epoll's `ready` bits hold; this slot's program has read up to `consumed`.
+    /// The socket is in another program's memory, where `received` has come and epoll's `ready`
+    /// bits hold; this slot's program has read up to `consumed`.
     pub fn show_elsewhere(&self, consumed: u64, received: u64, ready: u32) {
         let stay = Status::OPEN
             | Status::BOUND
@@ -256,7 +273,8 @@ impl EngineHot {
         self.status.store(status.bits(), Ordering::Release);
     }
 
-    /// Of a socket that is in another program's memory: how much has come there, and epoll's bits that hold.
+    /// Of a socket that is in another program's memory: how much has come there, and epoll's bits
+    /// that hold.
     pub fn elsewhere(&self) -> (u64, u32) {
         let ready = self.sent.load(Ordering::Relaxed) as u32;
         (self.acked.load(Ordering::Relaxed), ready)
@@ -293,8 +311,9 @@ impl EngineCold {
 }
 
 impl Slot {
-    /// The socket of another program's slot is this one's from now on, read up to `consumed` and written up to `queued`: what its program has said of it holds.
-    /// The engine calls it before it publishes the slot.
+    /// The socket of another program's slot is this one's from now on, read up to `consumed` and
+    /// written up to `queued`: what its program has said of it holds. The engine calls it before it
+    /// publishes the slot.
     pub fn take_over(&self, from: &Slot, consumed: u64, queued: u64) {
         self.app.consumed.store(consumed, Ordering::Release);
         self.app.queued.store(queued, Ordering::Release);

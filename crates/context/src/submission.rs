@@ -1,8 +1,10 @@
-//! Requests from the program to a shard: the submission ring, and the staging ring that carries the payload of sends.
+//! Requests from the program to a shard: the submission ring, and the staging ring that carries the
+//! payload of sends.
 //!
-//! A context belongs to one process of the program; its threads take turns by [`Context::lock`], which is a lock among the program's
-//! threads only. The engine is the single consumer. Payload is staged in the order of the submissions that name it, so a send
-//! needs no offset: the engine takes the next `parameter` bytes.
+//! A context belongs to one process of the program; its threads take turns by [`Context::lock`],
+//! which is a lock among the program's threads only. The engine is the single consumer. Payload is
+//! staged in the order of the submissions that name it, so a send needs no offset: the engine takes
+//! the next `parameter` bytes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -18,16 +20,19 @@ use crate::slot::SlotRef;
 pub enum Operation {
     /// Nothing; with [`Ask::REPLY`] it shows that all before it has been done.
     Nop = 1,
-    /// A new socket: for a stream, or with `parameter` 1 for datagrams. Replies with its [`SlotRef`] as the first word of data.
+    /// A new socket: for a stream, or with `parameter` 1 for datagrams. Replies with its
+    /// [`SlotRef`] as the first word of data.
     Socket = 2,
-    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1 SO_REUSEPORT, bit 2 IPV6_V6ONLY, bits 3 and 4 the device (1 the
-    /// link, 2 loopback, else any). Replies 0 or an errno.
+    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1
+    /// SO_REUSEPORT, bit 2 IPV6_V6ONLY, bits 3 and 4 the device (1 the link, 2 loopback, else any).
+    /// Replies 0 or an errno.
     Bind = 3,
     /// Listens with a backlog of `parameter`. Replies 0 or an errno.
     Listen = 4,
-    /// Connects to the address in `arguments[0..3]`. The slot tells how it ends; with [`Ask::REPLY`], errors that are known at once
-    /// (without it they are the slot's error, like those that come later). With `arguments[3]` it is to open fast (RFC 7413), which wants a reply: how many bytes the
-    /// SYN takes along, for which it then waits; 0 if it does not.
+    /// Connects to the address in `arguments[0..3]`. The slot tells how it ends; with
+    /// [`Ask::REPLY`], errors that are known at once (without it they are the slot's error, like
+    /// those that come later). With `arguments[3]` it is to open fast (RFC 7413), which wants a
+    /// reply: how many bytes the SYN takes along, for which it then waits; 0 if it does not.
     Connect = 5,
     /// The program has taken this socket from its listener's queue.
     Accepted = 6,
@@ -39,27 +44,36 @@ pub enum Operation {
     Shutdown = 9,
     /// This process holds the socket no more.
     Close = 10,
-    /// Poller `parameter` wants hints of this socket; `arguments[0]` is the mask of epoll bits (with EPOLLEXCLUSIVE). `arguments[1]` is the
-    /// socket's `sequence` when the program last looked: if it has changed since, the shard hints at once, so that nothing is missed
-    /// between that look and this request. `arguments[2]` is the request's number in [`crate::slot::App::watch_order`].
+    /// Poller `parameter` wants hints of this socket; `arguments[0]` is the mask of epoll bits
+    /// (with EPOLLEXCLUSIVE). `arguments[1]` is the socket's `sequence` when the program last
+    /// looked: if it has changed since, the shard hints at once, so that nothing is missed between
+    /// that look and this request. `arguments[2]` is the request's number in
+    /// [`crate::slot::App::watch_order`].
     Watch = 11,
-    /// Poller `parameter` wants none any more, unless it has asked again since: `arguments[2]` is the request's number as in [`Operation::Watch`].
+    /// Poller `parameter` wants none any more, unless it has asked again since: `arguments[2]` is
+    /// the request's number as in [`Operation::Watch`].
     Unwatch = 12,
-    /// Sets the option with number `parameter` to the value in the first arguments, both as `millrace-sockopt` has them. Replies if asked.
+    /// Sets the option with number `parameter` to the value in the first arguments, both as
+    /// `millrace-sockopt` has them. Replies if asked.
     SetOption = 13,
-    /// Asks for the option with number `parameter`, or for a [`Query`]; the reply's data holds the value.
+    /// Asks for the option with number `parameter`, or for a [`Query`]; the reply's data holds the
+    /// value.
     GetOption = 14,
-    /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC). Replies 0 or an errno. The shim then
-    /// sets `consumed` and `queued` back to 0, since the next connection's stream begins there.
+    /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC).
+    /// Replies 0 or an errno. The shim then sets `consumed` and `queued` back to 0, since the next
+    /// connection's stream begins there.
     Disconnect = 15,
     /// `parameter` bytes of staging are a datagram. `arguments` are a [`SendTo`].
     SendTo = 16,
-    /// Takes the oldest error of a datagram socket; the reply's data is a [`crate::reply::Failure`] and what it quotes.
+    /// Takes the oldest error of a datagram socket; the reply's data is a [`crate::reply::Failure`]
+    /// and what it quotes.
     TakeFailure = 17,
-    /// A datagram socket joins the group in `arguments[0..3]`, or with `parameter` 0 leaves it. Replies 0 or an errno.
+    /// A datagram socket joins the group in `arguments[0..3]`, or with `parameter` 0 leaves it.
+    /// Replies 0 or an errno.
     Membership = 18,
-    /// Another program that holds this socket has it ([`crate::Status::ELSEWHERE`]): this one is to have it. The thread holds both locks of the slot, of which the engine
-    /// writes `consumed` and `queued`. Replies 0 or an errno: EAGAIN while the other one is at it.
+    /// Another program that holds this socket has it ([`crate::Status::ELSEWHERE`]): this one is to
+    /// have it. The thread holds both locks of the slot, of which the engine writes `consumed` and
+    /// `queued`. Replies 0 or an errno: EAGAIN while the other one is at it.
     Recall = 19,
 }
 
@@ -98,7 +112,8 @@ impl Operation {
     }
 }
 
-/// What a program can ask of a socket beside its options, by the number of [`Operation::GetOption`]. Options have the numbers below these.
+/// What a program can ask of a socket beside its options, by the number of
+/// [`Operation::GetOption`]. Options have the numbers below these.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
@@ -239,7 +254,8 @@ impl Submission {
 #[derive(Debug, Default)]
 struct AppLine {
     tail: AtomicU32,
-    /// 1 from the return of a wait with events until the next wait: submissions will be rung for then, so the shard only naps.
+    /// 1 from the return of a wait with events until the next wait: submissions will be rung for
+    /// then, so the shard only naps.
     batching: AtomicU32,
     staging_tail: AtomicU64,
     /// The core the program's thread last ran on, plus 1.
@@ -333,12 +349,14 @@ impl Context {
         STAGING.saturating_sub(used)
     }
 
-    /// Where the next `len` staged bytes go: up to two pieces as (offset in the staging ring, length).
+    /// Where the next `len` staged bytes go: up to two pieces as (offset in the staging ring,
+    /// length).
     pub fn staging_pieces(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.app.staging_tail.load(Ordering::Relaxed), len)
     }
 
-    /// Submits. The caller has seen [`Context::room`]; for a send it has filled the staged bytes, which this makes the engine's.
+    /// Submits. The caller has seen [`Context::room`]; for a send it has filled the staged bytes,
+    /// which this makes the engine's.
     pub fn submit(&self, ring: &[SubmissionCell], submission: &Submission) {
         if submission.operation.is_staged() {
             let tail = self.app.staging_tail.load(Ordering::Relaxed);
@@ -352,7 +370,8 @@ impl Context {
         self.app.tail.store(tail.wrapping_add(1), Ordering::Release);
     }
 
-    /// Where the next submission goes: what is before it has been taken once [`Context::taken`] says so. Needs no lock.
+    /// Where the next submission goes: what is before it has been taken once [`Context::taken`]
+    /// says so. Needs no lock.
     pub fn position(&self) -> u32 {
         self.app.tail.load(Ordering::Acquire)
     }
@@ -361,8 +380,9 @@ impl Context {
     pub fn taken(&self, position: u32) -> bool {
         let head = self.engine.head.load(Ordering::Acquire);
         let tail = self.app.tail.load(Ordering::Acquire);
-        // Distances round the ring; a head that is ahead has passed it. A tail that is behind is that of another process, which
-        // begins anew: the engine takes what is left of the one before first.
+        // Distances round the ring; a head that is ahead has passed it. A tail that is behind is
+        // that of another process, which begins anew: the engine takes what is left of the one
+        // before first.
         position.wrapping_sub(head) as i32 <= 0 || position.wrapping_sub(tail) as i32 > 0
     }
 
@@ -371,8 +391,8 @@ impl Context {
         self.app.tail.load(Ordering::Relaxed) == self.engine.head.load(Ordering::Acquire)
     }
 
-    /// Says that the program is between two waits (true), or about to wait (false). Meanwhile the shard naps instead of sleeping
-    /// ([`crate::layout::NAPPING`]).
+    /// Says that the program is between two waits (true), or about to wait (false). Meanwhile the
+    /// shard naps instead of sleeping ([`crate::layout::NAPPING`]).
     pub fn set_batching(&self, batching: bool) {
         self.app
             .batching
@@ -401,7 +421,8 @@ impl Context {
         self.app.tail.load(Ordering::Acquire) != cursor.head
     }
 
-    /// Takes the next submission. Its staged bytes, if it is a send, are at [`Cursor::staged`] until [`Cursor::unstage`].
+    /// Takes the next submission. Its staged bytes, if it is a send, are at [`Cursor::staged`]
+    /// until [`Cursor::unstage`].
     pub fn take(
         &self,
         ring: &[SubmissionCell],
@@ -469,7 +490,8 @@ impl Context {
 }
 
 impl Cursor {
-    /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring, length).
+    /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring,
+    /// length).
     pub fn staged(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.staging_head, len)
     }

@@ -1,4 +1,5 @@
-//! Atomics and fences, of the processor or of the checker of interleavings (`--cfg millrace_loom`, tests/interleavings).
+//! Atomics and fences, of the processor or of the checker of interleavings (`--cfg millrace_loom`,
+//! tests/interleavings).
 
 #[cfg(not(millrace_loom))]
 pub use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,7 +1,8 @@
-//! The engine, as this process knows it: the region they share, its doorbells, its control socket.
+//! The engine, as this process knows it: the shared region, the doorbells and the control socket.
 //!
-//! Nothing happens before the first call that needs it. A process attaches once; a child of a fork, which has the mapping already, once more
-//! for contexts of its own. A child that was made past the shim (by the system call itself) does so at its first call that needs the engine.
+//! A process attaches at the first call that needs the engine. The child of a fork has the mapping
+//! already, and attaches once more to get contexts of its own. A child made by the raw system call,
+//! which the shim does not see, attaches at its first call that needs the engine.
 
 pub mod batch;
 pub mod bypass;
@@ -33,7 +34,7 @@ use crate::sys::{self, Result};
 
 /// How long an engine may take to answer before it counts as gone, in seconds.
 const PATIENCE_S: u64 = 10;
-/// Number of no process.
+/// The process number that no process has.
 const NOBODY: u32 = u32::MAX;
 
 /// The engine.
@@ -57,11 +58,11 @@ struct Place(UnsafeCell<MaybeUninit<Engine>>);
 unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static MAPPED: AtomicBool = AtomicBool::new(false);
-/// This process has attached, or it is the child of a fork that the shim did not see and its parent had.
+/// Set once this process, or the parent that forked it unseen, has attached.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
 
-/// What a process does not have from its parent: the kernel clears this page in the child of every fork, so a child that the shim did not see being made (by
-/// the system call itself) finds out at its first call that needs the engine.
+/// State that a child does not inherit. The kernel clears this page in the child of every fork, so
+/// a child made by the raw system call notices at its first call that it has not attached.
 #[repr(C, align(4096))]
 struct Own {
     attached: AtomicBool,
@@ -72,10 +73,11 @@ static OWN: Own = Own {
     attached: AtomicBool::new(false),
     lock: AtomicU32::new(0),
 };
-/// Held while attaching, and for each request on the control socket. A fork holds it, so that the child finds a quiet state.
+/// Held while the process attaches and during each request on the control socket. A fork holds it,
+/// so that the child never finds a request half done.
 pub static LOCK: &AtomicU32 = &OWN.lock;
 
-/// The engine, attached to if need be. `NETDOWN`: it cannot be reached.
+/// Returns the engine, and attaches first if needed. `NETDOWN`: the engine cannot be reached.
 #[inline]
 pub fn get() -> Result<&'static Engine> {
     if OWN.attached.load(Ordering::Acquire) {
@@ -84,7 +86,8 @@ pub fn get() -> Result<&'static Engine> {
     attach()
 }
 
-/// The engine if this process has attached to it; the child of a fork that the shim did not see does so now if its parent had.
+/// Returns the engine if this process has attached. The child of an unseen fork attaches now if its
+/// parent had attached.
 pub fn attached() -> Option<&'static Engine> {
     if OWN.attached.load(Ordering::Acquire) {
         return Some(place());
@@ -95,20 +98,21 @@ pub fn attached() -> Option<&'static Engine> {
         .and_then(Result::ok)
 }
 
-/// The engine if its memory is mapped, whether or not this process has attached again after a fork.
+/// Returns the engine if its memory is mapped, attached or not.
 pub fn mapped() -> Option<&'static Engine> {
     MAPPED.load(Ordering::Acquire).then(place)
 }
 
 fn place() -> &'static Engine {
-    // SAFETY: callers have seen MAPPED, or ATTACHED which is set after it: it is written, and never dropped.
+    // SAFETY: callers have seen MAPPED, or ATTACHED which is set after it: it is written, and never
+    // dropped.
     unsafe { (*PLACE.0.get()).assume_init_ref() }
 }
 
 /// Called in a child of a fork that the shim did not see, once it has attached.
 static AFTER_UNSEEN_FORK: OnceLock<fn(&'static Engine)> = OnceLock::new();
 
-/// Says what a child of a fork that the shim did not see has to do once it has attached.
+/// Sets the function that a child of an unseen fork calls once it has attached.
 pub fn on_unseen_fork(after: fn(&'static Engine)) {
     let _ = AFTER_UNSEEN_FORK.set(after);
 }
@@ -117,11 +121,12 @@ pub fn on_unseen_fork(after: fn(&'static Engine)) {
 fn attach() -> Result<&'static Engine> {
     let environment = environment::get().ok_or(Errno::NETDOWN)?;
     if ATTACHED.load(Ordering::Acquire) {
-        // Not announced: the thread may take itself for its parent's.
+        // The shim did not see the fork: the thread may still have its parent's id.
         thread::check();
     }
     let unseen = {
-        // Held by the own thread: a signal handler, or the allocator, in the middle of attaching.
+        // `None`: this thread holds the lock. It runs a signal handler, or the allocator, in the
+        // middle of attaching.
         let _guard = robust_lock::take(LOCK, Rank::Control).ok_or(Errno::NETDOWN)?;
         if OWN.attached.load(Ordering::Acquire) {
             return Ok(place());
@@ -143,7 +148,8 @@ fn attach() -> Result<&'static Engine> {
     Ok(engine)
 }
 
-/// `parent`: whose sockets this process has without the engine knowing.
+/// Attaches with the lock held. `parent`: the process whose sockets this one has inherited without
+/// the engine knowing.
 fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
     let engine = attach_now(environment, parent)?;
     refcount::count_again(engine.region.geometry().slots);
@@ -153,8 +159,8 @@ fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel clear [`OWN`] in the child of every fork. A kernel that cannot (before Linux 4.14) leaves it as it is, and [`Engine::forked`] clears it in those that
-/// the shim sees.
+/// Asks the kernel to clear [`OWN`] in the child of every fork. A kernel before Linux 4.14 cannot;
+/// then [`Engine::forked`] clears it in the children that the shim sees.
 fn clear_in_children() {
     // SAFETY: a page of its own, in the part of the library's data that no file backs.
     let _ = unsafe {
@@ -167,7 +173,7 @@ fn clear_in_children() {
 }
 
 fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static Engine> {
-    // What the parent has asked for serves once.
+    // The connection that the parent has asked for is used once.
     let control = match environment.control.swap(0, Ordering::Relaxed) {
         0 => {
             let engine = environment.engine().ok_or(Errno::INVAL)?;
@@ -182,7 +188,7 @@ fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static
     outcome
 }
 
-/// Who is at the other end of a connection, past our own hooks.
+/// Returns the process at the other end of a connection, without calling our own hooks.
 fn peer(socket: &OwnedFd) -> std::io::Result<Peer> {
     let mut credentials = [0; size_of::<libc::ucred>()];
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
@@ -219,7 +225,7 @@ fn attach_by(
     let attached = Attached::from_words(answer.words);
     if !MAPPED.load(Ordering::Acquire) {
         if let Err(errno) = map(&attached, &mut descriptors) {
-            // It can use none of its sockets, so none stays open for it.
+            // This process can use none of its sockets, so the engine closes them all.
             let _ = Request::new(Kind::Holds, [0; 16], [0; 4]).call(control, &[]);
             return Err(errno);
         }
@@ -240,7 +246,7 @@ fn attach_by(
     Ok(engine)
 }
 
-/// Maps the region, the first time. A child of a fork has it already, and the doorbells with it.
+/// Maps the region the first time. The child of a fork has the region and its doorbells already.
 fn map(attached: &Attached, descriptors: &mut Descriptors) -> Result<()> {
     let geometry = attached.geometry;
     let shards = geometry.shards as usize;
@@ -280,7 +286,8 @@ fn errno(error: &std::io::Error) -> Errno {
         .map_or(Errno::PROTO, Errno::from_raw_os_error)
 }
 
-/// Says once why the program's sockets do not work. Straight to the standard error: the library must not go through what it stands in for.
+/// Reports once why the program's sockets do not work. Writes straight to standard error, because
+/// the library must not call a function that it replaces.
 fn complain(name: &str, errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::Relaxed) {
@@ -308,7 +315,7 @@ fn complain(name: &str, errno: Errno) {
     ]);
 }
 
-/// Says something on the standard error, as far as a line has room.
+/// Writes a line to standard error, cut to its room.
 pub fn say(parts: &[&str]) {
     let mut line = [0u8; 256];
     let mut len = 0;
@@ -320,7 +327,8 @@ pub fn say(parts: &[&str]) {
     sys::write(2, &line[..len]);
 }
 
-/// Tells the engine what this process holds after an exec, or, if `more`, what it has of a parent that the engine knows it by. The lock is held.
+/// Tells the engine which sockets this process holds after an exec. With `more`, these are sockets
+/// of a parent that the engine knows. The lock is held.
 fn hold_exactly(engine: &Engine, more: bool) -> Result<()> {
     let request = Request::new(Kind::Holds, [0; 16], [u64::from(more), 0, 0, 0]);
     let mut held = Held::new()?;
@@ -335,14 +343,15 @@ fn hold_exactly(engine: &Engine, more: bool) -> Result<()> {
     engine.call_locked(&request, held.bytes()).map(drop)
 }
 
-/// Sockets as the payload of [`Kind::Holds`], as many as fit in one packet; beyond that they are let go.
+/// Sockets as the payload of [`Kind::Holds`]. One packet bounds their number; the engine closes the
+/// rest.
 pub struct Held {
     words: MmapBuffer<u64>,
     len: usize,
 }
 
 impl Held {
-    /// None.
+    /// An empty list.
     pub fn new() -> Result<Held> {
         Ok(Held {
             words: MmapBuffer::new((protocol::PACKET_MAX - size_of::<Request>()) / 8)?,
@@ -350,7 +359,7 @@ impl Held {
         })
     }
 
-    /// One more.
+    /// Adds a socket.
     pub fn push(&mut self, slot: SlotRef) {
         if let Some(word) = self.words.get_mut(self.len) {
             *word = slot.to_bits();
@@ -358,7 +367,7 @@ impl Held {
         }
     }
 
-    /// As they are sent.
+    /// The list as it is sent.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: integers, read as the bytes they are.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len * 8) }
@@ -366,7 +375,7 @@ impl Held {
 }
 
 impl Engine {
-    /// The context that a thread of this number uses to speak to a shard.
+    /// The context by which thread number `thread` submits to a shard.
     pub fn context(&self, thread: u32, shard: u32) -> u32 {
         let contexts = self.contexts.load(Ordering::Relaxed);
         self.first_context.load(Ordering::Relaxed)
@@ -374,32 +383,34 @@ impl Engine {
             + shard
     }
 
-    /// The shard for a new socket of the thread of this number: the threads and processes of a program spread over all that serve.
+    /// The shard for a new socket of thread number `thread`. The threads and processes of a program
+    /// spread over all shards that serve.
     pub fn shard_for(&self, thread: u32) -> u32 {
         let process = self.process.load(Ordering::Relaxed);
         let serving = self.region.header().serving.0.load(Ordering::Relaxed);
         process.wrapping_add(thread) % serving.clamp(1, self.region.geometry().shards)
     }
 
-    /// Contexts of this process for each shard.
+    /// The number of contexts that this process has for each shard.
     pub fn contexts(&self) -> u32 {
         self.contexts.load(Ordering::Relaxed)
     }
 
-    /// Wakes a shard.
+    /// Rings a shard's doorbell.
     pub fn ring(&self, shard: u32) {
         if let Some(doorbell) = self.doorbells.get(shard as usize) {
             sys::ring(Handle::from_bits(doorbell.load(Ordering::Relaxed)).fd());
         }
     }
 
-    /// How a shard sleeps that has just been asked for something: AWAKE, ASLEEP or NAPPING.
+    /// The state of a shard to which a request was just submitted: AWAKE, ASLEEP or NAPPING.
     pub fn sleep_of(&self, shard: u32) -> u32 {
         let lines = &self.region.header().sleeping;
         lines.get(shard as usize).map_or(AWAKE, Line::wakefulness)
     }
 
-    /// The control socket, for those who wait and want to know when the engine ends; -1 without one.
+    /// The control socket, -1 without one. A thread that waits polls it to learn that the engine
+    /// has ended.
     pub fn control_fd(&self) -> i32 {
         self.control
             .load(Ordering::Acquire)
@@ -407,13 +418,13 @@ impl Engine {
             .map_or(-1, |bits| Handle::from_bits(bits).fd())
     }
 
-    /// Asks the engine for something on the control socket.
+    /// Sends a request on the control socket and waits for the answer.
     pub fn call(&self, request: &Request, payload: &[u8]) -> Result<([u64; 8], Descriptors)> {
         let _guard = robust_lock::take(LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
         self.call_locked(request, payload)
     }
 
-    /// The same with [`LOCK`] held already.
+    /// [`Engine::call`] with [`LOCK`] held already.
     pub fn call_locked(
         &self,
         request: &Request,
@@ -422,7 +433,7 @@ impl Engine {
         self.call_locked_with(request, payload, &[])
     }
 
-    /// The same with descriptors.
+    /// [`Engine::call_locked`] that sends descriptors too.
     pub fn call_locked_with(
         &self,
         request: &Request,
@@ -441,12 +452,12 @@ impl Engine {
         }
     }
 
-    /// Tells the engine something that has no answer.
+    /// Sends a request that has no answer.
     pub fn tell(&self, request: &Request) {
         self.tell_with(request, None);
     }
 
-    /// The same with a descriptor.
+    /// [`Engine::tell`] that sends a descriptor too.
     pub fn tell_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) {
         let Some(_guard) = robust_lock::take(LOCK, Rank::Control) else {
             return;
@@ -455,7 +466,7 @@ impl Engine {
         if fd >= 0 {
             // SAFETY: as in `call_locked`.
             let control = unsafe { BorrowedFd::borrow_raw(fd) };
-            // An engine that is gone is noticed by whoever waits.
+            // A thread that waits notices that the engine is gone.
             let _ = match descriptor {
                 Some(descriptor) => request.send_with(control, &[], &[descriptor]),
                 None => request.send(control, &[]),
@@ -468,14 +479,15 @@ impl Engine {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// It has ended: so it is told to whoever sleeps for it, as the kernel wakes one alone.
+    /// Notes that the engine has ended and wakes every thread that sleeps on its life. The kernel
+    /// wakes only one.
     pub fn note_over(&self) {
         if !self.lost.swap(true, Ordering::Relaxed) {
             millrace_context::futex::wake(&self.region.header().life.0, i32::MAX as u32);
         }
     }
 
-    /// Looks whether the engine still is there.
+    /// Checks whether the engine still lives.
     pub fn check(&self) {
         let fd = self.control_fd();
         if fd < 0 {
@@ -496,8 +508,9 @@ impl Engine {
         }
     }
 
-    /// In the child of a fork: what the parent had is not ours to use. The mapping stays. `unknown`: it has something of its parent's, which the engine has not been told; it
-    /// makes itself known as a child does that the shim did not see.
+    /// In the child of a fork: gives up what belongs to the parent. The mapping stays. `unknown`:
+    /// the child holds sockets that the engine was not told of, so it attaches as the child of an
+    /// unseen fork does.
     pub fn forked(&self, unknown: bool) {
         OWN.attached.store(false, Ordering::Release);
         if !unknown {

@@ -1,4 +1,5 @@
-//! Descriptor numbers: what each one means, and how it is made, duplicated, passed on and closed.
+//! Descriptor numbers: what each number means, and how descriptors are made, duplicated, passed to
+//! other processes and closed.
 
 pub mod internal;
 pub mod operations;

@@ -1,4 +1,5 @@
-//! The functions that programs call. Each looks at its descriptor's entry and goes to the kernel's way or to ours; nothing else is here.
+//! The functions that programs call. Each looks at its descriptor's entry and goes to the kernel's
+//! way or to ours; nothing else is here.
 //!
 //! A panic in any of them ends the program: an `extern "C"` function does not unwind.
 
@@ -27,8 +28,9 @@ use crate::fd::placeholder;
 use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
 
-/// Defines functions that the dynamic linker finds before the C library's. In tests they are ordinary functions.
-/// `where settled(fd)` makes a call that the number of its descriptor has left meanwhile again: see [`settled`].
+/// Defines functions that the dynamic linker finds before the C library's. In tests they are
+/// ordinary functions. `where settled(fd)` makes a call that the number of its descriptor has left
+/// meanwhile again: see [`settled`].
 macro_rules! hooks {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty $(where settled($fd:ident))? $body:block)*) => {$(
         $(#[$attribute])*
@@ -39,7 +41,8 @@ macro_rules! hooks {
         #[allow(non_snake_case, reason = "the C library's name")]
         #[allow(unused_unsafe, reason = "some do nothing that is unsafe")]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
-            // SAFETY: the program keeps the promises that the C library's function of this name asks for.
+            // SAFETY: the program keeps the promises that the C library's function of this name
+            // asks for.
             unsafe { hooks!(@body $(settled($fd))? $body) }
         }
     )*};
@@ -51,8 +54,9 @@ pub(crate) use hooks;
 /// Looks at a number that the kernel and the table name differently, at most.
 const ATTEMPTS: u32 = 1000;
 
-/// Makes a call on a descriptor, again if another thread gave its number another meaning meanwhile. The table and the kernel change one after the other: a call
-/// that finds the one changed and the other not fails as it would neither before nor after.
+/// Makes a call on a descriptor, again if another thread gave its number another meaning meanwhile.
+/// The table and the kernel change one after the other: a call that finds the one changed and the
+/// other not fails as it would neither before nor after.
 #[inline]
 pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
     for _ in 0..ATTEMPTS {
@@ -65,7 +69,8 @@ pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
     call()
 }
 
-/// Whether a call on a descriptor with this entry has failed because its number means something else by now. Otherwise errno is what it has to be.
+/// Whether a call on a descriptor with this entry has failed because its number means something
+/// else by now. Otherwise errno is what it has to be.
 #[cold]
 fn is_unsettled(fd: c_int, entry: Entry) -> bool {
     match (sys::last_errno(), entry) {
@@ -118,7 +123,8 @@ pub fn nothing(result: Result<()>) -> c_int {
     number(result.map(|()| 0))
 }
 
-/// The C library's end for a call whose buffer is smaller than what it asks for (`-D_FORTIFY_SOURCE`).
+/// The C library's end for a call whose buffer is smaller than what it asks for
+/// (`-D_FORTIFY_SOURCE`).
 pub fn check_buffer(len: size_t, room: size_t) {
     if len > room {
         unsafe extern "C" {

@@ -1,7 +1,8 @@
-//! The engine's addresses among the kernel's, for programs that ask what addresses there are: `getifaddrs`, SIOCGIFCONF and SIOCGIFADDR, and the
-//! dump of addresses by netlink.
+//! The engine's addresses among the kernel's, for programs that ask what addresses there are:
+//! `getifaddrs`, SIOCGIFCONF and SIOCGIFADDR, and the dump of addresses by netlink.
 //!
-//! The engine's link is a device to the kernel, which has its name, its index and its flags; only the addresses there are the engine's own.
+//! The engine's link is a device to the kernel, which has its name, its index and its flags; only
+//! the addresses there are the engine's own.
 
 pub mod netlink;
 
@@ -58,7 +59,8 @@ impl Added {
             let bits = bits as u8;
             Address { ip, bits }
         });
-        // Where the engine goes by the kernel's own addresses, these show already. What is link-local is the kernel's.
+        // Where the engine goes by the kernel's own addresses, these show already. What is
+        // link-local is the kernel's.
         let own = own.filter(|own| match own.ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => false,
             ip => !kernel_has(ip),
@@ -168,7 +170,8 @@ pub unsafe fn append(list: *mut *mut ifaddrs) {
     let Some(added) = Added::now() else {
         return;
     };
-    // SAFETY: zeros are a part without nodes; the list is walked to its end, and each of its pointers is good.
+    // SAFETY: zeros are a part without nodes; the list is walked to its end, and each of its
+    // pointers is good.
     unsafe {
         let part = libc::calloc(1, size_of::<Part>()).cast::<Part>();
         if part.is_null() {
@@ -211,7 +214,8 @@ pub unsafe fn append(list: *mut *mut ifaddrs) {
 pub unsafe fn cut_off(list: *mut ifaddrs) -> *mut ifaddrs {
     let mut list = list;
     let mut end = &raw mut list;
-    // SAFETY: the caller's promise. In front of a node there is another one, or the allocator's own data, so that the mark can be looked for.
+    // SAFETY: the caller's promise. In front of a node there is another one, or the allocator's own
+    // data, so that the mark can be looked for.
     unsafe {
         while !(*end).is_null() {
             let before = (*end).cast::<u64>().sub(MARK.len());
@@ -226,7 +230,8 @@ pub unsafe fn cut_off(list: *mut ifaddrs) -> *mut ifaddrs {
     list
 }
 
-/// Whether a request asks for a device's addresses: all others about devices are the kernel's to answer.
+/// Whether a request asks for a device's addresses: all others about devices are the kernel's to
+/// answer.
 pub fn is_request(request: u64) -> bool {
     matches!(
         request,
@@ -234,7 +239,8 @@ pub fn is_request(request: u64) -> bool {
     )
 }
 
-/// Whether a request is about devices, of which a descriptor that is our placeholder knows less than a socket of the kernel.
+/// Whether a request is about devices, of which a descriptor that is our placeholder knows less
+/// than a socket of the kernel.
 pub fn is_about_devices(request: u64) -> bool {
     (libc::SIOCGIFNAME..=libc::SIOCGIFMAP).contains(&request)
 }
@@ -270,7 +276,8 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
             return list(fd, argument);
         }
         let result = original::ioctl(fd, request, argument);
-        // It has said what is wrong with the socket, the pointer or the name; a device without an address may have ours.
+        // It has said what is wrong with the socket, the pointer or the name; a device without an
+        // address may have ours.
         if result != 0 && sys::last_errno() != Errno::ADDRNOTAVAIL
             || user_buffers::check(argument, size_of::<ifreq>()).is_err()
         {
@@ -297,7 +304,8 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
     }
 }
 
-/// SIOCGIFCONF: IPv4 addresses with their devices' names, as many as there is room for, or how much room they want.
+/// SIOCGIFCONF: IPv4 addresses with their devices' names, as many as there is room for, or how much
+/// room they want.
 ///
 /// # Safety
 /// As ioctl's.

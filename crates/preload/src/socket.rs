@@ -31,7 +31,8 @@ use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 
-/// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.
+/// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in
+/// seconds: on, and no time.
 pub const RESET: u32 = u32::MAX;
 
 /// Bit in the first word of [`millrace_context::slot::AppCold::options`]: it is a datagram socket.
@@ -48,8 +49,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket behind a descriptor, whose entry has been read; if another thread has put a socket in its place meanwhile, that one. `BADF` if it has been closed
-    /// meanwhile, `NETDOWN` without an engine.
+    /// The socket behind a descriptor, whose entry has been read; if another thread has put a
+    /// socket in its place meanwhile, that one. `BADF` if it has been closed meanwhile, `NETDOWN`
+    /// without an engine.
     pub fn get(fd: c_int, mut reference: SlotRef) -> Result<Socket> {
         loop {
             let socket = Socket::of(reference);
@@ -75,7 +77,8 @@ impl Socket {
         })
     }
 
-    /// A socket that is new to this process. It has one reference, which a descriptor takes over; if none does, dropping it closes the socket.
+    /// A socket that is new to this process. It has one reference, which a descriptor takes over;
+    /// if none does, dropping it closes the socket.
     pub fn new(engine: &'static Engine, reference: SlotRef) -> Result<Socket> {
         let slot = engine.region.slot(reference.index).ok_or(Errno::PROTO)?;
         refcount::first(reference.index);
@@ -209,8 +212,9 @@ impl Socket {
             && !self.is_datagrams()
             && (unread || self.slot.app_cold.options[1].load(Ordering::Relaxed) == RESET)
         {
-            // The close will reset the connection and drop what has not left. In the kernel a send has left by the time it returns,
-            // as far as the peer's window goes: so the close is for the shard's next round.
+            // The close will reset the connection and drop what has not left. In the kernel a send
+            // has left by the time it returns, as far as the peer's window goes: so the close is
+            // for the shard's next round.
             handle.wait_taken()?;
         }
         let close = self.submission(Operation::Close, 0);
@@ -218,9 +222,10 @@ impl Socket {
         let holds_address = status.contains(Status::BOUND)
             && (self.has(flag::BOUND)
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
-        // A bind behind this may be another thread's, by a context that is served first, or another shard's: the address is to be free by then. And
-        // datagrams that come behind it are not this socket's.
-        // A set reports a socket that others hold as long as the engine knows a holder.
+        // A bind behind this may be another thread's, by a context that is served first, or another
+        // shard's: the address is to be free by then. And datagrams that come behind it are not
+        // this socket's. A set reports a socket that others hold as long as the engine knows a
+        // holder.
         let in_sets = || refcount::in_sets(self.reference.index) || epoll_sets::any_is_shared();
         if holds_address || self.has(flag::SHARED) && in_sets() {
             return handle.ask(&close, &mut []).map(drop);
@@ -252,7 +257,8 @@ impl Socket {
         if self.let_go() != Err(Errno::NOBUFS) {
             return;
         }
-        // A signal handler above calls that have all contexts: the engine is told when one of them is over.
+        // A signal handler above calls that have all contexts: the engine is told when one of them
+        // is over.
         let bits = self.reference.to_bits();
         let is_kept = OWED.iter().any(|owed| {
             owed.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed)
@@ -266,7 +272,8 @@ impl Socket {
         }
     }
 
-    /// Tells the engine of closes that it could not be told of. The sockets have no descriptor any more, and their slots stay theirs until then.
+    /// Tells the engine of closes that it could not be told of. The sockets have no descriptor any
+    /// more, and their slots stay theirs until then.
     pub fn close_owed(engine: &'static Engine) {
         if !OWES.load(Ordering::Relaxed) || !OWES.swap(false, Ordering::AcqRel) {
             return;

@@ -1,4 +1,5 @@
-//! System calls as the shim makes them for itself: past its own hooks, without allocating, with errors as values.
+//! System calls as the shim makes them for itself: past its own hooks, without allocating, with
+//! errors as values.
 
 pub mod mmap_buffer;
 pub mod original;
@@ -27,7 +28,8 @@ pub fn check(result: c_long) -> Result<usize> {
     }
 }
 
-/// A system call by its number and six arguments: what the kernel returns. Not by the C library's `syscall`, which we stand in for.
+/// A system call by its number and six arguments: what the kernel returns. Not by the C library's
+/// `syscall`, which we stand in for.
 ///
 /// # Safety
 /// As the call's.
@@ -70,7 +72,8 @@ macro_rules! call {
         let mut words: [c_long; 7] = [0; 7];
         let given = [$number as c_long $(, $argument as c_long)*];
         words[..given.len()].copy_from_slice(&given);
-        // SAFETY: each wrapper below passes what its system call asks for; pointers are from references or checked by the kernel.
+        // SAFETY: each wrapper below passes what its system call asks for; pointers are from
+        // references or checked by the kernel.
         check(unsafe { enter(words) })
     }};
 }
@@ -201,11 +204,14 @@ pub fn timespec(us: u64) -> libc::timespec {
     }
 }
 
-/// The kernel's own function that tells the time without a system call, if [`find_clock`] has found it.
+/// The kernel's own function that tells the time without a system call, if [`find_clock`] has found
+/// it.
 static CLOCK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks for the kernel's function that tells the time. The dynamic linker is asked for it: under valgrind the kernel's object is not mapped, and it does
-/// not have it. The C library's own function is not used, since other libraries may stand in for that one (ThreadSanitizer, libfaketime).
+/// Looks for the kernel's function that tells the time. The dynamic linker is asked for it: under
+/// valgrind the kernel's object is not mapped, and it does not have it. The C library's own
+/// function is not used, since other libraries may stand in for that one (ThreadSanitizer,
+/// libfaketime).
 pub fn find_clock() {
     const NAME: &CStr = if cfg!(target_arch = "aarch64") {
         c"__kernel_clock_gettime"
@@ -252,7 +258,8 @@ pub fn core() -> u32 {
     unsafe { libc::sched_getcpu() }.max(0) as u32
 }
 
-/// Sleeps while `word` is `value`, at most `us`. `TIMEDOUT`, `INTR`; the word being different already is no error.
+/// Sleeps while `word` is `value`, at most `us`. `TIMEDOUT`, `INTR`; the word being different
+/// already is no error.
 pub fn futex_wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
     let time = timespec(us);
     match call!(
@@ -269,7 +276,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
     }
 }
 
-/// Memory that is zero, takes room only where it is touched, and is shared with children of a fork if `shared`.
+/// Memory that is zero, takes room only where it is touched, and is shared with children of a fork
+/// if `shared`.
 pub fn map(len: usize, shared: bool) -> Result<*mut c_void> {
     let kind = if shared {
         libc::MAP_SHARED

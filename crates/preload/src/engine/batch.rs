@@ -10,14 +10,15 @@ use crate::sys;
 /// The longest that [`settle`] waits, in microseconds.
 const SETTLE_US: u64 = 1_000_000;
 
-/// A wait has brought events: from here to the next wait submissions are not rung for.
+/// A wait has returned events. From here to the next wait, submissions ring no doorbell.
 pub fn begin(engine: &'static Engine) {
     if !thread::with(|thread| thread.batch.replace(true)) {
         announce(engine, true);
     }
 }
 
-/// The thread is about to look for events: rings for what it left unrung, if anybody waits for any of it. If nobody does the batch goes on, since there may be events.
+/// The thread is about to look for events. Rings the doorbells that it owes if a thread waits for
+/// one of the submissions; otherwise the batch goes on, since there may be events.
 pub fn pause(engine: &'static Engine) {
     let quiet = thread::with(|thread| {
         thread.batch.get() && thread.unrung.get() != 0 && !thread.urgent.get()
@@ -27,7 +28,7 @@ pub fn pause(engine: &'static Engine) {
     }
 }
 
-/// The thread is about to wait: rings for what it left unrung.
+/// The thread is about to wait: ends the batch and rings the doorbells that it owes.
 pub fn end(engine: &'static Engine) {
     Socket::close_owed(engine);
     if thread::with(|thread| thread.batch.replace(false)) {
@@ -44,7 +45,7 @@ pub fn end(engine: &'static Engine) {
     }
 }
 
-/// Waits, but not for ever, until the shards have taken everything that this process submitted.
+/// Waits until the shards have taken everything that this process submitted, for a second at most.
 pub fn settle(engine: &'static Engine) {
     end(engine);
     let until = sys::now_us() + SETTLE_US;

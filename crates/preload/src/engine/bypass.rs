@@ -1,4 +1,5 @@
-//! Traffic and programs that go past millrace: counted in the region, and each kind said once for a program on standard error.
+//! Traffic and programs that bypass the engine. Each case is counted in the region, and the first
+//! of its kind in a program is reported on standard error.
 
 use std::ffi::c_int;
 
@@ -7,17 +8,17 @@ use millrace_context::Bypass;
 use crate::process::environment;
 use crate::{engine, sys};
 
-/// A line is cut to this.
+/// Room of one line in bytes; a longer line is cut.
 const LINE_MAX: usize = 512;
 
-/// A line put together without allocating.
+/// A line of text that allocates nothing.
 pub struct Line {
     bytes: [u8; LINE_MAX],
     len: usize,
 }
 
 impl Line {
-    /// One that begins as all of ours do.
+    /// A line that begins with the library's name.
     pub fn new() -> Line {
         let mut line = Line {
             bytes: [0; LINE_MAX],
@@ -27,14 +28,14 @@ impl Line {
         line
     }
 
-    /// Adds what still fits; the last byte is kept for the end of the line.
+    /// Appends as much as fits. The last byte is kept for the line's end.
     pub fn push(&mut self, bytes: &[u8]) {
         let len = bytes.len().min(LINE_MAX - 1 - self.len);
         self.bytes[self.len..self.len + len].copy_from_slice(&bytes[..len]);
         self.len += len;
     }
 
-    /// Says it, if standard error takes it now.
+    /// Writes the line to standard error, if that takes it without harm.
     pub fn say(mut self) {
         self.bytes[self.len] = b'\n';
         if is_for_messages(libc::STDERR_FILENO) {
@@ -50,7 +51,8 @@ impl std::fmt::Write for Line {
     }
 }
 
-/// Counts, and says the parts in one line if it is the first of its kind in the program. Nothing is said without an engine, or after `--quiet`.
+/// Counts a bypass, and reports it if it is the first of its kind in the program. Reports nothing
+/// without an engine, or after `--quiet`.
 pub fn note(kind: Bypass, parts: &[&str]) {
     note_with(kind, |line| {
         for part in parts {
@@ -59,12 +61,12 @@ pub fn note(kind: Bypass, parts: &[&str]) {
     });
 }
 
-/// As [`note`]; the line is put together only when it is said.
+/// Does what [`note`] does, and makes the line only when it is reported.
 pub fn note_with(kind: Bypass, write: impl FnOnce(&mut Line)) {
     if environment::get().is_none() {
         return;
     }
-    // A child of a fork has its parent's mapping, which is enough to count.
+    // The child of a fork has its parent's mapping, which is enough to count.
     let Some(engine) = engine::mapped().or_else(|| engine::get().ok()) else {
         return;
     };
@@ -76,8 +78,9 @@ pub fn note_with(kind: Bypass, write: impl FnOnce(&mut Line)) {
     }
 }
 
-/// Whether a message on this descriptor can do no harm: it is a terminal, a pipe that is read and has room, or a file that is only written. A
-/// connection has a protocol of its own, and what a program reads from as well is data.
+/// Whether a message on this descriptor does no harm. It must be a terminal, a pipe that has a
+/// reader and room, or a file opened for writing only. A connection carries a protocol of its own,
+/// and a file that the program reads from is data.
 fn is_for_messages(fd: c_int) -> bool {
     // SAFETY: only for the call; a descriptor that is not open is an error.
     let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };

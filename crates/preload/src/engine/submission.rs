@@ -1,7 +1,5 @@
-//! A context, taken for a submission or a few: the way from a thread of the program to a shard.
-//!
-//! A thread that has come back from a wait with events is in a *batch* until its next wait: what it submits is not rung for until then, so that the
-//! shard is woken once for all of it.
+//! Submitting requests to a shard: a locked context of this process, used for one submission or a
+//! few.
 
 use std::sync::atomic::Ordering;
 
@@ -16,14 +14,14 @@ use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::thread_sanitizer;
 use crate::sys::{self, Result};
 
-/// Below this many free entries the shard is rung for even in a batch.
+/// With fewer free entries than this the shard is rung even in a batch.
 const ENTRIES_LOW: u32 = 256;
-/// Below this much free staging likewise.
+/// With fewer free bytes of staging than this the shard is rung even in a batch.
 const STAGING_LOW: u64 = STAGING / 2;
-/// How often to ask whether the engine still lives while waiting for it, in microseconds.
+/// How often a thread that waits for a shard checks that the engine lives, in microseconds.
 const CHECK_US: u64 = 1_000_000;
 
-/// A locked context.
+/// A context that this thread has locked.
 pub struct SubmissionHandle {
     engine: &'static Engine,
     context: &'static Context,
@@ -34,8 +32,9 @@ pub struct SubmissionHandle {
 }
 
 impl SubmissionHandle {
-    /// Takes the calling thread's context for a shard, or another if this is a signal handler and the thread has its own at work. `NOBUFS` if all
-    /// are at work below us; `NETDOWN` without an engine.
+    /// Takes the calling thread's context for a shard. A signal handler takes another one if its
+    /// thread has its own locked. `NOBUFS`: the calls below the handler have all contexts locked.
+    /// `NETDOWN`: there is no engine.
     pub fn take(engine: &'static Engine, shard: u32) -> Result<SubmissionHandle> {
         if engine.is_lost() {
             return Err(Errno::NETDOWN);
@@ -60,7 +59,7 @@ impl SubmissionHandle {
         Err(Errno::NOBUFS)
     }
 
-    /// Waits until the ring has an entry free.
+    /// Waits until the ring has a free entry.
     fn wait_for_room(&self) -> Result<()> {
         if self.context.room() > 0 {
             return Ok(());
@@ -68,7 +67,7 @@ impl SubmissionHandle {
         self.wait_until(self.shard, || self.context.room() > 0)
     }
 
-    /// Waits for what `shard` does.
+    /// Waits until `shard` has done something.
     fn wait_until(&self, shard: u32, done: impl Fn() -> bool) -> Result<()> {
         ring_if_asleep(self.engine, shard);
         let mut next_check = sys::now_us() + CHECK_US;
@@ -92,7 +91,8 @@ impl SubmissionHandle {
         Ok(())
     }
 
-    /// Waits until everything submitted has been taken, and the shard's round that took it is over as far as submissions go.
+    /// Waits until the shard has taken every submission of this context and has finished the round
+    /// in which it took them.
     pub fn wait_taken(&self) -> Result<()> {
         let position = self.context.position();
         if self.context.taken(position) {
@@ -101,12 +101,12 @@ impl SubmissionHandle {
         self.wait_until(self.shard, || self.context.taken(position))
     }
 
-    /// Says in the slot of a connection that waits to be accepted who takes it.
+    /// Notes in the slot of a connection that waits to be accepted which context accepts it.
     pub fn claim(&self, slot: &Slot) {
         slot.app.claim(self.index);
     }
 
-    /// Bytes that can be staged now.
+    /// How many bytes can be staged now.
     pub fn staging_room(&self) -> u64 {
         self.context.staging_room()
     }
@@ -119,7 +119,8 @@ impl SubmissionHandle {
         })
     }
 
-    /// Lets earlier submissions of this socket, made through another context, be taken first. The slot's `write_lock` is held.
+    /// Waits until earlier submissions of this socket by another context are taken. The slot's
+    /// `write_lock` is held.
     pub fn follow(&self, slot: &Slot) -> Result<()> {
         let Some(before) = slot.app.goes_by(self.index) else {
             return Ok(());
@@ -131,18 +132,20 @@ impl SubmissionHandle {
         if other.taken(position) {
             return Ok(());
         }
-        // The slot may have moved since: what is waited for is then another shard's to take.
+        // The slot may have moved since. Then the earlier submission is another shard's to take.
         let shard = before % self.engine.region.geometry().shards;
         self.wait_until(shard, || other.taken(position))
     }
 
-    /// Submits. There is room: one entry is certain after [`SubmissionHandle::take`] and after each [`SubmissionHandle::submit`].
+    /// Submits. One entry is certainly free after [`SubmissionHandle::take`] and after each
+    /// [`SubmissionHandle::submit`].
     pub fn submit(&self, submission: &Submission) -> Result<()> {
         thread::with(|thread| thread.urgent.set(true));
         self.submit_quietly(submission)
     }
 
-    /// Submits what nobody waits for but this thread when it sleeps: until then the shard is not rung for it.
+    /// Submits a request that no other thread waits for. In a batch the shard is rung only when
+    /// this thread sleeps.
     pub fn submit_quietly(&self, submission: &Submission) -> Result<()> {
         thread_sanitizer::release();
         self.context.submit(self.ring, submission);
@@ -158,14 +161,15 @@ impl SubmissionHandle {
         self.wait_for_room()
     }
 
-    /// Submits what needs no attention soon: the shard sees it when it looks next.
+    /// Submits a request that is not urgent. The shard finds it the next time it looks.
     pub fn leave(&self, submission: &Submission) -> Result<()> {
         thread_sanitizer::release();
         self.context.submit(self.ring, submission);
         self.wait_for_room()
     }
 
-    /// Submits and waits for the answer: its result, or its errno, and how many bytes of data came with it.
+    /// Submits and waits for the answer. Returns the result and how many bytes of data came with
+    /// it, or the errno of the answer.
     pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
         let reply = &self.context.reply;
         let before = reply.sequence.load(Ordering::Acquire);
@@ -190,21 +194,21 @@ impl SubmissionHandle {
         Ok((result, len))
     }
 
-    /// Waits until the shard has taken everything: the staging ring is empty then.
+    /// Waits until the shard has taken everything. The staging ring is empty then.
     pub fn drain(&self, slot: SlotRef) -> Result<()> {
         let nop = Submission::new(millrace_context::Operation::Nop, slot, 0);
         self.ask(&nop, &mut []).map(drop)
     }
 }
 
-/// Rings a shard's doorbell if it sleeps.
+/// Rings a shard's doorbell if the shard sleeps.
 pub fn ring_if_asleep(engine: &Engine, shard: u32) {
     if engine.sleep_of(shard) != AWAKE {
         engine.ring(shard);
     }
 }
 
-/// Asks one thing on a submission handle of its own.
+/// Makes one request with a handle of its own and waits for the answer.
 pub fn ask(
     engine: &'static Engine,
     shard: u32,

@@ -1,7 +1,8 @@
-//! The shim's own descriptors: the control socket, doorbells, the placeholder.
+//! The shim's own descriptors: the control socket, the doorbells and the placeholder.
 //!
-//! They live at high numbers, so that the program gets the low ones it would get without us, are closed on exec, and are not open as far as
-//! the program can tell. If it wants one of their numbers (`dup2`), they move.
+//! They have high numbers, so that the program gets the low numbers that it would get without the
+//! shim. An exec closes them, and to the program they are not open. If the program wants one of
+//! their numbers (`dup2`), the descriptor moves to another number.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,34 +13,36 @@ use rustix::io::Errno;
 use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
 
-/// Where a descriptor's present number is kept.
+/// Names one of these descriptors, whatever its present number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(usize);
 
-/// Own descriptors of one process, at most: an epoll set and a thread in `poll` have one each.
+/// The most descriptors of its own that the shim has in one process. An epoll set and a thread in
+/// `poll` have one each.
 const HANDLES: usize = 16 * 1024;
-/// Numbers plus 1; 0 is a free place, so that the array costs nothing until it is used.
+/// Present numbers plus 1. 0 is a free place, so the array takes no memory until it is used.
 static HELD: [AtomicI32; HANDLES] = [const { AtomicI32::new(0) }; HANDLES];
 
 impl Handle {
-    /// The number now.
+    /// The present number.
     pub fn fd(self) -> c_int {
         HELD[self.0].load(Ordering::Acquire) - 1
     }
 
-    /// As a number to keep in an atomic.
+    /// The handle as a number that fits in an atomic.
     pub fn to_bits(self) -> u32 {
         self.0 as u32
     }
 
-    /// Back.
+    /// The handle from [`Handle::to_bits`].
     pub fn from_bits(bits: u32) -> Handle {
         Handle(bits as usize % HANDLES)
     }
 }
 
-/// From where on own descriptors are numbered: above what a program with few descriptors reaches, and above what `select` can name, if the limit
-/// allows; not so high that the kernel's table of this process (copied by fork) becomes large.
+/// The lowest number for these descriptors. It is above what a program with few descriptors
+/// reaches, and above what `select` can name if the limit allows it. It is low enough to keep the
+/// kernel's table of this process, which fork copies, small.
 fn base() -> i64 {
     let limit = sys::descriptor_limit().min(table::DESCRIPTORS_MAX as u64);
     match limit {
@@ -49,10 +52,10 @@ fn base() -> i64 {
     }
 }
 
-/// A copy of `fd` at a high number, closed on exec.
+/// Duplicates `fd` to a high number, closed on exec.
 fn lift(fd: c_int) -> Result<c_int> {
     let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, base()).or_else(|errno| match errno {
-        // The numbers above are all taken: any will do.
+        // All higher numbers are taken: any number will do.
         Errno::MFILE | Errno::INVAL => sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3),
         _ => Err(errno),
     })?;
@@ -64,13 +67,13 @@ fn lift(fd: c_int) -> Result<c_int> {
     Ok(high)
 }
 
-/// Takes a descriptor in; its old number is closed.
+/// Takes over a descriptor. Its old number is closed.
 #[expect(clippy::needless_pass_by_value, reason = "the caller has it no more")]
 pub fn adopt(fd: OwnedFd) -> Result<Handle> {
     copy(fd.as_raw_fd())
 }
 
-/// Takes a duplicate of a descriptor in.
+/// Takes over a duplicate of a descriptor.
 pub fn copy(fd: c_int) -> Result<Handle> {
     let high = lift(fd)?;
     let free = HELD.iter().position(|held| {
@@ -86,7 +89,7 @@ pub fn copy(fd: c_int) -> Result<Handle> {
     }
 }
 
-/// Closes one.
+/// Closes a descriptor.
 pub fn release(handle: Handle) {
     let fd = HELD[handle.0].swap(0, Ordering::AcqRel) - 1;
     if fd >= 0 {
@@ -99,7 +102,7 @@ fn forget(fd: c_int) {
     sys::close(fd);
 }
 
-/// Moves an own descriptor out of the way: the program wants its number. The number is left closed.
+/// Moves an own descriptor away from a number that the program wants. The number is left closed.
 pub fn vacate(fd: c_int) -> Result<()> {
     let high = lift(fd)?;
     let moved = HELD.iter().any(|held| {
@@ -123,7 +126,7 @@ mod tests {
         vacate(fd).unwrap();
         assert_ne!(handle.fd(), fd);
         assert!(table::is_kernel(fd));
-        // Still the same pipe.
+        // It is still the same pipe.
         rustix::io::write(&other, b"x").unwrap();
         // SAFETY: the handle's descriptor is open until it is released.
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(handle.fd()) };

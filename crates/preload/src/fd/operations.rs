@@ -1,4 +1,4 @@
-//! Descriptor numbers: duplicates, closing, flags.
+//! Closing and duplicating descriptors, and `fcntl` and `ioctl` on millrace sockets.
 
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::socket::{connect, datagram, options, urgent};
 use crate::sys::original;
 use crate::sys::{self, Result};
 
-/// What a descriptor means, held while the kernel duplicates it.
+/// The meaning of a descriptor, held while the kernel duplicates the descriptor.
 enum Original {
     Socket(Socket),
     Set(Hold),
@@ -29,7 +29,7 @@ enum Original {
 }
 
 impl Original {
-    /// `BADF` for what is not open, or has been closed this moment.
+    /// `BADF`: the descriptor is not open, or has just been closed.
     fn of(fd: c_int) -> Result<Original> {
         match table::get(fd) {
             Entry::Socket(slot) => Socket::get(fd, slot).map(Original::Socket),
@@ -42,9 +42,10 @@ impl Original {
         }
     }
 
-    /// The kernel has made `to` a duplicate of `from`: the table says so too, and what was held for the call is `to`'s.
+    /// The kernel has made `to` a duplicate of `from`. The table says so too, and `to` takes over
+    /// the reference that the call held.
     fn give_to(self, from: c_int, to: c_int) {
-        // Beyond the table a number is only what the kernel makes of it.
+        // A number beyond the table means only what the kernel says.
         if !table::holds(to) {
             return;
         }
@@ -71,8 +72,9 @@ impl Original {
         }
     }
 
-    /// Puts it in the place of what `to` is; `make` asks the kernel. The number always means something: what is ours is reached by the table, so it is there from
-    /// the change of the table on, and until then.
+    /// Gives the number `to` this meaning; `make` makes the kernel's duplicate. The number always
+    /// has a meaning: a millrace socket is reached by the table, so it exists from the change of
+    /// the table on, and the former one until then.
     fn replace(self, from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
         let is_set = |entry| matches!(entry, Entry::Epoll(_));
         let _numbers = (matches!(self, Original::Set(_)) || is_set(table::get(to)))
@@ -97,19 +99,20 @@ impl Original {
         if result < 0 && table::exchange(to, entry, before) {
             return result;
         }
-        // What was held for the call is the number's.
+        // The number takes over the reference that the call held.
         std::mem::forget(self);
         let_go(to, before);
         result
     }
 }
 
-/// A descriptor number that the program sees means nothing any more (or something else from now on): what was behind it loses a
-/// descriptor. The kernel's descriptor is the caller's to close.
+/// A descriptor number of the program loses its meaning: the socket or set behind it has one
+/// descriptor fewer. The caller closes the kernel's descriptor.
 pub fn let_go(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(slot) => {
-            // The call's own reference keeps the slot while the descriptor's is given up; whoever drops the last one does the rest.
+            // The call's own reference keeps the slot while the descriptor's is given up. The last
+            // reference to be dropped closes the socket.
             let _socket = Socket::of(slot);
             refcount::fewer(slot.index);
         }
@@ -119,7 +122,7 @@ pub fn let_go(fd: c_int, entry: Entry) {
     }
 }
 
-/// `close`.
+/// Closes a descriptor, as `close` does.
 pub fn close(fd: c_int) -> Result<()> {
     let entry = table::get(fd);
     if entry == Entry::Internal {
@@ -129,7 +132,7 @@ pub fn close(fd: c_int) -> Result<()> {
         linger(fd, slot);
     }
     let _numbers = matches!(entry, Entry::Epoll(_)).then(epoll_sets::numbers);
-    // First the table: once the kernel has closed the number another thread may get it.
+    // The table changes first: once the kernel has closed the number, another thread may get it.
     let entry = table::replace(fd, Entry::Kernel);
     if let Entry::Undecided(_) = entry {
         let_go(fd, entry);
@@ -139,14 +142,16 @@ pub fn close(fd: c_int) -> Result<()> {
         0 => Ok(()),
         _ => Err(sys::last_errno()),
     };
-    // The kernel has closed it soon after the table has: what the engine has to be told takes longer.
+    // The kernel closes the number soon after the table has changed. Telling the engine takes
+    // longer, so it comes last.
     if !matches!(entry, Entry::Undecided(_)) {
         let_go(fd, entry);
     }
     result
 }
 
-/// SO_LINGER with a time: the last close waits until what was sent has been acknowledged, and our FIN too.
+/// SO_LINGER with a time: the last close waits until the peer has acknowledged all data and the
+/// FIN.
 fn linger(fd: c_int, slot: SlotRef) {
     let Ok(socket) = Socket::get(fd, slot) else {
         return;
@@ -156,7 +161,7 @@ fn linger(fd: c_int, slot: SlotRef) {
     if seconds == 0 || !alone || !socket.status().contains(Status::CONNECTED) {
         return;
     }
-    // A connection that is over already has nothing to wait for.
+    // A connection that has ended has nothing to wait for.
     if connect::shutdown(&socket, libc::SHUT_WR).is_err() {
         return;
     }
@@ -169,14 +174,15 @@ fn linger(fd: c_int, slot: SlotRef) {
         if sent || socket.status().contains(Status::DEAD) {
             return;
         }
-        // A signal or the end of the time ends the waiting, not the connection.
+        // A signal or the end of the time ends the wait, not the connection.
         if socket.wait(call, sequence, until).is_err() {
             return;
         }
     }
 }
 
-/// `close_range`, and `closefrom` by it: our own descriptors are passed over.
+/// Closes a range of descriptors, as `close_range` and `closefrom` do. It leaves out the shim's own
+/// descriptors.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<()> {
     if first > last {
         return Err(Errno::INVAL);
@@ -213,7 +219,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<()> {
     Ok(())
 }
 
-/// `dup` and the duplicating commands of `fcntl`: `make` asks the kernel.
+/// Duplicates a descriptor, as `dup` and `fcntl` do; `make` makes the kernel's duplicate.
 pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> c_int {
     let original = match Original::of(fd) {
         Ok(original) => original,
@@ -229,7 +235,8 @@ pub fn duplicate(fd: c_int, make: impl FnOnce() -> c_int) -> c_int {
     to
 }
 
-/// `dup2` and `dup3`: `make` asks the kernel.
+/// Duplicates a descriptor to a given number, as `dup2` and `dup3` do; `make` makes the kernel's
+/// duplicate.
 pub fn duplicate_to(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     let fail = |errno| {
         sys::set_errno(errno);
@@ -247,18 +254,18 @@ pub fn duplicate_to(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_i
     {
         return fail(errno);
     }
-    // Taken out before the kernel replaces it; a failure (`from` is not open) leaves everything as it was.
+    // If `from` is not open, the kernel's call fails and everything stays as it was.
     if sys::fcntl(from, libc::F_GETFD, 0).is_err() {
         return make();
     }
     if matches!(original, Original::Socket(_)) {
-        // While what is buffered still can go where it was meant to.
+        // Bytes that a standard stream has buffered still go to the old descriptor.
         stdio::stand_in(to);
     }
     original.replace(from, to, make)
 }
 
-/// `fcntl` on a millrace socket; none: the kernel's answer is right for it.
+/// Answers `fcntl` on a millrace socket. `None`: the kernel's answer is right for it.
 pub fn control(
     fd: c_int,
     slot: SlotRef,
@@ -293,10 +300,11 @@ fn set_nonblocking(socket: &Socket, on: bool) {
 const SIOCOUTQNSD: u64 = 0x894b;
 const SIOCATMARK: u64 = 0x8905;
 
-/// `ioctl` on a millrace socket; none: the kernel's answer is right for it (interfaces, say).
+/// Answers `ioctl` on a millrace socket. `None`: the kernel's answer is right for it, as for
+/// requests about interfaces.
 ///
 /// # Safety
-/// The argument is good as the request wants it.
+/// The argument is valid for the request.
 pub unsafe fn device_control(
     fd: c_int,
     slot: SlotRef,

@@ -1,7 +1,7 @@
-//! The placeholder: the one kernel socket that every millrace socket of a process is a duplicate of.
+//! The placeholder: the kernel socket that every millrace socket of a process is a duplicate of.
 //!
-//! It is an AF_UNIX stream socket, bound to a name that says what it is and never connected. A program that goes round the shim, or a child
-//! that does not have it, finds a socket that is not connected.
+//! It is an AF_UNIX stream socket that is bound to a recognisable name and never connected. A
+//! program that bypasses the shim, or a child without the shim, finds an unconnected socket.
 
 use std::ffi::c_int;
 use std::os::fd::AsFd;
@@ -17,9 +17,9 @@ use crate::sys::{self, Result};
 
 const PREFIX: &[u8] = b"millrace-placeholder-";
 
-/// The placeholder's handle plus 1; 0 before there is one.
+/// The placeholder's handle plus 1; 0 before it exists.
 static PLACEHOLDER: AtomicU32 = AtomicU32::new(0);
-/// Held while it is made.
+/// Held while the placeholder is made.
 pub static LOCK: AtomicU32 = AtomicU32::new(0);
 
 fn placeholder_fd() -> Result<Handle> {
@@ -60,7 +60,8 @@ fn digits(number: u64) -> [u8; 8] {
     std::array::from_fn(|i| b"0123456789abcdef"[(number >> (4 * (7 - i)) & 15) as usize])
 }
 
-/// A new descriptor for a millrace socket: the lowest free number. `MFILE` and `NFILE` as for any.
+/// Makes a descriptor for a millrace socket with the lowest free number. `MFILE` and `NFILE` mean
+/// what they mean for any descriptor.
 pub fn descriptor(close_on_exec: bool) -> Result<c_int> {
     let command = if close_on_exec {
         libc::F_DUPFD_CLOEXEC
@@ -75,28 +76,29 @@ pub fn descriptor(close_on_exec: bool) -> Result<c_int> {
     Ok(fd)
 }
 
-/// Puts the placeholder in the place of an open descriptor.
+/// Replaces an open descriptor with a duplicate of the placeholder.
 pub fn put_over(fd: c_int, close_on_exec: bool) -> Result<()> {
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
     sys::dup3(placeholder_fd()?.fd(), fd, flags).map(drop)
 }
 
-/// Whether this process has one.
+/// Whether this process has a placeholder.
 pub fn exists() -> bool {
     PLACEHOLDER.load(Ordering::Relaxed) != 0
 }
 
-/// Whether a descriptor that the table does not know is a placeholder descriptor all the same. Asks the kernel only if this process has one.
+/// Whether a descriptor that the table does not know is a placeholder all the same. Asks the kernel
+/// only if this process has a placeholder.
 pub fn is_known(fd: c_int) -> bool {
     exists() && is_one(fd)
 }
 
-/// Whether a descriptor is some process's placeholder.
+/// Whether a descriptor is the placeholder of any process.
 pub fn is_one(fd: c_int) -> bool {
     is_open_one(fd).unwrap_or(false)
 }
 
-/// Whether an open descriptor is some process's placeholder. `BADF` if it is not open.
+/// Whether an open descriptor is the placeholder of any process. `BADF`: it is not open.
 pub fn is_open_one(fd: c_int) -> Result<bool> {
     let mut address = [0u8; 110];
     let found = sys::getsockname(fd, &mut address).map(|len| {

@@ -1,14 +1,15 @@
-//! How many descriptors of this process mean a slot, and how many of its calls are at work on it.
+//! Reference counts of slots: the descriptors of this process that mean a slot, and its calls at
+//! work on the slot.
 //!
-//! The last one to let go tells the engine. A call that blocks holds on to its socket, so that a `close` by another thread meanwhile
-//! takes effect when the call returns, as in the kernel.
+//! The engine is told when the last reference is dropped. A blocking call has a reference, so a
+//! `close` by another thread takes effect when the call returns, as in the kernel.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
 
-/// The socket has been in an epoll set of this process.
+/// Set once the socket has been in an epoll set of this process.
 const IN_SETS: u32 = 1 << 31;
 
 static REFS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -30,14 +31,14 @@ fn cell(slot: u32) -> Option<&'static AtomicU32> {
     })
 }
 
-/// A slot is new to this process: one descriptor means it.
+/// Sets the count of a slot that is new to this process: one descriptor means it.
 pub fn first(slot: u32) {
     if let Some(cell) = cell(slot) {
         cell.store(1, Ordering::Release);
     }
 }
 
-/// One more, if there is any. False: the socket has been closed.
+/// Adds a reference if there is one already. False: the socket has been closed.
 pub fn more(slot: u32) -> bool {
     cell(slot).is_some_and(|cell| {
         cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
@@ -47,12 +48,12 @@ pub fn more(slot: u32) -> bool {
     })
 }
 
-/// One fewer. True: it was the last.
+/// Drops a reference. True: it was the last.
 pub fn fewer(slot: u32) -> bool {
     cell(slot).is_some_and(|cell| cell.fetch_sub(1, Ordering::AcqRel) & !IN_SETS == 1)
 }
 
-/// How many there are.
+/// The number of references.
 pub fn count(slot: u32) -> u32 {
     cell(slot).map_or(0, |cell| cell.load(Ordering::Acquire) & !IN_SETS)
 }
@@ -74,7 +75,8 @@ pub fn in_sets(slot: u32) -> bool {
     cell(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) & IN_SETS != 0)
 }
 
-/// Counts from the table: after an exec, and in the child of a fork, where calls of the parent's other threads do not go on.
+/// Counts anew from the table: after an exec, and in the child of a fork, where the calls of the
+/// parent's other threads do not continue.
 pub fn count_again(slots: u32) {
     let sockets = || {
         table::all().filter_map(|(_, entry)| match entry {

@@ -1,8 +1,10 @@
-//! Descriptors in messages (SCM_RIGHTS).
+//! Passing millrace sockets to other processes in messages (SCM_RIGHTS).
 //!
-//! A descriptor of a millrace socket is the placeholder, which says nothing of the socket. So another descriptor is sent in its place, which the
-//! engine makes and knows: while it is open anywhere, in a message that nobody has read too, the socket is held. Whoever receives it shows
-//! it to the engine and puts its own placeholder there. A process that knows nothing of us finds a socket that its peer has closed.
+//! The descriptor of a millrace socket is the placeholder, which does not tell sockets apart. So
+//! the shim sends another descriptor in its place, which the engine makes and knows. The engine
+//! holds the socket while that descriptor is open anywhere, even in a message that nobody has read.
+//! The receiver shows it to the engine and replaces it with its own placeholder. A process without
+//! millrace receives a socket whose peer has closed.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -25,22 +27,22 @@ use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 use crate::sys::{robust_lock, user_buffers};
 
-/// Descriptors in one message, as Linux has it.
+/// The most descriptors in one message, as in Linux.
 const MESSAGE_MAX: usize = 253;
-/// Bytes before the descriptors.
+/// Bytes in front of the descriptors.
 const HEAD: usize = size_of::<cmsghdr>();
-/// Bytes of control data that messages with sockets may have.
+/// The most control data that a message with sockets may have, in bytes.
 const CONTROL_MAX: usize = 64 * 1024;
 
-/// Descriptors in the places of sockets while they are sent, all threads': handles plus 1, 0 where there is none. A child of a fork closes
-/// them: what it does not know of it would keep.
+/// The descriptors that all threads are sending in place of sockets: handles plus 1, 0 for a free
+/// place. The child of a fork closes them, because it would keep open those that it does not know.
 static SENT: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
-/// A message's control data with other descriptors in the places of the sockets. They are closed when it is dropped: what has been sent has
-/// its own.
+/// A copy of a message's control data with other descriptors in place of the sockets. Dropping it
+/// closes them; the message that was sent has its own.
 pub struct Substituted {
     control: SmallBuffer<u64, 64>,
-    /// Places in [`SENT`] plus 1.
+    /// Indices into [`SENT`], plus 1.
     places: SmallBuffer<u64, 8>,
 }
 
@@ -63,8 +65,8 @@ impl Substituted {
 
 impl Drop for Substituted {
     fn drop(&mut self) {
-        // A child that is made between the look and the close would keep what it finds open and not noted. In a signal handler that has
-        // come upon the lock there is no waiting for it.
+        // A child made between the swap and the close would keep an open descriptor that is not
+        // noted. A signal handler that runs while its thread has the lock does not wait for it.
         let _guard = robust_lock::take(engine::LOCK, Rank::Control);
         for place in self.places.iter().filter(|place| **place > 0) {
             if let Some(bits) = SENT[*place as usize - 1]
@@ -77,7 +79,7 @@ impl Drop for Substituted {
     }
 }
 
-/// In the child of a fork: what the parent's other threads were sending is theirs.
+/// In the child of a fork: closes what the parent's other threads are sending.
 pub fn forked() {
     for sent in &SENT {
         if let Some(bits) = sent.swap(0, Ordering::Relaxed).checked_sub(1) {
@@ -86,10 +88,10 @@ pub fn forked() {
     }
 }
 
-/// Calls `each` for every descriptor that a message's control data carries, with where it stands.
+/// Calls `each` with the place of every descriptor in a message's control data.
 ///
 /// # Safety
-/// The control data is good as sendmsg wants it.
+/// The control data is valid for sendmsg.
 unsafe fn each_descriptor(
     message: &msghdr,
     mut each: impl FnMut(*mut c_int) -> Result<()>,
@@ -100,7 +102,8 @@ unsafe fn each_descriptor(
     let mut left = message.msg_controllen;
     user_buffers::check(message.msg_control, left)?;
     let mut at = message.msg_control.cast::<u8>();
-    // SAFETY: the caller's promise; the walk stays inside the control data. Not by CMSG_NXTHDR, which any length leads astray.
+    // SAFETY: the caller's promise; the walk stays inside the control data. Not by CMSG_NXTHDR,
+    // which any length leads astray.
     unsafe {
         while left >= HEAD {
             let head = at.cast::<cmsghdr>().read_unaligned();
@@ -121,10 +124,10 @@ unsafe fn each_descriptor(
     Ok(())
 }
 
-/// What stands for a millrace socket in a message to be sent; none if no socket of ours is in it.
+/// Replaces the millrace sockets in a message to be sent. `None`: it has none.
 ///
 /// # Safety
-/// The message is good as sendmsg wants it.
+/// The message is valid for sendmsg.
 pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
     let (mut ours, mut all) = (0, 0);
     let count = |at: *mut c_int| {
@@ -134,7 +137,7 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
         match table::get(fd) {
             Entry::Socket(_) => ours += 1,
             Entry::Internal => return Err(Errno::BADF),
-            // Its interest list is this process's memory.
+            // Such a set's interest list is in the memory of this process.
             Entry::Epoll(_) if has_sockets(fd) => return Err(Errno::OPNOTSUPP),
             _ => {}
         }
@@ -179,7 +182,7 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
         ask(&sockets[..distinct], &mut copy.places)?;
         each_descriptor(&copied, |at| {
             if let Entry::Socket(slot) = table::get(at.read_unaligned()) {
-                // Another thread has closed it, and opened another one.
+                // Another thread has closed this socket and opened another one.
                 let place = place_of(&sockets[..distinct], slot).ok_or(Errno::BADF)?;
                 at.write_unaligned(copy.number(place));
             }
@@ -189,13 +192,13 @@ pub unsafe fn substitute(message: &msghdr) -> Result<Option<Substituted>> {
     Ok(Some(copy))
 }
 
-/// Whether an epoll set has or had millrace sockets in it.
+/// Whether an epoll set has, or had, millrace sockets.
 fn has_sockets(fd: c_int) -> bool {
     let set = epoll_sets::hold_descriptor(fd);
     set.is_some_and(|set| epoll_sets::poller(set.index()).is_some())
 }
 
-/// Asks the engine for a descriptor for each socket.
+/// Asks the engine for one descriptor for each socket.
 fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
     let engine = engine::get()?;
     for socket in sockets {
@@ -203,7 +206,7 @@ fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
             slot.app.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
         }
     }
-    // Held until the descriptors are noted, so that no child has them.
+    // Held until the descriptors are noted, so that no child gets them.
     let _guard = robust_lock::take(engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
     for (sockets, places) in sockets
         .chunks(PASSED_MAX)
@@ -233,10 +236,10 @@ fn ask(sockets: &[u64], places: &mut [u64]) -> Result<()> {
     Ok(())
 }
 
-/// A message has been received: millrace sockets in it become this process's.
+/// A message has been received: the millrace sockets in it become sockets of this process.
 ///
 /// # Safety
-/// The message is as recvmsg left it.
+/// The message is as recvmsg has left it.
 pub unsafe fn received(message: &msghdr, flags: c_int) {
     if environment::get().is_none() {
         return;
@@ -263,7 +266,8 @@ pub unsafe fn received(message: &msghdr, flags: c_int) {
     }
 }
 
-/// A descriptor has been taken out of another process (pidfd_getfd). Of a millrace socket there it says nothing, so it is refused.
+/// A descriptor has been taken from another process (pidfd_getfd). The descriptor of a millrace
+/// socket does not say which socket it is, so it is refused.
 pub fn taken(fd: c_int) -> Result<c_int> {
     if environment::get().is_some() {
         if placeholder::is_one(fd) {
@@ -291,12 +295,13 @@ fn is_passed(fd: c_int) -> bool {
     })
 }
 
-/// How often the engine is asked again for a socket of another program, one of whose threads is in the middle of a call on it, and how long to wait in between, in
-/// microseconds.
+/// How often the engine is asked again for a socket that another program is using in a call, and
+/// the pause in between, in microseconds.
 const TRIES: u32 = 1000;
 const PAUSE_US: u32 = 1000;
 
-/// Shows the engine what has been received. What it does not give us stays what it is to others.
+/// Shows received descriptors to the engine. A descriptor that the engine does not accept stays as
+/// it is.
 fn claim(fds: &[c_int], close_on_exec: bool) {
     let (mut left, mut len) = ([0; CLAIMED_MAX], fds.len());
     left[..len].copy_from_slice(fds);
@@ -311,10 +316,10 @@ fn claim(fds: &[c_int], close_on_exec: bool) {
     complain(Errno::BUSY);
 }
 
-/// How many of them have to be asked for again: they are the first then.
+/// Returns how many descriptors must be shown again; they are at the front then.
 fn try_claim(fds: &mut [c_int], close_on_exec: bool) -> Result<usize> {
     let engine = engine::get()?;
-    // Whether the process has a socket already does not change until its place in the table is right.
+    // No other thread may change whether the process has a socket until the table is right.
     let _guard = robust_lock::take(engine::LOCK, Rank::Control).ok_or(Errno::AGAIN)?;
     // SAFETY: just received, and the program does not know of them yet.
     let shown = std::array::from_fn::<_, CLAIMED_MAX, _>(|at| unsafe {
@@ -341,11 +346,12 @@ fn try_claim(fds: &mut [c_int], close_on_exec: bool) -> Result<usize> {
     Ok(busy)
 }
 
-/// A descriptor means a socket that the engine has said we hold once more.
+/// Makes a descriptor mean a socket that the engine has counted this process as a holder of once
+/// more.
 fn enter(engine: &'static Engine, fd: c_int, slot: SlotRef, close_on_exec: bool) -> Result<()> {
     let socket = match Socket::of(slot) {
         Ok(socket) => {
-            // It holds it once, however many of its descriptors mean it.
+            // A process holds a socket once, however many of its descriptors mean it.
             socket.give_hold_back()?;
             socket
         }
@@ -360,7 +366,7 @@ fn enter(engine: &'static Engine, fd: c_int, slot: SlotRef, close_on_exec: bool)
     Ok(())
 }
 
-/// Says once why what was received does not work.
+/// Reports once why a received socket does not work.
 fn complain(errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::Relaxed) {
@@ -379,7 +385,7 @@ fn complain(errno: Errno) {
 mod tests {
     use super::*;
 
-    /// Control data of some heads, each with a length, level, type and numbers.
+    /// Control data of several headers, each with a length, a level, a type and numbers.
     fn control(heads: &[(usize, c_int, c_int, &[c_int])]) -> Vec<u64> {
         let mut bytes = Vec::new();
         for (len, level, kind, numbers) in heads {

@@ -1,57 +1,58 @@
-//! What each descriptor number is: one word per number, read without a lock.
+//! The meaning of each descriptor number: one word per number, read without a lock.
 //!
-//! A number that the shim has nothing to do with is 0, and finding that out is one load.
+//! The word of a number that does not concern the shim is 0, so such a number costs one load.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use millrace_context::SlotRef;
 
-/// Descriptor numbers beyond this are the kernel's always.
+/// The kernel alone has the descriptor numbers from here on.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
 
 static TABLE: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
 /// The highest number that was ever set.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
-/// An entry of the table.
+/// What a descriptor number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The kernel's, as far as we know.
+    /// A descriptor of the kernel, as far as the shim knows.
     Kernel,
     /// A millrace socket.
     Socket(SlotRef),
-    /// An epoll set: its index in the process's list.
+    /// An epoll set, by its index in the process's list.
     Epoll(u32),
     /// A kernel TCP or UDP socket that may yet become a millrace socket.
     Undecided(Undecided),
-    /// The shim's own: to the program it is not open.
+    /// The shim's own descriptor. To the program it is not open.
     Internal,
-    /// A netlink socket of the kernel's, for what the kernel knows of networks.
+    /// A netlink socket of the kernel that can be asked for addresses.
     Netlink(Asked),
 }
 
-/// What was last asked for on a netlink socket.
+/// The last request on a netlink socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// All addresses, and the end of the answer has not been received.
+    /// It asked for all addresses, and the end of the answer has not been received.
     pub dump: bool,
-    /// Of this family; 0 for any.
+    /// The address family; 0 for any.
     pub family: u8,
-    /// Number of the request.
+    /// The sequence number of the request.
     pub sequence: u32,
 }
 
-/// What is known of a socket that is not decided yet. Its options are the kernel socket's; which were set is a bit each.
+/// What is known of a socket whose stack is not chosen yet. The kernel socket holds its options;
+/// each option that was set has a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undecided {
-    /// AF_INET6.
+    /// The family is AF_INET6.
     pub v6: bool,
     /// Other descriptors may mean the same socket.
     pub shared: bool,
-    /// UDP, not TCP.
+    /// The socket is UDP, not TCP.
     pub datagrams: bool,
-    /// Options that were set: see [`crate::socket::option_rows::bit`].
+    /// The options that were set: see [`crate::socket::option_rows::bit`].
     pub options: u64,
 }
 
@@ -61,13 +62,13 @@ const EPOLL: u64 = 2;
 const UNDECIDED: u64 = 3;
 const INTERNAL: u64 = 4;
 const NETLINK: u64 = 5;
-/// Where the options of a socket that is not decided begin: behind its kind, family, sharing and type.
+/// The first bit of the options, behind the kind, the family, sharing and the type.
 const OPTIONS_AT: u32 = 6;
 /// Slot indices fit in this many bits of an entry.
 const INDEX_BITS: u32 = 29;
 
 impl Entry {
-    /// As a word of the table.
+    /// The entry as a word of the table.
     pub fn to_word(self) -> u64 {
         match self {
             Entry::Kernel => 0,
@@ -92,7 +93,7 @@ impl Entry {
         }
     }
 
-    /// Back from a word.
+    /// The entry from its word.
     pub fn from_word(word: u64) -> Entry {
         match word & KIND {
             SOCKET => Entry::Socket(SlotRef {
@@ -121,7 +122,7 @@ fn cell(fd: c_int) -> Option<&'static AtomicU64> {
     TABLE.get(fd as usize)
 }
 
-/// Whether the shim has nothing to do with a descriptor.
+/// Whether a descriptor does not concern the shim.
 #[inline]
 pub fn is_kernel(fd: c_int) -> bool {
     cell(fd).is_none_or(|cell| cell.load(Ordering::Relaxed) == 0)
@@ -134,12 +135,12 @@ pub fn get(fd: c_int) -> Entry {
     })
 }
 
-/// Sets a descriptor's entry. Sets for numbers beyond the table are lost: callers check [`holds`] first.
+/// Sets a descriptor's entry. A number beyond the table has none, so callers check [`holds`] first.
 pub fn set(fd: c_int, entry: Entry) {
     replace(fd, entry);
 }
 
-/// Sets a descriptor's entry; the one before is returned.
+/// Sets a descriptor's entry and returns the one before.
 pub fn replace(fd: c_int, entry: Entry) -> Entry {
     let Some(cell) = cell(fd) else {
         return Entry::Kernel;
@@ -171,15 +172,15 @@ pub fn holds(fd: c_int) -> bool {
     cell(fd).is_some()
 }
 
-/// Options that an entry has room for.
+/// The most options that an entry has room for.
 pub const OPTIONS_MAX: usize = 64 - OPTIONS_AT as usize;
 
-/// Whether slot indices below `slots` fit in an entry.
+/// Whether all slot indices below `slots` fit in an entry.
 pub fn fits(slots: u32) -> bool {
     slots <= 1 << INDEX_BITS
 }
 
-/// The descriptors of `first..=last` that the table says something of, in order.
+/// The descriptors of `first..=last` that concern the shim, in order.
 pub fn entries(first: u32, last: u32) -> impl Iterator<Item = (c_int, Entry)> {
     let end = (HIGHEST.load(Ordering::Acquire) + 1) as u32;
     let last = last.saturating_add(1).min(end);
@@ -189,7 +190,7 @@ pub fn entries(first: u32, last: u32) -> impl Iterator<Item = (c_int, Entry)> {
     })
 }
 
-/// All of them.
+/// All descriptors that concern the shim.
 pub fn all() -> impl Iterator<Item = (c_int, Entry)> {
     entries(0, u32::MAX)
 }

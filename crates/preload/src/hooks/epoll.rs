@@ -84,7 +84,8 @@ hooks! {
     }
 }
 
-/// `epoll_ctl`; none: a number has got another meaning under way, so that all is to be looked at again.
+/// `epoll_ctl`; none: a number has got another meaning under way, so that all is to be looked at
+/// again.
 ///
 /// # Safety
 /// As epoll_ctl.
@@ -165,7 +166,8 @@ unsafe fn control_kernels(
     let epoll = epoll_sets::kernel_fd(index).unwrap_or(epoll);
     // SAFETY: the caller's promise.
     let result = unsafe { original::epoll_ctl(epoll, operation, fd, event) };
-    // Another thread may have put a millrace socket there since, so that the kernel watches the placeholder, or a set.
+    // Another thread may have put a millrace socket there since, so that the kernel watches the
+    // placeholder, or a set.
     let is_replaced = || match table::get(fd) {
         Entry::Epoll(_) => entry == Entry::Kernel,
         Entry::Socket(_) => true,
@@ -256,8 +258,9 @@ impl Asked {
                 kept
             }
         };
-        // Another thread has put the first millrace socket in while this one slept in the kernel's own call. There may be more like it: each
-        // passes the ring on, and from now on waits as one of the poller's sleepers.
+        // Another thread has put the first millrace socket in while this one slept in the kernel's
+        // own call. There may be more like it: each passes the ring on, and from now on waits as
+        // one of the poller's sleepers.
         if let Some(own) = epoll_sets::poller(index) {
             own.ring();
         }

@@ -307,7 +307,8 @@ hooks! {
         sendfile(out, from, offset, count)
     }
 
-    /// Refused for our sockets with what Linux says of files it cannot splice, upon which programs copy.
+    /// Refused for our sockets with what Linux says of files it cannot splice, upon which programs
+    /// copy.
     fn splice(
         from: c_int,
         from_offset: *mut i64,

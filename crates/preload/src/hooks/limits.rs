@@ -1,7 +1,9 @@
-//! The limit of a process's address space (RLIMIT_AS): the program's own, beside what the engine's memory takes of it.
+//! The limit of a process's address space (RLIMIT_AS): the program's own, beside what the engine's
+//! memory takes of it.
 //!
-//! The region is mapped whole and used in part. A program that limits itself to less (vsftpd's sessions have 200 MB) would have nothing left, so
-//! the kernel's limit is higher than the program's by as much as the region takes, and the program does not see the difference.
+//! The region is mapped whole and used in part. A program that limits itself to less (vsftpd's
+//! sessions have 200 MB) would have nothing left, so the kernel's limit is higher than the
+//! program's by as much as the region takes, and the program does not see the difference.
 
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -248,7 +248,8 @@ unsafe fn open_fast(
     connect::send_fast(&socket, ip, port, &mut pieces?, flags).map(Some)
 }
 
-/// Whether a message of a datagram socket of ours is for an address that is the kernel's alone, and the socket has become the kernel's by it.
+/// Whether a message of a datagram socket of ours is for an address that is the kernel's alone, and
+/// the socket has become the kernel's by it.
 ///
 /// # Safety
 /// The message is good as sendmsg wants it.
@@ -260,7 +261,8 @@ unsafe fn names_kernels(fd: c_int, slot: SlotRef, message: *const msghdr) -> boo
     }
 }
 
-/// Decides whose a socket is by where its first message goes; none: the kernel's, or the kernel says what is wrong.
+/// Decides whose a socket is by where its first message goes; none: the kernel's, or the kernel
+/// says what is wrong.
 ///
 /// # Safety
 /// The message is good as sendmsg wants it.
@@ -318,7 +320,8 @@ unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Re
     Ok(received)
 }
 
-/// Handles messages until one fails or `handle` says that it is enough; how many succeeded, or the first one's error.
+/// Handles messages until one fails or `handle` says that it is enough; how many succeeded, or the
+/// first one's error.
 ///
 /// # Safety
 /// There are `count` messages.

@@ -138,8 +138,8 @@ hooks! {
     }
 }
 
-/// Whether the kernel has polled the placeholder where another thread has put a millrace socket meanwhile: all is to be polled again. A number that is about to be closed is
-/// not open any more.
+/// Whether the kernel has polled the placeholder where another thread has put a millrace socket
+/// meanwhile: all is to be polled again. A number that is about to be closed is not open any more.
 ///
 /// # Safety
 /// The kernel has polled `count` entries.
@@ -154,7 +154,8 @@ unsafe fn has_met_socket(fds: *mut pollfd, count: nfds_t) -> bool {
     met
 }
 
-/// What is polled, if any of it is ours. For others what was left unrung is rung for before they wait in the kernel.
+/// What is polled, if any of it is ours. For others what was left unrung is rung for before they
+/// wait in the kernel.
 ///
 /// # Safety
 /// There are `count` entries, or the pointer is no good.

@@ -34,7 +34,8 @@ hooks! {
         forking::fork(|| original::_Fork())
     }
 
-    /// Forks: a function cannot return twice into its caller's frame, so this one costs what fork costs.
+    /// Forks: a function cannot return twice into its caller's frame, so this one costs what fork
+    /// costs.
     fn vfork() -> pid_t {
         forking::fork(|| original::fork())
     }
@@ -44,7 +45,8 @@ hooks! {
         forking::fork(|| original::fork())
     }
 
-    /// Makes a process or a thread. Defined with all the arguments that any set of flags has; those not given are words without meaning.
+    /// Makes a process or a thread. Defined with all the arguments that any set of flags has; those
+    /// not given are words without meaning.
     fn clone(
         function: Option<extern "C" fn(*mut c_void) -> c_int>,
         stack: *mut c_void,
@@ -243,7 +245,8 @@ hooks! {
     }
 }
 
-/// `clone` as a system call. A child on a stack of its own does not return from it: such a child is a thread.
+/// `clone` as a system call. A child on a stack of its own does not return from it: such a child is
+/// a thread.
 ///
 /// # Safety
 /// As the call's.
@@ -382,7 +385,8 @@ unsafe fn shell(
 
 #[cfg(target_arch = "x86_64")]
 mod variadic {
-    //! execl, execlp and execle: their arguments are where the calling convention puts them, five in registers after the path, then on the stack.
+    //! execl, execlp and execle: their arguments are where the calling convention puts them, five
+    //! in registers after the path, then on the stack.
 
     use std::arch::naked_asm;
     use std::ffi::{c_char, c_int};

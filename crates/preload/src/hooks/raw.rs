@@ -1,7 +1,9 @@
-//! `syscall`: programs that call the kernel by number, through the C library, without its function of that name.
+//! `syscall`: programs that call the kernel by number, through the C library, without its function
+//! of that name.
 //!
-//! libuv closes descriptors so, and would leave the table with sockets that are gone. Numbers of calls that can concern a socket
-//! go where the function of that name goes; all others go to the kernel as they are.
+//! libuv closes descriptors so, and would leave the table with sockets that are gone. Numbers of
+//! calls that can concern a socket go where the function of that name goes; all others go to the
+//! kernel as they are.
 
 use std::ffi::{c_int, c_long};
 
@@ -14,8 +16,8 @@ use crate::sys;
 use crate::sys::user_buffers;
 
 hooks! {
-    /// Defined with all the arguments that any call has: for a variadic function those not given are words without meaning, which are
-    /// handed on as such.
+    /// Defined with all the arguments that any call has: for a variadic function those not given
+    /// are words without meaning, which are handed on as such.
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
         let fd = a as c_int;
         match number {
@@ -77,7 +79,8 @@ hooks! {
     }
 }
 
-/// The call has its mask behind a pointer, with a length. The time is left as it is, as by the function.
+/// The call has its mask behind a pointer, with a length. The time is left as it is, as by the
+/// function.
 ///
 /// # Safety
 /// As the call's.

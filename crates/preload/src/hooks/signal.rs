@@ -1,4 +1,5 @@
-//! Handlers of signals: they are the program's, run behind our own, which counts them (see [`crate::process::signals`]).
+//! Handlers of signals: they are the program's, run behind our own, which counts them (see
+//! [`crate::process::signals`]).
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,8 @@ hooks! {
         sigaction(signal, new, old)
     }
 
-    /// Installs a handler as BSD does: it stays, its own signal is blocked, and calls are restarted unless `siginterrupt` says otherwise.
+    /// Installs a handler as BSD does: it stays, its own signal is blocked, and calls are restarted
+    /// unless `siginterrupt` says otherwise.
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         let flags = if INTERRUPTING.load(Ordering::Relaxed) & bit(signal) == 0 { SA_RESTART } else { 0 };
         install(signal, handler, flags, true)

@@ -271,14 +271,16 @@ pub(super) unsafe fn decide_for(
     }
     // SAFETY: the caller's promise.
     match unsafe { address::read(address, len) } {
-        // Linux takes bind to AF_UNSPEC with an address of zeros for AF_INET; what is not that the kernel refuses.
+        // Linux takes bind to AF_UNSPEC with an address of zeros for AF_INET; what is not that the
+        // kernel refuses.
         Ok(given) => stack_choice::decide(fd, entry, given, purpose),
         // The kernel says what is wrong.
         Err(_) => Ok(Decision::Kernel),
     }
 }
 
-/// Whether a datagram socket of ours names an address that is the kernel's alone, and has become the kernel's by it.
+/// Whether a datagram socket of ours names an address that is the kernel's alone, and has become
+/// the kernel's by it.
 ///
 /// # Safety
 /// The address is good for its length, or null.

@@ -1,4 +1,5 @@
-//! Streams on millrace sockets: the C library's own call the kernel themselves, so these are made of our calls.
+//! Streams on millrace sockets: the C library's own call the kernel themselves, so these are made
+//! of our calls.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +36,8 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     unsafe { libc::close(cookie as usize as c_int) }
 }
 
-/// Where a FILE keeps its descriptor's number in the C library's own structure (`_fileno`), for programs that ask for it.
+/// Where a FILE keeps its descriptor's number in the C library's own structure (`_fileno`), for
+/// programs that ask for it.
 #[cfg(target_pointer_width = "64")]
 const FILENO_AT: usize = 112;
 
@@ -76,14 +78,16 @@ const BUFFER: size_t = 4096;
 /// Standard descriptors whose stream has been replaced, a bit each.
 static REPLACED: AtomicU32 = AtomicU32::new(0);
 
-/// A standard descriptor has come to mean a millrace socket, as under inetd: the standard stream is one of ours from now on, which goes
-/// by what the descriptor means at each call. Programs in C see it; the C++ library has taken the old ones by the time we are loaded.
+/// A standard descriptor has come to mean a millrace socket, as under inetd: the standard stream is
+/// one of ours from now on, which goes by what the descriptor means at each call. Programs in C see
+/// it; the C++ library has taken the old ones by the time we are loaded.
 pub fn stand_in(fd: c_int) {
     if !(0..=2).contains(&fd) || REPLACED.fetch_or(1 << fd, Ordering::Relaxed) & 1 << fd != 0 {
         return;
     }
     let mode = if fd == 0 { c"r" } else { c"w" };
-    // SAFETY: the C library's variables, which a program may assign to as well; the old stream stays for whoever has kept it.
+    // SAFETY: the C library's variables, which a program may assign to as well; the old stream
+    // stays for whoever has kept it.
     unsafe {
         let stream = open(fd, mode.as_ptr());
         if stream.is_null() {

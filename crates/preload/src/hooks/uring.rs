@@ -1,8 +1,9 @@
-//! io_uring: refused with ENOSYS, as by a kernel without it. Its requests would reach the kernel past the shim, and name descriptors in which
-//! the kernel has only placeholders. Programs fall back to the calls that the shim sees.
+//! io_uring: refused with ENOSYS, as by a kernel without it. Its requests would reach the kernel
+//! past the shim, and name descriptors in which the kernel has only placeholders. Programs fall
+//! back to the calls that the shim sees.
 //!
-//! liburing makes its system calls itself, so its functions that make a ring are here as well. What calls the kernel past both is refused by
-//! a filter where `millrace run` may install one.
+//! liburing makes its system calls itself, so its functions that make a ring are here as well. What
+//! calls the kernel past both is refused by a filter where `millrace run` may install one.
 
 use std::ffi::{c_int, c_uint, c_void};
 

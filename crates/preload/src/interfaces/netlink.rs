@@ -1,7 +1,9 @@
-//! Addresses by netlink: to the kernel's answer to a dump of addresses (RTM_GETADDR) the engine's are added.
+//! Addresses by netlink: to the kernel's answer to a dump of addresses (RTM_GETADDR) the engine's
+//! are added.
 //!
-//! What a program asks is noted in its socket's entry of the table. The datagram that ends the kernel's answer is looked at before it is taken, and is handed
-//! out with our messages before the one that says that this is all.
+//! What a program asks is noted in its socket's entry of the table. The datagram that ends the
+//! kernel's answer is looked at before it is taken, and is handed out with our messages before the
+//! one that says that this is all.
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
@@ -116,7 +118,8 @@ pub unsafe fn receive_from(
     }
 }
 
-/// Receives on a socket whose program has asked for addresses. None: the kernel's answer is right as it is, and still to be received.
+/// Receives on a socket whose program has asked for addresses. None: the kernel's answer is right
+/// as it is, and still to be received.
 ///
 /// # Safety
 /// As recvmsg's.
@@ -224,7 +227,8 @@ fn find_end(datagram: &[u8], sequence: u32) -> Option<usize> {
     None
 }
 
-/// Writes a message for each address of the family that is asked for; their length. `port` is the socket's, as the kernel addresses it.
+/// Writes a message for each address of the family that is asked for; their length. `port` is the
+/// socket's, as the kernel addresses it.
 fn write_all(to: &mut [u8], added: &Added, asked: Asked, port: u32) -> usize {
     let mut at = 0;
     for address in added.addresses() {

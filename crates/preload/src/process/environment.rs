@@ -1,4 +1,5 @@
-//! What the environment says, read once at load: later the program may have overwritten it (servers write their titles there).
+//! What the environment says, read once at load: later the program may have overwritten it (servers
+//! write their titles there).
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
@@ -73,7 +74,8 @@ impl Environment {
 }
 
 struct Place(UnsafeCell<Environment>);
-// SAFETY: written once, by the thread that takes STATE from 0 to READING; read only once STATE is READ.
+// SAFETY: written once, by the thread that takes STATE from 0 to READING; read only once STATE is
+// READ.
 unsafe impl Sync for Place {}
 
 static PLACE: Place = Place(UnsafeCell::new(Environment {
@@ -96,7 +98,8 @@ pub fn get() -> Option<&'static Environment> {
         unsafe extern "C" {
             static mut environ: *mut *mut c_char;
         }
-        // SAFETY: before our own initialiser other libraries' may run, alone; the C library has set `environ` by then.
+        // SAFETY: before our own initialiser other libraries' may run, alone; the C library has set
+        // `environ` by then.
         unsafe { read(environ) };
     }
     if STATE.load(Ordering::Acquire) != READ {
@@ -125,7 +128,8 @@ pub unsafe fn read(environment: *mut *mut c_char) {
     let mut inherited: Option<&'static CStr> = None;
     let (mut engine_found, mut token_found) = (false, false);
     let (mut from, mut to) = (environment, environment);
-    // SAFETY: by the function's promise every pointer up to the null one is a string; the array is moved up in place.
+    // SAFETY: by the function's promise every pointer up to the null one is a string; the array is
+    // moved up in place.
     unsafe {
         while !(*from).is_null() {
             let text = CStr::from_ptr(*from);
@@ -169,7 +173,8 @@ pub unsafe fn read(environment: *mut *mut c_char) {
     }
 }
 
-/// One socket that survived an exec, `fd:index:generation`. What is not a placeholder descriptor any more is not ours any more.
+/// One socket that survived an exec, `fd:index:generation`. What is not a placeholder descriptor
+/// any more is not ours any more.
 fn inherit(item: &[u8]) {
     let mut numbers = item.split(|byte| *byte == b':').map(number);
     if let (Some(Some(fd)), Some(Some(index)), Some(Some(generation))) =

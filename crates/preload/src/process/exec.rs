@@ -1,4 +1,5 @@
-//! exec and spawn: the next program in this process (or in a new one) learns which of its descriptors are millrace sockets.
+//! exec and spawn: the next program in this process (or in a new one) learns which of its
+//! descriptors are millrace sockets.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -15,7 +16,8 @@ use crate::sys::{self, Result};
 
 /// Bytes of one item of the list of inherited sockets, at most: three numbers and their separators.
 const ITEM_MAX: usize = 36;
-/// Room for the lines that we add beside the list: the engine's name, the token, a process slot, LD_PRELOAD.
+/// Room for the lines that we add beside the list: the engine's name, the token, a process slot,
+/// LD_PRELOAD.
 const LINES_MAX: usize = 8192;
 
 /// An environment for the next program: the caller's, and what the shim in it must know.
@@ -135,7 +137,8 @@ impl Outgoing {
         if let Some(ticket) = ticket {
             added[1] = Some(text.line(ENV_PROCESS, |text| text.push_number(ticket))?);
         }
-        // A program that starts another with an environment of its own still starts it as a part of itself.
+        // A program that starts another with an environment of its own still starts it as a part of
+        // itself.
         if !has(ENV_ENGINE) {
             added[2] = Some(text.line(ENV_ENGINE, |text| {
                 text.push(environment.engine_text().as_bytes())
@@ -173,7 +176,8 @@ impl Outgoing {
 }
 
 /// # Safety
-/// `array` is an array of strings that ends with a null pointer, or null; it stays as long as the lines are used.
+/// `array` is an array of strings that ends with a null pointer, or null; it stays as long as the
+/// lines are used.
 pub unsafe fn lines<'a>(mut array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
     std::iter::from_fn(move || {
         // SAFETY: the caller's promise; the walk ends at the null pointer.
@@ -188,7 +192,8 @@ pub unsafe fn lines<'a>(mut array: *const *const c_char) -> impl Iterator<Item =
     })
 }
 
-/// Calls `go` (an exec) with the environment for it. Returns only if the exec fails. `can_be`: whether the file looks as if it will not.
+/// Calls `go` (an exec) with the environment for it. Returns only if the exec fails. `can_be`:
+/// whether the file looks as if it will not.
 ///
 /// # Safety
 /// As for execve.
@@ -209,7 +214,8 @@ pub unsafe fn exec(
     if let Some(engine) = engine::attached() {
         // The next program starts with empty contexts.
         batch::settle(engine);
-        // Sockets closed by the exec itself would not be noticed. What cannot be executed must not lose its sockets for the attempt.
+        // Sockets closed by the exec itself would not be noticed. What cannot be executed must not
+        // lose its sockets for the attempt.
         if can_be() {
             let _ = announce_survivors(engine);
         }

@@ -1,5 +1,6 @@
-//! Programs about to be executed into which the dynamic linker will not load the shim: their sockets are the kernel's, which is said and
-//! counted. `millrace run` refuses such programs; a program on millrace may start what it likes.
+//! Programs about to be executed into which the dynamic linker will not load the shim: their
+//! sockets are the kernel's, which is said and counted. `millrace run` refuses such programs; a
+//! program on millrace may start what it likes.
 
 use std::ffi::{CStr, c_char, c_int};
 

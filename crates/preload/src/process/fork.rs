@@ -1,6 +1,8 @@
-//! fork: the engine hears of the child before it exists, so that it holds every socket that its parent holds from its first moment.
+//! fork: the engine hears of the child before it exists, so that it holds every socket that its
+//! parent holds from its first moment.
 //!
-//! So it is for every way to make a process that goes through the C library. A child made by the system call itself is noticed later, by itself: see [`engine::get`].
+//! So it is for every way to make a process that goes through the C library. A child made by the
+//! system call itself is noticed later, by itself: see [`engine::get`].
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsFd;
@@ -26,9 +28,11 @@ use crate::sys::{self, Result};
 struct Forking {
     engine: &'static Engine,
     announced: Option<Announced>,
-    /// There is something to hold, but it could not be announced: a signal handler in the middle of another request.
+    /// There is something to hold, but it could not be announced: a signal handler in the middle of
+    /// another request.
     unknown: bool,
-    /// Held over the fork: the child finds no half-done attaching. They cannot be waited for by the thread that holds them.
+    /// Held over the fork: the child finds no half-done attaching. They cannot be waited for by the
+    /// thread that holds them.
     guards: [Option<Guard<'static>>; 2],
 }
 
@@ -65,8 +69,9 @@ pub fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
     }
 }
 
-/// The flags of a clone whose child is to have memory of its own: none if it is to be a thread, or something between. As for vfork, a child that would share its
-/// parent's memory until it calls exec gets a copy.
+/// The flags of a clone whose child is to have memory of its own: none if it is to be a thread, or
+/// something between. As for vfork, a child that would share its parent's memory until it calls
+/// exec gets a copy.
 pub fn with_own_memory(flags: u64) -> Option<u64> {
     let until_exec = (libc::CLONE_VM | libc::CLONE_VFORK) as u64;
     let thread = (libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FILES) as u64;
@@ -119,8 +124,9 @@ extern "C" fn child(start: *mut c_void) -> c_int {
     (start.function)(start.argument)
 }
 
-/// Announces a child, if this process has sockets or epoll sets for them that it will have too. `connected`: it is to have a control connection. `AGAIN`, as for any limit of
-/// processes: the engine has no room for it.
+/// Announces a child, if this process has sockets or epoll sets for them that it will have too.
+/// `connected`: it is to have a control connection. `AGAIN`, as for any limit of processes: the
+/// engine has no room for it.
 pub fn announce(engine: &'static Engine, connected: bool) -> Result<Option<Announced>> {
     if !shares() {
         return Ok(None);
@@ -235,8 +241,9 @@ impl Forking {
             environment
                 .announced
                 .store(announced.ticket, Ordering::Relaxed);
-            // Now, while the parent still knows who we are: a child that closes nothing and calls exec would hold everything for ever. If
-            // the engine cannot be reached its sockets say so when they are used.
+            // Now, while the parent still knows who we are: a child that closes nothing and calls
+            // exec would hold everything for ever. If the engine cannot be reached its sockets say
+            // so when they are used.
             let _ = engine::get();
         }
         poll::forked(self.engine);

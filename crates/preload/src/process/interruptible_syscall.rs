@@ -1,8 +1,10 @@
 //! System calls that sleep, unless a signal handler has run since a given moment.
 //!
-//! Between a look at the count of handlers and the system call there is an instruction boundary at which a handler could run, and the call would
-//! sleep all the same. So the two are one piece of assembly, and [`restart`], which runs before each handler, takes a thread that stands in
-//! it back to its beginning. A call that the kernel would restart (SA_RESTART) is at that place too, so it is the comparison that decides.
+//! Between a look at the count of handlers and the system call there is an instruction boundary at
+//! which a handler could run, and the call would sleep all the same. So the two are one piece of
+//! assembly, and [`restart`], which runs before each handler, takes a thread that stands in it back
+//! to its beginning. A call that the kernel would restart (SA_RESTART) is at that place too, so it
+//! is the comparison that decides.
 
 use std::cell::Cell;
 use std::ffi::{c_long, c_void};
@@ -65,7 +67,8 @@ std::arch::global_asm!(
     ".hidden millrace_interruptible",
     ".globl millrace_interruptible",
     ".type millrace_interruptible, @function",
-    // x0: the call's number and its arguments; x1: the count; w2: the count that was seen. The kernel keeps every register but x0.
+    // x0: the call's number and its arguments; x1: the count; w2: the count that was seen. The
+    // kernel keeps every register but x0.
     "millrace_interruptible:",
     ".cfi_startproc",
     "mov x9, x1",
@@ -99,7 +102,8 @@ unsafe extern "C" {
     static millrace_interruptible_call: u8;
 }
 
-/// Makes a system call by its number and six arguments, unless `count`, the calling thread's, differs from `seen`: EINTR then. What the kernel returns.
+/// Makes a system call by its number and six arguments, unless `count`, the calling thread's,
+/// differs from `seen`: EINTR then. What the kernel returns.
 ///
 /// # Safety
 /// As the call's.
@@ -108,7 +112,8 @@ pub unsafe fn call(words: &[c_long; 7], count: &Cell<u32>, seen: u32) -> c_long 
     unsafe { millrace_interruptible(words.as_ptr(), count.as_ptr(), seen) }
 }
 
-/// A handler is about to run: if the thread stands between the look at the count and the call, it looks again when the handler has returned.
+/// A handler is about to run: if the thread stands between the look at the count and the call, it
+/// looks again when the handler has returned.
 ///
 /// # Safety
 /// `context` is what the kernel has given to a signal handler.
@@ -183,7 +188,8 @@ mod tests {
         }
     }
 
-    /// The program's handler runs at each instruction of the piece in turn, by the processor's single steps.
+    /// The program's handler runs at each instruction of the piece in turn, by the processor's
+    /// single steps.
     #[cfg(target_arch = "x86_64")]
     mod at_each_instruction {
         use std::arch::asm;
@@ -229,14 +235,16 @@ mod tests {
             }
         }
 
-        /// Makes the call with a handler at instruction `number` of the piece: where that is, and what came of it. None if there are fewer.
+        /// Makes the call with a handler at instruction `number` of the piece: where that is, and
+        /// what came of it. None if there are fewer.
         fn with_handler_at(number: usize) -> Option<(usize, c_long)> {
             let count = Cell::new(0);
             COUNT.store(count.as_ptr(), Ordering::Relaxed);
             BEFORE.store(number, Ordering::Relaxed);
             RAN_AT.store(0, Ordering::Relaxed);
             let words = [libc::SYS_getpid, 0, 0, 0, 0, 0, 0];
-            // SAFETY: single steps change nothing but that `step` runs after each; the call asks for a number.
+            // SAFETY: single steps change nothing but that `step` runs after each; the call asks
+            // for a number.
             let result = unsafe {
                 asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
                 let result = call(&words, &count, 0);
@@ -249,7 +257,8 @@ mod tests {
             }
         }
 
-        /// Instructions at which a handler comes before the system call, which is made all the same.
+        /// Instructions at which a handler comes before the system call, which is made all the
+        /// same.
         fn missed() -> Vec<usize> {
             let call = &raw const millrace_interruptible_call as usize;
             let all = (0..).map_while(with_handler_at);

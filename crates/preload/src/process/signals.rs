@@ -1,12 +1,15 @@
 //! Signal handlers of the program, counted by the thread that they run in.
 //!
-//! A blocking call of the shim may sleep several times: what wakes it need not be what it waits for. A handler that runs between two of these
-//! sleeps would interrupt the kernel's call, which is a single one, and has to end ours with EINTR as well. So a handler is installed behind
-//! [`enter`], which counts it before it runs; [`crate::process::interruptible_syscall`] compares the counts with those of when the call began, and leaves no
-//! instruction between the comparison and the sleep at which a handler could come unseen.
+//! A blocking call of the shim may sleep several times: what wakes it need not be what it waits
+//! for. A handler that runs between two of these sleeps would interrupt the kernel's call, which is
+//! a single one, and has to end ours with EINTR as well. So a handler is installed behind
+//! [`enter`], which counts it before it runs; [`crate::process::interruptible_syscall`] compares
+//! the counts with those of when the call began, and leaves no instruction between the comparison
+//! and the sleep at which a handler could come unseen.
 //!
-//! The kernel's own record says whether a signal is handled by the program; the table here says only by which function, so that what a child
-//! does that shares our memory (vfork) changes nothing here: it restores the defaults.
+//! The kernel's own record says whether a signal is handled by the program; the table here says
+//! only by which function, so that what a child does that shares our memory (vfork) changes nothing
+//! here: it restores the defaults.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -82,7 +85,8 @@ pub unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mu
     if function == SIG_DFL || function == SIG_IGN {
         return;
     }
-    // SAFETY: the program has installed it for this; one without SA_SIGINFO ignores what else is in the registers.
+    // SAFETY: the program has installed it for this; one without SA_SIGINFO ignores what else is in
+    // the registers.
     unsafe {
         let function: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
             std::mem::transmute(function);
@@ -115,7 +119,8 @@ pub unsafe fn action(
     let wanted = (!new.is_null()).then(|| unsafe { new.read() });
     let result = match wanted {
         Some(mut action) if action.sa_sigaction != SIG_DFL && action.sa_sigaction != SIG_IGN => {
-            // A program may hand us back what it once saw in a table of its own, made by other means than these calls.
+            // A program may hand us back what it once saw in a table of its own, made by other
+            // means than these calls.
             if action.sa_sigaction != own() {
                 handler
                     .flags

@@ -13,7 +13,8 @@ use crate::process::{environment, fork};
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{self, Result};
 
-/// The C library's `struct __spawn_action`, whose layout has not changed since there are spawn actions (new kinds are added at the end).
+/// The C library's `struct __spawn_action`, whose layout has not changed since there are spawn
+/// actions (new kinds are added at the end).
 #[repr(C)]
 struct Action {
     kind: c_int,
@@ -36,7 +37,8 @@ const DUP2: c_int = 1;
 const OPEN: c_int = 2;
 const CLOSE_FROM: c_int = 5;
 
-/// Sockets by descriptor as the new process will have them: number + 1 (0: none), slot, whether an exec closes it.
+/// Sockets by descriptor as the new process will have them: number + 1 (0: none), slot, whether an
+/// exec closes it.
 struct Plan {
     entries: MmapBuffer<u64>,
     len: usize,

@@ -67,7 +67,8 @@ pub fn tid() -> u32 {
     })
 }
 
-/// A small number, different for each thread until 2^32 have been: it spreads threads over contexts.
+/// A small number, different for each thread until 2^32 have been: it spreads threads over
+/// contexts.
 pub fn number() -> u32 {
     with(|thread| {
         if thread.number.get() == 0 {

@@ -103,8 +103,9 @@ pub fn add_locked(
     Ok(())
 }
 
-/// The bits of a socket that a set wants hints of, for all its registrations together. Which of them a registration wants can change without a request; one that is
-/// exclusive cannot, and what it does not want must go to another set.
+/// The bits of a socket that a set wants hints of, for all its registrations together. Which of
+/// them a registration wants can change without a request; one that is exclusive cannot, and what
+/// it does not want must go to another set.
 fn watched_for(set: &Set<'_>, slot: SlotRef) -> u32 {
     let same = set.of_slot(slot.index);
     let same = same.filter(|item| set.slot_of(*item) == Some(slot));
@@ -140,7 +141,8 @@ fn wake_sleepers(index: u32, engine: &'static Engine) {
 
 /// Notes what `epoll_ctl` did with a socket that is not decided, in case it becomes ours.
 pub fn note_undecided(index: u32, operation: c_int, fd: c_int, event: Option<epoll_event>) {
-    // Without an engine no socket becomes ours; attaching here would make every program with an epoll set pay for it.
+    // Without an engine no socket becomes ours; attaching here would make every program with an
+    // epoll set pay for it.
     let Ok(engine) = engine::get() else {
         return;
     };
@@ -205,7 +207,8 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
         }
         let marked;
         (count, marked) = match sleep(&mut wait, left, memory, engine) {
-            // As in the kernel: what had come by the time the thread stopped waiting is reported. It may have been given to this thread alone.
+            // As in the kernel: what had come by the time the thread stopped waiting is reported.
+            // It may have been given to this thread alone.
             Err(Errno::INTR) => match collect(&mut wait, 0, memory, engine) {
                 0 => return Err(Errno::INTR),
                 count => (count, false),
@@ -225,7 +228,8 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     }
 }
 
-/// Sleeps until something comes, counted among the poller's sleepers. How many of the kernel's events there are, and whether our mark was among them.
+/// Sleeps until something comes, counted among the poller's sleepers. How many of the kernel's
+/// events there are, and whether our mark was among them.
 fn sleep(
     wait: &mut Wait<'_>,
     left_us: Option<u64>,
@@ -234,7 +238,8 @@ fn sleep(
 ) -> Result<(usize, bool)> {
     let own = epoll_sets::poller(wait.index);
     let Some((shared, _)) = own.and_then(|own| poller::shared(engine, own.index)) else {
-        // Nothing here can have news for us until the set has a poller: who makes it counts this thread among its sleepers.
+        // Nothing here can have news for us until the set has a poller: who makes it counts this
+        // thread among its sleepers.
         let Some(_counted) = KernelWait::begin(wait.index) else {
             return Ok((0, false));
         };
@@ -281,7 +286,8 @@ fn look_in_kernel(
     Ok(count + kept)
 }
 
-/// Our mark, which wakes one sleeper, has been taken by a thread that leaves: if there is something for others, it rings again for them.
+/// Our mark, which wakes one sleeper, has been taken by a thread that leaves: if there is something
+/// for others, it rings again for them.
 fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     let Some(own) = epoll_sets::poller(index) else {
         return;
@@ -292,7 +298,8 @@ fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     }
 }
 
-/// Takes our own marks out of the kernel's events, and finds what stands for other sets; how many are left, at the front, and whether hints were among the marks.
+/// Takes our own marks out of the kernel's events, and finds what stands for other sets; how many
+/// are left, at the front, and whether hints were among the marks.
 pub fn without_marks(index: u32, events: &mut [epoll_event]) -> (usize, bool) {
     let (mut kept, mut marked) = (0, false);
     for at in 0..events.len() {
@@ -383,7 +390,8 @@ impl Migration {
                     )
                 };
                 set.remove(item);
-                // A set that has no room or no poller any more has lost the socket; its calls fail from now on.
+                // A set that has no room or no poller any more has lost the socket; its calls fail
+                // from now on.
                 let _ = add_locked(&set, memory, held.index(), self.0, socket, events, data);
             }
         }

@@ -1,7 +1,8 @@
 //! The epoll sets of this process.
 //!
-//! Every set is a kernel epoll descriptor. One that holds millrace sockets has, besides, memory for their interest list and a poller whose
-//! doorbells are in the kernel's set; most sets of most programs never get there.
+//! Every set is a kernel epoll descriptor. One that holds millrace sockets has, besides, memory for
+//! their interest list and a poller whose doorbells are in the kernel's set; most sets of most
+//! programs never get there.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -33,7 +34,8 @@ fn openers(users: u64) -> u32 {
     users as u32
 }
 
-/// What the kernel's set reports for the poller's doorbells and for the control socket: values that no program uses by accident.
+/// What the kernel's set reports for the poller's doorbells and for the control socket: values that
+/// no program uses by accident.
 pub const HINTS: u64 = u64::from_le_bytes(*b"millrac\xf1");
 /// See [`HINTS`].
 pub const CONTROL: u64 = u64::from_le_bytes(*b"millrac\xf2");
@@ -52,11 +54,13 @@ pub fn marked_item(mark: u64) -> Option<(u32, u32)> {
 }
 
 struct Place {
-    /// Descriptors of this process that mean the set, and calls that work on it, which have it open; and those who look at it ([`LOOK`]).
+    /// Descriptors of this process that mean the set, and calls that work on it, which have it
+    /// open; and those who look at it ([`LOOK`]).
     users: AtomicU64,
     /// The set's own number, in every process that has it.
     id: AtomicU64,
-    /// Handle of a descriptor of the kernel's set plus 1, which means it whatever becomes of the program's numbers.
+    /// Handle of a descriptor of the kernel's set plus 1, which means it whatever becomes of the
+    /// program's numbers.
     kernel: AtomicU32,
     memory: AtomicPtr<c_void>,
     /// Handle of what the engine rings plus 1.
@@ -94,12 +98,14 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 /// Held while the table and the kernel change what a number means that is a set's before or after.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// No number becomes a set's, or stops being one, until this is dropped. None in a signal handler above such a change.
+/// No number becomes a set's, or stops being one, until this is dropped. None in a signal handler
+/// above such a change.
 pub fn numbers() -> Option<Guard<'static>> {
     robust_lock::take(&NUMBERS, Rank::Numbers)
 }
 
-/// A number that is the kernel's in the table may still be a set's to the kernel: waits until the thread that closes it is done.
+/// A number that is the kernel's in the table may still be a set's to the kernel: waits until the
+/// thread that closes it is done.
 pub fn settle() {
     if NUMBERS.load(Ordering::Acquire) != 0 {
         drop(numbers());
@@ -385,7 +391,8 @@ pub fn poller_or_new(
     Ok(own)
 }
 
-/// A thread is about to wait in the kernel for a set without a poller, counted until this is dropped.
+/// A thread is about to wait in the kernel for a set without a poller, counted until this is
+/// dropped.
 pub struct KernelWait(u32);
 
 impl KernelWait {
@@ -493,8 +500,9 @@ pub fn forked() {
     }
 }
 
-/// The last descriptor of a socket in this process has been closed: the sets forget it, unless another process may hold the socket. Then they report it until the
-/// engine says that nobody holds it any more.
+/// The last descriptor of a socket in this process has been closed: the sets forget it, unless
+/// another process may hold the socket. Then they report it until the engine says that nobody holds
+/// it any more.
 pub fn forget(slot: SlotRef, is_shared: bool) {
     if is_shared {
         return;
@@ -513,7 +521,8 @@ pub fn forget(slot: SlotRef, is_shared: bool) {
     }
 }
 
-/// A descriptor's kernel socket turns out to be the kernel's, or is closed: the sets forget what they noted of it.
+/// A descriptor's kernel socket turns out to be the kernel's, or is closed: the sets forget what
+/// they noted of it.
 pub fn forget_undecided(fd: c_int) {
     for (_held, memory) in all() {
         if let Some(set) = memory.lock() {
@@ -524,7 +533,8 @@ pub fn forget_undecided(fd: c_int) {
     }
 }
 
-/// A descriptor's kernel socket is about to become a millrace socket: the kernel's sets let go of it.
+/// A descriptor's kernel socket is about to become a millrace socket: the kernel's sets let go of
+/// it.
 pub fn leave_kernel(fd: c_int) {
     for (held, memory) in all() {
         let noted = memory
@@ -537,7 +547,8 @@ pub fn leave_kernel(fd: c_int) {
     }
 }
 
-/// Before a fork: what two processes share of a set is made, so that each of them sees what the other one puts in.
+/// Before a fork: what two processes share of a set is made, so that each of them sees what the
+/// other one puts in.
 pub fn share(engine: &'static Engine) {
     for (_, entry) in table::all() {
         let Entry::Epoll(index) = entry else {

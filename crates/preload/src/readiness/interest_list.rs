@@ -1,7 +1,9 @@
-//! The interest list of an epoll set, as far as it concerns millrace sockets, and the list of those that may be ready.
+//! The interest list of an epoll set, as far as it concerns millrace sockets, and the list of those
+//! that may be ready.
 //!
-//! It lies in memory that a forked child shares, as the kernel's set is shared. Everything is reached under its lock; items are linked by
-//! numbers, 0 being none, and found by descriptor and by slot.
+//! It lies in memory that a forked child shares, as the kernel's set is shared. Everything is
+//! reached under its lock; items are linked by numbers, 0 being none, and found by descriptor and
+//! by slot.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -25,7 +27,8 @@ pub mod state {
     pub const SPENT: u32 = 8;
     /// The registration of another set, which is in the kernel's list.
     pub const INNER: u32 = 16;
-    /// Changes of such a registration so far: an event of an earlier one is none of the present one's. Its lowest bit.
+    /// Changes of such a registration so far: an event of an earlier one is none of the present
+    /// one's. Its lowest bit.
     pub const VERSION: u32 = 1 << 24;
     /// All its bits.
     pub const VERSIONS: u32 = 0xff << 24;
@@ -52,7 +55,8 @@ pub struct Item {
     pub events: AtomicU32,
     /// Likewise.
     pub data: AtomicU64,
-    /// [`SlotRef`], or 0 for a socket that is not decided and so in the kernel's list; for another set its own number.
+    /// [`SlotRef`], or 0 for a socket that is not decided and so in the kernel's list; for another
+    /// set its own number.
     slot: AtomicU64,
     next_of_fd: AtomicU32,
     next_of_slot: AtomicU32,
@@ -130,7 +134,8 @@ impl Memory {
     }
 
     /// # Safety
-    /// `at` is from [`Memory::map`] with the same `slots`, and stays mapped while this or anything got from it is used.
+    /// `at` is from [`Memory::map`] with the same `slots`, and stays mapped while this or anything
+    /// got from it is used.
     pub unsafe fn at(at: *mut c_void, slots: u32) -> Memory {
         let at = at.cast::<u8>();
         let by_fd = size_of::<Head>();
@@ -310,7 +315,8 @@ impl Set<'_> {
         .take_while(|index| *index != 0)
     }
 
-    /// Adds a registration, listed as possibly ready if it is a millrace socket's. `NOSPC` if there is no room.
+    /// Adds a registration, listed as possibly ready if it is a millrace socket's. `NOSPC` if there
+    /// is no room.
     pub fn insert(&self, fd: c_int, slot: Option<SlotRef>, events: u32, data: u64) -> Result<u32> {
         let head = self.memory.head;
         let by_fd = self.memory.by_fd.get(fd as usize).ok_or(Errno::NOSPC)?;
@@ -514,7 +520,8 @@ mod tests {
     fn registrations_are_by_descriptor_and_socket() {
         let set = memory().lock().unwrap();
         let one = set.insert(5, Some(slot(1, 1)), 1, 50).unwrap();
-        // The same descriptor number, used again for another socket while a duplicate keeps the first open.
+        // The same descriptor number, used again for another socket while a duplicate keeps the
+        // first open.
         let other = set.insert(5, Some(slot(2, 7)), 1, 51).unwrap();
         let undecided = set.insert(5, None, 1, 52).unwrap();
         let duplicate = set.insert(6, Some(slot(1, 1)), 1, 60).unwrap();

@@ -1,7 +1,9 @@
 //! Epoll sets in other epoll sets.
 //!
-//! A set that is in another one is in the kernel's list of that one, under a mark of ours. Its doorbells ring for hints, which may mean nothing: so when the kernel reports
-//! the mark it is looked whether the inner set has anything, and the program's registration, which lies in the outer set's memory, is reported only then.
+//! A set that is in another one is in the kernel's list of that one, under a mark of ours. Its
+//! doorbells ring for hints, which may mean nothing: so when the kernel reports the mark it is
+//! looked whether the inner set has anything, and the program's registration, which lies in the
+//! outer set's memory, is reported only then.
 
 use std::ffi::c_int;
 
@@ -19,7 +21,8 @@ const DEPTH: u32 = 6;
 /// Looks at a set whose doorbells ring meanwhile.
 const ATTEMPTS: u32 = 64;
 
-/// `epoll_ctl` on the set at place `index` for the descriptor of another set. `None`: it is none, or none any more; the caller looks at the table again.
+/// `epoll_ctl` on the set at place `index` for the descriptor of another set. `None`: it is none,
+/// or none any more; the caller looks at the table again.
 pub fn control(
     index: u32,
     operation: c_int,
@@ -72,7 +75,8 @@ fn control_held(
         EPOLL_CTL_MOD => {
             let event = event.ok_or(Errno::FAULT)?;
             let item = found.ok_or(Errno::NOENT)?;
-            // What another thread has from the kernel of the registration as it was is not reported any more: the kernel looks anew.
+            // What another thread has from the kernel of the registration as it was is not reported
+            // any more: the kernel looks anew.
             ask(item, set.version(item).wrapping_add(1) & 0xff, event.events)?;
             set.next_version(item);
             let (events, data) = (event.events, event.u64);
@@ -92,7 +96,8 @@ fn control_held(
 
 const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
 
-/// What the program is told of an event of the kernel's set at place `index` that stands for another set; none: nothing is in that.
+/// What the program is told of an event of the kernel's set at place `index` that stands for
+/// another set; none: nothing is in that.
 pub fn report(index: u32, (item, version): (u32, u32), event: epoll_event) -> Option<epoll_event> {
     let memory = epoll_sets::memory(index)?;
     let id = memory.lock()?.inner_id(item)?;
@@ -144,7 +149,8 @@ pub fn is_ready(index: u32) -> bool {
         if sys::poll_now(std::slice::from_mut(&mut polled)).is_ok_and(|count| count == 0) {
             return false;
         }
-        // What the kernel shows is a ring that came meanwhile, or was taken back by another thread meanwhile, or something.
+        // What the kernel shows is a ring that came meanwhile, or was taken back by another thread
+        // meanwhile, or something.
         let now = engine::mapped().map(|engine| rings(index, engine, 0));
         if now.is_none_or(|(is_rung, now)| !is_rung && Some(now) == silenced) {
             return true;
@@ -153,7 +159,8 @@ pub fn is_ready(index: u32) -> bool {
     true
 }
 
-/// Makes the doorbells of a set, and of those in it, ring if and only if millrace sockets in it are ready. How often rings have been taken back.
+/// Makes the doorbells of a set, and of those in it, ring if and only if millrace sockets in it are
+/// ready. How often rings have been taken back.
 fn settle(index: u32, engine: &'static Engine, depth: u32) -> u32 {
     ready_list::show(index, engine);
     let Some(memory) = epoll_sets::memory(index) else {
@@ -163,7 +170,8 @@ fn settle(index: u32, engine: &'static Engine, depth: u32) -> u32 {
     below.fold(memory.silenced(), u32::wrapping_add)
 }
 
-/// Whether any of these doorbells ring without a ready socket, and how often rings have been taken back.
+/// Whether any of these doorbells ring without a ready socket, and how often rings have been taken
+/// back.
 fn rings(index: u32, engine: &'static Engine, depth: u32) -> (bool, u32) {
     let Some(memory) = epoll_sets::memory(index) else {
         return (false, 0);

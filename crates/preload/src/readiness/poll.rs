@@ -1,7 +1,8 @@
 //! poll and select, when millrace sockets are among what is waited for.
 //!
-//! A thread that has to sleep does so in the kernel's `ppoll`, with a hidden poller's doorbell beside the kernel's descriptors. What it once watched
-//! it goes on watching: a loop around `poll` asks for hints once for each socket. A thread that waits for a single millrace socket and
+//! A thread that has to sleep does so in the kernel's `ppoll`, with a hidden poller's doorbell
+//! beside the kernel's descriptors. What it once watched it goes on watching: a loop around `poll`
+//! asks for hints once for each socket. A thread that waits for a single millrace socket and
 //! nothing else sleeps on the socket itself.
 
 use std::ffi::{c_int, c_short};
@@ -25,7 +26,8 @@ use crate::socket::Socket;
 use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::{self, Result};
 
-/// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets are looked at again.
+/// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets
+/// are looked at again.
 const SLEEP_POLLERLESS_US: u64 = 1000;
 /// Descriptors that one call polls without taking more than the stack.
 const SMALL: usize = 32;
@@ -112,7 +114,8 @@ pub fn poll(
     }
 }
 
-/// What a descriptor means, held until [`Targets`] are dropped if it is ours; closed this moment, it is no descriptor of the program's.
+/// What a descriptor means, held until [`Targets`] are dropped if it is ours; closed this moment,
+/// it is no descriptor of the program's.
 fn hold(fd: c_int) -> Entry {
     match table::get(fd) {
         Entry::Socket(slot) => match Socket::get(fd, slot) {
@@ -136,7 +139,8 @@ fn hold(fd: c_int) -> Entry {
     }
 }
 
-/// What is polled, found once: a descriptor that another thread closes meanwhile goes on being polled, as in the kernel.
+/// What is polled, found once: a descriptor that another thread closes meanwhile goes on being
+/// polled, as in the kernel.
 struct Targets {
     /// Entries of the table, as words.
     ours: SmallBuffer<u64, SMALL>,
@@ -240,7 +244,8 @@ impl Targets {
     }
 }
 
-/// Whether what the kernel has polled for the program is the placeholder: another thread is about to close the number, or has put a millrace socket there.
+/// Whether what the kernel has polled for the program is the placeholder: another thread is about
+/// to close the number, or has put a millrace socket there.
 pub fn is_anchor(polled: &pollfd) -> bool {
     polled.revents & libc::POLLHUP != 0 && placeholder::is_known(polled.fd)
 }

@@ -9,7 +9,8 @@ use crate::readiness::interest_list::Edge;
 use crate::socket::urgent;
 use crate::socket::{Socket, flag};
 
-/// Bytes that can be queued now: none while TCP_NOTSENT_LOWAT is reached (Linux's `sk_stream_memory_free`).
+/// Bytes that can be queued now: none while TCP_NOTSENT_LOWAT is reached (Linux's
+/// `sk_stream_memory_free`).
 pub fn room(socket: &Socket) -> u64 {
     let slot = socket.slot;
     let limit = u64::from(slot.engine.send_limit.load(Ordering::Acquire));
@@ -22,8 +23,8 @@ pub fn room(socket: &Socket) -> u64 {
     }
 }
 
-/// Whether there is room worth a report: a third of the buffer, and less than half of TCP_NOTSENT_LOWAT not sent yet (Linux's
-/// `sk_stream_is_writeable`).
+/// Whether there is room worth a report: a third of the buffer, and less than half of
+/// TCP_NOTSENT_LOWAT not sent yet (Linux's `sk_stream_is_writeable`).
 pub fn is_writable(socket: &Socket) -> bool {
     let limit = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed));
     let held = low_water(socket).is_some_and(|(low, unsent)| unsent.saturating_mul(2) >= low);
@@ -39,7 +40,8 @@ pub fn low_water(socket: &Socket) -> Option<(u64, u64)> {
     (low != 0).then(|| (low, queued.saturating_sub(sent())))
 }
 
-/// Says that room to send is missed. Look once more after it: the engine may have made some before it could see this.
+/// Says that room to send is missed. Look once more after it: the engine may have made some before
+/// it could see this.
 pub fn want_room(socket: &Socket) {
     socket.slot.app.send_wanted.fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -104,8 +106,8 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     if socket.has(flag::DEFERRED) && status.contains(Status::CONNECTING) {
         ready |= bits::OUT;
     }
-    // The engine writes an error before the status that goes with it: with the status still that of a living connection the report is due
-    // when the status says so too, as a whole.
+    // The engine writes an error before the status that goes with it: with the status still that of
+    // a living connection the report is due when the status says so too, as a whole.
     let ended = fresh || status.contains(Status::DEAD);
     if ended && socket.error().is_some() {
         ready |= bits::ERR;

@@ -18,9 +18,11 @@ use crate::sys::{self, Result};
 pub struct Own {
     /// Its index in the region.
     pub index: u32,
-    /// What the engine rings: an epoll set of the engine's making, readable after each ring until it is waited for.
+    /// What the engine rings: an epoll set of the engine's making, readable after each ring until
+    /// it is waited for.
     pub bell: Handle,
-    /// What the program's own threads ring: an eventfd that the engine does not have. None if they never do.
+    /// What the program's own threads ring: an eventfd that the engine does not have. None if they
+    /// never do.
     pub own_bell: Option<Handle>,
 }
 
@@ -103,10 +105,12 @@ pub fn shared(
     engine.region.poller(index)
 }
 
-/// All bits of which there are hints. Which of them matter is decided when the hints are looked at, so that a changed interest needs no request.
+/// All bits of which there are hints. Which of them matter is decided when the hints are looked at,
+/// so that a changed interest needs no request.
 pub const EVERYTHING: u32 = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
 
-/// Asks for hints of a slot, of these bits; with [`bits::EXCLUSIVE`] of what is told to nobody else.
+/// Asks for hints of a slot, of these bits; with [`bits::EXCLUSIVE`] of what is told to nobody
+/// else.
 pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -> Result<()> {
     let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
     let mut submission = Submission::new(Operation::Watch, slot, poller);
@@ -119,7 +123,8 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -
     post(engine, shared, |handle| handle.submit_quietly(&submission))
 }
 
-/// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard next must not come before this.
+/// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard
+/// next must not come before this.
 fn post(
     engine: &'static Engine,
     slot: &Slot,

@@ -29,11 +29,13 @@ pub fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
     if shared.overflowed() || engine.is_lost() {
         set.list_all();
     }
-    // The engine gives no new hint while an old one stands: what it changed after we took them is seen from here on, or hinted anew.
+    // The engine gives no new hint while an old one stands: what it changed after we took them is
+    // seen from here on, or hinted anew.
     fence(Ordering::SeqCst);
 }
 
-/// What is to be reported of an item that has been taken off the list. If `for_good`, it counts as reported.
+/// What is to be reported of an item that has been taken off the list. If `for_good`, it counts as
+/// reported.
 pub fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     let item = set.item(index);
     let slot = set.slot_of(index)?;
@@ -84,14 +86,16 @@ pub fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     Some((events, item.data.load(Ordering::Relaxed)))
 }
 
-/// A socket to look at, if the slot still is its own and this process may hold it, or another one that has the set or the socket too.
+/// A socket to look at, if the slot still is its own and this process may hold it, or another one
+/// that has the set or the socket too.
 fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
     let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
     (current && (shared_set || refcount::any(slot.index) || others())).then(|| {
-        // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
+        // Not counted, and so not dropped: the set is locked, and a close removes its registrations
+        // before the slot can be used again.
         ManuallyDrop::new(Socket {
             engine,
             slot: shared,
@@ -100,7 +104,8 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     })
 }
 
-/// Whether a locked set has a millrace socket to report, without reporting it: for a wait on the set itself.
+/// Whether a locked set has a millrace socket to report, without reporting it: for a wait on the
+/// set itself.
 fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
     take_hints(set, own.index, engine);
     for _ in 0..set.listed() {
@@ -124,7 +129,8 @@ pub fn is_ready_here(index: u32, engine: &'static Engine) -> bool {
     has_ready(&set, own, engine)
 }
 
-/// Makes the kernel's set readable if there is something to report, for whoever waits for the set itself; if not, rings are taken back. Whether there is something.
+/// Makes the kernel's set readable if there is something to report, for whoever waits for the set
+/// itself; if not, rings are taken back. Whether there is something.
 pub fn show(index: u32, engine: &'static Engine) -> bool {
     let Some(memory) = epoll_sets::memory(index) else {
         return false;
@@ -154,7 +160,8 @@ pub fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: b
     }
 }
 
-/// Somebody waits for the set itself: from now on the kernel's set is readable while hints or ready sockets may be there.
+/// Somebody waits for the set itself: from now on the kernel's set is readable while hints or ready
+/// sockets may be there.
 pub fn wait_for_set(index: u32, engine: &'static Engine) {
     let Ok(memory) = epoll_sets::memory_or_new(index, engine) else {
         return;

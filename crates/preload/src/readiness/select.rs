@@ -110,7 +110,8 @@ impl Sets {
     }
 }
 
-/// The count of descriptors that select was given, as far as there can be any. `INVAL` if it is negative.
+/// The count of descriptors that select was given, as far as there can be any. `INVAL` if it is
+/// negative.
 pub fn count(given: c_int) -> Result<usize> {
     let count = usize::try_from(given).map_err(|_| Errno::INVAL)?;
     Ok(count.min(DESCRIPTORS_MAX))

@@ -1,8 +1,10 @@
 //! Sleeping in a blocking call, for as long as the program asked and in one piece.
 //!
-//! What ends a sleep is what the call waits for, its time, a signal handler, or the end of the engine. A call may sleep several times; a handler that runs in
-//! between counts as well (see [`crate::process::signals`]). The end of the engine is told by a word in the region that the kernel changes
-//! ([`millrace_context::layout::Header::life`]), or by the control socket among what is polled.
+//! What ends a sleep is what the call waits for, its time, a signal handler, or the end of the
+//! engine. A call may sleep several times; a handler that runs in between counts as well (see
+//! [`crate::process::signals`]). The end of the engine is told by a word in the region that the
+//! kernel changes ([`millrace_context::layout::Header::life`]), or by the control socket among what
+//! is polled.
 
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,7 +20,8 @@ use crate::process::{interruptible_syscall, thread};
 use crate::sys::{self, Result};
 use crate::sys::{thread_sanitizer, user_buffers};
 
-/// How long a sleep on a word lasts at most where nobody tells of the engine's end, in microseconds.
+/// How long a sleep on a word lasts at most where nobody tells of the engine's end, in
+/// microseconds.
 const CHECK_US: u64 = 1_000_000;
 /// A word of 32 bits that several processes map, for `futex_waitv`.
 const FUTEX2_SIZE_U32: u32 = 2;
@@ -35,7 +38,8 @@ pub struct Call(Count);
 pub enum Restart {
     /// The call goes on.
     Allowed,
-    /// It ends with EINTR all the same, as poll, select, epoll_wait and all calls with a time-out do (signal(7)).
+    /// It ends with EINTR all the same, as poll, select, epoll_wait and all calls with a time-out
+    /// do (signal(7)).
     Never,
 }
 
@@ -66,7 +70,8 @@ impl Call {
         Call(Count::now())
     }
 
-    /// One that blocks the signals of a mask begins: a handler of such a signal runs before it or after it, as far as it is concerned.
+    /// One that blocks the signals of a mask begins: a handler of such a signal runs before it or
+    /// after it, as far as it is concerned.
     pub fn begin_with_mask(mask: *const libc::sigset_t) -> Call {
         // The kernel complains of a pointer that is not good.
         if mask.is_null() || user_buffers::check(mask.cast(), size_of::<u64>()).is_err() {
@@ -86,7 +91,8 @@ impl Call {
         }
     }
 
-    /// Makes a system call that sleeps, unless a handler has run since the call began that ends it: `INTR` then.
+    /// Makes a system call that sleeps, unless a handler has run since the call began that ends it:
+    /// `INTR` then.
     ///
     /// # Safety
     /// As the system call's.
@@ -102,8 +108,9 @@ impl Call {
         sys::check(result)
     }
 
-    /// Sleeps while `word` is `seen`, until `until_us` (as [`sys::now_us`]) at most: `TIMEDOUT` then, `INTR` for a signal. The thread is counted in `waiters`
-    /// meanwhile. The engine may have ended when it returns.
+    /// Sleeps while `word` is `seen`, until `until_us` (as [`sys::now_us`]) at most: `TIMEDOUT`
+    /// then, `INTR` for a signal. The thread is counted in `waiters` meanwhile. The engine may have
+    /// ended when it returns.
     pub fn on_word(
         self,
         engine: &'static Engine,
@@ -160,7 +167,8 @@ impl Call {
         result
     }
 
-    /// Where only one word can be slept on: in pieces, after which it is looked whether the engine lives.
+    /// Where only one word can be slept on: in pieces, after which it is looked whether the engine
+    /// lives.
     fn on_one_word(
         self,
         engine: &Engine,
@@ -217,7 +225,8 @@ impl Call {
             sys::SIGNAL_SET,
             0,
         ];
-        // SAFETY: descriptors and time stay where they are during the call; the mask is the program's.
+        // SAFETY: descriptors and time stay where they are during the call; the mask is the
+        // program's.
         unsafe { self.enter(&call, Restart::Never) }
     }
 

@@ -22,7 +22,8 @@ pub enum Given {
     Other,
 }
 
-/// Reads a program's address. `FAULT` for a pointer that cannot be one, `INVAL` for a length that no address has.
+/// Reads a program's address. `FAULT` for a pointer that cannot be one, `INVAL` for a length that
+/// no address has.
 ///
 /// # Safety
 /// `address` points to `len` bytes, or is no good pointer at all.
@@ -67,7 +68,8 @@ fn parse(bytes: &[u8]) -> Given {
             let ip = Ipv6Addr::from(octets);
             let scope = bytes.get(24..28).and_then(|scope| scope.first_chunk());
             let scope = scope.map_or(0, |scope| u32::from_ne_bytes(*scope));
-            // What means nothing without a device is left to the kernel, which has them; groups are the engine's unless another device is named.
+            // What means nothing without a device is left to the kernel, which has them; groups are
+            // the engine's unless another device is named.
             if ip.is_unicast_link_local()
                 || ip.is_multicast() && device_binding::is_foreign_scope(scope)
             {
@@ -80,7 +82,8 @@ fn parse(bytes: &[u8]) -> Given {
     }
 }
 
-/// Writes an address for the program, in the family that its socket has, cut to the room it gave; the room becomes the length.
+/// Writes an address for the program, in the family that its socket has, cut to the room it gave;
+/// the room becomes the length.
 ///
 /// # Safety
 /// The pointers are good as the C library's functions want them, or null.

@@ -170,7 +170,8 @@ fn request(socket: &Socket, ip: IpAddr, port: u16) -> Submission {
     submission
 }
 
-/// Begins to connect with TCP Fast Open. True: the SYN waits for the first bytes. False: it is on its way without any, and asks for a cookie.
+/// Begins to connect with TCP Fast Open. True: the SYN waits for the first bytes. False: it is on
+/// its way without any, and asks for a cookie.
 fn begin_fast(socket: &Socket, ip: IpAddr, port: u16) -> Result<bool> {
     prepare(socket)?;
     let mut submission = request(socket, ip, port);
@@ -336,7 +337,8 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
     }
 }
 
-/// Takes the first connection of the queue. The descriptor comes first, so that a process without a free one leaves the queue as it is.
+/// Takes the first connection of the queue. The descriptor comes first, so that a process without a
+/// free one leaves the queue as it is.
 fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
     let slot = listener.slot;
     let taken = || slot.app.consumed.load(Ordering::Relaxed);
@@ -345,7 +347,8 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         return Ok(None);
     }
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    // In this order: with a queue that comes back from another program the engine says first how much of it that one has taken.
+    // In this order: with a queue that comes back from another program the engine says first how
+    // much of it that one has taken.
     let ring = slot.engine.ring.load(Ordering::Acquire);
     let position = taken();
     let Some((at, size)) = unpack_ring(ring).filter(|_| waiting()) else {
@@ -394,7 +397,8 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
     Ok(Some((fd, socket)))
 }
 
-/// What an accepted socket has from its listener: as in Linux everything but the descriptor's own flags.
+/// What an accepted socket has from its listener: as in Linux everything but the descriptor's own
+/// flags.
 fn inherit(from: &Socket, to: &Socket) {
     let (from, to) = (&from.slot.app_cold, &to.slot.app_cold);
     to.receive_timeout.store(

@@ -1,5 +1,6 @@
-//! Devices that programs name: SO_BINDTODEVICE, SO_BINDTOIFINDEX, and the scope of an address. The kernel has the names, and the say who may; the engine serves
-//! its link, which to the kernel is a device, and loopback.
+//! Devices that programs name: SO_BINDTODEVICE, SO_BINDTOIFINDEX, and the scope of an address. The
+//! kernel has the names, and the say who may; the engine serves its link, which to the kernel is a
+//! device, and loopback.
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;

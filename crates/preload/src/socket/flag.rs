@@ -14,7 +14,8 @@ pub const CONNECTED: u32 = 16;
 pub const LOSS_SEEN: u32 = 32;
 /// Processes other than this one may hold it too.
 pub const SHARED: u32 = 64;
-/// A connect has been asked for and no error been taken since: until the shard says otherwise it is under way.
+/// A connect has been asked for and no error been taken since: until the shard says otherwise it is
+/// under way.
 pub const ATTEMPT: u32 = 128;
 /// It is for datagrams, and the program has bound it.
 pub const BOUND: u32 = 256;

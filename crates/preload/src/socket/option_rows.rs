@@ -25,7 +25,8 @@ pub fn row(kind: Sockets, level: c_int, name: c_int) -> Result<&'static Row> {
     table::find(kind, level, name).ok_or(Errno::NOPROTOOPT)
 }
 
-/// The bit of an option in [`crate::fd::table::Undecided::options`]: its place among those that such a socket has.
+/// The bit of an option in [`crate::fd::table::Undecided::options`]: its place among those that
+/// such a socket has.
 pub fn bit(kind: Sockets, level: c_int, name: c_int) -> Result<u64> {
     let wanted = row(kind, level, name)?.name;
     let at = table::settable(kind).position(|row| row.name == wanted);

@@ -1,4 +1,5 @@
-//! Socket options of streams and of datagram sockets: those of the table ([`millrace_sockopt`]), and nothing else.
+//! Socket options of streams and of datagram sockets: those of the table ([`millrace_sockopt`]),
+//! and nothing else.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
@@ -196,7 +197,8 @@ pub fn bind_bits(socket: &Socket) -> u64 {
         | device_binding::bind_bits(socket)
 }
 
-/// A socket that was bound to an address of IPv6 has no more to do with IPv4. Linux shows that in the option.
+/// A socket that was bound to an address of IPv6 has no more to do with IPv4. Linux shows that in
+/// the option.
 pub fn become_v6_only(socket: &Socket) {
     keep(socket, OptName::V6Only.row().kept, 1);
 }

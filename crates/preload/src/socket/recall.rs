@@ -1,5 +1,6 @@
-//! Sockets that another program holds too and has in its memory ([`Status::ELSEWHERE`]). Such a slot says what the socket is ready for. A call fetches the socket when it begins,
-//! and when it has slept and the socket is ready for it: the other program may have fetched it meanwhile.
+//! Sockets that another program holds too and has in its memory ([`Status::ELSEWHERE`]). Such a
+//! slot says what the socket is ready for. A call fetches the socket when it begins, and when it
+//! has slept and the socket is ready for it: the other program may have fetched it meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +13,8 @@ use crate::socket::Socket;
 use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 
-/// How often the other program is asked that is in the middle of a call, and how long to wait in between, in microseconds.
+/// How often the other program is asked that is in the middle of a call, and how long to wait in
+/// between, in microseconds.
 const TRIES: u32 = 1000;
 const PAUSE_US: u32 = 1000;
 
@@ -32,7 +34,8 @@ impl Recalls {
         }
     }
 
-    /// Fetches the socket if another program has it and there is something to be had. Whether it is to be looked at again.
+    /// Fetches the socket if another program has it and there is something to be had. Whether it is
+    /// to be looked at again.
     pub fn recall(&mut self, socket: &Socket) -> Result<bool> {
         if !is_elsewhere(socket) {
             return Ok(false);
@@ -51,7 +54,8 @@ pub fn is_elsewhere(socket: &Socket) -> bool {
     socket.slot.engine.status().contains(Status::ELSEWHERE)
 }
 
-/// Takes the lock under which requests of a socket are made, with the socket here; none in a signal handler above a call on the same socket.
+/// Takes the lock under which requests of a socket are made, with the socket here; none in a signal
+/// handler above a call on the same socket.
 pub fn lock_here(socket: &Socket) -> Result<Option<Guard<'static>>> {
     loop {
         let guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);

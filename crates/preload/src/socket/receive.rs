@@ -65,7 +65,8 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
             continue;
         }
         if done == 0 {
-            // As in Linux: a reset that came after the peer's end breaks the pipe, but who reads is told the end.
+            // As in Linux: a reset that came after the peer's end breaks the pipe, but who reads is
+            // told the end.
             if closed && socket.error() == Some(Errno::PIPE) {
                 return Ok(0);
             }
@@ -104,7 +105,8 @@ enum Taken {
     ToMark,
 }
 
-/// Copies what is there, up to the urgent mark. A byte that is delivered out of line is passed over.
+/// Copies what is there, up to the urgent mark. A byte that is delivered out of line is passed
+/// over.
 fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize) -> Result<Taken> {
     let slot = socket.slot;
     let peek = flags & MSG_PEEK != 0;
@@ -112,7 +114,8 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
-        // After that: with a socket that comes back from another program the engine says first how far that one has read.
+        // After that: with a socket that comes back from another program the engine says first how
+        // far that one has read.
         let consumed = slot.app.consumed.load(Ordering::Relaxed);
         let mut start = if peek {
             consumed + *done as u64
@@ -160,14 +163,16 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
             let first = len.min((size - offset) as usize);
             for (at, len) in [(at + offset, first), (at, len - first)] {
                 if let Some(from) = socket.engine.region.arena(at, len) {
-                    // SAFETY: inside the arena; the engine does not write these bytes while the ring word stays the same.
+                    // SAFETY: inside the arena; the engine does not write these bytes while the
+                    // ring word stays the same.
                     unsafe { target.put(from, len) };
                 }
             }
         }
         fence(Ordering::Acquire);
         if slot.engine.ring.load(Ordering::Relaxed) != word {
-            // A larger ring came meanwhile, and the old one may have been given to another socket already.
+            // A larger ring came meanwhile, and the old one may have been given to another socket
+            // already.
             continue;
         }
         *into = target;
@@ -218,7 +223,8 @@ fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Resu
                 .region
                 .arena(at + (urgent.mark & (size - 1)), len)
         {
-            // SAFETY: inside the arena; the engine does not write this byte while the ring word stays the same.
+            // SAFETY: inside the arena; the engine does not write this byte while the ring word
+            // stays the same.
             unsafe { target.put(from, len) };
         }
         fence(Ordering::Acquire);
@@ -240,7 +246,8 @@ fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Resu
     Err(Errno::IO)
 }
 
-/// Lets the shard know how far the program has read, when that is worth it: when the ring can be used elsewhere, or the window opened.
+/// Lets the shard know how far the program has read, when that is worth it: when the ring can be
+/// used elsewhere, or the window opened.
 pub fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
     let wake = consumed >= socket.slot.engine.consume_wake.load(Ordering::Relaxed);
     if consumed != received && !wake {

@@ -10,7 +10,8 @@ use crate::sys::Result;
 impl Socket {
     /// Submits behind everything that was submitted of this socket before.
     pub fn submit(&self, submission: &Submission) -> Result<()> {
-        // Without the lock this is a signal handler above a call on the same socket: it goes as it comes.
+        // Without the lock this is a signal handler above a call on the same socket: it goes as it
+        // comes.
         let _guard = recall::lock_here(self)?;
         let handle = SubmissionHandle::take(self.engine, self.shard())?;
         handle.follow(self.slot)?;

@@ -1,4 +1,5 @@
-//! Sending: bytes are copied once, into the context's staging ring, and one submission hands them over.
+//! Sending: bytes are copied once, into the context's staging ring, and one submission hands them
+//! over.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -156,7 +157,8 @@ fn step(
     // Held by the own thread: a signal handler in the middle of a send on this very socket.
     let _guard =
         robust_lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    // Behind the shutdown of another thread, which submits under the lock, the shard would drop the bytes.
+    // Behind the shutdown of another thread, which submits under the lock, the shard would drop the
+    // bytes.
     if socket.has(flag::SHUT_WRITE) {
         return Err(Errno::PIPE);
     }
@@ -194,7 +196,8 @@ fn step(
     );
     handle.submit(&submission)?;
     if deferred {
-        // The SYN goes, with as much of it as it takes; the rest follows once there is a connection.
+        // The SYN goes, with as much of it as it takes; the rest follows once there is a
+        // connection.
         socket.change_flags(0, flag::DEFERRED);
     }
     Ok(Step::Sent(filled))

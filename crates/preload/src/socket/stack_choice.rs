@@ -1,5 +1,5 @@
-//! Whose a socket is. `socket()` makes a kernel socket; the first address that a program names decides whether it stays one or
-//! becomes a millrace socket.
+//! Whose a socket is. `socket()` makes a kernel socket; the first address that a program names
+//! decides whether it stays one or becomes a millrace socket.
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -49,7 +49,8 @@ pub enum Decision {
     Ours(Socket, IpAddr, u16),
 }
 
-/// Decides. `NETDOWN` when the address may be the engine's and it cannot be reached: it never falls back to the kernel.
+/// Decides. `NETDOWN` when the address may be the engine's and it cannot be reached: it never falls
+/// back to the kernel.
 pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result<Decision> {
     if environment::get().is_none() {
         return Ok(Decision::Kernel);
@@ -127,7 +128,8 @@ pub fn make_ours(fd: c_int, undecided: Undecided) -> Result<Socket> {
     convert(fd, undecided)
 }
 
-/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP or UDP socket all the same.
+/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP or UDP socket all
+/// the same.
 fn examine(fd: c_int) -> Option<Undecided> {
     let option = |name| sys::getsockopt(fd, libc::SOL_SOCKET, name).ok();
     let domain = option(libc::SO_DOMAIN)?;
@@ -165,7 +167,8 @@ fn examine(fd: c_int) -> Option<Undecided> {
     })
 }
 
-/// Makes a millrace socket of it, in the same descriptor and every other that means the same kernel socket.
+/// Makes a millrace socket of it, in the same descriptor and every other that means the same kernel
+/// socket.
 fn convert(fd: c_int, undecided: Undecided) -> Result<Socket> {
     let family = if undecided.v6 {
         libc::AF_INET6

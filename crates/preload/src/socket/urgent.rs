@@ -1,5 +1,6 @@
-//! Urgent data, as Linux delivers it: the marked byte is not in the stream that is read, but received apart (MSG_OOB), unless SO_OOBINLINE is set. Reading
-//! stops at the mark once. In the receive ring it is a byte like the others.
+//! Urgent data, as Linux delivers it: the marked byte is not in the stream that is read, but
+//! received apart (MSG_OOB), unless SO_OOBINLINE is set. Reading stops at the mark once. In the
+//! receive ring it is a byte like the others.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +29,8 @@ pub struct Urgent {
     pub hole: bool,
 }
 
-/// What there is to know when `received` bytes have come, which were counted before; none, if the peer never had anything urgent.
+/// What there is to know when `received` bytes have come, which were counted before; none, if the
+/// peer never had anything urgent.
 #[inline]
 pub fn look(socket: &Socket, received: u64) -> Option<Urgent> {
     let status = socket.slot.engine.status.load(Ordering::Relaxed);

@@ -7,7 +7,8 @@ use crate::socket::Socket;
 use crate::sys::{self, Result};
 
 impl Socket {
-    /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has come: `AGAIN` then, `INTR` for a signal.
+    /// Sleeps until the socket changes from `sequence`, or `deadline_us` (as [`sys::now_us`]) has
+    /// come: `AGAIN` then, `INTR` for a signal.
     pub fn wait(&self, call: Call, sequence: u32, deadline_us: Option<u64>) -> Result<()> {
         if deadline_us.is_some_and(|deadline| deadline <= sys::now_us()) {
             return Err(Errno::AGAIN);
@@ -15,7 +16,8 @@ impl Socket {
         if self.engine.is_lost() {
             return Ok(());
         }
-        // As in the kernel: a call with a time-out is not restarted, one without is if the handler says so.
+        // As in the kernel: a call with a time-out is not restarted, one without is if the handler
+        // says so.
         let restart = match deadline_us {
             Some(_) => Restart::Never,
             None => Restart::Allowed,

@@ -1,4 +1,5 @@
-//! Room for a while, straight from the kernel: a hook may run inside the allocator, and on a small stack.
+//! Room for a while, straight from the kernel: a hook may run inside the allocator, and on a small
+//! stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -33,7 +34,8 @@ const SPARE: usize = 64 * 1024;
 /// How many there are: an exec takes three at once.
 const SPARES: usize = 4;
 
-/// Room for when the kernel gives none: a process that may not have as much memory as it has already (RLIMIT_AS) can still call exec. It is nothing until it is used.
+/// Room for when the kernel gives none: a process that may not have as much memory as it has
+/// already (RLIMIT_AS) can still call exec. It is nothing until it is used.
 struct Spares {
     blocks: UnsafeCell<[[u64; SPARE / 8]; SPARES]>,
     taken: [AtomicBool; SPARES],

@@ -1,7 +1,8 @@
-//! The functions that this library stands in for: the next ones in the dynamic linker's order, found when first called.
+//! The functions that this library stands in for: the next ones in the dynamic linker's order,
+//! found when first called.
 //!
-//! Descriptors that are not ours go there, so that cancellation points, other preloaded libraries and the C library's own
-//! bookkeeping stay as they are.
+//! Descriptors that are not ours go there, so that cancellation points, other preloaded libraries
+//! and the C library's own bookkeeping stay as they are.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -27,7 +28,8 @@ fn find(at: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
-/// Stands for a function that this C library does not have. All that are declared below report failure by -1.
+/// Stands for a function that this C library does not have. All that are declared below report
+/// failure by -1.
 extern "C" fn missing() -> isize {
     sys::set_errno(Errno::NOSYS);
     -1
@@ -52,7 +54,8 @@ macro_rules! real {
             if at.is_null() {
                 at = find(&AT, NAME);
             }
-            // SAFETY: the symbol of this name has this type, or it is `missing`, which takes anything; the caller keeps its promises.
+            // SAFETY: the symbol of this name has this type, or it is `missing`, which takes
+            // anything; the caller keeps its promises.
             unsafe {
                 let function: unsafe extern "C" fn($($kind),*) -> $result = std::mem::transmute(at);
                 function($($argument),*)

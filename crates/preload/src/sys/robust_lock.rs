@@ -1,10 +1,12 @@
 //! A lock in memory that several processes map.
 //!
-//! Its word is the holder's thread id, so that a thread whose signal handler comes back for a lock it holds already is told so instead
-//! of waiting for itself, and a lock whose holder has died is taken over.
+//! Its word is the holder's thread id, so that a thread whose signal handler comes back for a lock
+//! it holds already is told so instead of waiting for itself, and a lock whose holder has died is
+//! taken over.
 //!
-//! Locks have ranks and are taken in their order, so that no circle of waiting threads can form. A signal handler can break the order: it may
-//! have come in the middle of a call that holds anything. Such a one does not wait.
+//! Locks have ranks and are taken in their order, so that no circle of waiting threads can form. A
+//! signal handler can break the order: it may have come in the middle of a call that holds
+//! anything. Such a one does not wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -53,12 +55,13 @@ fn count(rank: Rank, by: i64) {
     });
 }
 
-/// Takes a lock. `None`: the calling thread holds it already, or it would have to wait while it holds others that come later (this is a
-/// signal handler).
+/// Takes a lock. `None`: the calling thread holds it already, or it would have to wait while it
+/// holds others that come later (this is a signal handler).
 pub fn take(word: &AtomicU32, rank: Rank) -> Option<Guard<'_>> {
     let own = thread::tid();
     let out_of_order = thread::with(|thread| thread.locks.get()) >> (8 * rank as u32) != 0;
-    // Counted before it is held, so that a signal handler in between sees too much rather than too little.
+    // Counted before it is held, so that a signal handler in between sees too much rather than too
+    // little.
     count(rank, 1);
     if lock::take_free(word, own) || wait(word, own, out_of_order) {
         Some(Guard { word, rank })

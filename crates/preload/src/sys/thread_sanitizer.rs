@@ -1,11 +1,14 @@
 //! ThreadSanitizer in the program (`-fsanitize=thread`).
 //!
-//! Its runtime judges memory accesses by what it sees order them. It does not see the shim's atomic words, since the shim is not compiled with
-//! it, and takes what the shim copies by the C library's memcpy for the program's accesses. So the shim copies by itself, and tells the runtime
-//! what the program has read and written, and that sending comes before receiving, as the runtime's own versions of these calls do.
+//! Its runtime judges memory accesses by what it sees order them. It does not see the shim's atomic
+//! words, since the shim is not compiled with it, and takes what the shim copies by the C library's
+//! memcpy for the program's accesses. So the shim copies by itself, and tells the runtime what the
+//! program has read and written, and that sending comes before receiving, as the runtime's own
+//! versions of these calls do.
 //!
-//! The runtime also keeps a signal until the thread comes to a call that it knows, and it knows none that sleeps here. So the kernel's handler
-//! is [`enter`], which runs the program's handler at once in a thread that sleeps in the shim, and else leaves it to the runtime.
+//! The runtime also keeps a signal until the thread comes to a call that it knows, and it knows
+//! none that sleeps here. So the kernel's handler is [`enter`], which runs the program's handler at
+//! once in a thread that sleeps in the shim, and else leaves it to the runtime.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, compiler_fence};
@@ -139,7 +142,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// A handler has just been installed through the runtime: [`enter`] is put before the runtime's own.
+/// A handler has just been installed through the runtime: [`enter`] is put before the runtime's
+/// own.
 pub fn take_signal(signal: c_int, program: Handler) {
     if !is_present() {
         return;
@@ -180,12 +184,14 @@ unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_
     }
     let runtimes = RUNTIMES[signal as usize % SIGNALS].load(Ordering::Acquire);
     if runtimes != 0 {
-        // SAFETY: what the runtime has installed for this signal has this type, as it always asks for the details.
+        // SAFETY: what the runtime has installed for this signal has this type, as it always asks
+        // for the details.
         unsafe { std::mem::transmute::<usize, Handler>(runtimes)(signal, info, context) };
     }
 }
 
-/// Makes a call that sleeps. Signals that the runtime has kept are handled before it, others while it lasts.
+/// Makes a call that sleeps. Signals that the runtime has kept are handled before it, others while
+/// it lasts.
 pub fn sleep<T>(call: impl FnOnce() -> T) -> T {
     if !is_present() {
         return call();
@@ -203,7 +209,8 @@ fn begin_sleep() {
     while !is_ready {
         thread::with(|thread| thread.deferred.set(false));
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: it only tells the time. It is one of the runtime's functions, which all handle what has been kept.
+        // SAFETY: it only tells the time. It is one of the runtime's functions, which all handle
+        // what has been kept.
         unsafe { libc::time(std::ptr::null_mut()) };
         is_ready = thread::with(|thread| {
             thread.sleeping.set(true);

@@ -16,8 +16,9 @@ const VECTOR_MAX: usize = 1024;
 const LOWEST: usize = 4096;
 const HIGHEST: usize = 1 << 47;
 
-/// Refuses pointers that cannot be good: null and its neighbours, and the kernel's half. Others that are bad end the program, as they
-/// would in any function of the C library; the kernel's EFAULT would take a system call to find out.
+/// Refuses pointers that cannot be good: null and its neighbours, and the kernel's half. Others
+/// that are bad end the program, as they would in any function of the C library; the kernel's
+/// EFAULT would take a system call to find out.
 pub fn check(at: *const c_void, len: usize) -> Result<()> {
     let at = at as usize;
     let good = len == 0 || at >= LOWEST && at.checked_add(len).is_some_and(|end| end <= HIGHEST);
@@ -57,7 +58,8 @@ impl UserBuffers {
         })
     }
 
-    /// A vector. `too_many` for a count beyond what Linux takes, `INVAL` for lengths that are negative in sum, `FAULT` for bad pointers.
+    /// A vector. `too_many` for a count beyond what Linux takes, `INVAL` for lengths that are
+    /// negative in sum, `FAULT` for bad pointers.
     ///
     /// # Safety
     /// The vector and its buffers stay good while the pieces are used.
@@ -106,7 +108,8 @@ impl UserBuffers {
             let entry = if self.vector.is_null() {
                 self.one
             } else {
-                // SAFETY: `left` is the sum of the entries' lengths, so there is one more entry while it is not 0.
+                // SAFETY: `left` is the sum of the entries' lengths, so there is one more entry
+                // while it is not 0.
                 unsafe { *self.vector }
             };
             let here = (entry.iov_len - self.offset).min(len);
@@ -133,7 +136,8 @@ impl UserBuffers {
     /// `to` is good for `len` bytes.
     pub unsafe fn take(&mut self, mut to: *mut u8, len: usize) {
         self.advance(len, |from, len| {
-            // SAFETY: `from` by the promise of the constructor, `to` by the caller's; the staging ring and a program's buffer are apart.
+            // SAFETY: `from` by the promise of the constructor, `to` by the caller's; the staging
+            // ring and a program's buffer are apart.
             unsafe {
                 thread_sanitizer::copy_from_program(from, to, len);
                 to = to.add(len);

@@ -28,7 +28,8 @@ pub struct Asked {
     pub segment: Option<u16>,
 }
 
-/// Reads the control messages of a message to be sent. `INVAL` for what Linux takes for nonsense, or what is not implemented.
+/// Reads the control messages of a message to be sent. `INVAL` for what Linux takes for nonsense,
+/// or what is not implemented.
 ///
 /// # Safety
 /// The message is good.
@@ -242,7 +243,8 @@ fn family(socket: &Socket) -> c_int {
     socket.slot.app_cold.family.load(Ordering::Relaxed)
 }
 
-/// The index of the device by which a datagram to `to` came, as the kernel has it: its end of the link.
+/// The index of the device by which a datagram to `to` came, as the kernel has it: its end of the
+/// link.
 fn device_index(socket: &Socket, to: IpAddr) -> u32 {
     match socket.engine.region.header().device_index {
         0 => LOOPBACK,

@@ -1,4 +1,5 @@
-//! A datagram socket that was bound to every address, and then speaks with one that is the kernel's alone: it was meant for there.
+//! A datagram socket that was bound to every address, and then speaks with one that is the kernel's
+//! alone: it was meant for there.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -18,8 +19,9 @@ use crate::socket::{Socket, flag};
 use crate::sys;
 use crate::sys::original;
 
-/// Makes a socket of ours one of the kernel's again, in its descriptor, as long as nobody can tell: nothing has come and nothing has been sent, and neither another
-/// descriptor nor an epoll set knows it. Whether it is one now.
+/// Makes a socket of ours one of the kernel's again, in its descriptor, as long as nobody can tell:
+/// nothing has come and nothing has been sent, and neither another descriptor nor an epoll set
+/// knows it. Whether it is one now.
 pub fn give_back(fd: c_int, slot: SlotRef, socket: &Socket) -> bool {
     let app = &socket.slot.app;
     let used = socket.slot.engine.received.load(Ordering::Acquire) != 0

@@ -82,7 +82,8 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
     }
 }
 
-/// Takes the oldest record, or looks at it: its head, and how much of its payload was copied. None when there is none.
+/// Takes the oldest record, or looks at it: its head, and how much of its payload was copied. None
+/// when there is none.
 fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(Record, usize)>> {
     let slot = socket.slot;
     if slot.engine.received.load(Ordering::Acquire) <= slot.app.consumed.load(Ordering::Acquire) {
@@ -116,13 +117,15 @@ fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(R
         if end <= received {
             let payload = start + record::LEN as u64;
             copy(socket, (at, size), payload, copied, |from, _, len| {
-                // SAFETY: inside the arena; the engine does not write these bytes while the ring word stays the same.
+                // SAFETY: inside the arena; the engine does not write these bytes while the ring
+                // word stays the same.
                 unsafe { target.put(from, len) };
             });
         }
         fence(Ordering::Acquire);
         if slot.engine.ring.load(Ordering::Relaxed) != word {
-            // A larger ring came meanwhile, and the old one may have been given to another socket already.
+            // A larger ring came meanwhile, and the old one may have been given to another socket
+            // already.
             continue;
         }
         if end > received {
@@ -140,7 +143,8 @@ fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(R
     Err(Errno::IO)
 }
 
-/// Hands out where `len` bytes from stream offset `start` on are, in up to two pieces with their places in the whole.
+/// Hands out where `len` bytes from stream offset `start` on are, in up to two pieces with their
+/// places in the whole.
 fn copy(
     socket: &Socket,
     (at, size): (u64, u64),
@@ -220,7 +224,8 @@ pub fn receive_failure(socket: &Socket, into: &mut UserBuffers) -> Result<usize>
     take_failure(socket, into).map(|(_, copied, _)| copied)
 }
 
-/// Takes the oldest error: it, how much of what the datagram carried was copied, and MSG_TRUNC if that is not all.
+/// Takes the oldest error: it, how much of what the datagram carried was copied, and MSG_TRUNC if
+/// that is not all.
 fn take_failure(socket: &Socket, into: &mut UserBuffers) -> Result<(Failure, usize, c_int)> {
     let mut data = [0u8; reply::DATA];
     let submission = socket.submission(Operation::TakeFailure, 0);

@@ -1,4 +1,5 @@
-//! Sending datagrams: each is copied into the context's staging ring, and one submission hands it over.
+//! Sending datagrams: each is copied into the context's staging ring, and one submission hands it
+//! over.
 
 use std::ffi::c_int;
 use std::net::IpAddr;
