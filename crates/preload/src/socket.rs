@@ -31,16 +31,17 @@ use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 
-/// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in
-/// seconds: on, and no time.
+/// The value of SO_LINGER's word (the second of [`millrace_context::slot::AppCold::options`]) for a
+/// linger time of 0, which resets the connection.
 pub const RESET: u32 = u32::MAX;
 
-/// Bit in the first word of [`millrace_context::slot::AppCold::options`]: it is a datagram socket.
+/// The bit in the first word of [`millrace_context::slot::AppCold::options`] that marks a datagram
+/// socket.
 const DATAGRAMS: u32 = 1 << 31;
 
 /// A socket that a call works on. The slot stays this socket's until it is dropped.
 pub struct Socket {
-    /// The engine.
+    /// The engine that serves it.
     pub engine: &'static Engine,
     /// The shared state.
     pub slot: &'static Slot,
@@ -49,9 +50,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The socket behind a descriptor, whose entry has been read; if another thread has put a
-    /// socket in its place meanwhile, that one. `BADF` if it has been closed meanwhile, `NETDOWN`
-    /// without an engine.
+    /// The socket behind a descriptor whose entry has been read. If another thread has put another
+    /// socket there, returns that one. `BADF`: it has been closed meanwhile. `NETDOWN`: there is no
+    /// engine.
     pub fn get(fd: c_int, mut reference: SlotRef) -> Result<Socket> {
         loop {
             let socket = Socket::of(reference);
@@ -77,8 +78,8 @@ impl Socket {
         })
     }
 
-    /// A socket that is new to this process. It has one reference, which a descriptor takes over;
-    /// if none does, dropping it closes the socket.
+    /// A socket that is new to this process. It has one reference, which a descriptor takes over.
+    /// If none does, dropping it closes the socket.
     pub fn new(engine: &'static Engine, reference: SlotRef) -> Result<Socket> {
         let slot = engine.region.slot(reference.index).ok_or(Errno::PROTO)?;
         refcount::first(reference.index);
@@ -89,7 +90,7 @@ impl Socket {
         })
     }
 
-    /// One more descriptor means this socket.
+    /// Counts one more descriptor of this socket.
     pub fn count_descriptor(&self) {
         refcount::more(self.reference.index);
     }
@@ -105,20 +106,20 @@ impl Socket {
         self.slot.engine.shard.load(Ordering::Relaxed)
     }
 
-    /// What is true of it.
+    /// The state of the socket.
     pub fn status(&self) -> Status {
         let status = self.slot.engine.status();
         if self.engine.is_lost() {
             return status | Status::DEAD;
         }
-        // The shard may not have come to the connect yet.
+        // The shard may not have taken the connect yet.
         if self.has(flag::ATTEMPT) && self.is_fresh(status) && self.error().is_none() {
             return status | Status::CONNECTING;
         }
         status
     }
 
-    /// The shim's flags.
+    /// The shim's flags: see [`flag`].
     pub fn flags(&self) -> u32 {
         self.slot.app.flags.load(Ordering::Acquire)
     }
@@ -139,18 +140,18 @@ impl Socket {
         self.flags() & flag != 0
     }
 
-    /// Whether calls do not block.
+    /// Whether calls do not block, by the socket's flag or by the flags of a message.
     pub fn is_nonblocking(&self, message_flags: c_int) -> bool {
         message_flags & libc::MSG_DONTWAIT != 0 || self.has(flag::NONBLOCK)
     }
 
-    /// Whether it is neither listening nor connecting nor connected, nor ever was.
+    /// Whether the socket has never listened, connected or been connected.
     pub fn is_fresh(&self, status: Status) -> bool {
         !status
             .intersects(Status::LISTENING | Status::CONNECTING | Status::CONNECTED | Status::DEAD)
     }
 
-    /// Whether nothing more will come after what has been received.
+    /// Whether no more data will come.
     pub fn read_closed(&self, status: Status) -> bool {
         status.intersects(Status::READ_CLOSED | Status::DEAD) || self.has(flag::SHUT_READ)
     }
@@ -160,7 +161,7 @@ impl Socket {
         status.intersects(Status::WRITE_CLOSED | Status::DEAD) || self.has(flag::SHUT_WRITE)
     }
 
-    /// The pending error, left where it is.
+    /// The pending error, which stays pending.
     pub fn error(&self) -> Option<Errno> {
         let word = self.slot.engine.error.load(Ordering::Acquire);
         let errno = (word & 0xffff) as i32;
@@ -171,7 +172,7 @@ impl Socket {
         lost.then_some(Errno::CONNRESET)
     }
 
-    /// Takes the pending error: it is reported once.
+    /// Takes the pending error, which is reported once.
     pub fn take_error(&self) -> Option<Errno> {
         let word = self.slot.engine.error.load(Ordering::Acquire);
         let errno = (word & 0xffff) as i32;
@@ -191,14 +192,14 @@ impl Socket {
         Submission::new(operation, self.reference, parameter)
     }
 
-    /// The sequence to hand to [`Socket::wait`]: read it before looking at the socket.
+    /// The sequence for [`Socket::wait`]. Read it before you look at the socket.
     pub fn sequence(&self) -> u32 {
         self.slot.engine.sequence.load(Ordering::Acquire)
     }
 }
 
 impl Socket {
-    /// Tells the engine that this process holds the socket no more.
+    /// Tells the engine that this process no longer holds the socket.
     fn let_go(&self) -> Result<()> {
         let _guard = robust_lock::take(&self.slot.app.write_lock, Rank::Socket);
         let handle = SubmissionHandle::take(self.engine, self.shard())?;
@@ -212,9 +213,9 @@ impl Socket {
             && !self.is_datagrams()
             && (unread || self.slot.app_cold.options[1].load(Ordering::Relaxed) == RESET)
         {
-            // The close will reset the connection and drop what has not left. In the kernel a send
-            // has left by the time it returns, as far as the peer's window goes: so the close is
-            // for the shard's next round.
+            // This close will reset the connection and drop unsent data. In the kernel, data within
+            // the peer's window has left when a send returns. So the close waits for the shard's
+            // next round.
             handle.wait_taken()?;
         }
         let close = self.submission(Operation::Close, 0);
@@ -222,10 +223,11 @@ impl Socket {
         let holds_address = status.contains(Status::BOUND)
             && (self.has(flag::BOUND)
                 || !status.intersects(Status::CONNECTED | Status::CONNECTING));
-        // A bind behind this may be another thread's, by a context that is served first, or another
-        // shard's: the address is to be free by then. And datagrams that come behind it are not
-        // this socket's. A set reports a socket that others hold as long as the engine knows a
-        // holder.
+        // The close is answered in two cases:
+        // - The socket holds an address. A later bind may be another thread's, by a context that is
+        //   served first or by another shard, and must find the address free. Datagrams that come
+        //   later are not this socket's.
+        // - Sets may report a socket that others hold as long as the engine knows a holder.
         let in_sets = || refcount::in_sets(self.reference.index) || epoll_sets::any_is_shared();
         if holds_address || self.has(flag::SHARED) && in_sets() {
             return handle.ask(&close, &mut []).map(drop);
@@ -245,20 +247,20 @@ impl Drop for Socket {
     }
 }
 
-/// Closes that the engine could not be told of yet: sockets, 0 where there is none.
+/// Closes that the engine has not been told of yet, as sockets; 0 is a free place.
 static OWED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// Whether there are any.
+/// Whether there are such closes.
 static OWES: AtomicBool = AtomicBool::new(false);
 
 impl Socket {
-    /// Tells the engine, now or soon, that this process holds the socket no more.
+    /// Tells the engine, now or soon, that this process no longer holds the socket.
     fn close(&self) {
-        // Without an engine there is nobody to tell.
+        // Without an engine nobody has to be told.
         if self.let_go() != Err(Errno::NOBUFS) {
             return;
         }
-        // A signal handler above calls that have all contexts: the engine is told when one of them
-        // is over.
+        // This is a signal handler above calls that have all contexts locked. The engine is told
+        // when one of these calls is over.
         let bits = self.reference.to_bits();
         let is_kept = OWED.iter().any(|owed| {
             owed.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed)
@@ -272,8 +274,8 @@ impl Socket {
         }
     }
 
-    /// Tells the engine of closes that it could not be told of. The sockets have no descriptor any
-    /// more, and their slots stay theirs until then.
+    /// Tells the engine of the closes that it has not been told of yet. These sockets have no
+    /// descriptor any more and keep their slots until then.
     pub fn close_owed(engine: &'static Engine) {
         if !OWES.load(Ordering::Relaxed) || !OWES.swap(false, Ordering::AcqRel) {
             return;
@@ -293,7 +295,7 @@ impl Socket {
     }
 }
 
-/// The deadline of a time-out in microseconds; 0 is none.
+/// The deadline of a time-out in microseconds; a time-out of 0 has none.
 pub fn deadline(timeout_us: u64) -> Option<u64> {
     (timeout_us != 0).then(|| sys::now_us().saturating_add(timeout_us))
 }

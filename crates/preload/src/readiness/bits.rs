@@ -20,5 +20,5 @@ pub const EXCLUSIVE: u32 = 1 << 28;
 pub const ONESHOT: u32 = 1 << 30;
 /// EPOLLET.
 pub const EDGE: u32 = 1 << 31;
-/// Reported whether asked for or not.
+/// Reported even if the program does not ask for it.
 pub const ALWAYS: u32 = ERR | HUP;

@@ -1,4 +1,4 @@
-//! epoll: what a program asks of a set that holds millrace sockets.
+//! `epoll_ctl` and `epoll_wait` on sets that hold millrace sockets.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -18,14 +18,14 @@ use crate::readiness::{bits, epoll_sets, nested_epoll, poller};
 use crate::socket::Socket;
 use crate::sys::{self, Result};
 
-/// Looks into the kernel's set that find marks only, at most.
+/// How often the kernel's set is read again when it has returned marks only.
 const ATTEMPTS: usize = 16;
 
-/// Bits that go with EPOLLEXCLUSIVE.
+/// The bits that may accompany EPOLLEXCLUSIVE.
 const WITH_EXCLUSIVE: u32 =
     bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::EXCLUSIVE | bits::EDGE | 1 << 29;
 
-/// `epoll_ctl` for a millrace socket.
+/// Does `epoll_ctl` for a millrace socket.
 pub fn control(
     index: u32,
     operation: c_int,
@@ -36,7 +36,7 @@ pub fn control(
     let socket = Socket::get(fd, slot)?;
     let slot = socket.reference;
     let memory = epoll_sets::memory_or_new(index, socket.engine)?;
-    // A signal handler in the middle of another call on the set.
+    // `None`: this is a signal handler in the middle of another call on the set.
     let set = memory.lock().ok_or(Errno::NOMEM)?;
     let found = set.find(fd, Some(slot));
     match operation {
@@ -81,7 +81,7 @@ pub fn control(
     }
 }
 
-/// Adds a registration to a locked set; `index` is the set's place in the process's list.
+/// Adds a registration to a locked set. `index` is the set's place in the process's list.
 pub fn add_locked(
     set: &Set<'_>,
     memory: Memory,
@@ -103,9 +103,9 @@ pub fn add_locked(
     Ok(())
 }
 
-/// The bits of a socket that a set wants hints of, for all its registrations together. Which of
-/// them a registration wants can change without a request; one that is exclusive cannot, and what
-/// it does not want must go to another set.
+/// The bits for which a set wants hints of a socket, over all its registrations. A registration can
+/// change its bits without a request, so the set asks for all. The bits of an exclusive
+/// registration cannot change, and events that it does not want must go to another set.
 fn watched_for(set: &Set<'_>, slot: SlotRef) -> u32 {
     let same = set.of_slot(slot.index);
     let same = same.filter(|item| set.slot_of(*item) == Some(slot));
@@ -119,7 +119,7 @@ fn watched_for(set: &Set<'_>, slot: SlotRef) -> u32 {
     }
 }
 
-/// Registrations of earlier uses of the slot, whose sockets are gone.
+/// Removes registrations of earlier sockets in the slot, which are gone.
 fn forget_stale(set: &Set<'_>, slot: SlotRef) {
     while let Some(stale) = set
         .of_slot(slot.index)
@@ -129,7 +129,7 @@ fn forget_stale(set: &Set<'_>, slot: SlotRef) {
     }
 }
 
-/// Another thread may sleep in the set: it has something to look at.
+/// Another thread may sleep in the set: it has to look again.
 fn wake_sleepers(index: u32, engine: &'static Engine) {
     fence(Ordering::SeqCst);
     if let Some(own) = epoll_sets::poller(index)
@@ -139,10 +139,11 @@ fn wake_sleepers(index: u32, engine: &'static Engine) {
     }
 }
 
-/// Notes what `epoll_ctl` did with a socket that is not decided, in case it becomes ours.
+/// Notes what `epoll_ctl` did with a socket whose stack is not chosen yet, in case the socket moves
+/// to millrace.
 pub fn note_undecided(index: u32, operation: c_int, fd: c_int, event: Option<epoll_event>) {
-    // Without an engine no socket becomes ours; attaching here would make every program with an
-    // epoll set pay for it.
+    // Without an engine no socket moves to millrace. Attaching here would make every program with
+    // an epoll set pay for it.
     let Ok(engine) = engine::get() else {
         return;
     };
@@ -168,17 +169,17 @@ pub fn note_undecided(index: u32, operation: c_int, fd: c_int, event: Option<epo
 pub struct Wait<'a> {
     /// The set's place in the process's list.
     pub index: u32,
-    /// Where events go.
+    /// The room for events.
     pub events: &'a mut [epoll_event],
-    /// How long in microseconds; none is for ever.
+    /// The time-out in microseconds; `None` waits for ever.
     pub timeout_us: Option<u64>,
-    /// Signals blocked meanwhile, as the kernel wants it.
+    /// The signals that are blocked during the wait, in the kernel's form.
     pub mask: *const libc::sigset_t,
     /// The program's call.
     pub call: Call,
 }
 
-/// `epoll_wait` on a set that has memory.
+/// Does `epoll_wait` on a set that has memory.
 pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     let engine = engine::get()?;
     if wait.events.is_empty() {
@@ -207,8 +208,8 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
         }
         let marked;
         (count, marked) = match sleep(&mut wait, left, memory, engine) {
-            // As in the kernel: what had come by the time the thread stopped waiting is reported.
-            // It may have been given to this thread alone.
+            // As in the kernel, a wait that a signal ends reports the events that came before. An
+            // event may have been given to this thread alone.
             Err(Errno::INTR) => match collect(&mut wait, 0, memory, engine) {
                 0 => return Err(Errno::INTR),
                 count => (count, false),
@@ -228,8 +229,8 @@ pub fn wait(mut wait: Wait<'_>, memory: Memory) -> Result<usize> {
     }
 }
 
-/// Sleeps until something comes, counted among the poller's sleepers. How many of the kernel's
-/// events there are, and whether our mark was among them.
+/// Sleeps until an event comes. The poller counts this thread among its sleepers. Returns the
+/// number of the kernel's events, and whether a doorbell's mark was among them.
 fn sleep(
     wait: &mut Wait<'_>,
     left_us: Option<u64>,
@@ -238,8 +239,8 @@ fn sleep(
 ) -> Result<(usize, bool)> {
     let own = epoll_sets::poller(wait.index);
     let Some((shared, _)) = own.and_then(|own| poller::shared(engine, own.index)) else {
-        // Nothing here can have news for us until the set has a poller: who makes it counts this
-        // thread among its sleepers.
+        // No hint can come until the set has a poller. The thread that makes it counts this one
+        // among its sleepers.
         let Some(_counted) = KernelWait::begin(wait.index) else {
             return Ok((0, false));
         };
@@ -259,7 +260,7 @@ fn wait_in_kernel(wait: &mut Wait<'_>, left_us: Option<u64>) -> Result<(usize, b
     Ok((kept, marked))
 }
 
-/// Appends what the kernel's set has now after the first `count`.
+/// Appends the events that the kernel's set has now after the first `count`.
 fn look_in_kernel(
     wait: &mut Wait<'_>,
     count: usize,
@@ -275,7 +276,7 @@ fn look_in_kernel(
         let (left, any) = without_marks(wait.index, &mut room[..got]);
         kept = left;
         marked |= any;
-        // What had room for marks only may have more behind them.
+        // The kernel may have more events than this read had room for.
         if kept > 0 || got < room.len() {
             break;
         }
@@ -286,8 +287,8 @@ fn look_in_kernel(
     Ok(count + kept)
 }
 
-/// Our mark, which wakes one sleeper, has been taken by a thread that leaves: if there is something
-/// for others, it rings again for them.
+/// This thread has taken a doorbell's mark, which wakes one sleeper, and leaves. If other threads
+/// have something to do, the doorbell rings again for them.
 fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     let Some(own) = epoll_sets::poller(index) else {
         return;
@@ -298,8 +299,8 @@ fn pass_on(index: u32, memory: Memory, engine: &'static Engine) {
     }
 }
 
-/// Takes our own marks out of the kernel's events, and finds what stands for other sets; how many
-/// are left, at the front, and whether hints were among the marks.
+/// Removes the shim's marks from the kernel's events and resolves the marks of nested sets. Returns
+/// how many events are left, at the front, and whether a doorbell's mark was among them.
 pub fn without_marks(index: u32, events: &mut [epoll_event]) -> (usize, bool) {
     let (mut kept, mut marked) = (0, false);
     for at in 0..events.len() {
@@ -333,7 +334,7 @@ fn collect(
     memory: Memory,
     engine: &'static Engine,
 ) -> usize {
-    // A signal handler in the middle of another call on the set finds nothing.
+    // `None`: this is a signal handler in the middle of another call on the set. It finds nothing.
     let Some(set) = memory.lock() else {
         return count;
     };
@@ -359,23 +360,24 @@ fn collect(
     if memory.is_waited_for() {
         show_locked(&set, own, engine, set.listed() > 0);
     } else if set.listed() > 0 && shared.has_sleepers() {
-        // As in the kernel: what is left is for the next thread.
+        // As in the kernel, the next thread gets what is left.
         own.ring();
     }
     count
 }
 
-/// What the sets do when a kernel socket becomes a millrace socket in the same descriptor.
+/// Moves the registrations of a kernel socket to the millrace socket that replaces it in the same
+/// descriptor.
 pub struct Migration(c_int);
 
 impl Migration {
-    /// Before the kernel socket is replaced.
+    /// Called before the kernel socket is replaced.
     pub fn begin(fd: c_int) -> Migration {
         epoll_sets::leave_kernel(fd);
         Migration(fd)
     }
 
-    /// After: what was registered for the kernel socket is registered for the millrace socket.
+    /// Called after the kernel socket was replaced: registers the millrace socket.
     pub fn finish(self, socket: &Socket) {
         for (held, memory) in epoll_sets::all() {
             let Some(set) = memory.lock() else {
@@ -390,8 +392,7 @@ impl Migration {
                     )
                 };
                 set.remove(item);
-                // A set that has no room or no poller any more has lost the socket; its calls fail
-                // from now on.
+                // A set without room or poller loses the socket; its calls fail from now on.
                 let _ = add_locked(&set, memory, held.index(), self.0, socket, events, data);
             }
         }

@@ -1,8 +1,8 @@
 //! The epoll sets of this process.
 //!
-//! Every set is a kernel epoll descriptor. One that holds millrace sockets has, besides, memory for
-//! their interest list and a poller whose doorbells are in the kernel's set; most sets of most
-//! programs never get there.
+//! Every set is a kernel epoll descriptor. A set that holds millrace sockets also has memory for
+//! their interest list, and a poller whose doorbells are in the kernel's set. Most sets of most
+//! programs have neither.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -21,57 +21,58 @@ use crate::readiness::poller::{self, Own};
 use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 
-/// Sets of one process that can hold millrace sockets.
+/// The most sets of one process that can hold millrace sockets.
 const SETS: usize = 4096;
 
-/// In [`Place::users`], one of those who only look at the set.
+/// In [`Place::users`]: one [`Peek`].
 const PEEK: u64 = 1 << 32;
-/// In [`Place::users`] while the last of them clears the place.
+/// In [`Place::users`]: the last user clears the place.
 const CLEARING: u64 = 1 << 63;
 
-/// How many have the set open, of a count of its users.
+/// How many users have the set open.
 fn openers(users: u64) -> u32 {
     users as u32
 }
 
-/// What the kernel's set reports for the poller's doorbells and for the control socket: values that
-/// no program uses by accident.
+/// The value that the kernel's set reports for the poller's doorbells. No program uses it by
+/// accident, nor [`CONTROL`].
 pub const HINTS: u64 = u64::from_le_bytes(*b"millrac\xf1");
-/// See [`HINTS`].
+/// The value that the kernel's set reports for the control socket.
 pub const CONTROL: u64 = u64::from_le_bytes(*b"millrac\xf2");
-/// What it reports for another set that is in it: with the registration's item in the low half.
+/// The value that the kernel's set reports for a nested set. Its low half has the item and version
+/// of the registration.
 const INNER: u64 = u64::from_le_bytes(*b"\0\0\0\0mil\xf3");
 
-/// The mark of another set that is in one, by the registration's item and version.
+/// The mark of a nested set, made of the registration's item and version.
 pub fn inner_mark(item: u32, version: u32) -> u64 {
     INNER | u64::from(version << 24 | item)
 }
 
-/// The item and version of such a mark.
+/// The item and version of a nested set's mark.
 pub fn marked_item(mark: u64) -> Option<(u32, u32)> {
     let low = mark as u32;
     (mark & !u64::from(u32::MAX) == INNER).then_some((low & 0x00ff_ffff, low >> 24))
 }
 
 struct Place {
-    /// Descriptors of this process that mean the set, and calls that work on it, which have it
-    /// open; and those who look at it ([`LOOK`]).
+    /// The users that have the set open (descriptors of this process, and calls at work), plus
+    /// [`PEEK`] for each user that only looks at it.
     users: AtomicU64,
-    /// The set's own number, in every process that has it.
+    /// The set's own number, which is the same in every process that has the set.
     id: AtomicU64,
-    /// Handle of a descriptor of the kernel's set plus 1, which means it whatever becomes of the
+    /// Handle plus 1 of a descriptor of the kernel's set. It stays valid whatever happens to the
     /// program's numbers.
     kernel: AtomicU32,
     memory: AtomicPtr<c_void>,
-    /// Handle of what the engine rings plus 1.
+    /// Handle plus 1 of the doorbell that the engine rings.
     bell: AtomicU32,
-    /// Handle of what this program rings plus 1.
+    /// Handle plus 1 of the doorbell that this program rings.
     own_bell: AtomicU32,
-    /// Process that has put its control socket into the kernel's set.
+    /// The process that has put its control socket into the kernel's set.
     controlled: AtomicU32,
-    /// 1 once a descriptor of the kernel's has been put in, or one whose stack is not decided.
+    /// 1 once the set has a descriptor of the kernel, or one whose stack is not chosen yet.
     mixed: AtomicU32,
-    /// Threads in the kernel's own wait since before the set had a poller.
+    /// Threads that wait in the kernel's set since before the set had a poller.
     kernel_waits: KernelWaits,
 }
 
@@ -89,30 +90,32 @@ static PLACES: [Place; SETS] = [const {
     }
 }; SETS];
 
-/// Places that have ever been taken.
+/// The number of places that were ever taken.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// Sets that this process has made, and its parents before it.
+/// The number of sets that this process and its parents have made.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Held while the table and the kernel change what a number means that is a set's before or after.
+/// Held while the table and the kernel change what a number means, if the number is a set's before
+/// or after.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// No number becomes a set's, or stops being one, until this is dropped. None in a signal handler
-/// above such a change.
+/// Until this is dropped, no number becomes a set's or stops being one. `None`: this is a signal
+/// handler in the middle of such a change.
 pub fn numbers() -> Option<Guard<'static>> {
     robust_lock::take(&NUMBERS, Rank::Numbers)
 }
 
-/// A number that is the kernel's in the table may still be a set's to the kernel: waits until the
-/// thread that closes it is done.
+/// A number that the table gives to the kernel may still be a set's in the kernel. Waits until the
+/// thread that closes the set is done.
 pub fn settle() {
     if NUMBERS.load(Ordering::Acquire) != 0 {
         drop(numbers());
     }
 }
 
-/// A new kernel epoll descriptor is a set. Without room for it in the list it stays the kernel's.
+/// Registers a new kernel epoll descriptor as a set. If the list is full, the descriptor stays the
+/// kernel's.
 pub fn register(fd: c_int) {
     if !table::holds(fd) {
         return;
@@ -133,7 +136,7 @@ pub fn register(fd: c_int) {
     }
 }
 
-/// The set has a descriptor of the kernel's.
+/// Notes that the set has a descriptor of the kernel.
 pub fn note_mixed(index: u32) {
     PLACES[index as usize].mixed.store(1, Ordering::Relaxed);
 }
@@ -143,25 +146,25 @@ pub fn is_mixed(index: u32) -> bool {
     PLACES[index as usize].mixed.load(Ordering::Relaxed) != 0
 }
 
-/// One fewer has the set open. With the last one it is closed.
+/// Drops a user that has the set open. The last one closes the set.
 pub fn release(index: u32) {
     let place = &PLACES[index as usize];
     let users = &place.users;
     let before = users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
         Some(match openers(count) {
-            // Nobody opens it again while this one still looks at it.
+            // Nobody can open the set again while this user still looks at it.
             1 => count - 1 + PEEK,
             _ => count - 1,
         })
     });
     if before.is_ok_and(|before| openers(before) == 1) {
-        // From here on the kernel does not report it where it is in other sets.
+        // From here on the kernel does not report the set in other sets.
         close_kernel(place);
         release_peek(place);
     }
 }
 
-/// One fewer looks at the set. The last one takes its memory with it.
+/// Drops a user that looks at the set. The last user frees the set's memory.
 fn release_peek(place: &Place) {
     let before = place
         .users
@@ -178,7 +181,7 @@ fn release_peek(place: &Place) {
     }
 }
 
-/// A set that a call works on: it stays open, also if another thread closes its last descriptor.
+/// A set that a call works on. It stays open even if another thread closes its last descriptor.
 pub struct Hold(u32);
 
 impl Hold {
@@ -194,7 +197,7 @@ impl Drop for Hold {
     }
 }
 
-/// A set that somebody looks at: its memory stays, but whether it is open others decide.
+/// A set that is only looked at. Its memory stays, but others may close it.
 pub struct Peek(u32);
 
 impl Peek {
@@ -210,7 +213,7 @@ impl Drop for Peek {
     }
 }
 
-/// Counts one user more, if anyone has the set open.
+/// Counts one more user, if the set is open.
 fn join(index: u32, one: u64) -> bool {
     PLACES.get(index as usize).is_some_and(|place| {
         place
@@ -222,9 +225,9 @@ fn join(index: u32, one: u64) -> bool {
     })
 }
 
-/// Holds a set, if anyone has it open.
+/// Takes a [`Hold`] of a set, if the set is open.
 pub fn hold(index: u32) -> Option<Hold> {
-    // Not `then_some`: it would make the hold first, and drop it when there is none.
+    // `then_some` would make the hold first, and drop it when the set is closed.
     join(index, 1).then(|| Hold(index))
 }
 
@@ -232,13 +235,13 @@ fn peek(index: u32) -> Option<Peek> {
     join(index, PEEK).then(|| Peek(index))
 }
 
-/// Holds the set that a descriptor means.
+/// Takes a [`Hold`] of the set that a descriptor means.
 pub fn hold_descriptor(fd: c_int) -> Option<Hold> {
     let entry = table::get(fd);
     let Entry::Epoll(index) = entry else {
         return None;
     };
-    // It may have been closed, and its place taken by another, between the look and the hold.
+    // Another thread may have closed the set and another set taken its place.
     hold(index).filter(|_| table::get(fd) == entry)
 }
 
@@ -247,21 +250,22 @@ pub fn id(index: u32) -> u64 {
     PLACES[index as usize].id.load(Ordering::Relaxed)
 }
 
-/// The set with this number of its own, if this process has it open.
+/// The set with this own number, if this process has it open.
 pub fn find(own: u64) -> Option<Peek> {
     let used = USED.load(Ordering::Acquire);
     let index = (0..used).find(|index| id(*index) == own)?;
     peek(index).filter(|_| id(index) == own)
 }
 
-/// A descriptor of the kernel's set, which the caller holds; none before there is one.
+/// A descriptor of the kernel's set; `None` before it exists. The caller holds the set.
 pub fn kernel_fd(index: u32) -> Option<c_int> {
     let bits = &PLACES[index as usize].kernel;
     let bits = bits.load(Ordering::Acquire).checked_sub(1)?;
     Some(Handle::from_bits(bits).fd())
 }
 
-/// The same, made if need be. `BADF` if the last of the program's descriptors has just been closed.
+/// A descriptor of the kernel's set, made if needed. `BADF`: the program's last descriptor of the
+/// set has just been closed.
 pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
     if let Some(fd) = kernel_fd(index) {
         return Ok(fd);
@@ -303,7 +307,7 @@ fn clear(place: &Place) {
     unsafe { Memory::unmap(at, slots) };
 }
 
-/// A set's memory, if it has any. The caller holds the set, here and in what follows.
+/// A set's memory, if it has any. The caller holds the set, here and in the functions below.
 pub fn memory(index: u32) -> Option<Memory> {
     let at = PLACES.get(index as usize)?.memory.load(Ordering::Acquire);
     if at.is_null() {
@@ -314,7 +318,7 @@ pub fn memory(index: u32) -> Option<Memory> {
     Some(unsafe { Memory::at(at, slots) })
 }
 
-/// A set's memory, made if need be.
+/// A set's memory, made if needed.
 pub fn memory_or_new(index: u32, engine: &Engine) -> Result<Memory> {
     let slots = engine.region.geometry().slots;
     let place = &PLACES[index as usize];
@@ -351,7 +355,7 @@ pub fn poller(index: u32) -> Option<Own> {
     own_poller(&PLACES[index as usize], memory(index)?)
 }
 
-/// A set's poller, made and put into the kernel's set if need be. The set is locked.
+/// A set's poller, made and put into the kernel's set if needed. The set is locked.
 pub fn poller_or_new(
     index: u32,
     engine: &'static Engine,
@@ -371,7 +375,7 @@ pub fn poller_or_new(
             u64: HINTS,
         };
         if let Err(errno) = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, bell, &mut event) {
-            // Closed, they leave the kernel's set.
+            // Closing the doorbells removes them from the kernel's set.
             poller::give_back(engine, own);
             return Err(errno);
         }
@@ -391,12 +395,11 @@ pub fn poller_or_new(
     Ok(own)
 }
 
-/// A thread is about to wait in the kernel for a set without a poller, counted until this is
-/// dropped.
+/// Counts a thread that is about to wait in the kernel for a set without a poller, until dropped.
 pub struct KernelWait(u32);
 
 impl KernelWait {
-    /// None if the set, which the caller holds, has a poller by now.
+    /// `None`: the set has a poller by now. The caller holds the set.
     pub fn begin(index: u32) -> Option<KernelWait> {
         let wait = KernelWait(index);
         PLACES[index as usize].kernel_waits.begin();
@@ -416,7 +419,7 @@ impl Drop for KernelWait {
     }
 }
 
-/// Lets the kernel's set wake its waiters when the engine ends; once for each process.
+/// Makes the kernel's set wake its waiters when the engine ends, once for each process.
 pub fn watch_engine(index: u32, engine: &Engine) {
     let Some(epoll) = kernel_fd(index) else {
         return;
@@ -430,7 +433,7 @@ pub fn watch_engine(index: u32, engine: &Engine) {
         events: (EPOLLRDHUP | EPOLLET) as u32,
         u64: CONTROL,
     };
-    // Without it the loss of the engine is noticed by the next call that needs it.
+    // Without it, the next call that needs the engine notices that the engine is gone.
     let _ = sys::epoll_ctl(epoll, EPOLL_CTL_ADD, engine.control_fd(), &mut event);
 }
 
@@ -439,8 +442,8 @@ pub fn watches_engine(index: u32) -> bool {
     PLACES[index as usize].controlled.load(Ordering::Relaxed) != 0
 }
 
-/// Makes the doorbells of a set level-triggered in the kernel's set, for whoever waits for the set
-/// itself. False: they are already, or the set has no doorbells yet.
+/// Makes the doorbells of a set level-triggered in the kernel's set, for callers that wait for the
+/// set itself. Returns false if they are already, or if the set has no doorbells yet.
 pub fn show_rings(index: u32, engine: &'static Engine, memory: Memory, set: &Set<'_>) -> bool {
     if !set.note_waited_for() {
         return false;
@@ -462,7 +465,7 @@ pub fn show_rings(index: u32, engine: &'static Engine, memory: Memory, set: &Set
     true
 }
 
-/// A number of the program's that means the set.
+/// A number of the program that means the set.
 fn descriptor(index: u32) -> Option<c_int> {
     table::all()
         .find(|(_, entry)| *entry == Entry::Epoll(index))
@@ -478,12 +481,12 @@ pub fn all() -> impl Iterator<Item = (Peek, Memory)> {
     })
 }
 
-/// Whether another process has one of them too.
+/// Whether another process has one of the sets too.
 pub fn any_is_shared() -> bool {
     all().any(|(_held, memory)| memory.is_shared())
 }
 
-/// In the child of a fork: calls of the parent's other threads do not go on here.
+/// In the child of a fork: drops the references of calls by the parent's other threads.
 pub fn forked() {
     NUMBERS.store(0, Ordering::Relaxed);
     for index in 0..USED.load(Ordering::Acquire) {
@@ -492,7 +495,7 @@ pub fn forked() {
             .count() as u64;
         let place = &PLACES[index as usize];
         place.kernel_waits.forget();
-        // One more while it is looked at, so that a set without descriptors is cleared.
+        // One user more while the set is looked at, so that a set without descriptors is cleared.
         PLACES[index as usize]
             .users
             .store(descriptors + 1, Ordering::Release);
@@ -500,14 +503,13 @@ pub fn forked() {
     }
 }
 
-/// The last descriptor of a socket in this process has been closed: the sets forget it, unless
-/// another process may hold the socket. Then they report it until the engine says that nobody holds
-/// it any more.
+/// The last descriptor of a socket in this process has been closed: the sets forget the socket,
+/// unless another process may hold it. Then they report it until the engine has no holder of it.
 pub fn forget(slot: SlotRef, is_shared: bool) {
     if is_shared {
         return;
     }
-    // The engine forgets who watches when a socket is closed.
+    // The engine forgets the watchers of a socket when the socket is closed.
     for (_held, memory) in all() {
         let Some(set) = memory.lock() else {
             continue;
@@ -521,8 +523,8 @@ pub fn forget(slot: SlotRef, is_shared: bool) {
     }
 }
 
-/// A descriptor's kernel socket turns out to be the kernel's, or is closed: the sets forget what
-/// they noted of it.
+/// The socket behind a descriptor stays the kernel's, or is closed: the sets forget what they noted
+/// of it.
 pub fn forget_undecided(fd: c_int) {
     for (_held, memory) in all() {
         if let Some(set) = memory.lock() {
@@ -533,8 +535,7 @@ pub fn forget_undecided(fd: c_int) {
     }
 }
 
-/// A descriptor's kernel socket is about to become a millrace socket: the kernel's sets let go of
-/// it.
+/// A kernel socket is about to move to millrace: removes it from the kernel's sets.
 pub fn leave_kernel(fd: c_int) {
     for (held, memory) in all() {
         let noted = memory
@@ -547,8 +548,8 @@ pub fn leave_kernel(fd: c_int) {
     }
 }
 
-/// Before a fork: what two processes share of a set is made, so that each of them sees what the
-/// other one puts in.
+/// Before a fork: makes the memory and poller of each set, so that parent and child see each
+/// other's changes.
 pub fn share(engine: &'static Engine) {
     for (_, entry) in table::all() {
         let Entry::Epoll(index) = entry else {
@@ -560,13 +561,13 @@ pub fn share(engine: &'static Engine) {
         if let Ok(memory) = memory_or_new(index, engine)
             && let Some(set) = memory.lock()
         {
-            // Without one the set stays what it is to each of them.
+            // Without a poller, parent and child each go on with a set of their own.
             let _ = poller_or_new(index, engine, memory, &set);
         }
     }
 }
 
-/// Before a fork: the child has every set too. After one that failed: it has not.
+/// Counts one process more (before a fork), or one fewer (after a fork that failed), in every set.
 pub fn count_processes(by: i32) {
     for (_held, memory) in all() {
         memory.count_processes(by);

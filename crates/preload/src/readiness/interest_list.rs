@@ -1,9 +1,8 @@
-//! The interest list of an epoll set, as far as it concerns millrace sockets, and the list of those
-//! that may be ready.
+//! The interest list of an epoll set for millrace sockets, and its list of items that may be ready.
 //!
-//! It lies in memory that a forked child shares, as the kernel's set is shared. Everything is
-//! reached under its lock; items are linked by numbers, 0 being none, and found by descriptor and
-//! by slot.
+//! It is in memory that a forked child shares, as parent and child share the kernel's set.
+//! Everything is accessed under its lock. Items are linked by index, with 0 for none, and are found
+//! by descriptor and by slot.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -17,33 +16,35 @@ use crate::sys::{self, Result};
 
 /// Bits of an item's state.
 pub mod state {
-    /// In the list of those that may be ready.
+    /// The item is in the list of those that may be ready.
     pub const LISTED: u32 = 1;
-    /// Added or changed since the last look: a report is due whatever was reported before.
+    /// The item was added or changed since it was last looked at: it is reported even if it was
+    /// reported before.
     pub const FRESH: u32 = 2;
-    /// Was not writable at the last look: when it is, that is news.
+    /// The socket was not writable when last looked at: becoming writable is an event.
     pub const OUT_OWED: u32 = 4;
-    /// A one-shot that has been reported.
+    /// A one-shot registration that has been reported.
     pub const SPENT: u32 = 8;
-    /// The registration of another set, which is in the kernel's list.
+    /// The registration of a nested set, which is in the kernel's list.
     pub const INNER: u32 = 16;
-    /// Changes of such a registration so far: an event of an earlier one is none of the present
-    /// one's. Its lowest bit.
+    /// The lowest bit of a nested set's version, which counts changes of the registration. An event
+    /// with an older version is ignored.
     pub const VERSION: u32 = 1 << 24;
-    /// All its bits.
+    /// All bits of the version.
     pub const VERSIONS: u32 = 0xff << 24;
 }
 
-/// What decides whether an edge-triggered report is due: it is when this differs from the last one.
+/// The state that an edge-triggered report depends on: a report is due when it has changed since
+/// the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
-    /// Bytes received, or connections that have come.
+    /// Bytes received, or connections waiting.
     pub received: u64,
-    /// Status bits, and what this side has shut.
+    /// Status bits, and the directions that this side has shut.
     pub status: u32,
     /// The error word.
     pub error: u32,
-    /// Times that room to send was missed.
+    /// How often room to send was missed.
     pub wanted: u32,
 }
 
@@ -51,12 +52,12 @@ pub struct Edge {
 #[repr(C, align(64))]
 pub struct Item {
     fd: AtomicI32,
-    /// As the program gave them.
+    /// The events that the program asked for.
     pub events: AtomicU32,
-    /// Likewise.
+    /// The data that the program gave.
     pub data: AtomicU64,
-    /// [`SlotRef`], or 0 for a socket that is not decided and so in the kernel's list; for another
-    /// set its own number.
+    /// The [`SlotRef`] of a millrace socket, 0 for a socket whose stack is not chosen yet, or the
+    /// own number of a nested set.
     slot: AtomicU64,
     next_of_fd: AtomicU32,
     next_of_slot: AtomicU32,
@@ -75,17 +76,17 @@ const _: () = assert!(size_of::<Item>() == 64);
 #[repr(C, align(4096))]
 struct Head {
     lock: AtomicU32,
-    /// Processes that have it.
+    /// The processes that have the set.
     processes: AtomicU32,
-    /// Index of its poller plus 1.
+    /// The index of its poller, plus 1.
     poller: AtomicU32,
-    /// Somebody waits for the set itself (poll, another set).
+    /// A caller waits for the set itself (`poll`, or another set).
     outside: AtomicU32,
-    /// Waits that found events, to take turns with the kernel's.
+    /// Waits that found events. Every fourth also looks at the kernel's events.
     turns: AtomicU32,
-    /// How often rings have been taken back.
+    /// How often the doorbells were silenced.
     silenced: AtomicU32,
-    /// Registrations of other sets.
+    /// Registrations of nested sets.
     inner: AtomicU32,
     free: AtomicU32,
     used: AtomicU32,
@@ -94,7 +95,7 @@ struct Head {
     listed: AtomicU32,
 }
 
-/// Where a set's memory is.
+/// The address of a set's memory.
 #[derive(Clone, Copy)]
 pub struct Memory {
     head: &'static Head,
@@ -110,7 +111,7 @@ fn size(slots: u32) -> usize {
         + items(slots) * size_of::<Item>()
 }
 
-/// Registrations at most: one for each socket, and some for those with several descriptors.
+/// The most registrations: one for each socket, and some for sockets with several descriptors.
 fn items(slots: u32) -> usize {
     slots as usize + 1024
 }
@@ -123,7 +124,7 @@ fn put(word: &AtomicU32, value: u32) {
 }
 
 impl Memory {
-    /// Memory for a set, for regions of `slots` slots. `NOMEM` if there is none.
+    /// Maps the memory of a set, for a region of `slots` slots. `NOMEM`: there is no memory.
     pub fn map(slots: u32) -> Result<*mut c_void> {
         let at = sys::map(size(slots), true)?;
         // SAFETY: just mapped, zeros are a Head.
@@ -159,7 +160,7 @@ impl Memory {
         unsafe { sys::unmap(at, size(slots)) };
     }
 
-    /// Takes the lock. `None`: the calling thread has it (a signal handler).
+    /// Takes the lock. `None`: the calling thread has it already, since this is a signal handler.
     pub fn lock(self) -> Option<Set<'static>> {
         Some(Set {
             _guard: robust_lock::take(&self.head.lock, Rank::Set)?,
@@ -167,7 +168,7 @@ impl Memory {
         })
     }
 
-    /// One process more, or one fewer, has the set; how many have it now.
+    /// Counts one process more or fewer; returns how many have the set now.
     pub fn count_processes(&self, by: i32) -> u32 {
         self.head
             .processes
@@ -180,33 +181,33 @@ impl Memory {
         self.head.processes.load(Ordering::Relaxed) > 1
     }
 
-    /// Index of the set's poller.
+    /// The index of the set's poller.
     pub fn poller(&self) -> Option<u32> {
         self.head.poller.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Whether somebody waits for the set itself.
+    /// Whether a caller waits for the set itself.
     pub fn is_waited_for(&self) -> bool {
         self.head.outside.load(Ordering::Acquire) != 0
     }
 
-    /// How often rings have been taken back so far.
+    /// How often the doorbells have been silenced.
     pub fn silenced(&self) -> u32 {
         self.head.silenced.load(Ordering::Acquire)
     }
 
-    /// Whether other sets are in it.
+    /// Whether the set has nested sets.
     pub fn has_inner(&self) -> bool {
         self.head.inner.load(Ordering::Acquire) != 0
     }
 
-    /// Every fourth wait that found events looks at the kernel's too.
+    /// Every fourth wait that found events also looks at the kernel's events.
     pub fn is_kernels_turn(&self) -> bool {
         self.head.turns.fetch_add(1, Ordering::Relaxed) % 4 == 3
     }
 }
 
-/// A set under its lock.
+/// A locked set.
 pub struct Set<'a> {
     _guard: Guard<'a>,
     memory: Memory,
@@ -223,7 +224,7 @@ impl Set<'_> {
         self.memory.head.poller.store(index + 1, Ordering::Release);
     }
 
-    /// Notes that somebody waits for the set itself. True: that is new.
+    /// Notes that a caller waits for the set itself. Returns true the first time.
     pub fn note_waited_for(&self) -> bool {
         self.memory.head.outside.swap(1, Ordering::AcqRel) == 0
     }
@@ -233,12 +234,13 @@ impl Set<'_> {
         self.memory.is_shared()
     }
 
-    /// Notes that rings are taken back.
+    /// Notes that the doorbells are silenced.
     pub fn note_silenced(&self) {
         self.memory.head.silenced.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The registration of a descriptor for a slot (none: for a socket not decided).
+    /// The registration of a descriptor for a slot, or, without a slot, for a socket whose stack is
+    /// not chosen yet.
     pub fn find(&self, fd: c_int, slot: Option<SlotRef>) -> Option<u32> {
         let bits = slot.map_or(0, SlotRef::to_bits);
         self.of_fd(fd).find(|index| {
@@ -247,13 +249,13 @@ impl Set<'_> {
         })
     }
 
-    /// The registration of a descriptor for another set, by that one's own number.
+    /// The registration of a descriptor for a nested set, by the nested set's own number.
     pub fn find_inner(&self, fd: c_int, id: u64) -> Option<u32> {
         self.of_fd(fd)
             .find(|index| self.inner_id(*index) == Some(id))
     }
 
-    /// Adds a registration of another set. `NOSPC` if there is no room.
+    /// Adds the registration of a nested set. `NOSPC`: there is no room.
     pub fn insert_inner(&self, fd: c_int, id: u64, events: u32, data: u64) -> Result<u32> {
         let index = self.insert(fd, None, events, data)?;
         let item = self.item(index);
@@ -268,25 +270,25 @@ impl Set<'_> {
         Ok(index)
     }
 
-    /// The version of a registration of another set.
+    /// The version of a nested set's registration.
     pub fn version(&self, index: u32) -> u32 {
         get(&self.item(index).state) >> 24
     }
 
-    /// The registration is another one from now on.
+    /// Advances the version: events of the old registration are ignored.
     pub fn next_version(&self, index: u32) {
         let state = &self.item(index).state;
         put(state, get(state).wrapping_add(state::VERSION));
     }
 
-    /// The own number of the set that a registration is for.
+    /// The own number of the nested set that an item registers.
     pub fn inner_id(&self, index: u32) -> Option<u64> {
         let item = self.memory.items.get(index as usize)?;
         let is_inner = get(&item.state) & state::INNER != 0;
         is_inner.then(|| item.slot.load(Ordering::Relaxed))
     }
 
-    /// The own numbers of all sets in it, and their items.
+    /// The items of all nested sets, and their own numbers.
     pub fn all_inner(&self) -> impl Iterator<Item = (u32, u64)> {
         let used = match self.memory.has_inner() {
             true => get(&self.memory.head.used),
@@ -315,8 +317,8 @@ impl Set<'_> {
         .take_while(|index| *index != 0)
     }
 
-    /// Adds a registration, listed as possibly ready if it is a millrace socket's. `NOSPC` if there
-    /// is no room.
+    /// Adds a registration. One of a millrace socket is listed as possibly ready. `NOSPC`: there is
+    /// no room.
     pub fn insert(&self, fd: c_int, slot: Option<SlotRef>, events: u32, data: u64) -> Result<u32> {
         let head = self.memory.head;
         let by_fd = self.memory.by_fd.get(fd as usize).ok_or(Errno::NOSPC)?;
@@ -348,7 +350,7 @@ impl Set<'_> {
         Ok(index)
     }
 
-    /// The item's socket is this slot from now on.
+    /// Links the item to the slot of its socket.
     pub fn tie(&self, index: u32, slot: SlotRef) {
         let item = self.item(index);
         if let Some(by_slot) = self.memory.by_slot.get(slot.index as usize) {
@@ -394,13 +396,13 @@ impl Set<'_> {
         }
     }
 
-    /// The slot of an item; none for a socket not decided, or another set.
+    /// The slot of an item; `None` for a nested set or a socket whose stack is not chosen yet.
     pub fn slot_of(&self, index: u32) -> Option<SlotRef> {
         let bits = self.item(index).slot.load(Ordering::Relaxed);
         (bits != 0 && self.inner_id(index).is_none()).then(|| SlotRef::from_bits(bits))
     }
 
-    /// The item is new or has been changed: it is looked at, and reported if ready.
+    /// Marks an item as new or changed: the next wait looks at it and reports it if it is ready.
     pub fn refresh(&self, index: u32) {
         let item = self.item(index);
         put(
@@ -410,7 +412,7 @@ impl Set<'_> {
         self.list(index);
     }
 
-    /// Puts an item at the end of those that may be ready, unless it is among them.
+    /// Appends an item to the list of those that may be ready, unless it is there already.
     pub fn list(&self, index: u32) {
         let (head, item) = (self.memory.head, self.item(index));
         if get(&item.state) & state::LISTED != 0 {
@@ -429,18 +431,18 @@ impl Set<'_> {
         put(&head.listed, get(&head.listed) + 1);
     }
 
-    /// Lists every millrace socket's item: hints were lost, or the engine is.
+    /// Lists the items of all millrace sockets, because hints were lost or the engine has ended.
     pub fn list_all(&self) {
         for index in 1..=get(&self.memory.head.used) {
             let fd = self.item(index).fd.load(Ordering::Relaxed);
-            // An item in the free list is in no chain.
+            // A free item is in no chain.
             if self.slot_of(index).is_some() && self.of_fd(fd).any(|other| other == index) {
                 self.list(index);
             }
         }
     }
 
-    /// Takes an item off the list of those that may be ready.
+    /// Removes an item from the list of those that may be ready.
     pub fn unlist(&self, index: u32) {
         let (head, item) = (self.memory.head, self.item(index));
         if get(&item.state) & state::LISTED == 0 {
@@ -459,12 +461,12 @@ impl Set<'_> {
         put(&head.listed, get(&head.listed) - 1);
     }
 
-    /// How many may be ready.
+    /// The number of items that may be ready.
     pub fn listed(&self) -> u32 {
         get(&self.memory.head.listed)
     }
 
-    /// The first of those that may be ready, taken off the list.
+    /// Removes and returns the first item that may be ready.
     pub fn next_listed(&self) -> Option<u32> {
         match get(&self.memory.head.first) {
             0 => None,
@@ -477,12 +479,12 @@ impl Set<'_> {
 }
 
 impl Item {
-    /// The descriptor's number when it was put in.
+    /// The descriptor's number at the time of registration.
     pub fn fd(&self) -> c_int {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Whether the socket differs from what was last reported.
+    /// Whether the socket has changed since the last report.
     pub fn has_changed(&self, edge: &Edge) -> bool {
         *edge
             != Edge {
@@ -493,7 +495,7 @@ impl Item {
             }
     }
 
-    /// Remembers what has been looked at.
+    /// Records the state that was looked at.
     pub fn has_seen(&self, edge: &Edge) {
         self.seen_received.store(edge.received, Ordering::Relaxed);
         put(&self.seen_status, edge.status);

@@ -1,9 +1,9 @@
-//! Epoll sets in other epoll sets.
+//! Epoll sets that are registered in other epoll sets.
 //!
-//! A set that is in another one is in the kernel's list of that one, under a mark of ours. Its
-//! doorbells ring for hints, which may mean nothing: so when the kernel reports the mark it is
-//! looked whether the inner set has anything, and the program's registration, which lies in the
-//! outer set's memory, is reported only then.
+//! A nested set is in the kernel's list of the outer set, with a mark of the shim as its data. Its
+//! doorbells may ring without an event. So when the kernel reports the mark, the shim checks that
+//! the inner set has an event, and only then reports the program's registration, which is in the
+//! outer set's memory.
 
 use std::ffi::c_int;
 
@@ -16,13 +16,13 @@ use crate::readiness::bits;
 use crate::readiness::{epoll_sets, ready_list};
 use crate::sys::{self, Result};
 
-/// Sets in sets that are looked into, as many as the kernel allows.
+/// The depth of nested sets that is followed, which is the kernel's limit.
 const DEPTH: u32 = 6;
-/// Looks at a set whose doorbells ring meanwhile.
+/// How often a set whose doorbells ring meanwhile is looked at again.
 const ATTEMPTS: u32 = 64;
 
-/// `epoll_ctl` on the set at place `index` for the descriptor of another set. `None`: it is none,
-/// or none any more; the caller looks at the table again.
+/// Does `epoll_ctl` on the set at place `index` for the descriptor of another set. `None`: the
+/// descriptor is not, or no longer, a set; the caller looks at the table again.
 pub fn control(
     index: u32,
     operation: c_int,
@@ -50,7 +50,7 @@ fn control_held(
     }
     epoll_sets::note_mixed(index);
     if operation == EPOLL_CTL_ADD {
-        // Its doorbells ring as whoever waits for it needs it before anybody waits.
+        // The inner doorbells must be level-triggered before anybody waits.
         ready_list::wait_for_set(inner, engine);
     }
     let set = memory.lock().ok_or(Errno::NOMEM)?;
@@ -75,8 +75,8 @@ fn control_held(
         EPOLL_CTL_MOD => {
             let event = event.ok_or(Errno::FAULT)?;
             let item = found.ok_or(Errno::NOENT)?;
-            // What another thread has from the kernel of the registration as it was is not reported
-            // any more: the kernel looks anew.
+            // Another thread may have taken an event of the old registration from the kernel. It is
+            // dropped; the kernel reports the new one.
             ask(item, set.version(item).wrapping_add(1) & 0xff, event.events)?;
             set.next_version(item);
             let (events, data) = (event.events, event.u64);
@@ -96,14 +96,14 @@ fn control_held(
 
 const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
 
-/// What the program is told of an event of the kernel's set at place `index` that stands for
-/// another set; none: nothing is in that.
+/// The event to report to the program for a nested set's mark at place `index`. `None`: the nested
+/// set has no event.
 pub fn report(index: u32, (item, version): (u32, u32), event: epoll_event) -> Option<epoll_event> {
     let memory = epoll_sets::memory(index)?;
     let id = memory.lock()?.inner_id(item)?;
-    // This process may have closed it, while another one has it: then it is as the kernel says.
+    // If this process has closed the set and another one has it, the kernel's answer counts.
     let is_ready = epoll_sets::find(id).is_none_or(|inner| is_ready(inner.index()));
-    // A one-shot is armed again by its number.
+    // A one-shot registration is armed again by its number.
     let _numbers = (!is_ready).then(epoll_sets::numbers);
     let set = memory.lock()?;
     if set.inner_id(item) != Some(id) || set.version(item) != version {
@@ -121,7 +121,8 @@ pub fn report(index: u32, (item, version): (u32, u32), event: epoll_event) -> Op
     })
 }
 
-/// Arms a one-shot again that was not reported. False: its number has been closed, so it cannot be.
+/// Arms a one-shot registration again that was not reported. False: its number has been closed, so
+/// it cannot be armed.
 fn arm(index: u32, item: u32, id: u64, set: &crate::readiness::interest_list::Set<'_>) -> bool {
     let fd = set.item(item).fd();
     let means_it = matches!(table::get(fd), Entry::Epoll(inner) if epoll_sets::id(inner) == id);
@@ -134,7 +135,7 @@ fn arm(index: u32, item: u32, id: u64, set: &crate::readiness::interest_list::Se
             .is_some_and(|outer| sys::epoll_ctl(outer, EPOLL_CTL_MOD, fd, &mut event).is_ok())
 }
 
-/// Whether a set, which the caller holds, has something to report, without reporting it.
+/// Whether a set has an event, without reporting it. The caller holds the set.
 pub fn is_ready(index: u32) -> bool {
     let Ok(epoll) = epoll_sets::kernel_fd_or_new(index) else {
         return false;
@@ -149,8 +150,8 @@ pub fn is_ready(index: u32) -> bool {
         if sys::poll_now(std::slice::from_mut(&mut polled)).is_ok_and(|count| count == 0) {
             return false;
         }
-        // What the kernel shows is a ring that came meanwhile, or was taken back by another thread
-        // meanwhile, or something.
+        // The kernel shows an event, a ring that has just come, or one that another thread has just
+        // silenced.
         let now = engine::mapped().map(|engine| rings(index, engine, 0));
         if now.is_none_or(|(is_rung, now)| !is_rung && Some(now) == silenced) {
             return true;
@@ -159,8 +160,8 @@ pub fn is_ready(index: u32) -> bool {
     true
 }
 
-/// Makes the doorbells of a set, and of those in it, ring if and only if millrace sockets in it are
-/// ready. How often rings have been taken back.
+/// Makes the doorbells of a set and of its nested sets ring if and only if one of their millrace
+/// sockets is ready. Returns how often doorbells have been silenced.
 fn settle(index: u32, engine: &'static Engine, depth: u32) -> u32 {
     ready_list::show(index, engine);
     let Some(memory) = epoll_sets::memory(index) else {
@@ -170,8 +171,8 @@ fn settle(index: u32, engine: &'static Engine, depth: u32) -> u32 {
     below.fold(memory.silenced(), u32::wrapping_add)
 }
 
-/// Whether any of these doorbells ring without a ready socket, and how often rings have been taken
-/// back.
+/// Whether one of these doorbells rings without a ready socket, and how often doorbells have been
+/// silenced.
 fn rings(index: u32, engine: &'static Engine, depth: u32) -> (bool, u32) {
     let Some(memory) = epoll_sets::memory(index) else {
         return (false, 0);
@@ -185,7 +186,7 @@ fn rings(index: u32, engine: &'static Engine, depth: u32) -> (bool, u32) {
     )
 }
 
-/// The sets in a set that this process has open.
+/// The nested sets that this process has open.
 fn each_inner(index: u32, depth: u32) -> impl Iterator<Item = epoll_sets::Peek> {
     let mut found = [0u64; 32];
     let mut count = 0;

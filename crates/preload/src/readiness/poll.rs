@@ -1,9 +1,9 @@
-//! poll and select, when millrace sockets are among what is waited for.
+//! poll and select on descriptors that include millrace sockets.
 //!
 //! A thread that has to sleep does so in the kernel's `ppoll`, with a hidden poller's doorbell
-//! beside the kernel's descriptors. What it once watched it goes on watching: a loop around `poll`
-//! asks for hints once for each socket. A thread that waits for a single millrace socket and
-//! nothing else sleeps on the socket itself.
+//! beside the kernel's descriptors. The poller goes on watching its sockets after the call, so a
+//! loop around `poll` asks for hints once for each socket. A thread that waits for a single
+//! millrace socket sleeps on the socket itself.
 
 use std::ffi::{c_int, c_short};
 use std::mem::ManuallyDrop;
@@ -26,24 +26,23 @@ use crate::socket::Socket;
 use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::{self, Result};
 
-/// How long one sleep lasts at most when there is no poller to be had, in microseconds: the sockets
-/// are looked at again.
+/// The longest sleep without a poller, in microseconds; then the sockets are looked at again.
 const SLEEP_POLLERLESS_US: u64 = 1000;
-/// Descriptors that one call polls without taking more than the stack.
+/// The most descriptors for which one call uses the stack alone.
 const SMALL: usize = 32;
-/// Hidden pollers of one process.
+/// The most hidden pollers of one process.
 const POLLERS: usize = 1024;
 
-/// Whether any of these needs us: a millrace socket, or an epoll set that may hold some.
+/// Whether one of the descriptors concerns the shim: a millrace socket, or an epoll set.
 pub fn concerns_us(fds: &[pollfd]) -> bool {
     fds.iter().any(|polled| is_ours(polled.fd))
 }
 
-/// Whether a descriptor needs us.
+/// Whether a descriptor concerns the shim.
 pub fn is_ours(fd: c_int) -> bool {
     match table::get(fd) {
         Entry::Socket(_) => true,
-        // Another thread may put a millrace socket in while this one sleeps.
+        // Another thread may register a millrace socket while this one sleeps.
         Entry::Epoll(_) => engine::get().is_ok(),
         _ => false,
     }
@@ -52,14 +51,14 @@ pub fn is_ours(fd: c_int) -> bool {
 /// A call that has begun.
 #[derive(Clone, Copy)]
 pub struct Begun {
-    /// Handlers that have run since end it.
+    /// Ends when a signal handler has run since it began.
     pub call: Call,
-    /// When.
+    /// The time at which the call began, in microseconds.
     pub us: u64,
 }
 
 impl Begun {
-    /// Now.
+    /// A call that begins now.
     pub fn now(mask: *const sigset_t) -> Begun {
         Begun {
             call: Call::begin_with_mask(mask),
@@ -68,7 +67,7 @@ impl Begun {
     }
 }
 
-/// `ppoll`. `timeout_us`: none is for ever.
+/// Does `ppoll`. Without `timeout_us` it waits for ever.
 pub fn poll(
     fds: &mut [pollfd],
     begun: Begun,
@@ -105,7 +104,7 @@ pub fn poll(
             }
         }
         match &sleeper {
-            // Look once more now that hints come.
+            // Look once more, since hints come from here on.
             None => sleeper = Some(Sleeper::new(engine, &targets)),
             Some(sleeper) => {
                 sleeper.sleep(engine, call, &mut targets.kernel, (left, mask))?;
@@ -114,8 +113,8 @@ pub fn poll(
     }
 }
 
-/// What a descriptor means, held until [`Targets`] are dropped if it is ours; closed this moment,
-/// it is no descriptor of the program's.
+/// A descriptor's meaning, held until [`Targets`] are dropped. A descriptor that was just closed is
+/// the kernel's to report.
 fn hold(fd: c_int) -> Entry {
     match table::get(fd) {
         Entry::Socket(slot) => match Socket::get(fd, slot) {
@@ -126,7 +125,7 @@ fn hold(fd: c_int) -> Entry {
             }
             Err(_) => Entry::Internal,
         },
-        // The number may mean another set by now: what counts is the one that is held.
+        // The number may mean another set by now. The set that is held counts.
         Entry::Epoll(_) => match epoll_sets::hold_descriptor(fd) {
             Some(held) => {
                 let index = held.index();
@@ -139,16 +138,16 @@ fn hold(fd: c_int) -> Entry {
     }
 }
 
-/// What is polled, found once: a descriptor that another thread closes meanwhile goes on being
-/// polled, as in the kernel.
+/// The polled descriptors, resolved once. A descriptor that another thread closes meanwhile is
+/// still polled, as in the kernel.
 struct Targets {
-    /// Entries of the table, as words.
+    /// Entries of the table as words.
     ours: SmallBuffer<u64, SMALL>,
-    /// The kernel's among them, what is ours replaced by -1; and room for two more.
+    /// The kernel's descriptors, with -1 in place of the others, and room for two more.
     kernel: SmallBuffer<pollfd, { SMALL + 2 }>,
     any_kernel: bool,
     looked: bool,
-    /// Another thread has put a millrace socket in the place of something of the kernel's.
+    /// Another thread has put a millrace socket in place of a descriptor of the kernel.
     changed: bool,
 }
 
@@ -183,7 +182,7 @@ impl Targets {
         self.ours.iter().map(|word| Entry::from_word(*word))
     }
 
-    /// The socket, if there is one to wait for and nothing else.
+    /// The socket, if the call waits for one millrace socket alone.
     fn only_socket(&self) -> Option<ManuallyDrop<Socket>> {
         let mut wanted = self
             .entries()
@@ -195,7 +194,7 @@ impl Targets {
         }
     }
 
-    /// Looks without waiting and sets the results. How many have something.
+    /// Looks without waiting and sets the results. Returns how many descriptors have events.
     fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
         let first = !std::mem::replace(&mut self.looked, true);
         if self.any_kernel {
@@ -222,7 +221,7 @@ impl Targets {
                 Entry::Socket(slot) => held(slot).map_or(bits::NVAL, |socket| {
                     poll_mask::of(&socket, interest).0 & (interest | bits::ALWAYS)
                 }),
-                // The kernel shows rings too.
+                // The kernel also shows doorbells that ring without an event.
                 Entry::Epoll(index) => match interest & bits::IN {
                     0 => 0,
                     wanted if nested_epoll::is_ready(index) => wanted,
@@ -231,7 +230,7 @@ impl Targets {
                 Entry::Internal => bits::NVAL,
                 _ if kernel.fd < 0 => 0,
                 _ if kernel.revents & POLLNVAL != 0 && !first => {
-                    // It was open when the call began.
+                    // The descriptor was open when the call began.
                     kernel.fd = -1;
                     0
                 }
@@ -244,8 +243,8 @@ impl Targets {
     }
 }
 
-/// Whether what the kernel has polled for the program is the placeholder: another thread is about
-/// to close the number, or has put a millrace socket there.
+/// Whether the kernel has polled the placeholder for the program. Then another thread is about to
+/// close the number, or has put a millrace socket there.
 pub fn is_anchor(polled: &pollfd) -> bool {
     polled.revents & libc::POLLHUP != 0 && placeholder::is_known(polled.fd)
 }
@@ -273,7 +272,7 @@ fn held(slot: SlotRef) -> Option<ManuallyDrop<Socket>> {
     }))
 }
 
-/// A thread that has said what it waits for.
+/// A thread that has asked for hints of what it waits for.
 struct Sleeper {
     own: Option<Own>,
 }
@@ -288,7 +287,7 @@ impl Sleeper {
                         hidden.watch(engine, slot);
                     }
                 }
-                // The kernel's set shows from now on what is ours in it.
+                // From now on the kernel's set shows the ready millrace sockets in it.
                 Entry::Epoll(index) => ready_list::wait_for_set(index, engine),
                 _ => {}
             }
@@ -319,7 +318,7 @@ impl Sleeper {
         let Some((shared, ring)) = poller::shared(engine, own.index) else {
             return Err(Errno::IO);
         };
-        // Every hint means the same here: look again.
+        // Every hint means the same to this call: look again.
         let mut news = false;
         while shared.take(ring).is_some() {
             news = true;
@@ -339,10 +338,10 @@ impl Sleeper {
     }
 }
 
-/// A poller for `poll` and `select`, and what it watches.
+/// A poller for `poll` and `select`, and the sockets that it watches.
 struct Hidden {
     own: Own,
-    /// For each slot the generation that is watched.
+    /// The watched generation of each slot.
     watched: &'static [AtomicU32],
     in_use: AtomicU32,
 }
@@ -364,7 +363,7 @@ impl Hidden {
 static HIDDEN: [std::sync::atomic::AtomicPtr<Hidden>; POLLERS] =
     [const { std::sync::atomic::AtomicPtr::new(std::ptr::null_mut()) }; POLLERS];
 
-/// The calling thread's hidden poller; none if there are no more.
+/// The calling thread's hidden poller; `None` if all are taken.
 fn hidden_poller(engine: &'static Engine) -> Option<&'static Hidden> {
     let address = thread::with(|thread| thread.poller.get());
     if address != 0 {
@@ -372,7 +371,7 @@ fn hidden_poller(engine: &'static Engine) -> Option<&'static Hidden> {
         return Some(unsafe { &*(address as *const Hidden) });
     }
     let hidden = take_over(|hidden| hidden.in_use.load(Ordering::Relaxed) == 0)
-        // A thread that ended did not say so: its poller is free again.
+        // A thread that has ended has left its poller behind, which is free again.
         .or_else(|| take_over(|hidden| !sys::thread_lives(hidden.in_use.load(Ordering::Relaxed))))
         .or_else(|| make(engine))?;
     thread::with(|thread| thread.poller.set(std::ptr::from_ref(hidden) as usize));
@@ -418,7 +417,7 @@ fn make(engine: &'static Engine) -> Option<&'static Hidden> {
         });
         &*hidden
     };
-    // Without a place in the list it is used by this thread alone.
+    // If the list is full, this thread alone uses the poller.
     let _ = HIDDEN.iter().find(|place| {
         place
             .compare_exchange(
@@ -432,7 +431,7 @@ fn make(engine: &'static Engine) -> Option<&'static Hidden> {
     Some(hidden)
 }
 
-/// In the child of a fork: the hidden pollers are those of threads that are not here.
+/// In the child of a fork: gives up the hidden pollers of the parent's threads.
 pub fn forked(engine: &Engine) {
     for place in &HIDDEN {
         let at = place.swap(std::ptr::null_mut(), Ordering::AcqRel);

@@ -9,7 +9,7 @@ use crate::readiness::interest_list::Edge;
 use crate::socket::urgent;
 use crate::socket::{Socket, flag};
 
-/// Bytes that can be queued now: none while TCP_NOTSENT_LOWAT is reached (Linux's
+/// How many bytes can be queued now: 0 while TCP_NOTSENT_LOWAT is reached (Linux's
 /// `sk_stream_memory_free`).
 pub fn room(socket: &Socket) -> u64 {
     let slot = socket.slot;
@@ -23,15 +23,15 @@ pub fn room(socket: &Socket) -> u64 {
     }
 }
 
-/// Whether there is room worth a report: a third of the buffer, and less than half of
-/// TCP_NOTSENT_LOWAT not sent yet (Linux's `sk_stream_is_writeable`).
+/// Whether the room is worth a report: a third of the buffer is free, and less than half of
+/// TCP_NOTSENT_LOWAT is unsent (Linux's `sk_stream_is_writeable`).
 pub fn is_writable(socket: &Socket) -> bool {
     let limit = u64::from(socket.slot.engine.send_limit.load(Ordering::Relaxed));
     let held = low_water(socket).is_some_and(|(low, unsent)| unsent.saturating_mul(2) >= low);
     room(socket) >= limit / 3 && limit > 0 && !held
 }
 
-/// TCP_NOTSENT_LOWAT, if it is set, and how many bytes were not sent yet.
+/// TCP_NOTSENT_LOWAT, if it is set, and the number of unsent bytes.
 pub fn low_water(socket: &Socket) -> Option<(u64, u64)> {
     let slot = socket.slot;
     let low = u64::from(slot.cold.notsent_low.load(Ordering::Relaxed));
@@ -40,14 +40,14 @@ pub fn low_water(socket: &Socket) -> Option<(u64, u64)> {
     (low != 0).then(|| (low, queued.saturating_sub(sent())))
 }
 
-/// Says that room to send is missed. Look once more after it: the engine may have made some before
-/// it could see this.
+/// Notes that the program misses room to send. The caller looks once more after this, since the
+/// engine may have made room before it could see the note.
 pub fn want_room(socket: &Socket) {
     socket.slot.app.send_wanted.fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
 }
 
-/// What the socket is ready for. `interest` decides whether missing room is worth hearing of.
+/// The events that the socket is ready for. `interest` says whether missing room is noted.
 pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     let slot = socket.slot;
     let status = socket.status();
@@ -106,8 +106,8 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     if socket.has(flag::DEFERRED) && status.contains(Status::CONNECTING) {
         ready |= bits::OUT;
     }
-    // The engine writes an error before the status that goes with it: with the status still that of
-    // a living connection the report is due when the status says so too, as a whole.
+    // The engine writes an error before the status that goes with it. While the status is still
+    // that of a living connection, the error is not reported: both are reported together.
     let ended = fresh || status.contains(Status::DEAD);
     if ended && socket.error().is_some() {
         ready |= bits::ERR;
@@ -115,7 +115,7 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
     (ready, edge)
 }
 
-/// The same of a socket that another program has: what the engine says of it.
+/// The events of a socket that another program has in its memory, as the engine tells them.
 #[cold]
 fn elsewhere(socket: &Socket) -> (u32, Edge) {
     let (received, ready) = socket.slot.engine.elsewhere();
@@ -127,7 +127,7 @@ fn elsewhere(socket: &Socket) -> (u32, Edge) {
     (ready, edge)
 }
 
-/// The same of a datagram socket: Linux's `udp_poll`.
+/// The events of a datagram socket: Linux's `udp_poll`.
 fn of_datagrams(socket: &Socket, interest: u32, status: Status, mut edge: Edge) -> (u32, Edge) {
     let slot = socket.slot;
     let mut ready = 0;

@@ -1,4 +1,5 @@
-//! Pollers: where the engine leaves hints, and the doorbell it rings when nobody looks.
+//! Pollers: the rings in which the engine leaves hints, and the doorbell that it rings when no
+//! thread looks.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -18,23 +19,23 @@ use crate::sys::{self, Result};
 pub struct Own {
     /// Its index in the region.
     pub index: u32,
-    /// What the engine rings: an epoll set of the engine's making, readable after each ring until
-    /// it is waited for.
+    /// The doorbell that the engine rings: an epoll set that the engine has made. It is readable
+    /// after each ring until a thread waits for it.
     pub bell: Handle,
-    /// What the program's own threads ring: an eventfd that the engine does not have. None if they
-    /// never do.
+    /// The doorbell that the program's own threads ring: an eventfd that the engine does not have.
+    /// `None` if they never ring.
     pub own_bell: Option<Handle>,
 }
 
 impl Own {
-    /// Rings: another thread of the program has something to look at.
+    /// Rings the doorbell: another thread of the program has to look again.
     pub fn ring(&self) {
         if let Some(bell) = self.own_bell {
             sys::ring(bell.fd());
         }
     }
 
-    /// Whether there is a ring that nobody has taken back.
+    /// Whether a doorbell rings.
     pub fn is_rung(&self) -> bool {
         let entry = |fd| libc::pollfd {
             fd,
@@ -48,7 +49,7 @@ impl Own {
         sys::poll_now(&mut bells).is_ok_and(|rung| rung > 0)
     }
 
-    /// Takes back all rings.
+    /// Silences the doorbells.
     pub fn silence(&self) {
         let _ = sys::epoll_now(
             self.bell.fd(),
@@ -59,14 +60,14 @@ impl Own {
         }
     }
 
-    /// The descriptors that are rung.
+    /// The descriptors of the doorbells.
     pub fn bells(&self) -> impl Iterator<Item = c_int> {
         let own = self.own_bell.map(Handle::fd);
         std::iter::once(self.bell.fd()).chain(own)
     }
 }
 
-/// Makes one. `rings`: threads of the program ring it, too.
+/// Makes a poller. `rings`: threads of the program ring it too.
 pub fn make(engine: &Engine, rings: bool) -> Result<Own> {
     let request = Request::new(Kind::Poller, [0; 16], [0; 4]);
     let (words, mut descriptors) = engine.call(&request, &[])?;
@@ -88,7 +89,7 @@ pub fn make(engine: &Engine, rings: bool) -> Result<Own> {
     Ok(own)
 }
 
-/// Gives one back.
+/// Gives a poller back to the engine.
 pub fn give_back(engine: &Engine, own: Own) {
     for bell in std::iter::once(own.bell).chain(own.own_bell) {
         internal::release(bell);
@@ -97,7 +98,7 @@ pub fn give_back(engine: &Engine, own: Own) {
     engine.tell(&Request::new(Kind::PollerGone, [0; 16], arguments));
 }
 
-/// The shared part.
+/// The poller's part in the region.
 pub fn shared(
     engine: &'static Engine,
     index: u32,
@@ -105,17 +106,17 @@ pub fn shared(
     engine.region.poller(index)
 }
 
-/// All bits of which there are hints. Which of them matter is decided when the hints are looked at,
-/// so that a changed interest needs no request.
+/// All bits for which hints exist. The program decides which of them matter when it looks, so a
+/// changed interest needs no request.
 pub const EVERYTHING: u32 = bits::IN | bits::PRI | bits::OUT | bits::RDHUP | bits::ALWAYS;
 
-/// Asks for hints of a slot, of these bits; with [`bits::EXCLUSIVE`] of what is told to nobody
-/// else.
+/// Asks for hints of a slot for these bits. With [`bits::EXCLUSIVE`] the engine gives each event to
+/// one poller only.
 pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -> Result<()> {
     let shared = engine.region.slot(slot.index).ok_or(Errno::BADF)?;
     let mut submission = Submission::new(Operation::Watch, slot, poller);
     submission.arguments[0] = u64::from(wanted);
-    // Read before the caller's first look at the socket.
+    // This is read before the caller first looks at the socket.
     let sequence = shared.engine.sequence.load(Ordering::Acquire);
     submission.arguments[1] = u64::from(sequence);
     submission.arguments[2] = shared.app.next_watch_order();
@@ -123,8 +124,8 @@ pub fn watch(engine: &'static Engine, poller: u32, slot: SlotRef, wanted: u32) -
     post(engine, shared, |handle| handle.submit_quietly(&submission))
 }
 
-/// Posts something to a slot's shard. If the slot moves meanwhile, what is asked of the new shard
-/// next must not come before this.
+/// Submits to a slot's shard. If the slot moves meanwhile, requests to the new shard must come
+/// after this one.
 fn post(
     engine: &'static Engine,
     slot: &Slot,
@@ -139,13 +140,13 @@ fn post(
     Ok(())
 }
 
-/// Asks for none any more. The poller's set is locked.
+/// Stops the hints of a slot. The poller's set is locked.
 pub fn unwatch(engine: &'static Engine, poller: u32, slot: SlotRef) {
     let Some(shared) = engine.region.slot(slot.index) else {
         return;
     };
     let mut submission = Submission::new(Operation::Unwatch, slot, poller);
     submission.arguments[2] = shared.app.next_watch_order();
-    // Hints that come all the same are dropped when they are looked at.
+    // The program drops hints that still come.
     let _ = post(engine, shared, |handle| handle.leave(&submission));
 }

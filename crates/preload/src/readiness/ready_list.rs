@@ -1,4 +1,4 @@
-//! The millrace sockets of an epoll set that may be ready, and what is reported of them.
+//! The millrace sockets of an epoll set that may be ready, and the reports about them.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{Ordering, fence};
@@ -13,7 +13,7 @@ use crate::readiness::{bits, epoll_sets, poll_mask};
 use crate::socket::{Socket, flag};
 use crate::sys::robust_lock::{self, Rank};
 
-/// From hints to the list of items that may be ready.
+/// Moves hints into the list of items that may be ready.
 pub fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
     let Some((shared, ring)) = poller::shared(engine, index) else {
         return;
@@ -29,12 +29,12 @@ pub fn take_hints(set: &Set<'_>, index: u32, engine: &'static Engine) {
     if shared.overflowed() || engine.is_lost() {
         set.list_all();
     }
-    // The engine gives no new hint while an old one stands: what it changed after we took them is
-    // seen from here on, or hinted anew.
+    // The engine gives no new hint while an old one stands. A change after the hints were taken is
+    // seen from here on, or brings a new hint.
     fence(Ordering::SeqCst);
 }
 
-/// What is to be reported of an item that has been taken off the list. If `for_good`, it counts as
+/// The event to report for an item that was taken off the list. With `for_good` it counts as
 /// reported.
 pub fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     let item = set.item(index);
@@ -61,7 +61,7 @@ pub fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
             set.list(index);
             return Some((events, 0));
         }
-        // Edges stay to be found by the wait that reports them.
+        // The wait that reports the edge still has to find it.
         if interest & bits::EDGE != 0 {
             set.list(index);
         }
@@ -80,22 +80,22 @@ pub fn report(set: &Set<'_>, index: u32, for_good: bool) -> Option<(u32, u64)> {
     if interest & bits::ONESHOT != 0 {
         item.state.fetch_or(state::SPENT, Ordering::Relaxed);
     } else if interest & bits::EDGE == 0 {
-        // Level-triggered: looked at again by the next wait.
+        // The next wait looks again at a level-triggered item.
         set.list(index);
     }
     Some((events, item.data.load(Ordering::Relaxed)))
 }
 
-/// A socket to look at, if the slot still is its own and this process may hold it, or another one
-/// that has the set or the socket too.
+/// The socket of an item. `None` if the slot has another socket by now, or if nobody who has the
+/// set or the socket may hold it.
 fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
     let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
     (current && (shared_set || refcount::any(slot.index) || others())).then(|| {
-        // Not counted, and so not dropped: the set is locked, and a close removes its registrations
-        // before the slot can be used again.
+        // This reference is not counted, so it is not dropped. The set is locked, and a close
+        // removes its registrations before the slot is used again.
         ManuallyDrop::new(Socket {
             engine,
             slot: shared,
@@ -104,8 +104,8 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     })
 }
 
-/// Whether a locked set has a millrace socket to report, without reporting it: for a wait on the
-/// set itself.
+/// Whether a locked set has a ready millrace socket, without reporting it: for a wait on the set
+/// itself.
 fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
     take_hints(set, own.index, engine);
     for _ in 0..set.listed() {
@@ -119,7 +119,7 @@ fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
     false
 }
 
-/// Whether a set has a millrace socket to report; its doorbells stay as they are.
+/// Whether a set has a ready millrace socket. Its doorbells stay as they are.
 pub fn is_ready_here(index: u32, engine: &'static Engine) -> bool {
     let memory = epoll_sets::memory(index);
     let set = memory.and_then(Memory::lock);
@@ -129,13 +129,13 @@ pub fn is_ready_here(index: u32, engine: &'static Engine) -> bool {
     has_ready(&set, own, engine)
 }
 
-/// Makes the kernel's set readable if there is something to report, for whoever waits for the set
-/// itself; if not, rings are taken back. Whether there is something.
+/// For callers that wait for the set itself: rings the set's doorbell if a millrace socket is
+/// ready, and silences it if not. Returns whether one is ready.
 pub fn show(index: u32, engine: &'static Engine) -> bool {
     let Some(memory) = epoll_sets::memory(index) else {
         return false;
     };
-    // A signal handler in the middle of another call on the set leaves it as it is.
+    // A signal handler in the middle of another call on the set changes nothing.
     let (Some(set), Some(own)) = (memory.lock(), epoll_sets::poller(index)) else {
         return false;
     };
@@ -146,7 +146,7 @@ pub fn show(index: u32, engine: &'static Engine) -> bool {
 
 pub fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: bool) {
     if is_ready {
-        // One more ring would be one more edge to who waits for the set.
+        // A second ring would be a second edge to a caller that waits for the set.
         if !own.is_rung() {
             own.ring();
         }
@@ -160,8 +160,8 @@ pub fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: b
     }
 }
 
-/// Somebody waits for the set itself: from now on the kernel's set is readable while hints or ready
-/// sockets may be there.
+/// A caller waits for the set itself: from now on the kernel's set is readable while hints or ready
+/// sockets may exist.
 pub fn wait_for_set(index: u32, engine: &'static Engine) {
     let Ok(memory) = epoll_sets::memory_or_new(index, engine) else {
         return;
@@ -170,7 +170,7 @@ pub fn wait_for_set(index: u32, engine: &'static Engine) {
         return;
     };
     if epoll_sets::show_rings(index, engine, memory, &set) {
-        // What is there already shows at once.
+        // Sockets that are ready already show at once.
         drop(set);
         show(index, engine);
     }

@@ -1,4 +1,4 @@
-//! select on top of poll: its sets of bits, there and back.
+//! `select` by means of `poll`: converts its bit sets in both directions.
 
 use std::ffi::c_int;
 
@@ -11,15 +11,18 @@ use crate::sys::Result;
 use crate::sys::mmap_buffer::SmallBuffer;
 use crate::sys::user_buffers;
 
-/// One of select's sets: as many words of 64 bits as its largest descriptor needs; null for none.
+/// One of select's bit sets, with as many 64-bit words as the largest descriptor needs; null for
+/// none.
 #[derive(Clone, Copy)]
 pub struct Bits(*mut u64);
 
 impl Bits {
-    /// From a program's pointer, for descriptors below `count`. `FAULT` if it cannot be one.
+    /// Makes a set from the program's pointer, for descriptors below `count`. `FAULT`: the pointer
+    /// cannot be valid.
     ///
     /// # Safety
-    /// It is null or points to as many bits, rounded up to whole words, until the value is dropped.
+    /// The pointer is null, or points to as many bits, rounded up to whole words, until the value
+    /// is dropped.
     pub unsafe fn new(at: *mut libc::fd_set, count: usize) -> Result<Bits> {
         if !at.is_null() {
             user_buffers::check(at.cast(), count.div_ceil(64) * 8)?;
@@ -47,16 +50,16 @@ impl Bits {
     }
 }
 
-/// The three sets of a select.
+/// The three bit sets of a select.
 #[derive(Clone, Copy)]
 pub struct Sets {
-    /// Descriptors below this are in them.
+    /// The sets have the descriptors below this.
     pub count: usize,
-    /// To read.
+    /// Descriptors to read.
     pub read: Bits,
-    /// To write.
+    /// Descriptors to write.
     pub write: Bits,
-    /// Exceptions.
+    /// Descriptors with exceptions.
     pub except: Bits,
 }
 
@@ -69,12 +72,12 @@ impl Sets {
             .filter(move |fd| self.read.has(*fd) || self.write.has(*fd) || self.except.has(*fd))
     }
 
-    /// Whether any member needs us.
+    /// Whether a member concerns the shim.
     pub fn concerns_us(self) -> bool {
         self.members().any(|fd| poll::is_ours(fd as c_int))
     }
 
-    /// Waits; how many bits are set in the results.
+    /// Waits. Returns how many bits are set in the results.
     pub fn wait(self, timeout_us: Option<u64>, mask: *const sigset_t) -> Result<usize> {
         let mut fds: SmallBuffer<pollfd, 32> = SmallBuffer::new(self.members().count())?;
         for (polled, fd) in fds.iter_mut().zip(self.members()) {
@@ -93,7 +96,7 @@ impl Sets {
             [(had.read, READ), (had.write, WRITE), (had.except, POLLPRI)]
                 .map(|(bits, events)| bits.has(fd) && revents & events != 0)
         };
-        // All results before any bit changes.
+        // All results are computed before any bit changes.
         for polled in fds.iter_mut() {
             let [read, write, except] = results(polled.fd as usize, polled.revents);
             polled.events = i16::from(read) | i16::from(write) << 1 | i16::from(except) << 2;
@@ -110,7 +113,7 @@ impl Sets {
     }
 }
 
-/// The count of descriptors that select was given, as far as there can be any. `INVAL` if it is
+/// The number of descriptors that select was given, at most as many as can exist. `INVAL`: it is
 /// negative.
 pub fn count(given: c_int) -> Result<usize> {
     let count = usize::try_from(given).map_err(|_| Errno::INVAL)?;

@@ -1,10 +1,10 @@
-//! Sleeping in a blocking call, for as long as the program asked and in one piece.
+//! Sleeping in a blocking call.
 //!
-//! What ends a sleep is what the call waits for, its time, a signal handler, or the end of the
-//! engine. A call may sleep several times; a handler that runs in between counts as well (see
-//! [`crate::process::signals`]). The end of the engine is told by a word in the region that the
-//! kernel changes ([`millrace_context::layout::Header::life`]), or by the control socket among what
-//! is polled.
+//! A sleep ends when the awaited event comes, when the time is over, when a signal handler has run,
+//! or when the engine ends. A call may sleep several times; a handler that runs between two sleeps
+//! ends the call too (see [`crate::process::signals`]). The engine's end shows in a word of the
+//! region that the kernel changes ([`millrace_context::layout::Header::life`]), or on the control
+//! socket among the polled descriptors.
 
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,20 +20,19 @@ use crate::process::{interruptible_syscall, thread};
 use crate::sys::{self, Result};
 use crate::sys::{thread_sanitizer, user_buffers};
 
-/// How long a sleep on a word lasts at most where nobody tells of the engine's end, in
-/// microseconds.
+/// The longest sleep on a word where the engine's end wakes nobody, in microseconds.
 const CHECK_US: u64 = 1_000_000;
-/// A word of 32 bits that several processes map, for `futex_waitv`.
+/// `futex_waitv`'s flag for a 32-bit word that several processes map.
 const FUTEX2_SIZE_U32: u32 = 2;
 
 /// Set when the kernel has no `futex_waitv` (before Linux 5.16).
 static ONE_WORD: AtomicBool = AtomicBool::new(false);
 
-/// A call that may block: handlers that run from here on interrupt it.
+/// A call that may block. Signal handlers that run after it began interrupt it.
 #[derive(Clone, Copy)]
 pub struct Call(Count);
 
-/// What a handler with SA_RESTART means to a call.
+/// How a handler with SA_RESTART affects a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// The call goes on.
@@ -43,7 +42,7 @@ pub enum Restart {
     Never,
 }
 
-/// As the kernel has it (`struct futex_waitv`).
+/// The kernel's `struct futex_waitv`.
 #[repr(C)]
 struct WaitWord {
     value: u64,
@@ -64,16 +63,16 @@ impl WaitWord {
 }
 
 impl Call {
-    /// It begins.
+    /// Begins a call.
     pub fn begin() -> Call {
         signals::count_all();
         Call(Count::now())
     }
 
-    /// One that blocks the signals of a mask begins: a handler of such a signal runs before it or
-    /// after it, as far as it is concerned.
+    /// Begins a call that blocks the signals of a mask. A handler of such a signal does not
+    /// interrupt the call.
     pub fn begin_with_mask(mask: *const libc::sigset_t) -> Call {
-        // The kernel complains of a pointer that is not good.
+        // The kernel reports a bad pointer.
         if mask.is_null() || user_buffers::check(mask.cast(), size_of::<u64>()).is_err() {
             return Call::begin();
         }
@@ -91,11 +90,11 @@ impl Call {
         }
     }
 
-    /// Makes a system call that sleeps, unless a handler has run since the call began that ends it:
-    /// `INTR` then.
+    /// Makes a system call that sleeps. `INTR`: a handler that ends the call has run since the call
+    /// began.
     ///
     /// # Safety
-    /// As the system call's.
+    /// The system call's requirements hold.
     unsafe fn enter(self, words: &[c_long; 7], restart: Restart) -> Result<usize> {
         let result = thread::with(|thread| {
             let (count, seen) = match restart {
@@ -108,9 +107,9 @@ impl Call {
         sys::check(result)
     }
 
-    /// Sleeps while `word` is `seen`, until `until_us` (as [`sys::now_us`]) at most: `TIMEDOUT`
-    /// then, `INTR` for a signal. The thread is counted in `waiters` meanwhile. The engine may have
-    /// ended when it returns.
+    /// Sleeps while `word` is `seen`, until `until_us` (see [`sys::now_us`]). `TIMEDOUT`: the time
+    /// is over. `INTR`: a signal came. The thread is counted in `waiters` during the sleep. The
+    /// engine may have ended when this returns.
     pub fn on_word(
         self,
         engine: &'static Engine,
@@ -167,8 +166,8 @@ impl Call {
         result
     }
 
-    /// Where only one word can be slept on: in pieces, after which it is looked whether the engine
-    /// lives.
+    /// Sleeps where the kernel can watch only one word: in pieces, with a check after each that the
+    /// engine lives.
     fn on_one_word(
         self,
         engine: &Engine,
@@ -198,7 +197,7 @@ impl Call {
                     Err(Errno::TIMEDOUT)
                 }
             }
-            // The kernel does not restart a call with a time, whatever the handler says.
+            // The kernel does not restart a call with a time-out, even if the handler allows it.
             Err(Errno::INTR) if !self.is_interrupted(restart) && restart == Restart::Allowed => {
                 Ok(())
             }
@@ -207,14 +206,14 @@ impl Call {
         }
     }
 
-    /// `ppoll`.
+    /// Does `ppoll`.
     pub fn poll(
         self,
         fds: &mut [libc::pollfd],
         timeout_us: Option<u64>,
         mask: *const libc::sigset_t,
     ) -> Result<usize> {
-        // The kernel may change it.
+        // The kernel may change the time.
         let mut timeout = timeout_us.map(sys::timespec);
         let call = [
             libc::SYS_ppoll,
@@ -230,7 +229,7 @@ impl Call {
         unsafe { self.enter(&call, Restart::Never) }
     }
 
-    /// `epoll_pwait2`, or what comes nearest to it before Linux 5.11.
+    /// Does `epoll_pwait2`, or `epoll_pwait` before Linux 5.11.
     pub fn epoll(
         self,
         epoll: c_int,

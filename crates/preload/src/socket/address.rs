@@ -1,4 +1,4 @@
-//! Socket addresses between the C library's structures and ours.
+//! Conversion of socket addresses between the C library's structures and millrace's.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,22 +11,22 @@ use crate::socket::device_binding;
 use crate::sys::Result;
 use crate::sys::user_buffers;
 
-/// What an address asks for.
+/// The kinds of address that a program can pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// An IP address, IPv4 also in its IPv6-mapped form, and a port: it may be ours.
+    /// An IP address and a port, which the engine may serve. IPv4 may be in its IPv6-mapped form.
     Ip(IpAddr, u16),
-    /// AF_UNSPEC: forget the peer.
+    /// AF_UNSPEC, which removes the peer.
     Unspecified,
-    /// Anything else: for the kernel to serve or refuse.
+    /// Any other address, which the kernel serves or refuses.
     Other,
 }
 
-/// Reads a program's address. `FAULT` for a pointer that cannot be one, `INVAL` for a length that
-/// no address has.
+/// Reads a program's address. `FAULT`: the pointer cannot be valid. `INVAL`: no address has this
+/// length.
 ///
 /// # Safety
-/// `address` points to `len` bytes, or is no good pointer at all.
+/// `address` points to `len` bytes, or is an invalid pointer.
 pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<Given> {
     let len = len as usize;
     if len > size_of::<libc::sockaddr_storage>() {
@@ -41,7 +41,7 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<Given> {
     // SAFETY: the caller's promise; at most `len` bytes are read.
     unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), taken) };
     let bytes = &bytes[..taken];
-    // Shorter than the family's address, as the kernel has it.
+    // The length is less than that of the family's address, as in the kernel.
     let least = match c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
         libc::AF_INET => 16,
         libc::AF_INET6 => 24,
@@ -68,8 +68,8 @@ fn parse(bytes: &[u8]) -> Given {
             let ip = Ipv6Addr::from(octets);
             let scope = bytes.get(24..28).and_then(|scope| scope.first_chunk());
             let scope = scope.map_or(0, |scope| u32::from_ne_bytes(*scope));
-            // What means nothing without a device is left to the kernel, which has them; groups are
-            // the engine's unless another device is named.
+            // An address that needs a device is left to the kernel, which has the devices. A group
+            // is the engine's unless the address names another device.
             if ip.is_unicast_link_local()
                 || ip.is_multicast() && device_binding::is_foreign_scope(scope)
             {
@@ -82,11 +82,11 @@ fn parse(bytes: &[u8]) -> Given {
     }
 }
 
-/// Writes an address for the program, in the family that its socket has, cut to the room it gave;
-/// the room becomes the length.
+/// Writes an address for the program in the family of its socket, cut to the room that the program
+/// gave. The room becomes the length.
 ///
 /// # Safety
-/// The pointers are good as the C library's functions want them, or null.
+/// The pointers are valid for the C library's functions, or null.
 pub unsafe fn write(
     address: &Address,
     family: c_int,
@@ -113,13 +113,13 @@ pub unsafe fn write(
     Ok(())
 }
 
-/// An address in the form of the C library, and its length.
+/// An address in the C library's form, and its length.
 pub fn format(address: &Address, family: c_int) -> ([u8; 28], usize) {
     let mut bytes = [0; 28];
     bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&address.port.to_be_bytes());
     if family == libc::AF_INET6 {
-        // A socket bound to nothing shows `::`, as on Linux.
+        // A socket that is not bound shows `::`, as on Linux.
         if address.as_v4() != Some(Ipv4Addr::UNSPECIFIED) {
             bytes[8..24].copy_from_slice(&address.ip);
         }

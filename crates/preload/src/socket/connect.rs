@@ -1,4 +1,4 @@
-//! Making sockets and connections: bind, listen, connect, accept, on sockets that are ours.
+//! Making sockets and connections: bind, listen, connect, accept and shutdown.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,10 +26,10 @@ use crate::sys::robust_lock::Rank;
 use crate::sys::{self, Result};
 use crate::sys::{robust_lock, thread_sanitizer};
 
-/// `net.core.somaxconn` as it is from the start.
+/// The default of `net.core.somaxconn`.
 const SOMAXCONN: u32 = 4096;
 
-/// A new socket, in no descriptor yet.
+/// Makes a socket that no descriptor means yet.
 pub fn open(engine: &'static Engine, family: c_int, datagrams: bool) -> Result<Socket> {
     let shard = engine.shard_for(thread::number());
     let none = SlotRef {
@@ -50,7 +50,7 @@ pub fn open(engine: &'static Engine, family: c_int, datagrams: bool) -> Result<S
     Ok(socket)
 }
 
-/// Binds.
+/// Binds a socket.
 pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let v4_socket = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET;
     if ip.is_ipv6() && v4_socket {
@@ -66,7 +66,7 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let mut submission = socket.submission(Operation::Bind, 0);
     submission.arguments = [a, b, c, options::bind_bits(socket), 0, 0];
     match socket.ask(&submission, &mut []) {
-        // A port that takes a privilege, perhaps: the engine looks whether this process has it.
+        // The port may need a privilege: the engine checks whether this process has it.
         Err(Errno::ACCESS) if port != 0 => {
             let arguments = [
                 socket.reference.to_bits(),
@@ -90,13 +90,13 @@ pub fn bind(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Listens. The backlog is cut as Linux does.
+/// Makes a socket listen. The backlog is limited as in Linux.
 pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
     let status = socket.status();
     if !socket.is_fresh(status) && !status.contains(Status::LISTENING) {
         return Err(Errno::INVAL);
     }
-    // Listening on no address is listening on every one of the socket's family.
+    // A listener that is not bound listens on all addresses of its family.
     let v6 = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6;
     let named = status.intersects(Status::BOUND | Status::LISTENING);
     if !named && v6 {
@@ -105,12 +105,12 @@ pub fn listen(socket: &Socket, backlog: c_int) -> Result<()> {
         bind(socket, Ipv4Addr::UNSPECIFIED.into(), 0)?;
     }
     let most = sys::number_in(c"/proc/sys/net/core/somaxconn").unwrap_or(SOMAXCONN);
-    // A negative backlog is a huge one.
+    // A negative backlog becomes a huge one.
     let submission = socket.submission(Operation::Listen, (backlog as u32).min(most));
     socket.ask(&submission, &mut []).map(drop)
 }
 
-/// Where a connect to `ip` goes: Linux connects the unspecified address to the loopback address.
+/// The destination of a connect to `ip`: Linux connects the unspecified address to loopback.
 pub fn or_loopback(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -119,7 +119,7 @@ pub fn or_loopback(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Connects.
+/// Connects a stream.
 pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let ip = or_loopback(ip);
     let v4_socket = socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET;
@@ -155,7 +155,7 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     wait_connected(socket)
 }
 
-/// An earlier attempt may have failed; Linux lets a socket try again.
+/// Prepares another attempt: Linux lets a socket try again after a failed connect.
 fn prepare(socket: &Socket) -> Result<()> {
     if socket.status().contains(Status::DEAD) {
         disconnect(socket)?;
@@ -170,8 +170,8 @@ fn request(socket: &Socket, ip: IpAddr, port: u16) -> Submission {
     submission
 }
 
-/// Begins to connect with TCP Fast Open. True: the SYN waits for the first bytes. False: it is on
-/// its way without any, and asks for a cookie.
+/// Begins to connect with TCP Fast Open. True: the SYN waits for the first bytes. False: the SYN is
+/// sent without data and asks for a cookie.
 fn begin_fast(socket: &Socket, ip: IpAddr, port: u16) -> Result<bool> {
     prepare(socket)?;
     let mut submission = request(socket, ip, port);
@@ -182,7 +182,7 @@ fn begin_fast(socket: &Socket, ip: IpAddr, port: u16) -> Result<bool> {
         socket.change_flags(0, flag::CONNECTING | flag::ATTEMPT);
     })?;
     if room > 0 {
-        // As far as the program can tell it is connected.
+        // To the program the socket is connected.
         socket.change_flags(flag::DEFERRED | flag::CONNECTED, flag::CONNECTING);
     }
     Ok(room > 0)
@@ -252,7 +252,7 @@ fn wait_connected(socket: &Socket) -> Result<()> {
     }
 }
 
-/// How a connect ended; none while it is under way.
+/// The result of a connect; `None` while it is under way.
 fn end(socket: &Socket) -> Option<Result<()>> {
     let status = socket.status();
     if status.contains(Status::CONNECTED) && !status.contains(Status::DEAD) {
@@ -264,18 +264,18 @@ fn end(socket: &Socket) -> Option<Result<()>> {
         return Some(Err(errno));
     }
     if status.contains(Status::DEAD) {
-        // The error has been reported otherwise (SO_ERROR).
+        // The program has read the error by SO_ERROR.
         socket.change_flags(0, flag::CONNECTING);
         return Some(Err(Errno::CONNABORTED));
     }
     None
 }
 
-/// Takes a socket back to unconnected.
+/// Disconnects a socket (connect with AF_UNSPEC).
 pub fn disconnect(socket: &Socket) -> Result<()> {
     let submission = socket.submission(Operation::Disconnect, 0);
     let app = &socket.slot.app;
-    // Nobody reads or sends by the next connection before its positions begin anew.
+    // No thread reads or sends on the next connection before its positions start again at 0.
     let _guards = (
         robust_lock::take(&app.read_lock, Rank::Socket),
         robust_lock::take(&app.write_lock, Rank::Socket),
@@ -296,7 +296,7 @@ pub fn disconnect(socket: &Socket) -> Result<()> {
     Ok(())
 }
 
-/// Accepts: the new descriptor and its socket.
+/// Accepts a connection; returns the new descriptor and its socket.
 pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Err(Errno::INVAL);
@@ -311,7 +311,7 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
             return Err(Errno::INVAL);
         }
         if status.contains(Status::DEAD) {
-            // The engine is gone: nothing will come any more.
+            // The engine has ended: no connection will come.
             return Err(listener.take_error().unwrap_or(Errno::INVAL));
         }
         if let Some(accepted) = pop(listener, flags)? {
@@ -337,8 +337,8 @@ pub fn accept(listener: &Socket, flags: c_int) -> Result<(c_int, Socket)> {
     }
 }
 
-/// Takes the first connection of the queue. The descriptor comes first, so that a process without a
-/// free one leaves the queue as it is.
+/// Takes the first connection of the queue. The descriptor is made first, so that a process without
+/// a free one leaves the queue as it is.
 fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
     let slot = listener.slot;
     let taken = || slot.app.consumed.load(Ordering::Relaxed);
@@ -347,8 +347,8 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         return Ok(None);
     }
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    // In this order: with a queue that comes back from another program the engine says first how
-    // much of it that one has taken.
+    // This order matters: when a queue comes back from another program, the engine first says how
+    // many connections that program has taken.
     let ring = slot.engine.ring.load(Ordering::Acquire);
     let position = taken();
     let Some((at, size)) = unpack_ring(ring).filter(|_| waiting()) else {
@@ -361,7 +361,8 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
         listener.engine.region.read_arena(at, &mut word);
         fence(Ordering::Acquire);
         if slot.engine.ring.load(Ordering::Relaxed) != ring {
-            // Another thread has shut the listener down: what was read may be something else's.
+            // Another thread has shut the listener down. The reference that was read may be another
+            // socket's.
             return Ok(None);
         }
         let reference = SlotRef::from_bits(u64::from_ne_bytes(word));
@@ -375,7 +376,7 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
             slot.app.consumed.store(position + 1, Ordering::Release);
             handle.submit_quietly(&submission)?;
         } else if handle.ask(&submission, &mut []).is_ok() {
-            // The shard had seen the claim.
+            // The shard has seen the claim.
             slot.app.consumed.store(position + 1, Ordering::Release);
         } else {
             return Ok(None);
@@ -397,8 +398,8 @@ fn pop(listener: &Socket, flags: c_int) -> Result<Option<(c_int, Socket)>> {
     Ok(Some((fd, socket)))
 }
 
-/// What an accepted socket has from its listener: as in Linux everything but the descriptor's own
-/// flags.
+/// Copies the settings that an accepted socket gets from its listener: all but the descriptor's own
+/// flags, as in Linux.
 fn inherit(from: &Socket, to: &Socket) {
     let (from, to) = (&from.slot.app_cold, &to.slot.app_cold);
     to.receive_timeout.store(
@@ -416,7 +417,7 @@ fn inherit(from: &Socket, to: &Socket) {
     }
 }
 
-/// Shuts down.
+/// Shuts down one or both directions.
 pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
     let set = match how {
         libc::SHUT_RD => flag::SHUT_READ,
@@ -432,7 +433,7 @@ pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
     if !status.intersects(Status::CONNECTED | Status::CONNECTING) || status.contains(Status::DEAD) {
         return Err(Errno::NOTCONN);
     }
-    // From now on the calls of this side go by it; the shard follows.
+    // This side's calls see it from now on; the shard follows.
     socket.change_flags(set, 0);
     socket.submit(&submission)?;
     millrace_context::futex::wake(&socket.slot.engine.sequence, i32::MAX as u32);

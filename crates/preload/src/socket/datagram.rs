@@ -1,4 +1,4 @@
-//! Datagram sockets (UDP), on sockets that are ours.
+//! Datagram sockets (UDP) that millrace serves.
 
 pub mod ancillary;
 pub mod kernel_handover;
@@ -20,7 +20,7 @@ use crate::socket::{Socket, flag};
 use crate::sys::Result;
 
 impl Socket {
-    /// Makes a new socket one.
+    /// Makes a new socket a datagram socket.
     pub fn become_datagrams(&self) {
         self.slot.app_cold.options[0].fetch_or(super::DATAGRAMS, Ordering::Relaxed);
         options::begin_datagrams(self);
@@ -31,7 +31,7 @@ impl Socket {
     }
 }
 
-/// Gives a socket a peer.
+/// Sets the peer of a datagram socket.
 pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     let ip = or_loopback(ip);
     check_family(socket, ip)?;
@@ -44,13 +44,14 @@ pub fn connect(socket: &Socket, ip: IpAddr, port: u16) -> Result<()> {
     socket.ask(&submission, &mut []).map(drop)
 }
 
-/// Takes its peer away.
+/// Disconnects a datagram socket (connect with AF_UNSPEC).
 pub fn disconnect(socket: &Socket) -> Result<()> {
     let submission = socket.submission(Operation::Disconnect, 0);
     socket.ask(&submission, &mut []).map(drop)
 }
 
-/// Shuts down. Without a peer it is an error, and done all the same (Linux's `inet_shutdown`).
+/// Shuts down. A socket without a peer is shut down too, but the call fails (Linux's
+/// `inet_shutdown`).
 pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
     let set = match how {
         libc::SHUT_RD => flag::SHUT_READ,
@@ -68,13 +69,13 @@ pub fn shutdown(socket: &Socket, how: c_int) -> Result<()> {
     }
 }
 
-/// Whether a datagram to `ip` is the engine's to carry.
+/// Whether the engine carries datagrams to `ip`.
 pub fn is_served(socket: &Socket, ip: IpAddr) -> bool {
     let header = socket.engine.region.header();
     is_several(header, ip) || header.serves(ip) && device_binding::reaches(socket, ip)
 }
 
-/// Whether `ip` means several hosts of the engine's link.
+/// Whether `ip` is a multicast or broadcast address of the engine's link.
 pub fn is_several(header: &millrace_context::layout::Header, ip: IpAddr) -> bool {
     header.serves_anything()
         && match ip {
@@ -94,7 +95,7 @@ fn check_family(socket: &Socket, ip: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Binds a socket that is not to any address, before its first datagram.
+/// Binds an unbound socket to any address before its first datagram.
 fn bind_anywhere(socket: &Socket) -> Result<()> {
     let any = if socket.family() == libc::AF_INET6 {
         IpAddr::from(Ipv6Addr::UNSPECIFIED)
@@ -102,7 +103,7 @@ fn bind_anywhere(socket: &Socket) -> Result<()> {
         IpAddr::from(Ipv4Addr::UNSPECIFIED)
     };
     match crate::socket::connect::bind(socket, any, 0) {
-        // Another thread was first.
+        // Another thread has bound it first.
         Err(Errno::INVAL) if socket.status().contains(Status::BOUND) => Ok(()),
         outcome => outcome,
     }

@@ -1,6 +1,7 @@
-//! Devices that programs name: SO_BINDTODEVICE, SO_BINDTOIFINDEX, and the scope of an address. The
-//! kernel has the names, and the say who may; the engine serves its link, which to the kernel is a
-//! device, and loopback.
+//! Devices that programs name: SO_BINDTODEVICE, SO_BINDTOIFINDEX and the scope of an address.
+//!
+//! The kernel knows the devices and decides who may name them. The engine serves its link, which is
+//! a device to the kernel, and loopback.
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
@@ -22,10 +23,10 @@ use crate::sys::{self, Result};
 
 /// The loopback device.
 pub const LOOPBACK: u32 = 1;
-/// The word of [`millrace_context::slot::AppCold::options`] that has the index; 0 for none.
+/// The word of [`millrace_context::slot::AppCold::options`] with the device's index; 0 for none.
 const WORD: usize = 7;
 
-/// Whether a device is one of the engine's.
+/// Whether the engine serves a device.
 pub fn is_served(engine: &Engine, index: u32) -> bool {
     let header = engine.region.header();
     match index {
@@ -35,12 +36,12 @@ pub fn is_served(engine: &Engine, index: u32) -> bool {
     }
 }
 
-/// The index of the device that a socket is bound to, 0 for none.
+/// The index of the device that a socket is bound to; 0 for none.
 pub fn of(socket: &Socket) -> u32 {
     socket.slot.app_cold.options[WORD].load(Ordering::Relaxed)
 }
 
-/// The device as a bind carries it.
+/// The bits of a bind request that name the device.
 pub fn bind_bits(socket: &Socket) -> u64 {
     match of(socket) {
         0 => 0,
@@ -49,7 +50,7 @@ pub fn bind_bits(socket: &Socket) -> u64 {
     }
 }
 
-/// Whether an address can be reached by the device that a socket is bound to.
+/// Whether a socket can reach an address by the device that it is bound to.
 pub fn reaches(socket: &Socket, ip: IpAddr) -> bool {
     match of(socket) {
         0 => true,
@@ -76,7 +77,7 @@ pub fn of_kernels(fd: c_int) -> u32 {
     sys::getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0) as u32
 }
 
-/// Says and counts that a socket is the kernel's by its device.
+/// Counts and reports that a socket goes to the kernel because of its device.
 pub fn note_foreign() {
     bypass::note(
         Bypass::Device,
@@ -86,10 +87,11 @@ pub fn note_foreign() {
     );
 }
 
-/// Binds a socket that is not decided to a device: another device than the engine's decides it.
+/// Binds a socket whose stack is not chosen yet to a device. A device that the engine does not
+/// serve makes it the kernel's.
 ///
 /// # Safety
-/// As setsockopt's.
+/// The requirements of setsockopt hold.
 pub unsafe fn set_undecided(
     fd: c_int,
     undecided: Undecided,
@@ -114,17 +116,17 @@ pub unsafe fn set_undecided(
     Ok(())
 }
 
-/// Binds one of ours.
+/// Binds a millrace socket to a device.
 ///
 /// # Safety
-/// As setsockopt's.
+/// The requirements of setsockopt hold.
 pub unsafe fn set(
     socket: &Socket,
     name: c_int,
     value: *const c_void,
     len: socklen_t,
 ) -> Result<()> {
-    // What the kernel says to a socket that is bound as this one is, it says to this one.
+    // A kernel socket with the same binding gets the same answer from the kernel.
     let probe = bound_as(socket)?;
     // SAFETY: the caller's promise.
     let said = unsafe { sys::setsockopt(probe, SOL_SOCKET, name, value, len) };
@@ -134,7 +136,7 @@ pub unsafe fn set(
     apply(socket, index)
 }
 
-/// A socket of the kernel that is bound to the same device.
+/// Makes a kernel socket that is bound to the same device.
 fn bound_as(socket: &Socket) -> Result<c_int> {
     let probe = sys::datagram_socket()?;
     let index = of(socket) as c_int;
@@ -151,7 +153,8 @@ fn bound_as(socket: &Socket) -> Result<c_int> {
     Ok(probe)
 }
 
-/// Binds one of ours to the device of this index, 0 for none: what has an address keeps its device.
+/// Binds a millrace socket to the device with this index; 0 for none. A socket that has an address
+/// keeps its device.
 pub fn apply(socket: &Socket, index: u32) -> Result<()> {
     if index != 0 && !is_served(socket.engine, index) {
         return Err(Errno::NODEV);
@@ -164,7 +167,7 @@ pub fn apply(socket: &Socket, index: u32) -> Result<()> {
     Ok(())
 }
 
-/// SO_BINDTODEVICE as getsockopt hands it out: the name with its end, nothing for none.
+/// The value of SO_BINDTODEVICE: the name and a 0 byte, or nothing without a device.
 pub fn name(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     let probe = bound_as(socket)?;
     let len = sys::getsockopt_bytes(probe, SOL_SOCKET, libc::SO_BINDTODEVICE, out);
@@ -172,7 +175,7 @@ pub fn name(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     len
 }
 
-/// Whether an address means a device that is not the engine's: that of a group with a scope.
+/// Whether the scope of a group's address names a device that the engine does not serve.
 pub fn is_foreign_scope(scope: u32) -> bool {
     scope != 0 && engine::get().is_ok_and(|engine| !is_served(engine, scope))
 }

@@ -2,22 +2,22 @@
 
 /// O_NONBLOCK.
 pub const NONBLOCK: u32 = 1;
-/// Shut for reading, by this side.
+/// This side has shut down reading.
 pub const SHUT_READ: u32 = 2;
-/// Shut for writing, by this side.
+/// This side has shut down writing.
 pub const SHUT_WRITE: u32 = 4;
-/// A connect has been asked for and its end not been reported by `connect` yet.
+/// A connect was submitted, and `connect` has not reported its end yet.
 pub const CONNECTING: u32 = 8;
 /// `connect` has reported success, or the connection was accepted.
 pub const CONNECTED: u32 = 16;
-/// The loss of the engine has been reported as an error.
+/// The end of the engine was reported as an error.
 pub const LOSS_SEEN: u32 = 32;
-/// Processes other than this one may hold it too.
+/// Other processes may hold the socket too.
 pub const SHARED: u32 = 64;
-/// A connect has been asked for and no error been taken since: until the shard says otherwise it is
-/// under way.
+/// A connect was submitted and no error was taken since: it is under way until the shard says
+/// otherwise.
 pub const ATTEMPT: u32 = 128;
-/// It is for datagrams, and the program has bound it.
+/// The program has bound this datagram socket.
 pub const BOUND: u32 = 256;
 /// The SYN waits for the first bytes to send (TCP Fast Open).
 pub const DEFERRED: u32 = 512;

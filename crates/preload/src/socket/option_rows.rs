@@ -1,4 +1,4 @@
-//! The rows of the table of socket options ([`millrace_sockopt`]) that a kind of socket has.
+//! The options of a kind of socket: rows of the table in [`millrace_sockopt`].
 
 use std::ffi::c_int;
 
@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use crate::fd::table::OPTIONS_MAX;
 use crate::sys::Result;
 
-/// The longest value that is read: `TCP_INFO`, or the name of a device.
+/// The longest value in bytes: `TCP_INFO`, or a device's name.
 pub const VALUE_MAX: usize = 256;
-/// The kind of a socket.
+/// The kind of socket, as the table names it.
 pub fn kind(datagrams: bool) -> Sockets {
     if datagrams {
         Sockets::DATAGRAM
@@ -20,13 +20,13 @@ pub fn kind(datagrams: bool) -> Sockets {
     }
 }
 
-/// The row of an option that can be set; `NOPROTOOPT` for one that is not implemented.
+/// The row of an option that can be set. `NOPROTOOPT`: the option is not implemented.
 pub fn row(kind: Sockets, level: c_int, name: c_int) -> Result<&'static Row> {
     table::find(kind, level, name).ok_or(Errno::NOPROTOOPT)
 }
 
-/// The bit of an option in [`crate::fd::table::Undecided::options`]: its place among those that
-/// such a socket has.
+/// The bit of an option in [`crate::fd::table::Undecided::options`]: its position among the options
+/// of such a socket.
 pub fn bit(kind: Sockets, level: c_int, name: c_int) -> Result<u64> {
     let wanted = row(kind, level, name)?.name;
     let at = table::settable(kind).position(|row| row.name == wanted);
@@ -43,7 +43,7 @@ pub fn is_readable(kind: Sockets, level: c_int, name: c_int) -> bool {
     }
 }
 
-/// What Linux says of an option that cannot be read.
+/// Linux's error for an option that cannot be read.
 pub fn refusal(kind: Sockets, level: c_int) -> Errno {
     match level {
         IPPROTO_TCP if kind == Sockets::DATAGRAM => Errno::OPNOTSUPP,
@@ -51,7 +51,7 @@ pub fn refusal(kind: Sockets, level: c_int) -> Errno {
     }
 }
 
-/// Checks a value as Linux checks it; `NOPROTOOPT` for options that are not implemented.
+/// Checks a value as Linux does. `NOPROTOOPT`: the option is not implemented.
 pub fn parse(kind: Sockets, level: c_int, name: c_int, value: &[u8]) -> Result<Opt> {
     let row = row(kind, level, name)?;
     Opt::decode(row.name, value).map_err(Errno::from_raw_os_error)

@@ -1,5 +1,4 @@
-//! Socket options of streams and of datagram sockets: those of the table ([`millrace_sockopt`]),
-//! and nothing else.
+//! Reading and setting the options of a millrace socket, by the table in [`millrace_sockopt`].
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,16 +18,16 @@ use crate::socket::{RESET, Socket};
 use crate::sys::robust_lock::{self, Rank};
 use crate::sys::{self, Result};
 
-/// What binding needs, in the first word of [`millrace_context::slot::AppCold::options`].
+/// The bits that a bind needs, in the first word of [`millrace_context::slot::AppCold::options`].
 const BIND_BITS: u32 = 3;
-/// The word that has SO_LINGER's time.
+/// The word with SO_LINGER's time.
 const LINGER_WORD: usize = 1;
-/// Every receive buffer that was not set can hold so many bytes.
+/// A receive buffer whose size was not set holds at least this many bytes.
 const LOW_WATER_HELD: u32 = 1024;
-/// What every link of IPv6 carries (RFC 8200 5), in bytes.
+/// The MTU that every IPv6 link has at least, in bytes (RFC 8200, section 5).
 const IPV6_MTU_LEAST: c_int = 1280;
 
-/// Whether a socket has options of a level: those of IPv6 only one of IPv6.
+/// Whether a socket has options of a level. Only an IPv6 socket has those of IPv6.
 pub fn has_level(socket: &Socket, level: c_int) -> bool {
     level != IPPROTO_IPV6 || socket.slot.app_cold.family.load(Ordering::Relaxed) == libc::AF_INET6
 }
@@ -66,7 +65,7 @@ pub fn apply(socket: &Socket, opt: Opt) -> Result<()> {
         }
         opt if let Some(change) = opt.membership() => multicast::apply(socket, change),
         opt => {
-            // Of two threads the one that is last here is last at the shard.
+            // Of two threads, the last one here must be the last one at the shard.
             let _guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);
             if let Opt::Linger(linger) = opt {
                 let seconds = linger.map_or(0, |seconds| match seconds {
@@ -85,17 +84,17 @@ pub fn apply(socket: &Socket, opt: Opt) -> Result<()> {
     }
 }
 
-/// Whether an address can be IP_MULTICAST_IF: an own one, or none.
+/// Whether an address can be IP_MULTICAST_IF: an address of the engine, or none.
 fn is_interface(socket: &Socket, address: Ipv4Addr) -> bool {
     address.is_unspecified() || socket.engine.region.header().owns(address.into(), false)
 }
 
-/// Tells the shard.
+/// Tells the shard an option's value.
 fn tell(socket: &Socket, opt: Opt) -> Result<()> {
     let mut submission = socket.submission(Operation::SetOption, opt.name().number());
     let words = opt.to_words();
     submission.arguments[..words.len()].copy_from_slice(&words);
-    // Cheap ones that cannot fail go without an answer.
+    // A cheap option that cannot fail needs no answer.
     match opt {
         Opt::NoDelay(_) | Opt::Cork(_) | Opt::QuickAck(_) | Opt::KeepAlive(_) => {
             socket.submit(&submission)
@@ -106,7 +105,7 @@ fn tell(socket: &Socket, opt: Opt) -> Result<()> {
 
 fn set_low_water(socket: &Socket, bytes: u32) -> Result<()> {
     let _guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);
-    // A buffer has to be made for more than it holds at first, and there is a limit.
+    // A larger value may need a larger buffer, which has a limit.
     let bytes = if bytes > LOW_WATER_HELD {
         tell(socket, Opt::ReceiveLowWater(bytes))?;
         ask_number(socket, OptName::ReceiveLowWater.number())? as u32
@@ -122,7 +121,7 @@ fn cell(socket: &Socket, word: usize) -> &AtomicU32 {
     &socket.slot.app_cold.options[word]
 }
 
-/// Where a part of a word begins, and its mask.
+/// The word, the shift and the mask of a kept option.
 fn part(kept: Kept) -> Option<(usize, u32, u32)> {
     Some(match kept {
         Kept::Bit(word, bit) | Kept::NotBit(word, bit) => (word.into(), bit.into(), 1),
@@ -143,18 +142,18 @@ fn keep(socket: &Socket, kept: Kept, number: u32) {
     });
 }
 
-/// Whether anything is on of what is told of each datagram, and of how groups are heard.
+/// Whether an option is on that changes what a datagram reports, or how groups are received.
 pub fn has_switches(socket: &Socket) -> bool {
     const SWITCHES: usize = 2;
     cell(socket, SWITCHES).load(Ordering::Relaxed) != 0
 }
 
-/// What is kept of an option, as a number; 0 of one that is not kept.
+/// The kept value of an option as a number; 0 for an option that is not kept.
 pub fn kept(socket: &Socket, name: OptName) -> u32 {
     kept_in(&socket.slot.app_cold, name)
 }
 
-/// As [`kept`], of a socket's part that its program writes.
+/// Does what [`kept`] does, for the part of the slot that the program writes.
 pub fn kept_in(cold: &AppCold, name: OptName) -> u32 {
     let kept = name.row().kept;
     let Some((word, shift, mask)) = part(kept) else {
@@ -164,12 +163,12 @@ pub fn kept_in(cold: &AppCold, name: OptName) -> u32 {
     number ^ u32::from(matches!(kept, Kept::NotBit(..)))
 }
 
-/// Whether a switch that is kept is on.
+/// Whether a kept switch is on.
 pub fn is_on(socket: &Socket, name: OptName) -> bool {
     kept(socket, name) != 0
 }
 
-/// A new datagram socket has what sockets have by default.
+/// Sets the defaults of a new datagram socket.
 pub fn begin_datagrams(socket: &Socket) {
     for name in [
         OptName::MulticastTtl,
@@ -181,7 +180,7 @@ pub fn begin_datagrams(socket: &Socket) {
     }
 }
 
-/// How many seconds a close lingers, if it does and has to wait at all.
+/// The seconds that a close lingers; 0 if it does not have to wait.
 pub fn linger(socket: &Socket) -> u32 {
     match cell(socket, LINGER_WORD).load(Ordering::Relaxed) {
         RESET => 0,
@@ -189,7 +188,7 @@ pub fn linger(socket: &Socket) -> u32 {
     }
 }
 
-/// SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY and the device as a bind carries them.
+/// The bits of a bind request: SO_REUSEADDR, SO_REUSEPORT, IPV6_V6ONLY and the device.
 pub fn bind_bits(socket: &Socket) -> u64 {
     let bits = cell(socket, 0).load(Ordering::Relaxed);
     u64::from(bits & BIND_BITS)
@@ -197,8 +196,8 @@ pub fn bind_bits(socket: &Socket) -> u64 {
         | device_binding::bind_bits(socket)
 }
 
-/// A socket that was bound to an address of IPv6 has no more to do with IPv4. Linux shows that in
-/// the option.
+/// A socket that is bound to an IPv6 address does not receive IPv4. Linux shows that in
+/// IPV6_V6ONLY.
 pub fn become_v6_only(socket: &Socket) {
     keep(socket, OptName::V6Only.row().kept, 1);
 }
@@ -208,7 +207,7 @@ pub fn is_v6_only(socket: &Socket) -> bool {
     is_on(socket, OptName::V6Only)
 }
 
-/// The address to speak from to a group, as IP_MULTICAST_IF has it.
+/// The source address for a multicast destination that IP_MULTICAST_IF sets.
 pub fn group_source(socket: &Socket, to: IpAddr) -> Option<IpAddr> {
     let bits = kept(socket, OptName::MulticastInterface);
     let from = IpAddr::from(bits.to_ne_bytes());
@@ -216,7 +215,7 @@ pub fn group_source(socket: &Socket, to: IpAddr) -> Option<IpAddr> {
     (wanted && socket.engine.region.header().owns(from, false)).then_some(from)
 }
 
-/// Whether a datagram that does not fit into a packet to an address of this family is refused.
+/// Whether a datagram that does not fit into one packet of this family is refused.
 pub fn refuses_to_cut(socket: &Socket, v4: bool) -> bool {
     let how = if v4 {
         OptName::DatagramMtuDiscover
@@ -229,7 +228,7 @@ pub fn refuses_to_cut(socket: &Socket, v4: bool) -> bool {
     matches!(how, libc::IP_PMTUDISC_DO | libc::IP_PMTUDISC_PROBE)
 }
 
-/// Gives a socket the options that were set on the kernel socket whose place it takes.
+/// Sets the options on a millrace socket that were set on the kernel socket it replaces.
 pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
     for (at, row) in table::settable(kind(to.is_datagrams())).enumerate() {
         if set & 1 << at == 0 {
@@ -237,7 +236,7 @@ pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
         }
         let mut value = [0u8; 32];
         let len = match sys::getsockopt_bytes(from, row.level, row.number, &mut value) {
-            // What was set the kernel does not show. The least that can be is good for any path.
+            // The kernel does not show the value that was set. The minimum suits any path.
             Err(Errno::NOTCONN) if row.name == OptName::MtuV6 => {
                 value[..4].copy_from_slice(&IPV6_MTU_LEAST.to_ne_bytes());
                 4
@@ -245,7 +244,7 @@ pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
             len => len?,
         };
         if matches!(row.name, OptName::ReceiveBuffer | OptName::SendBuffer) {
-            // The kernel shows twice what was asked for.
+            // The kernel shows twice the size that was set.
             let shown = c_int::from_ne_bytes([value[0], value[1], value[2], value[3]]);
             value[..4].copy_from_slice(&(shown / 2).to_ne_bytes());
         }
@@ -255,7 +254,7 @@ pub fn repeat(from: c_int, to: &Socket, set: u64) -> Result<()> {
     Ok(())
 }
 
-/// An option's value as getsockopt hands it out. `NOPROTOOPT` for those that are not implemented.
+/// Reads an option, as getsockopt does. `NOPROTOOPT`: the option is not implemented.
 pub fn read(
     socket: &Socket,
     level: c_int,
@@ -285,7 +284,7 @@ pub fn read(
     Ok(encode(field, out))
 }
 
-/// A time-out as Linux shows it: one that is no time at all as none.
+/// A time-out as Linux shows it: the shortest one shows as none.
 fn shown(timeout: &AtomicU64) -> u64 {
     match timeout.load(Ordering::Relaxed) {
         1 => 0,
@@ -303,7 +302,7 @@ fn encode(opt: Opt, out: &mut [u8; VALUE_MAX]) -> usize {
         .map_or(0, |out| opt.encode(out))
 }
 
-/// Those that can only be read.
+/// Reads an option that cannot be set.
 fn read_only(
     socket: &Socket,
     level: c_int,
@@ -328,7 +327,7 @@ fn read_only(
     Ok(int(value, out))
 }
 
-/// IP_MTU and IPV6_MTU.
+/// Reads IP_MTU or IPV6_MTU.
 fn path_mtu(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     if socket.is_datagrams() {
         if !socket.status().contains(Status::CONNECTED) {
@@ -343,7 +342,7 @@ fn path_mtu(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     socket.ask(&submission, out).map(|(_, len)| len)
 }
 
-/// TCP_INFO; of what is no connection, that it is closed.
+/// Reads TCP_INFO. A socket without a connection is in state CLOSE.
 fn info(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     const TCP_CLOSE: u8 = 7;
     let submission = socket.submission(Operation::GetOption, Query::Info as u32);
@@ -356,7 +355,7 @@ fn info(socket: &Socket, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     }
 }
 
-/// The shard's options, and what they are before anyone has set them.
+/// Asks the shard for an option; its default if nobody has set it.
 fn ask(socket: &Socket, name: OptName, out: &mut [u8; VALUE_MAX]) -> Result<usize> {
     let submission = socket.submission(Operation::GetOption, name.number());
     match socket.ask(&submission, out) {
@@ -366,7 +365,7 @@ fn ask(socket: &Socket, name: OptName, out: &mut [u8; VALUE_MAX]) -> Result<usiz
     }
 }
 
-/// A number that the shard knows of a socket, by its number in [`Operation::GetOption`].
+/// Asks the shard for a number about a socket, by its number in [`Operation::GetOption`].
 pub fn ask_number(socket: &Socket, number: u32) -> Result<c_int> {
     let submission = socket.submission(Operation::GetOption, number);
     let mut value = [0u8; 4];

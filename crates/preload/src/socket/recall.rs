@@ -1,6 +1,8 @@
-//! Sockets that another program holds too and has in its memory ([`Status::ELSEWHERE`]). Such a
-//! slot says what the socket is ready for. A call fetches the socket when it begins, and when it
-//! has slept and the socket is ready for it: the other program may have fetched it meanwhile.
+//! Recalling a socket that another program holds too and has in its memory ([`Status::ELSEWHERE`]).
+//!
+//! The slot of such a socket says which events the socket is ready for. A call recalls the socket
+//! when it begins, and again when it has slept and the socket is ready: the other program may have
+//! recalled it meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,19 +15,19 @@ use crate::socket::Socket;
 use crate::sys::robust_lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 
-/// How often the other program is asked that is in the middle of a call, and how long to wait in
+/// How often the shim asks for a socket that the other program is using in a call, and the pause in
 /// between, in microseconds.
 const TRIES: u32 = 1000;
 const PAUSE_US: u32 = 1000;
 
-/// Whether a call has fetched its socket.
+/// Whether a call has recalled its socket.
 pub struct Recalls {
     done: bool,
     wanted: u32,
 }
 
 impl Recalls {
-    /// A call that waits until the socket is ready for `wanted`, by epoll's bits.
+    /// A call that waits until the socket is ready for `wanted` (epoll's bits).
     pub fn for_bits(wanted: u32) -> Recalls {
         let wanted = wanted | bits::ALWAYS;
         Recalls {
@@ -34,8 +36,8 @@ impl Recalls {
         }
     }
 
-    /// Fetches the socket if another program has it and there is something to be had. Whether it is
-    /// to be looked at again.
+    /// Recalls the socket if another program has it and it is ready. Returns true if the caller has
+    /// to look at it again.
     pub fn recall(&mut self, socket: &Socket) -> Result<bool> {
         if !is_elsewhere(socket) {
             return Ok(false);
@@ -54,8 +56,8 @@ pub fn is_elsewhere(socket: &Socket) -> bool {
     socket.slot.engine.status().contains(Status::ELSEWHERE)
 }
 
-/// Takes the lock under which requests of a socket are made, with the socket here; none in a signal
-/// handler above a call on the same socket.
+/// Takes the lock for requests about a socket, with the socket in this program. `None`: this is a
+/// signal handler in the middle of a call on the same socket.
 pub fn lock_here(socket: &Socket) -> Result<Option<Guard<'static>>> {
     loop {
         let guard = robust_lock::take(&socket.slot.app.write_lock, Rank::Socket);
@@ -67,7 +69,7 @@ pub fn lock_here(socket: &Socket) -> Result<Option<Guard<'static>>> {
     }
 }
 
-/// Fetches the socket.
+/// Recalls the socket.
 pub fn recall(socket: &Socket) -> Result<()> {
     for _ in 0..TRIES {
         match try_recall(socket) {

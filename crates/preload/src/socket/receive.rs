@@ -1,4 +1,4 @@
-//! Receiving: bytes are copied once, out of the receive ring in shared memory.
+//! Receiving from a stream: bytes are copied once, out of the receive ring in shared memory.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -19,7 +19,7 @@ use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
 use crate::sys::user_buffers::UserBuffers;
 
-/// Looks at a ring that changes all the time.
+/// How often a ring that changes all the time is read again.
 const ATTEMPTS: u32 = 1 << 20;
 
 /// Receives, as `recvmsg` does.
@@ -50,7 +50,7 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
         if status.contains(Status::LISTENING) {
             return Err(Errno::NOTCONN);
         }
-        // In this order: what is readable before why there will be no more.
+        // This order matters: readable data comes before the reason why no more will come.
         let closed = socket.read_closed(status);
         let fresh = socket.is_fresh(status);
         let taken = take(socket, into, flags, &mut done)?;
@@ -65,8 +65,8 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
             continue;
         }
         if done == 0 {
-            // As in Linux: a reset that came after the peer's end breaks the pipe, but who reads is
-            // told the end.
+            // As in Linux: after the peer's FIN, a reset breaks the pipe for a writer, but a reader
+            // sees the end of the stream.
             if closed && socket.error() == Some(Errno::PIPE) {
                 return Ok(0);
             }
@@ -94,7 +94,7 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
     }
 }
 
-/// What a look at the ring came to.
+/// The result of looking at the ring once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Taken {
     /// There was nothing.
@@ -105,17 +105,16 @@ enum Taken {
     ToMark,
 }
 
-/// Copies what is there, up to the urgent mark. A byte that is delivered out of line is passed
-/// over.
+/// Copies the readable bytes up to the urgent mark. Skips a byte that is delivered out of line.
 fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize) -> Result<Taken> {
     let slot = socket.slot;
     let peek = flags & MSG_PEEK != 0;
-    // Held by the own thread: a signal handler in the middle of a receive on this very socket.
+    // `None`: this is a signal handler in the middle of a receive on this socket.
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
-        // After that: with a socket that comes back from another program the engine says first how
-        // far that one has read.
+        // This comes after the lock: when a socket comes back from another program, the engine
+        // first says how far that program has read.
         let consumed = slot.app.consumed.load(Ordering::Relaxed);
         let mut start = if peek {
             consumed + *done as u64
@@ -151,7 +150,7 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
         to_mark &= len as u64 == available;
         let word = slot.engine.ring.load(Ordering::Acquire);
         let Some((at, size)) = unpack_ring(word) else {
-            // The ring is published before the bytes in it, so it is being changed: look again.
+            // The ring is published before the bytes in it: it is being replaced, so look again.
             std::hint::spin_loop();
             continue;
         };
@@ -171,8 +170,7 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
         }
         fence(Ordering::Acquire);
         if slot.engine.ring.load(Ordering::Relaxed) != word {
-            // A larger ring came meanwhile, and the old one may have been given to another socket
-            // already.
+            // A larger ring has come, and another socket may have the old one already.
             continue;
         }
         *into = target;
@@ -185,11 +183,11 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
         }
         return Ok(if to_mark { Taken::ToMark } else { Taken::Some });
     }
-    // Nothing but a program that writes into its shared memory leaves a ring like this.
+    // A program that writes into its shared memory has made the ring inconsistent.
     Err(Errno::IO)
 }
 
-/// Receives the urgent byte, which never blocks (`tcp_recv_urg`).
+/// Receives the urgent byte. It never blocks (`tcp_recv_urg`).
 fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<usize> {
     Recalls::for_bits(bits::IN).recall(socket)?;
     let status = socket.status();
@@ -234,7 +232,8 @@ fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Resu
         *into = target;
         if flags & MSG_PEEK == 0 {
             if urgent.hole && !urgent.here {
-                // The reader stands at the one before, which is not remembered any longer.
+                // The reader stands at the urgent byte before this one, which is no longer
+                // remembered.
                 slot.app.consumed.fetch_add(1, Ordering::Release);
             }
             slot.app_cold
@@ -246,15 +245,14 @@ fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Resu
     Err(Errno::IO)
 }
 
-/// Lets the shard know how far the program has read, when that is worth it: when the ring can be
-/// used elsewhere, or the window opened.
+/// Tells the shard how far the program has read, when the ring can be reused or the window opened.
 pub fn tell_consumed(socket: &Socket, consumed: u64, received: u64) {
     let wake = consumed >= socket.slot.engine.consume_wake.load(Ordering::Relaxed);
     if consumed != received && !wake {
         return;
     }
     let submission = socket.submission(Operation::Consumed, 0);
-    // If no context is free the next read tells.
+    // Without a free context, the next read tells it.
     if let Ok(handle) = SubmissionHandle::take(socket.engine, socket.shard()) {
         let _ = if wake {
             handle.submit(&submission)

@@ -8,17 +8,17 @@ use crate::socket::recall;
 use crate::sys::Result;
 
 impl Socket {
-    /// Submits behind everything that was submitted of this socket before.
+    /// Submits behind every earlier submission about this socket.
     pub fn submit(&self, submission: &Submission) -> Result<()> {
-        // Without the lock this is a signal handler above a call on the same socket: it goes as it
-        // comes.
+        // `None`: this is a signal handler in the middle of a call on the same socket, so the order
+        // does not matter.
         let _guard = recall::lock_here(self)?;
         let handle = SubmissionHandle::take(self.engine, self.shard())?;
         handle.follow(self.slot)?;
         handle.submit(submission)
     }
 
-    /// Asks behind everything that was submitted of this socket before.
+    /// Submits behind every earlier submission about this socket, and waits for the answer.
     pub fn ask(&self, submission: &Submission, out: &mut [u8]) -> Result<(i64, usize)> {
         let _guard = recall::lock_here(self)?;
         let handle = SubmissionHandle::take(self.engine, self.shard())?;
@@ -26,7 +26,7 @@ impl Socket {
         handle.ask(submission, out)
     }
 
-    /// The engine has counted this process as a holder once more than it has to let go.
+    /// Drops one hold: the engine has counted this process as a holder once too often.
     pub fn give_hold_back(&self) -> Result<()> {
         self.submit(&self.submission(Operation::Close, 0))
     }

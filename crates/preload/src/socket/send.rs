@@ -1,5 +1,5 @@
-//! Sending: bytes are copied once, into the context's staging ring, and one submission hands them
-//! over.
+//! Sending on a stream: bytes are copied once, into the context's staging ring, and one submission
+//! hands them over.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -19,17 +19,17 @@ use crate::sys::robust_lock::Rank;
 use crate::sys::user_buffers::{CALL_MAX, UserBuffers};
 use crate::sys::{self, Result};
 
-/// Bytes of one submission, at most: the shard can work on one while the next is copied.
+/// The most bytes of one submission: the shard can work on one while the program copies the next.
 const CHUNK: usize = 64 * 1024;
 
-/// Where the bytes come from.
+/// A source of bytes.
 pub trait Source {
     /// Bytes left.
     fn left(&self) -> usize;
-    /// Puts up to `len` bytes at `to`; fewer mean that there are no more.
+    /// Puts up to `len` bytes at `to`. Fewer mean that the source has no more.
     ///
     /// # Safety
-    /// `to` is good for `len` bytes.
+    /// `to` is valid for `len` bytes.
     unsafe fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize>;
 }
 
@@ -44,11 +44,11 @@ impl Source for UserBuffers {
     }
 }
 
-/// A file, from an offset on or from where it stands.
+/// A file, from an offset or from its current position.
 pub struct File {
-    /// Its descriptor.
+    /// The file's descriptor.
     pub fd: c_int,
-    /// Where to read; none reads on from the descriptor's own position.
+    /// The offset to read at; `None` reads at the file's current position.
     pub offset: Option<i64>,
     /// Bytes left to send.
     pub left: usize,
@@ -80,16 +80,16 @@ impl Source for File {
     }
 }
 
-/// What one step of sending came to.
+/// The result of one step of sending.
 enum Step {
     Sent(usize),
-    /// No room; `sequence` is from before that was seen.
+    /// There is no room. `sequence` was read before that was seen.
     Full(u32),
-    /// The connection is not made yet.
+    /// The connection is not established yet.
     Connecting(u32),
 }
 
-/// Sends, as `sendmsg` does. `PIPE` comes with SIGPIPE unless the flags say otherwise.
+/// Sends, as `sendmsg` does. `PIPE` also raises SIGPIPE unless MSG_NOSIGNAL is set.
 pub fn send(socket: &Socket, source: &mut impl Source, flags: c_int) -> Result<usize> {
     let timeout = socket.slot.app_cold.send_timeout.load(Ordering::Relaxed);
     let nonblocking = socket.is_nonblocking(flags);
@@ -154,11 +154,11 @@ fn step(
     if source.left() == 0 {
         return Ok(Step::Sent(0));
     }
-    // Held by the own thread: a signal handler in the middle of a send on this very socket.
+    // `None`: this is a signal handler in the middle of a send on this socket.
     let _guard =
         robust_lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
-    // Behind the shutdown of another thread, which submits under the lock, the shard would drop the
-    // bytes.
+    // The shard would drop bytes that follow another thread's shutdown, which is submitted under
+    // this lock.
     if socket.has(flag::SHUT_WRITE) {
         return Err(Errno::PIPE);
     }
@@ -196,8 +196,8 @@ fn step(
     );
     handle.submit(&submission)?;
     if deferred {
-        // The SYN goes, with as much of it as it takes; the rest follows once there is a
-        // connection.
+        // The SYN is sent with as many bytes as fit. The rest follows once the connection is
+        // established.
         socket.change_flags(0, flag::DEFERRED);
     }
     Ok(Step::Sent(filled))

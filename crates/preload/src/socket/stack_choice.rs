@@ -1,5 +1,5 @@
-//! Whose a socket is. `socket()` makes a kernel socket; the first address that a program names
-//! decides whether it stays one or becomes a millrace socket.
+//! The choice between the kernel's stack and millrace. `socket()` makes a kernel socket; the first
+//! address that the program names decides whether it stays one or becomes a millrace socket.
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -20,14 +20,14 @@ use crate::socket::{Socket, flag};
 use crate::socket::{connect, datagram, device_binding, option_rows, options};
 use crate::sys::{self, Result};
 
-/// What an undecided socket is about to do.
+/// The call that makes the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// bind, or listen without one.
+    /// bind, or listen without a bind.
     Bind,
     /// connect.
     Connect,
-    /// A datagram is to be sent.
+    /// Sending a datagram.
     Send,
 }
 
@@ -41,16 +41,16 @@ impl Purpose {
     }
 }
 
-/// Whose a socket has become.
+/// The stack that was chosen.
 pub enum Decision {
-    /// The kernel's.
+    /// The kernel.
     Kernel,
-    /// Ours, for this address and port.
+    /// Millrace, for this address and port.
     Ours(Socket, IpAddr, u16),
 }
 
-/// Decides. `NETDOWN` when the address may be the engine's and it cannot be reached: it never falls
-/// back to the kernel.
+/// Chooses the stack. `NETDOWN`: the engine may serve the address but cannot be reached. The socket
+/// never falls back to the kernel.
 pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result<Decision> {
     if environment::get().is_none() {
         return Ok(Decision::Kernel);
@@ -62,7 +62,7 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
             None => return Ok(Decision::Kernel),
         },
     };
-    // Linux takes bind to AF_UNSPEC with an address of zeros for 0.0.0.0.
+    // Linux takes a bind to AF_UNSPEC with an all-zero address for 0.0.0.0.
     let Given::Ip(ip, port) = given else {
         if undecided.v6 && given == Given::Other {
             bypass::note(
@@ -81,7 +81,7 @@ pub fn decide(fd: c_int, entry: Entry, given: Given, purpose: Purpose) -> Result
     let header = engine::get()?.region.header();
     let ours = match purpose {
         Purpose::Bind => {
-            // `::` means IPv4 too unless the program says otherwise.
+            // `::` includes IPv4 unless IPV6_V6ONLY is set.
             let v6_only = undecided.v6
                 && sys::getsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).unwrap_or(1) != 0;
             header.owns(ip, v6_only) || undecided.datagrams && datagram::is_several(header, ip)
@@ -115,7 +115,7 @@ fn note_address(purpose: Purpose, ip: IpAddr, port: u16) {
 }
 
 fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
-    // What the kernel will refuse decides nothing.
+    // An address that the kernel will refuse makes no choice.
     if matches!(entry, Entry::Undecided(_)) && !matches!(given, Given::Unspecified) {
         table::exchange(fd, entry, Entry::Kernel);
         epoll_sets::forget_undecided(fd);
@@ -123,13 +123,13 @@ fn stay_kernel(fd: c_int, entry: Entry, given: Given) -> Decision {
     Decision::Kernel
 }
 
-/// Makes it ours, whatever address it may name later: it has asked for what only the engine has.
+/// Makes it a millrace socket, whatever address follows, because it uses a feature that only the
+/// engine has.
 pub fn make_ours(fd: c_int, undecided: Undecided) -> Result<Socket> {
     convert(fd, undecided)
 }
 
-/// A descriptor that we know nothing of (inherited, received) may be a fresh TCP or UDP socket all
-/// the same.
+/// An unknown descriptor (inherited or received) may still be a fresh TCP or UDP socket.
 fn examine(fd: c_int) -> Option<Undecided> {
     let option = |name| sys::getsockopt(fd, libc::SOL_SOCKET, name).ok();
     let domain = option(libc::SO_DOMAIN)?;
@@ -150,7 +150,8 @@ fn examine(fd: c_int) -> Option<Undecided> {
         device_binding::note_foreign();
         return None;
     }
-    // All that a kernel socket shows but its buffers' sizes, which it tunes itself.
+    // All options that a kernel socket shows, except its buffer sizes, which the kernel tunes
+    // itself.
     let set = millrace_sockopt::settable(option_rows::kind(datagrams))
         .enumerate()
         .filter(|(_, row)| {
@@ -167,15 +168,15 @@ fn examine(fd: c_int) -> Option<Undecided> {
     })
 }
 
-/// Makes a millrace socket of it, in the same descriptor and every other that means the same kernel
-/// socket.
+/// Replaces a kernel socket with a millrace socket, in this descriptor and in every other one that
+/// means the same kernel socket.
 fn convert(fd: c_int, undecided: Undecided) -> Result<Socket> {
     let family = if undecided.v6 {
         libc::AF_INET6
     } else {
         libc::AF_INET
     };
-    // What the table says may be of a descriptor that was closed past us.
+    // The entry may be of a descriptor that the program closed without the shim.
     let kind = if undecided.datagrams {
         libc::SOCK_DGRAM
     } else {

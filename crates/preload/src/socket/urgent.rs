@@ -1,6 +1,6 @@
-//! Urgent data, as Linux delivers it: the marked byte is not in the stream that is read, but
-//! received apart (MSG_OOB), unless SO_OOBINLINE is set. Reading stops at the mark once. In the
-//! receive ring it is a byte like the others.
+//! Urgent data, as Linux delivers it. The marked byte is not part of the stream but is received on
+//! its own (MSG_OOB), unless SO_OOBINLINE is set. Reading stops at the mark once. In the receive
+//! ring the byte is like any other.
 
 use std::sync::atomic::Ordering;
 
@@ -10,27 +10,27 @@ use millrace_sockopt::OptName;
 use crate::socket::Socket;
 use crate::socket::options;
 
-/// Where reading stands with the urgent mark.
+/// The reader's position relative to the urgent mark.
 #[derive(Clone, Copy, Debug)]
 pub struct Urgent {
-    /// Offset of the marked byte.
+    /// The offset of the marked byte.
     pub mark: u64,
-    /// It is not behind the reader.
+    /// The mark is at or after the reader's position.
     pub is_ahead: bool,
     /// The next byte is the marked one (SIOCATMARK).
     pub here: bool,
-    /// It was received out of line.
+    /// The program has received the byte out of line.
     pub taken: bool,
-    /// It has come and waits to be received (EPOLLPRI).
+    /// The byte has come and can be received (EPOLLPRI).
     pub waits: bool,
-    /// The program wants it in line.
+    /// The program wants the byte in line.
     pub inline: bool,
-    /// The next byte of the stream is not to be read as one: it is delivered out of line, or was.
+    /// The next byte is not read as part of the stream, because it is or was delivered out of line.
     pub hole: bool,
 }
 
-/// What there is to know when `received` bytes have come, which were counted before; none, if the
-/// peer never had anything urgent.
+/// The urgent state when `received` bytes have come; the caller has read `received` first. `None`:
+/// the peer has never sent urgent data.
 #[inline]
 pub fn look(socket: &Socket, received: u64) -> Option<Urgent> {
     let status = socket.slot.engine.status.load(Ordering::Relaxed);
@@ -55,12 +55,13 @@ fn reckon(socket: &Socket, received: u64) -> Urgent {
         taken,
         waits: consumed <= mark && mark < received && !taken,
         inline,
-        // Also the one before the latest, if it was received: it must not come again.
+        // This includes the urgent byte before the latest one if it was received: it must not be
+        // read twice.
         hole: !inline && consumed < received && (consumed == mark || consumed + 1 == taken_to),
     }
 }
 
-/// How far `received` bytes can be read before the mark (`tcp_inq`).
+/// How far a read may go of `received` bytes, given the mark (`tcp_inq`).
 pub fn limit(socket: &Socket, received: u64) -> u64 {
     match look(socket, received) {
         Some(urgent) if urgent.is_ahead && !urgent.inline && urgent.mark < received => urgent.mark,
