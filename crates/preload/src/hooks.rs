@@ -1,7 +1,7 @@
-//! The functions that programs call. Each looks at its descriptor's entry and goes to the kernel's
-//! way or to ours; nothing else is here.
+//! The functions that programs call. Each looks up its descriptor and calls the C library's own
+//! function or the shim's.
 //!
-//! A panic in any of them ends the program: an `extern "C"` function does not unwind.
+//! A panic in any of them ends the program, since an `extern "C"` function does not unwind.
 
 pub mod descriptor;
 pub mod epoll;
@@ -29,8 +29,8 @@ use crate::fd::table::{self, Entry};
 use crate::sys::{self, Result};
 
 /// Defines functions that the dynamic linker finds before the C library's. In tests they are
-/// ordinary functions. `where settled(fd)` makes a call that the number of its descriptor has left
-/// meanwhile again: see [`settled`].
+/// ordinary functions. `where settled(fd)` repeats a call whose descriptor has changed its meaning
+/// meanwhile: see [`settled`].
 macro_rules! hooks {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty $(where settled($fd:ident))? $body:block)*) => {$(
         $(#[$attribute])*
@@ -51,12 +51,12 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Looks at a number that the kernel and the table name differently, at most.
+/// How often a call is repeated while the kernel and the table disagree about a number.
 const ATTEMPTS: u32 = 1000;
 
-/// Makes a call on a descriptor, again if another thread gave its number another meaning meanwhile.
-/// The table and the kernel change one after the other: a call that finds the one changed and the
-/// other not fails as it would neither before nor after.
+/// Makes a call on a descriptor, and repeats it if another thread has changed the number's meaning
+/// meanwhile. The table and the kernel change one after the other; a call between the two changes
+/// would fail although it fails neither before nor after.
 #[inline]
 pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
     for _ in 0..ATTEMPTS {
@@ -69,21 +69,20 @@ pub fn settled<T: PartialEq + From<i8>>(fd: c_int, call: impl Fn() -> T) -> T {
     call()
 }
 
-/// Whether a call on a descriptor with this entry has failed because its number means something
-/// else by now. Otherwise errno is what it has to be.
+/// Whether a call failed because its number has a new meaning. If not, errno is set as it must be.
 #[cold]
 fn is_unsettled(fd: c_int, entry: Entry) -> bool {
     match (sys::last_errno(), entry) {
         (Errno::BADF, Entry::Socket(_)) => table::get(fd) != entry,
-        // What becomes of one that is not decided is the call's own doing.
+        // The call itself handles a socket whose stack is not chosen yet.
         (_, Entry::Socket(_) | Entry::Internal | Entry::Undecided(_)) => false,
-        // As calls on the placeholder fail.
+        // Calls on the placeholder fail with these errors.
         (errno @ (Errno::INVAL | Errno::NOTCONN | Errno::OPNOTSUPP), _)
             if placeholder::exists() =>
         {
             match (placeholder::is_open_one(fd), table::get(fd)) {
                 (Ok(false), _) => sys::set_errno(errno),
-                // Another thread has it closed, or is about to.
+                // Another thread has closed it, or is about to.
                 (_, Entry::Kernel) => sys::set_errno(Errno::BADF),
                 _ => {
                     sys::sched_yield();
@@ -96,7 +95,7 @@ fn is_unsettled(fd: c_int, entry: Entry) -> bool {
     }
 }
 
-/// A length, or -1 and errno.
+/// Returns a length, or sets errno and returns -1.
 pub fn length(result: Result<usize>) -> ssize_t {
     match result {
         Ok(len) => len as ssize_t,
@@ -107,7 +106,7 @@ pub fn length(result: Result<usize>) -> ssize_t {
     }
 }
 
-/// 0 or another number, or -1 and errno.
+/// Returns a number, or sets errno and returns -1.
 pub fn number(result: Result<c_int>) -> c_int {
     match result {
         Ok(number) => number,
@@ -118,12 +117,12 @@ pub fn number(result: Result<c_int>) -> c_int {
     }
 }
 
-/// 0, or -1 and errno.
+/// Returns 0, or sets errno and returns -1.
 pub fn nothing(result: Result<()>) -> c_int {
     number(result.map(|()| 0))
 }
 
-/// The C library's end for a call whose buffer is smaller than what it asks for
+/// Ends the program as the C library does if a call's buffer is smaller than it says
 /// (`-D_FORTIFY_SOURCE`).
 pub fn check_buffer(len: size_t, room: size_t) {
     if len > room {
@@ -135,7 +134,7 @@ pub fn check_buffer(len: size_t, room: size_t) {
     }
 }
 
-/// -1 with an errno.
+/// Sets errno and returns -1.
 pub fn fail(errno: Errno) -> c_int {
     number(Err(errno))
 }

@@ -1,8 +1,8 @@
-//! The engine's addresses among the kernel's, for programs that ask what addresses there are:
-//! `getifaddrs`, SIOCGIFCONF and SIOCGIFADDR, and the dump of addresses by netlink.
+//! The engine's addresses, added to the kernel's for programs that list addresses by `getifaddrs`,
+//! SIOCGIFCONF, SIOCGIFADDR or a netlink dump.
 //!
-//! The engine's link is a device to the kernel, which has its name, its index and its flags; only
-//! the addresses there are the engine's own.
+//! To the kernel the engine's link is a device, with the kernel's name, index and flags. Only its
+//! addresses are the engine's.
 
 pub mod netlink;
 
@@ -17,28 +17,28 @@ use crate::process::environment;
 use crate::sys;
 use crate::sys::{original, user_buffers};
 
-/// An address of the engine's, and how many of its bits are its network's.
+/// An address of the engine and the length of its prefix.
 #[derive(Clone, Copy)]
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// Bits of the prefix.
+    /// The length of the prefix in bits.
     pub bits: u8,
 }
 
-/// Addresses that are shown, at most.
+/// The most addresses that are shown.
 const MOST: usize = millrace_context::OWN_MAX;
 
-/// What the engine adds to the kernel's devices.
+/// The addresses that the engine adds to one of the kernel's devices.
 pub struct Added {
-    /// Index of the device.
+    /// The device's index.
     pub index: u32,
     name: [u8; libc::IFNAMSIZ],
     list: [Option<Address>; MOST],
 }
 
 impl Added {
-    /// None without an engine, or without a device that its link is to the kernel.
+    /// `None`: there is no engine, or its link is no device of the kernel.
     pub fn now() -> Option<Added> {
         environment::get()?;
         let header = engine::get().ok()?.region.header();
@@ -59,8 +59,8 @@ impl Added {
             let bits = bits as u8;
             Address { ip, bits }
         });
-        // Where the engine goes by the kernel's own addresses, these show already. What is
-        // link-local is the kernel's.
+        // An engine that uses the kernel's own addresses adds none. Link-local addresses are the
+        // kernel's.
         let own = own.filter(|own| match own.ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => false,
             ip => !kernel_has(ip),
@@ -91,7 +91,7 @@ impl Added {
     }
 }
 
-/// Whether the kernel has an address itself: then a socket can be bound to it.
+/// Whether the kernel has an address itself. Then a socket can be bound to it.
 fn kernel_has(ip: IpAddr) -> bool {
     let family = match ip {
         IpAddr::V4(_) => libc::AF_INET,
@@ -101,7 +101,7 @@ fn kernel_has(ip: IpAddr) -> bool {
     sys::can_bind(family, (&raw const address).cast(), len)
 }
 
-/// An address as the kernel has it.
+/// An address in the kernel's form.
 fn socket_address(ip: IpAddr) -> (sockaddr_storage, u32) {
     // SAFETY: zeros are a socket address of no family.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -142,18 +142,19 @@ fn mask(address: Address) -> IpAddr {
     }
 }
 
-/// The last address of a network.
+/// The broadcast address of a network.
 pub fn broadcast(ip: Ipv4Addr, bits: u8) -> Ipv4Addr {
     ip | !mask_v4(bits)
 }
 
-/// Where our part of a list begins: what no other part has.
+/// Marks the beginning of the shim's part of a list.
 const MARK: [u64; 2] = [
     u64::from_le_bytes(*b"millrace"),
     u64::from_le_bytes(*b"if-addrs"),
 ];
 
-/// Our part of a list of addresses. It is of the C library's allocator, as the list is.
+/// The shim's part of a list of addresses. The C library's allocator makes it, as it makes the
+/// list.
 #[repr(C)]
 struct Part {
     mark: [u64; 2],
@@ -162,10 +163,10 @@ struct Part {
     name: [u8; libc::IFNAMSIZ],
 }
 
-/// Appends our addresses to the kernel's list. Without memory for them it stays as it is.
+/// Appends the engine's addresses to the kernel's list. Without memory the list stays as it is.
 ///
 /// # Safety
-/// `list` is what getifaddrs has filled in.
+/// `list` is as getifaddrs has left it.
 pub unsafe fn append(list: *mut *mut ifaddrs) {
     let Some(added) = Added::now() else {
         return;
@@ -207,10 +208,10 @@ pub unsafe fn append(list: *mut *mut ifaddrs) {
     }
 }
 
-/// Takes our part off a list again; what is left is the C library's to free.
+/// Removes the shim's part from a list. The C library frees the rest.
 ///
 /// # Safety
-/// `list` is one that getifaddrs made, with our part at its end or without.
+/// `list` is one that getifaddrs made, with or without the shim's part.
 pub unsafe fn cut_off(list: *mut ifaddrs) -> *mut ifaddrs {
     let mut list = list;
     let mut end = &raw mut list;
@@ -230,8 +231,7 @@ pub unsafe fn cut_off(list: *mut ifaddrs) -> *mut ifaddrs {
     list
 }
 
-/// Whether a request asks for a device's addresses: all others about devices are the kernel's to
-/// answer.
+/// Whether a request asks for the addresses of devices. The kernel answers all others.
 pub fn is_request(request: u64) -> bool {
     matches!(
         request,
@@ -239,16 +239,16 @@ pub fn is_request(request: u64) -> bool {
     )
 }
 
-/// Whether a request is about devices, of which a descriptor that is our placeholder knows less
-/// than a socket of the kernel.
+/// Whether a request is about devices. The placeholder knows less about devices than a kernel
+/// socket does.
 pub fn is_about_devices(request: u64) -> bool {
     (libc::SIOCGIFNAME..=libc::SIOCGIFMAP).contains(&request)
 }
 
-/// Such a request by a socket of ours: by one of the kernel's.
+/// Answers a request about devices on a millrace socket by means of a kernel socket.
 ///
 /// # Safety
-/// As ioctl's.
+/// The requirements of ioctl hold.
 pub unsafe fn control_by_probe(request: u64, argument: *mut c_void) -> c_int {
     let Ok(probe) = sys::datagram_socket() else {
         sys::set_errno(Errno::MFILE);
@@ -265,10 +265,10 @@ pub unsafe fn control_by_probe(request: u64, argument: *mut c_void) -> c_int {
     result
 }
 
-/// A request of [`is_request`] by a socket of the kernel's.
+/// Answers a request for addresses (see [`is_request`]) on a kernel socket.
 ///
 /// # Safety
-/// As ioctl's.
+/// The requirements of ioctl hold.
 pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's promise; what it points to is looked at before it is used.
     unsafe {
@@ -276,8 +276,8 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
             return list(fd, argument);
         }
         let result = original::ioctl(fd, request, argument);
-        // It has said what is wrong with the socket, the pointer or the name; a device without an
-        // address may have ours.
+        // The kernel has reported a bad socket, pointer or name. A device without a kernel address
+        // may have one of the engine's.
         if result != 0 && sys::last_errno() != Errno::ADDRNOTAVAIL
             || user_buffers::check(argument, size_of::<ifreq>()).is_err()
         {
@@ -304,11 +304,11 @@ pub unsafe fn control(fd: c_int, request: u64, argument: *mut c_void) -> c_int {
     }
 }
 
-/// SIOCGIFCONF: IPv4 addresses with their devices' names, as many as there is room for, or how much
-/// room they want.
+/// Answers SIOCGIFCONF: IPv4 addresses with their devices' names, as many as fit, or the room that
+/// they need.
 ///
 /// # Safety
-/// As ioctl's.
+/// The requirements of ioctl hold.
 unsafe fn list(fd: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's promise; the kernel has accepted both pointers when it has answered.
     unsafe {
@@ -341,7 +341,7 @@ unsafe fn list(fd: c_int, argument: *mut c_void) -> c_int {
     }
 }
 
-/// Whether a socket of these can be asked for addresses by netlink.
+/// Whether a socket of this domain and protocol lists addresses by netlink.
 pub fn is_netlink(domain: c_int, protocol: c_int) -> bool {
     domain == libc::AF_NETLINK && protocol == libc::NETLINK_ROUTE && environment::get().is_some()
 }

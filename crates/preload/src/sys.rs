@@ -1,5 +1,5 @@
-//! System calls as the shim makes them for itself: past its own hooks, without allocating, with
-//! errors as values.
+//! System calls for the shim itself: they bypass its hooks, allocate nothing and return errors as
+//! values.
 
 pub mod mmap_buffer;
 pub mod original;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-/// What a call comes to.
+/// The result of a call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// Bytes of a signal set as the kernel has it.
+/// The bytes of a signal set in the kernel's form.
 pub const SIGNAL_SET: c_long = 8;
 
-/// What the kernel returns, as a result.
+/// The kernel's return value as a result.
 pub fn check(result: c_long) -> Result<usize> {
     if (-4095..0).contains(&result) {
         Err(Errno::from_raw_os_error(-result as i32))
@@ -28,11 +28,11 @@ pub fn check(result: c_long) -> Result<usize> {
     }
 }
 
-/// A system call by its number and six arguments: what the kernel returns. Not by the C library's
-/// `syscall`, which we stand in for.
+/// Makes a system call by its number and six arguments; returns the kernel's value. The C library's
+/// `syscall` cannot be used, because the shim replaces it.
 ///
 /// # Safety
-/// As the call's.
+/// The requirements of the system call hold.
 #[inline]
 unsafe fn enter(words: [c_long; 7]) -> c_long {
     let [number, a, b, c, d, e, f] = words;
@@ -52,10 +52,10 @@ unsafe fn enter(words: [c_long; 7]) -> c_long {
     result
 }
 
-/// A system call as the C library's `syscall` makes it: -1 and errno on failure.
+/// Makes a system call as the C library's `syscall` does: -1 and errno on failure.
 ///
 /// # Safety
-/// As the call's.
+/// The requirements of the system call hold.
 pub unsafe fn raw(words: [c_long; 7]) -> c_long {
     // SAFETY: the caller's promise.
     match check(unsafe { enter(words) }) {
@@ -84,22 +84,23 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
 }
 
-/// Closes a descriptor. Errors mean nothing to anyone here.
+/// Closes a descriptor. No caller can use an error.
 pub fn close(fd: c_int) {
     let _ = call!(libc::SYS_close, fd);
 }
 
-/// `fcntl` with a number.
+/// Calls `fcntl` with a number.
 pub fn fcntl(fd: c_int, command: c_int, argument: c_long) -> Result<c_int> {
     call!(libc::SYS_fcntl, fd, command, argument).map(|result| result as c_int)
 }
 
-/// `dup3`.
+/// Calls `dup3`.
 pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     call!(libc::SYS_dup3, from, to, flags).map(|fd| fd as c_int)
 }
 
-/// Writes 1 to an eventfd. It can only fail when the counter is full, and then it is rung already.
+/// Adds 1 to an eventfd. This fails only if the counter is full; then the eventfd is readable
+/// already.
 pub fn ring(eventfd: c_int) {
     let one = 1u64;
     let _ = call!(libc::SYS_write, eventfd, &raw const one, 8);
@@ -113,20 +114,20 @@ pub fn eventfd() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes an eventfd's count back to 0.
+/// Resets an eventfd to 0.
 pub fn silence(eventfd: c_int) {
     let mut count = 0u64;
     let _ = call!(libc::SYS_read, eventfd, &raw mut count, 8);
 }
 
-/// Writes to a descriptor, as far as it goes.
+/// Writes to a descriptor, as much as it takes.
 pub fn write(fd: c_int, bytes: &[u8]) {
     let _ = call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
 }
 
-/// Opens a file to read it.
+/// Opens a file for reading.
 pub fn open_at(directory: c_int, path: &CStr) -> Result<c_int> {
-    // A pipe in its place must not wait for its writer.
+    // If the path is a pipe, the open must not wait for a writer.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     call!(libc::SYS_openat, directory, path.as_ptr(), flags).map(|fd| fd as c_int)
 }
@@ -142,7 +143,7 @@ pub fn is_readable(path: &CStr) -> bool {
     .is_ok()
 }
 
-/// What a file of the kernel's says, a number; none if it cannot be read.
+/// The number in a file of the kernel; `None` if it cannot be read.
 pub fn number_in(path: &CStr) -> Option<u32> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     let fd = call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()? as c_int;
@@ -163,19 +164,19 @@ pub fn getpid() -> u32 {
     call!(libc::SYS_getpid).unwrap_or(0) as u32
 }
 
-/// Whether a thread of this id lives.
+/// Whether a thread with this id lives.
 pub fn thread_lives(tid: u32) -> bool {
     call!(libc::SYS_tkill, tid, 0) != Err(Errno::SRCH)
 }
 
-/// What watches a process; `SRCH` if there is none of this id.
+/// Opens a pidfd. `SRCH`: there is no such process.
 pub fn pidfd_open(pid: libc::pid_t) -> Result<OwnedFd> {
     let fd = call!(libc::SYS_pidfd_open, pid.max(0), 0)? as c_int;
     // SAFETY: the kernel has just made it for us; it is closed on exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Changes and asks what the kernel does with a signal, in its own structures.
+/// Sets and reads the kernel's action for a signal, in the kernel's structures.
 pub fn signal_action(signal: c_int, new: *const c_void, old: *mut c_void) -> Result<()> {
     call!(libc::SYS_rt_sigaction, signal, new, old, SIGNAL_SET).map(drop)
 }
@@ -196,7 +197,7 @@ pub fn sleep_us(us: u32) {
     let _ = call!(libc::SYS_nanosleep, &raw const time, 0);
 }
 
-/// Microseconds as the kernel takes them.
+/// Microseconds as a `timespec`.
 pub fn timespec(us: u64) -> libc::timespec {
     libc::timespec {
         tv_sec: (us / 1_000_000) as libc::time_t,
@@ -204,14 +205,13 @@ pub fn timespec(us: u64) -> libc::timespec {
     }
 }
 
-/// The kernel's own function that tells the time without a system call, if [`find_clock`] has found
+/// The kernel's function that reads the clock without a system call, if [`find_clock`] has found
 /// it.
 static CLOCK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks for the kernel's function that tells the time. The dynamic linker is asked for it: under
-/// valgrind the kernel's object is not mapped, and it does not have it. The C library's own
-/// function is not used, since other libraries may stand in for that one (ThreadSanitizer,
-/// libfaketime).
+/// Finds the kernel's function that reads the clock, by the dynamic linker: under valgrind the
+/// kernel's object is not mapped, and the linker does not have it. The C library's own function is
+/// not used, because other libraries may replace it (ThreadSanitizer, libfaketime).
 pub fn find_clock() {
     const NAME: &CStr = if cfg!(target_arch = "aarch64") {
         c"__kernel_clock_gettime"
@@ -230,12 +230,12 @@ pub fn find_clock() {
     }
 }
 
-/// Microseconds since any fixed time, never going back.
+/// The monotonic time in microseconds.
 pub fn now_us() -> u64 {
     let mut time = timespec(0);
     let clock = CLOCK.load(Ordering::Relaxed);
     if clock.is_null() {
-        // It never fails for this clock.
+        // This call never fails for this clock.
         let _ = call!(
             libc::SYS_clock_gettime,
             libc::CLOCK_MONOTONIC,
@@ -252,14 +252,14 @@ pub fn now_us() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// The core that the thread runs on.
+/// The core on which the thread runs.
 pub fn core() -> u32 {
     // SAFETY: no argument; it reads the thread's own area or asks the kernel.
     unsafe { libc::sched_getcpu() }.max(0) as u32
 }
 
-/// Sleeps while `word` is `value`, at most `us`. `TIMEDOUT`, `INTR`; the word being different
-/// already is no error.
+/// Sleeps while `word` is `value`, for `us` microseconds at most. Returns `TIMEDOUT` or `INTR`; a
+/// word that differs already is no error.
 pub fn futex_wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
     let time = timespec(us);
     match call!(
@@ -276,8 +276,8 @@ pub fn futex_wait(word: &AtomicU32, value: u32, us: u64) -> Result<()> {
     }
 }
 
-/// Memory that is zero, takes room only where it is touched, and is shared with children of a fork
-/// if `shared`.
+/// Maps zeroed memory, which takes room only where it is touched. Children of a fork share it if
+/// `shared`.
 pub fn map(len: usize, shared: bool) -> Result<*mut c_void> {
     let kind = if shared {
         libc::MAP_SHARED
@@ -296,7 +296,7 @@ pub fn map(len: usize, shared: bool) -> Result<*mut c_void> {
     .map(|address| address as *mut c_void)
 }
 
-/// Unmaps.
+/// Unmaps memory.
 ///
 /// # Safety
 /// Nothing refers to the range any more.
@@ -311,7 +311,7 @@ pub fn descriptor_limit() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// `epoll_ctl`.
+/// Calls `epoll_ctl`.
 pub fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
@@ -328,7 +328,7 @@ pub fn epoll_ctl(
     .map(drop)
 }
 
-/// What an epoll set has now, without waiting.
+/// The present events of an epoll set, without waiting.
 pub fn epoll_now(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize> {
     let len = events.len().min(c_int::MAX as usize);
     let no_mask = std::ptr::null::<libc::sigset_t>();
@@ -343,7 +343,7 @@ pub fn epoll_now(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize
     )
 }
 
-/// What polled descriptors have now, without waiting.
+/// The present events of descriptors, without waiting.
 pub fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize> {
     let mut at_once = timespec(0);
     let no_mask = std::ptr::null::<libc::sigset_t>();
@@ -357,7 +357,7 @@ pub fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize> {
     )
 }
 
-/// `getsockopt` of a number.
+/// Reads a number by `getsockopt`.
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
@@ -372,7 +372,7 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     .map(|_| value)
 }
 
-/// `getsockopt` of bytes; how many there are.
+/// Reads bytes by `getsockopt`; returns how many.
 pub fn getsockopt_bytes(fd: c_int, level: c_int, name: c_int, out: &mut [u8]) -> Result<usize> {
     let mut len = out.len() as libc::socklen_t;
     call!(
@@ -386,10 +386,10 @@ pub fn getsockopt_bytes(fd: c_int, level: c_int, name: c_int, out: &mut [u8]) ->
     .map(|_| len as usize)
 }
 
-/// `setsockopt`.
+/// Calls `setsockopt`.
 ///
 /// # Safety
-/// As the C library's.
+/// The requirements of the C library's function hold.
 pub unsafe fn setsockopt(
     fd: c_int,
     level: c_int,
@@ -400,7 +400,7 @@ pub unsafe fn setsockopt(
     call!(libc::SYS_setsockopt, fd, level, name, value, len).map(drop)
 }
 
-/// A new socket of the kernel for datagrams, to ask the kernel by.
+/// Makes a kernel datagram socket, for questions to the kernel.
 pub fn datagram_socket() -> Result<c_int> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     call!(libc::SYS_socket, libc::AF_INET, kind, 0).map(|fd| fd as c_int)
@@ -417,17 +417,17 @@ pub fn can_bind(family: c_int, address: *const c_void, len: libc::socklen_t) -> 
     bound
 }
 
-/// `getsockname`: the address's bytes and how many there are.
+/// Calls `getsockname`; returns the length of the address.
 pub fn getsockname(fd: c_int, out: &mut [u8]) -> Result<usize> {
     let mut len = out.len() as libc::socklen_t;
     call!(libc::SYS_getsockname, fd, out.as_mut_ptr(), &raw mut len)
         .map(|_| (len as usize).min(out.len()))
 }
 
-/// Reads a file from `offset` on, or from where it stands, to `to`.
+/// Reads a file to `to`, from `offset` or from the file's position.
 ///
 /// # Safety
-/// `to` is good for `len` bytes.
+/// `to` is valid for `len` bytes.
 pub unsafe fn read_file(fd: c_int, to: *mut u8, len: usize, offset: Option<i64>) -> Result<usize> {
     match offset {
         Some(offset) => call!(libc::SYS_pread64, fd, to, len, offset),
@@ -435,7 +435,7 @@ pub unsafe fn read_file(fd: c_int, to: *mut u8, len: usize, offset: Option<i64>)
     }
 }
 
-/// The C library's errno as a value.
+/// The C library's errno.
 pub fn last_errno() -> Errno {
     // SAFETY: the C library's errno is always there.
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
@@ -471,7 +471,7 @@ mod tests {
     fn threads_live_and_die() {
         assert!(thread_lives(gettid()));
         let tid = std::thread::spawn(gettid).join().unwrap();
-        // The kernel lets go of a joined thread shortly after it woke the joiner.
+        // The kernel releases a joined thread shortly after it has woken the joiner.
         while thread_lives(tid) {
             sched_yield();
         }

@@ -1,9 +1,7 @@
-//! Addresses by netlink: to the kernel's answer to a dump of addresses (RTM_GETADDR) the engine's
-//! are added.
+//! The engine's addresses in the kernel's answer to a netlink dump of addresses (RTM_GETADDR).
 //!
-//! What a program asks is noted in its socket's entry of the table. The datagram that ends the
-//! kernel's answer is looked at before it is taken, and is handed out with our messages before the
-//! one that says that this is all.
+//! The program's request is noted in its socket's entry of the table. The shim peeks at the
+//! datagram that ends the kernel's answer, and inserts the engine's messages before the final one.
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
@@ -18,9 +16,9 @@ use crate::sys::original;
 use crate::sys::user_buffers;
 use crate::sys::{self, Result};
 
-/// The largest datagram of the kernel's that is looked at: it makes none larger for a dump.
+/// The largest datagram that is peeked at. The kernel makes no larger one for a dump.
 const DATAGRAM_MAX: usize = 32 * 1024;
-/// Room for our messages: an address takes less than 100 bytes.
+/// Room for the engine's messages in bytes; an address takes less than 100.
 const ADDED_MAX: usize = 4096;
 const HEADER: usize = size_of::<nlmsghdr>();
 const DUMP: u16 = (libc::NLM_F_ROOT | libc::NLM_F_MATCH) as u16;
@@ -38,7 +36,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     })
 }
 
-/// Notes what a program asks on a netlink socket.
+/// Notes a program's request on a netlink socket.
 fn note(fd: c_int, request: &[u8]) {
     let entry = table::get(fd);
     if !matches!(entry, Entry::Netlink(_)) || u16_at(request, 4) != libc::RTM_GETADDR {
@@ -52,10 +50,10 @@ fn note(fd: c_int, request: &[u8]) {
     table::exchange(fd, entry, Entry::Netlink(asked));
 }
 
-/// The same of a vector.
+/// Notes a request in a vector.
 ///
 /// # Safety
-/// As sendmsg's.
+/// The requirements of sendmsg hold.
 pub unsafe fn note_message(fd: c_int, message: *const msghdr) {
     if user_buffers::check(message.cast(), size_of::<msghdr>()).is_err() {
         return;
@@ -72,10 +70,10 @@ pub unsafe fn note_message(fd: c_int, message: *const msghdr) {
     }
 }
 
-/// The same of a buffer.
+/// Notes a request in a buffer.
 ///
 /// # Safety
-/// As send's.
+/// The requirements of send hold.
 pub unsafe fn note_buffer(fd: c_int, buffer: *const c_void, len: usize) {
     if user_buffers::check(buffer, len).is_ok() {
         // SAFETY: looked at.
@@ -118,11 +116,11 @@ pub unsafe fn receive_from(
     }
 }
 
-/// Receives on a socket whose program has asked for addresses. None: the kernel's answer is right
-/// as it is, and still to be received.
+/// Receives on a socket whose program has asked for addresses. `None`: the kernel's answer needs no
+/// change and is still to be received.
 ///
 /// # Safety
-/// As recvmsg's.
+/// The requirements of recvmsg hold.
 pub unsafe fn receive(
     fd: c_int,
     asked: Asked,
@@ -167,10 +165,10 @@ pub unsafe fn receive(
     }
 }
 
-/// Copies what is received to where the program wants it.
+/// Copies a datagram to the program.
 ///
 /// # Safety
-/// As recvmsg's; `peeked` has what the kernel has said of the sender.
+/// The requirements of recvmsg hold; `peeked` has what the kernel says about the sender.
 unsafe fn hand_out(
     message: *mut msghdr,
     peeked: &msghdr,
@@ -210,7 +208,7 @@ unsafe fn hand_out(
     Ok(if whole { all } else { copied })
 }
 
-/// Where the message stands that ends the answer to this request.
+/// The position of the message that ends the answer to this request.
 fn find_end(datagram: &[u8], sequence: u32) -> Option<usize> {
     let mut at = 0;
     while at + HEADER <= datagram.len() {
@@ -227,8 +225,8 @@ fn find_end(datagram: &[u8], sequence: u32) -> Option<usize> {
     None
 }
 
-/// Writes a message for each address of the family that is asked for; their length. `port` is the
-/// socket's, as the kernel addresses it.
+/// Writes a message for each address of the requested family; returns their length. `port` is the
+/// socket's port, by which the kernel addresses it.
 fn write_all(to: &mut [u8], added: &Added, asked: Asked, port: u32) -> usize {
     let mut at = 0;
     for address in added.addresses() {
@@ -307,7 +305,8 @@ impl Message<'_> {
             }
             IpAddr::V6(ip) => self.attribute(libc::IFA_ADDRESS, &ip.octets())?,
         }
-        // For ever: preferred, valid; when it was made and changed.
+        // The preferred and valid lifetimes are infinite; the times of creation and change are
+        // unknown.
         let mut life = [0xff; 16];
         life[8..].fill(0);
         self.attribute(libc::IFA_CACHEINFO, &life)?;

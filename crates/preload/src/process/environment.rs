@@ -1,5 +1,5 @@
-//! What the environment says, read once at load: later the program may have overwritten it (servers
-//! write their titles there).
+//! The environment variables for the shim, read once at load. Later the program may have
+//! overwritten them, as servers do that write their titles there.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
@@ -31,7 +31,7 @@ impl<const N: usize> Text<N> {
             len: 0,
         }
     }
-    /// Empty if the text is too long: half a name names something else.
+    /// Sets the text. Text that is too long becomes empty, since a part of a name is another name.
     fn set(&mut self, from: &[u8]) {
         self.len = 0;
         if let Some(to) = self.bytes.get_mut(..from.len()) {
@@ -45,16 +45,16 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// What the environment says.
+/// The values of the shim's environment variables.
 pub struct Environment {
     engine: Text<ADDRESS_MAX>,
     /// The program's secret.
     pub token: Token,
     /// LD_PRELOAD.
     pub preload: Text<PRELOAD_MAX>,
-    /// The ticket that our parent got for us; 0 for none.
+    /// The ticket that this process's parent got for it; 0 for none.
     pub announced: AtomicU64,
-    /// Handle plus 1 of the control connection that our parent got for us; 0 for none.
+    /// Handle plus 1 of the control connection that the parent got for this process; 0 for none.
     pub control: AtomicU32,
     /// The engine waits to hear which sockets this process has inherited.
     pub is_awaited: bool,
@@ -62,12 +62,12 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Where the engine is.
+    /// The engine's address.
     pub fn engine(&self) -> Option<Address<'_>> {
         Address::parse(self.engine_text())
     }
 
-    /// The same as text.
+    /// The engine's address as text.
     pub fn engine_text(&self) -> &str {
         std::str::from_utf8(self.engine.bytes()).unwrap_or("")
     }
@@ -92,7 +92,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const READING: u32 = 1;
 const READ: u32 = 2;
 
-/// The environment; none if the program does not belong to an engine.
+/// The environment; `None` if the program does not belong to an engine.
 pub fn get() -> Option<&'static Environment> {
     if STATE.load(Ordering::Acquire) != READ {
         unsafe extern "C" {
@@ -173,8 +173,8 @@ pub unsafe fn read(environment: *mut *mut c_char) {
     }
 }
 
-/// One socket that survived an exec, `fd:index:generation`. What is not a placeholder descriptor
-/// any more is not ours any more.
+/// Takes over a socket that survived an exec, given as `fd:index:generation`. A descriptor that is
+/// no longer a placeholder is not the shim's any more.
 fn inherit(item: &[u8]) {
     let mut numbers = item.split(|byte| *byte == b':').map(number);
     if let (Some(Some(fd)), Some(Some(index)), Some(Some(generation))) =
@@ -194,7 +194,7 @@ fn inherit(item: &[u8]) {
     }
 }
 
-/// The value of `name` if `text` is its line.
+/// The value of `name` if `text` is that variable.
 pub fn value_of<'a>(text: &'a CStr, name: &str) -> Option<&'a [u8]> {
     text.to_bytes()
         .strip_prefix(name.as_bytes())?

@@ -1,5 +1,5 @@
-//! exec and spawn: the next program in this process (or in a new one) learns which of its
-//! descriptors are millrace sockets.
+//! exec: the next program in this process (or in a new one) learns which of its descriptors are
+//! millrace sockets.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -14,20 +14,20 @@ use crate::process::environment::{self, Environment, value_of};
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{self, Result};
 
-/// Bytes of one item of the list of inherited sockets, at most: three numbers and their separators.
+/// The most bytes of one inherited socket in the list: three numbers and their separators.
 const ITEM_MAX: usize = 36;
-/// Room for the lines that we add beside the list: the engine's name, the token, a process slot,
+/// Room for the other variables that the shim adds: the engine's address, the token, a ticket and
 /// LD_PRELOAD.
 const LINES_MAX: usize = 8192;
 
-/// An environment for the next program: the caller's, and what the shim in it must know.
+/// The environment of the next program: the caller's variables and those for its shim.
 pub struct Outgoing {
-    /// An array of lines that ends with a null pointer.
+    /// An array of variables that ends with a null pointer.
     pub lines: MmapBuffer<*const c_char>,
     _text: MmapBuffer<u8>,
 }
 
-/// Text put together in room of its own.
+/// A buffer to which text is appended.
 struct Writer {
     text: MmapBuffer<u8>,
     at: usize,
@@ -63,7 +63,7 @@ impl Writer {
         self.push(&digits[at..])
     }
 
-    /// One line `name=value`; where it begins.
+    /// Appends one variable `name=value`; returns where it begins.
     fn line(&mut self, name: &str, value: impl FnOnce(&mut Writer) -> Result<()>) -> Result<usize> {
         let start = self.at;
         self.push(name.as_bytes())?;
@@ -74,13 +74,13 @@ impl Writer {
     }
 }
 
-/// Sockets and the descriptors that the next program finds them behind.
+/// The sockets that the next program will have, and their descriptors.
 pub trait Survivors {
-    /// Calls `each` for all of them.
+    /// Calls `each` for every socket.
     fn each(&self, each: &mut dyn FnMut(c_int, SlotRef));
 }
 
-/// After an exec: descriptors that are not closed by it.
+/// The descriptors that an exec does not close.
 pub struct NotClosedOnExec;
 
 impl Survivors for NotClosedOnExec {
@@ -96,7 +96,7 @@ impl Survivors for NotClosedOnExec {
 }
 
 impl Outgoing {
-    /// The environment `given` with our lines. `ticket` is a new process's.
+    /// Makes an environment from `given` and the shim's variables. `ticket` is a new process's.
     ///
     /// # Safety
     /// `given` is an array of strings that ends with a null pointer, or null.
@@ -137,8 +137,8 @@ impl Outgoing {
         if let Some(ticket) = ticket {
             added[1] = Some(text.line(ENV_PROCESS, |text| text.push_number(ticket))?);
         }
-        // A program that starts another with an environment of its own still starts it as a part of
-        // itself.
+        // A program that gives its child an environment of its own still starts it as part of the
+        // same program.
         if !has(ENV_ENGINE) {
             added[2] = Some(text.line(ENV_ENGINE, |text| {
                 text.push(environment.engine_text().as_bytes())
@@ -192,11 +192,11 @@ pub unsafe fn lines<'a>(mut array: *const *const c_char) -> impl Iterator<Item =
     })
 }
 
-/// Calls `go` (an exec) with the environment for it. Returns only if the exec fails. `can_be`:
-/// whether the file looks as if it will not.
+/// Calls `go` (an exec) with the new environment. Returns only if the exec fails. `can_be`: whether
+/// the exec is likely to succeed.
 ///
 /// # Safety
-/// As for execve.
+/// The requirements of execve hold.
 pub unsafe fn exec(
     can_be: impl FnOnce() -> bool,
     given: *const *const c_char,
@@ -214,8 +214,8 @@ pub unsafe fn exec(
     if let Some(engine) = engine::attached() {
         // The next program starts with empty contexts.
         batch::settle(engine);
-        // Sockets closed by the exec itself would not be noticed. What cannot be executed must not
-        // lose its sockets for the attempt.
+        // Nobody would notice the sockets that the exec itself closes. A program that cannot be
+        // executed must not lose its sockets.
         if can_be() {
             let _ = announce_survivors(engine);
         }
@@ -223,7 +223,7 @@ pub unsafe fn exec(
     go(outgoing.lines.as_ptr())
 }
 
-/// Tells the engine which sockets this process will still hold, if it holds any that it will not.
+/// Tells the engine which sockets this process will still hold, if the exec closes any.
 fn announce_survivors(engine: &'static Engine) -> Result<()> {
     let mut held = Held::new()?;
     let mut survivors = 0;

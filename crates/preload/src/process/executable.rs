@@ -1,6 +1,6 @@
-//! Programs about to be executed into which the dynamic linker will not load the shim: their
-//! sockets are the kernel's, which is said and counted. `millrace run` refuses such programs; a
-//! program on millrace may start what it likes.
+//! Detection of programs into which the dynamic linker will not load the shim. Their sockets are
+//! the kernel's, which is reported and counted. `millrace run` refuses such programs, but a program
+//! on millrace may start any.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -11,22 +11,23 @@ use crate::process::environment::{self, Environment, value_of};
 use crate::process::exec;
 use crate::sys;
 
-/// What is read of a file: its header and, where linkers put them, its program headers.
+/// The bytes that are read of a file: its header and, where linkers put them, its program headers.
 const HEAD: usize = 4096;
-/// Bytes of a program header.
+/// The bytes of a program header.
 const SEGMENT: usize = 56;
-/// What is read of a segment of notes.
+/// The bytes that are read of a note segment.
 const NOTES: usize = 1024;
-/// Interpreters of interpreters, at most.
+/// The longest chain of interpreters that is followed.
 const SCRIPTS_MAX: u32 = 4;
 
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 
-/// Why the shim will not be in a program.
+/// The reason why the shim will not be in a program.
 type Reason = (Bypass, &'static str);
 
-/// Looks at a file that is about to be executed with this environment. Whether it is there.
+/// Reports if the shim will not be in a file that is about to be executed with this environment.
+/// Returns whether the file exists.
 ///
 /// # Safety
 /// The path is a string; `given` is an array of strings that ends with a null pointer, or null.
@@ -48,10 +49,10 @@ pub unsafe fn report(directory: c_int, path: *const c_char, given: *const *const
     true
 }
 
-/// The same for an open file.
+/// Does what [`report`] does, for an open file.
 ///
 /// # Safety
-/// As [`report`].
+/// The requirements of [`report`] hold.
 pub unsafe fn report_file(fd: c_int, given: *const *const c_char) {
     if let Some(environment) = environment::get() {
         // SAFETY: the caller's promise.
@@ -69,7 +70,7 @@ unsafe fn report_open(
 ) {
     // SAFETY: the caller's promise.
     let lines = || unsafe { exec::lines(given) };
-    // Valgrind's tools are static, and load the program and what is preloaded themselves.
+    // Valgrind's tools are static, and load the program and its preloaded libraries themselves.
     if lines().any(|line| value_of(line, "VALGRIND_LAUNCHER").is_some()) {
         return;
     }
@@ -84,7 +85,7 @@ unsafe fn report_open(
     }
 }
 
-/// What is wrong with the shim for the next program, which is as good as any.
+/// The reason why the shim cannot be in the next program, however good that program is.
 fn of_shim(environment: &Environment, preload: Option<&[u8]>) -> Option<Reason> {
     let is_separator = |byte: &u8| matches!(byte, b':' | b' ');
     let shim = environment.preload.bytes().split(is_separator).next()?;
@@ -117,7 +118,7 @@ fn of_file(fd: c_int, path: &CStr, depth: u32) -> Option<Reason> {
     of_privileges(fd).or_else(|| of_elf(fd, path, head))
 }
 
-/// A script is its interpreter's.
+/// A script runs in its interpreter.
 fn of_interpreter(line: &[u8], depth: u32) -> Option<Reason> {
     let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let name = line.split(u8::is_ascii_whitespace).next()?;
@@ -162,7 +163,7 @@ fn of_elf(fd: c_int, path: &CStr, head: &[u8]) -> Option<Reason> {
         return None;
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    // 64 bits, little endian.
+    // The file is of 64 bits and little endian.
     if head[4..6] != [2, 1] || half(18) != MACHINE {
         return Some((
             Bypass::ForeignProgram,
@@ -184,7 +185,7 @@ fn of_elf(fd: c_int, path: &CStr, head: &[u8]) -> Option<Reason> {
         ));
     }
     let name = path.to_bytes().rsplit(|byte| *byte == b'/').next()?;
-    // The dynamic linker has no interpreter, and preloads all the same.
+    // The dynamic linker has no interpreter, but preloads libraries.
     let is_linker = [&b"ld-linux"[..], b"ld.so"]
         .iter()
         .any(|it| name.starts_with(it));
@@ -199,7 +200,7 @@ fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether a segment has a note of Go's linker, looked for in its first bytes.
+/// Whether a segment begins with a note of Go's linker.
 fn is_go_note(fd: c_int, segment: &[u8]) -> bool {
     let mut notes = [0u8; NOTES];
     let (Some(offset), Some(size)) = (word(&segment[8..]), word(&segment[32..])) else {

@@ -1,8 +1,8 @@
-//! fork: the engine hears of the child before it exists, so that it holds every socket that its
-//! parent holds from its first moment.
+//! fork: the shim announces the child to the engine before the child exists, so that the child
+//! holds its parent's sockets from its first moment.
 //!
-//! So it is for every way to make a process that goes through the C library. A child made by the
-//! system call itself is noticed later, by itself: see [`engine::get`].
+//! This covers every way to make a process through the C library. A child made by the raw system
+//! call attaches by itself: see [`engine::get`].
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsFd;
@@ -24,27 +24,27 @@ use crate::sys::robust_lock;
 use crate::sys::robust_lock::{Guard, Rank};
 use crate::sys::{self, Result};
 
-/// A fork that is about to happen, with everything quiet that the child will find.
+/// A fork that is about to happen. All state that the child will find is consistent.
 struct Forking {
     engine: &'static Engine,
     announced: Option<Announced>,
-    /// There is something to hold, but it could not be announced: a signal handler in the middle of
-    /// another request.
+    /// The child will hold sockets, but they could not be announced: this is a signal handler in
+    /// the middle of another request.
     unknown: bool,
-    /// Held over the fork: the child finds no half-done attaching. They cannot be waited for by the
-    /// thread that holds them.
+    /// Held during the fork, so that the child never finds a half-done attach. `None` where this
+    /// thread has the lock already.
     guards: [Option<Guard<'static>>; 2],
 }
 
 /// A child that the engine expects.
 pub struct Announced {
-    /// What the child shows when it attaches.
+    /// The ticket that the child shows when it attaches.
     pub ticket: u64,
-    /// A control connection for it.
+    /// A control connection for the child.
     control: Option<Handle>,
 }
 
-/// Forks by `make`, which the kernel's fork must be.
+/// Forks. `make` makes the kernel's fork.
 pub fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
     let Some(engine) = engine::attached() else {
         let pid = make();
@@ -69,9 +69,8 @@ pub fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
     }
 }
 
-/// The flags of a clone whose child is to have memory of its own: none if it is to be a thread, or
-/// something between. As for vfork, a child that would share its parent's memory until it calls
-/// exec gets a copy.
+/// The flags of a clone whose child gets memory of its own. `None`: the child is a thread or shares
+/// memory for good. A child that would share memory until its exec gets a copy, as with vfork.
 pub fn with_own_memory(flags: u64) -> Option<u64> {
     let until_exec = (libc::CLONE_VM | libc::CLONE_VFORK) as u64;
     let thread = (libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FILES) as u64;
@@ -81,14 +80,14 @@ pub fn with_own_memory(flags: u64) -> Option<u64> {
     (flags & libc::CLONE_VM as u64 == 0).then_some(flags)
 }
 
-/// What the child of a `clone` does, and before that what the shim has to do.
+/// The start of a `clone`'s child, with the shim's state of the fork.
 struct Start {
     forking: Option<Forking>,
     function: extern "C" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
 }
 
-/// Makes a process with memory of its own by `clone`, whose child begins with a function.
+/// Makes a process with memory of its own by `clone`. The child begins with `function`.
 pub fn clone(
     function: extern "C" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
@@ -113,7 +112,7 @@ pub fn clone(
     }
 }
 
-/// Where the child of a `clone` begins.
+/// The first function of a `clone`'s child.
 extern "C" fn child(start: *mut c_void) -> c_int {
     // SAFETY: the memory is a copy of the parent's, with what `clone` above had on its stack.
     let start = unsafe { &mut *start.cast::<Start>() };
@@ -124,9 +123,8 @@ extern "C" fn child(start: *mut c_void) -> c_int {
     (start.function)(start.argument)
 }
 
-/// Announces a child, if this process has sockets or epoll sets for them that it will have too.
-/// `connected`: it is to have a control connection. `AGAIN`, as for any limit of processes: the
-/// engine has no room for it.
+/// Announces a child, if it will have sockets or epoll sets of this process. `connected`: it gets a
+/// control connection. `AGAIN`: the engine has no room for the child.
 pub fn announce(engine: &'static Engine, connected: bool) -> Result<Option<Announced>> {
     if !shares() {
         return Ok(None);
@@ -155,21 +153,21 @@ pub fn announce(engine: &'static Engine, connected: bool) -> Result<Option<Annou
             }
             Err(Errno::AGAIN)
         }
-        // The child makes itself known, if there is an engine.
+        // If an engine exists, the child attaches as the child of an unseen fork does.
         Err(_) => Ok(None),
     }
 }
 
-/// Whether a child would have something of this process's that the engine has to know of.
+/// Whether a child would have sockets or epoll sets that the engine must know of.
 fn shares() -> bool {
     epoll_sets::all().any(|(_, memory)| memory.poller().is_some())
         || table::all().any(|(_, entry)| matches!(entry, Entry::Socket(_)))
 }
 
-/// Tells the engine what came of a fork: the child's pid, or that there is none.
+/// Tells the engine the result of a fork: the child's pid, or that there is no child.
 pub fn tell(engine: &Engine, announced: &Announced, pid: pid_t) {
     let opened = sys::pidfd_open(pid);
-    // One that is gone has attached before or holds nothing any more.
+    // A child that has ended has attached before, or holds no sockets any more.
     let is_gone = opened.as_ref().err() == Some(&Errno::SRCH);
     let pid = if is_gone { 0 } else { pid };
     let arguments = [announced.ticket, pid.max(0) as u64, 0, 0];
@@ -177,7 +175,7 @@ pub fn tell(engine: &Engine, announced: &Announced, pid: pid_t) {
     engine.tell_with(&request, opened.ok().as_ref().map(AsFd::as_fd));
 }
 
-/// In a child of a fork that the shim did not see, which has just attached.
+/// Called in the child of an unseen fork when it has just attached.
 pub fn after_unseen_fork(engine: &'static Engine) {
     scm_rights::forked();
     epoll_sets::count_processes(1);
@@ -223,7 +221,7 @@ impl Forking {
     }
 
     fn in_child(self) {
-        // The locks are those of the parent's thread; here nobody else is.
+        // The parent's thread has these locks; in the child nobody else exists.
         std::mem::forget(self.guards);
         thread::forked();
         engine::LOCK.store(0, Ordering::Relaxed);
@@ -231,7 +229,7 @@ impl Forking {
         self.engine.forked(self.unknown);
         scm_rights::forked();
         if self.unknown {
-            // It will count itself.
+            // The child will count itself.
             epoll_sets::count_processes(-1);
             return;
         }
@@ -241,9 +239,9 @@ impl Forking {
             environment
                 .announced
                 .store(announced.ticket, Ordering::Relaxed);
-            // Now, while the parent still knows who we are: a child that closes nothing and calls
-            // exec would hold everything for ever. If the engine cannot be reached its sockets say
-            // so when they are used.
+            // The child attaches now, while the parent still knows its pid. Otherwise a child that
+            // closes nothing and calls exec would hold everything for ever. If the engine cannot be
+            // reached, the sockets report it when they are used.
             let _ = engine::get();
         }
         poll::forked(self.engine);

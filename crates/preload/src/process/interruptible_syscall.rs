@@ -1,10 +1,9 @@
-//! System calls that sleep, unless a signal handler has run since a given moment.
+//! System calls that sleep unless a signal handler has run since a given moment.
 //!
-//! Between a look at the count of handlers and the system call there is an instruction boundary at
-//! which a handler could run, and the call would sleep all the same. So the two are one piece of
-//! assembly, and [`restart`], which runs before each handler, takes a thread that stands in it back
-//! to its beginning. A call that the kernel would restart (SA_RESTART) is at that place too, so it
-//! is the comparison that decides.
+//! A handler could run between the comparison of its count and the system call, and the call would
+//! sleep all the same. So comparison and call are one piece of assembly. Before each handler runs,
+//! [`restart`] moves a thread that stands in that piece back to its beginning. A call that the
+//! kernel would restart (SA_RESTART) also stands there, so the comparison decides.
 
 use std::cell::Cell;
 use std::ffi::{c_long, c_void};
@@ -102,21 +101,21 @@ unsafe extern "C" {
     static millrace_interruptible_call: u8;
 }
 
-/// Makes a system call by its number and six arguments, unless `count`, the calling thread's,
-/// differs from `seen`: EINTR then. What the kernel returns.
+/// Makes a system call by its number and six arguments, and returns the kernel's result. Returns
+/// EINTR without the call if `count`, the calling thread's count of handlers, differs from `seen`.
 ///
 /// # Safety
-/// As the call's.
+/// The requirements of the system call hold.
 pub unsafe fn call(words: &[c_long; 7], count: &Cell<u32>, seen: u32) -> c_long {
     // SAFETY: the caller's promise; the count is this thread's and is only read.
     unsafe { millrace_interruptible(words.as_ptr(), count.as_ptr(), seen) }
 }
 
-/// A handler is about to run: if the thread stands between the look at the count and the call, it
-/// looks again when the handler has returned.
+/// Called before a handler runs. A thread that stands between the comparison and the call compares
+/// again after the handler.
 ///
 /// # Safety
-/// `context` is what the kernel has given to a signal handler.
+/// `context` is the kernel's context of a signal handler.
 pub unsafe fn restart(context: *mut c_void) {
     let (look, call) = (
         &raw const millrace_interruptible_look as usize,
@@ -129,10 +128,10 @@ pub unsafe fn restart(context: *mut c_void) {
     }
 }
 
-/// Where the thread goes on after the handler.
+/// The instruction at which the thread continues after the handler.
 ///
 /// # Safety
-/// `context` is what the kernel has given to a signal handler.
+/// `context` is the kernel's context of a signal handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn instruction<'a>(context: *mut c_void) -> &'a mut usize {
     // SAFETY: the caller's promise; a register is a word.
@@ -143,10 +142,10 @@ unsafe fn instruction<'a>(context: *mut c_void) -> &'a mut usize {
     }
 }
 
-/// Where the thread goes on after the handler.
+/// The instruction at which the thread continues after the handler.
 ///
 /// # Safety
-/// `context` is what the kernel has given to a signal handler.
+/// `context` is the kernel's context of a signal handler.
 #[cfg(target_arch = "aarch64")]
 unsafe fn instruction<'a>(context: *mut c_void) -> &'a mut usize {
     // SAFETY: the caller's promise; a register is a word.
@@ -188,8 +187,8 @@ mod tests {
         }
     }
 
-    /// The program's handler runs at each instruction of the piece in turn, by the processor's
-    /// single steps.
+    /// Single steps of the processor run the program's handler at each instruction of the piece in
+    /// turn.
     #[cfg(target_arch = "x86_64")]
     mod at_each_instruction {
         use std::arch::asm;
@@ -199,12 +198,12 @@ mod tests {
 
         use super::*;
 
-        /// The processor's flag by which each instruction ends in SIGTRAP.
+        /// The processor's flag that raises SIGTRAP after each instruction.
         const TRAP: i64 = 1 << 8;
 
-        /// Instructions of the piece before the handler runs.
+        /// How many instructions of the piece run before the handler.
         static BEFORE: AtomicUsize = AtomicUsize::new(0);
-        /// The instruction at which it ran; 0: nowhere.
+        /// The instruction at which the handler ran; 0 if it did not.
         static RAN_AT: AtomicUsize = AtomicUsize::new(0);
         static COUNT: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
         static LOOKS_AGAIN: AtomicBool = AtomicBool::new(false);
@@ -213,7 +212,7 @@ mod tests {
             // SAFETY: the kernel's context of this very signal.
             let at = unsafe { *instruction(context) };
             let piece = millrace_interruptible as *const () as usize;
-            // Behind the system call are two pops and the return.
+            // Two pops and the return follow the system call.
             let end = &raw const millrace_interruptible_call as usize + 6;
             if !(piece..end).contains(&at) {
                 return;
@@ -235,8 +234,8 @@ mod tests {
             }
         }
 
-        /// Makes the call with a handler at instruction `number` of the piece: where that is, and
-        /// what came of it. None if there are fewer.
+        /// Makes the call with a handler at instruction `number` of the piece. Returns the
+        /// instruction's address and the call's result, or `None` if the piece is shorter.
         fn with_handler_at(number: usize) -> Option<(usize, c_long)> {
             let count = Cell::new(0);
             COUNT.store(count.as_ptr(), Ordering::Relaxed);
@@ -257,8 +256,7 @@ mod tests {
             }
         }
 
-        /// Instructions at which a handler comes before the system call, which is made all the
-        /// same.
+        /// The instructions at which a handler does not prevent the system call.
         fn missed() -> Vec<usize> {
             let call = &raw const millrace_interruptible_call as usize;
             let all = (0..).map_while(with_handler_at);
@@ -290,7 +288,7 @@ mod tests {
             }
             LOOKS_AGAIN.store(true, Ordering::Relaxed);
             assert_eq!(missed(), []);
-            // Without the second look one that comes behind the comparison is not noticed.
+            // Without the second comparison, a handler after the first one is not noticed.
             LOOKS_AGAIN.store(false, Ordering::Relaxed);
             let call = &raw const millrace_interruptible_call as usize;
             let missed = missed();

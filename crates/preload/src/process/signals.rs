@@ -1,15 +1,13 @@
-//! Signal handlers of the program, counted by the thread that they run in.
+//! The program's signal handlers, counted in the thread in which they run.
 //!
-//! A blocking call of the shim may sleep several times: what wakes it need not be what it waits
-//! for. A handler that runs between two of these sleeps would interrupt the kernel's call, which is
-//! a single one, and has to end ours with EINTR as well. So a handler is installed behind
-//! [`enter`], which counts it before it runs; [`crate::process::interruptible_syscall`] compares
-//! the counts with those of when the call began, and leaves no instruction between the comparison
-//! and the sleep at which a handler could come unseen.
+//! A blocking call of the shim may sleep several times. A handler that runs between two of these
+//! sleeps would interrupt the kernel's call, which is a single one, so it must end the shim's call
+//! with EINTR too. The shim therefore installs [`enter`] for each handler, which counts the handler
+//! and then runs it. [`crate::process::interruptible_syscall`] compares the count with that of the
+//! call's beginning, so that no handler goes unnoticed before the sleep.
 //!
-//! The kernel's own record says whether a signal is handled by the program; the table here says
-//! only by which function, so that what a child does that shares our memory (vfork) changes nothing
-//! here: it restores the defaults.
+//! The kernel knows which signals the program handles. The table here knows only the functions, so
+//! a child that shares this memory (vfork) and restores the defaults changes nothing here.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -19,7 +17,7 @@ use libc::{SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction, siginfo_t};
 use crate::process::{interruptible_syscall, thread};
 use crate::sys::{SIGNALS, thread_sanitizer};
 
-/// The program's handler of a signal, and its flags.
+/// The program's handler of a signal and its flags.
 struct Handler {
     function: AtomicUsize,
     flags: AtomicU32,
@@ -32,12 +30,12 @@ static HANDLERS: [Handler; SIGNALS] = [const {
     }
 }; SIGNALS];
 
-/// How many handlers have run in the calling thread: taken when a call begins.
+/// How many handlers have run in the calling thread. A call takes it when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Handlers of any kind.
+    /// All handlers.
     pub all: u32,
-    /// Those that were installed without SA_RESTART.
+    /// Handlers that were installed without SA_RESTART.
     pub interrupting: u32,
 }
 
@@ -56,12 +54,12 @@ pub fn count_all() {
     count_all_but(0);
 }
 
-/// Likewise, but for those of the signals in a set as the kernel has it.
+/// From here on every handler counts, except for the signals in a set of the kernel's form.
 pub fn count_all_but(blocked: u64) {
     thread::with(|thread| thread.blocked.set(blocked));
 }
 
-/// Stands for every handler of the program.
+/// The kernel's handler of each signal that the program handles.
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -98,10 +96,10 @@ fn own() -> usize {
     enter as *const () as usize
 }
 
-/// Installs and asks as `sigaction` does; `real` is the C library's.
+/// Does what `sigaction` does; `real` is the C library's.
 ///
 /// # Safety
-/// As the C library's: the pointers are null or good.
+/// The pointers are null or valid, as for the C library's function.
 pub unsafe fn action(
     signal: c_int,
     new: *const sigaction,
@@ -119,8 +117,8 @@ pub unsafe fn action(
     let wanted = (!new.is_null()).then(|| unsafe { new.read() });
     let result = match wanted {
         Some(mut action) if action.sa_sigaction != SIG_DFL && action.sa_sigaction != SIG_IGN => {
-            // A program may hand us back what it once saw in a table of its own, made by other
-            // means than these calls.
+            // A program may pass the shim's own handler, which it has read by other means than
+            // these calls.
             if action.sa_sigaction != own() {
                 handler
                     .flags

@@ -1,4 +1,4 @@
-//! posix_spawn: fork and exec in one, with a list of what happens to descriptors in between.
+//! posix_spawn: fork and exec in one call, with a list of actions on descriptors in between.
 
 use std::ffi::{c_char, c_int};
 
@@ -13,8 +13,8 @@ use crate::process::{environment, fork};
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::{self, Result};
 
-/// The C library's `struct __spawn_action`, whose layout has not changed since there are spawn
-/// actions (new kinds are added at the end).
+/// The C library's `struct __spawn_action`. Its layout has never changed, since new kinds of action
+/// are added at the end.
 #[repr(C)]
 struct Action {
     kind: c_int,
@@ -37,8 +37,8 @@ const DUP2: c_int = 1;
 const OPEN: c_int = 2;
 const CLOSE_FROM: c_int = 5;
 
-/// Sockets by descriptor as the new process will have them: number + 1 (0: none), slot, whether an
-/// exec closes it.
+/// The sockets that the new process will have, by descriptor: number plus 1 (0 for none), slot, and
+/// whether an exec closes it.
 struct Plan {
     entries: MmapBuffer<u64>,
     len: usize,
@@ -47,7 +47,7 @@ struct Plan {
 const WORDS: usize = 3;
 
 impl Plan {
-    /// What this process has, with room for what `actions` actions may add.
+    /// The sockets of this process, with room for those that `actions` actions may add.
     fn new(actions: usize) -> Result<Plan> {
         let sockets = || {
             table::all().filter_map(|(fd, entry)| match entry {
@@ -110,7 +110,7 @@ impl Plan {
                     }
                 }
             }
-            // A change of directory or of the terminal's group.
+            // Other actions change the directory or the terminal's process group.
             _ => {}
         }
     }
@@ -126,10 +126,10 @@ impl Survivors for Plan {
     }
 }
 
-/// Spawns by `make`, which is handed the environment and where to put the pid.
+/// Spawns a process. `make` gets the environment and the place for the pid.
 ///
 /// # Safety
-/// As for posix_spawn.
+/// The requirements of posix_spawn hold.
 pub unsafe fn spawn(
     pid: *mut pid_t,
     actions: *const posix_spawn_file_actions_t,
@@ -219,7 +219,7 @@ mod tests {
         plan.put(6, Some((60, false)));
         plan.put(7, Some((70, false)));
         assert_eq!(survivors(&plan), [(6, 60), (7, 70)]);
-        // inetd: the connection becomes standard input and output.
+        // As inetd does: the connection becomes standard input and output.
         plan.apply(&action(DUP2, 5, 0));
         plan.apply(&action(DUP2, 5, 1));
         plan.apply(&action(CLOSE, 6, 0));

@@ -1,4 +1,4 @@
-//! What happens when the dynamic linker loads the shim.
+//! The start of the shim when the dynamic linker loads it.
 
 use std::ffi::{c_char, c_int};
 

@@ -1,33 +1,34 @@
-//! What the shim knows of the calling thread.
+//! The shim's state of the calling thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
-/// A thread's own state. Without a destructor, so that using it allocates nothing.
+/// The state of a thread. It has no destructor, so using it allocates nothing.
 pub struct Thread {
     tid: Cell<u32>,
     number: Cell<u32>,
-    /// Set from the return of a wait with events until the next wait.
+    /// The thread is in a batch: since its last wait returned events, it rings no doorbell.
     pub batch: Cell<bool>,
-    /// Shards that have submissions they have not been rung for.
+    /// The shards whose doorbells the thread has to ring.
     pub unrung: Cell<u64>,
-    /// Somebody waits for one of these submissions.
+    /// Another thread waits for one of these submissions.
     pub urgent: Cell<bool>,
-    /// The hidden poller of `poll` and `select`, as an address; 0 for none.
+    /// The address of the thread's hidden poller for `poll` and `select`; 0 for none.
     pub poller: Cell<usize>,
-    /// Locks held, a byte for each rank.
+    /// The number of locks that the thread holds, one byte for each rank.
     pub locks: Cell<u64>,
-    /// Signal handlers of the program that have run in the thread; see [`crate::process::signals`].
+    /// How many signal handlers of the program have run in the thread: see
+    /// [`crate::process::signals`].
     pub handlers: Cell<u32>,
-    /// Those without SA_RESTART among them.
+    /// How many of these were installed without SA_RESTART.
     pub interrupting_handlers: Cell<u32>,
-    /// It is in a call that sleeps; see [`crate::sys::thread_sanitizer`].
+    /// The thread is in a call that sleeps: see [`crate::sys::thread_sanitizer`].
     pub sleeping: Cell<bool>,
-    /// A signal has come since this was unset; see [`crate::sys::thread_sanitizer`].
+    /// A signal has come since this was cleared: see [`crate::sys::thread_sanitizer`].
     pub deferred: Cell<bool>,
-    /// Signals whose handlers are not counted: the call at work blocks them.
+    /// Signals that the present call blocks: their handlers are not counted.
     pub blocked: Cell<u64>,
 }
 
@@ -67,8 +68,7 @@ pub fn tid() -> u32 {
     })
 }
 
-/// A small number, different for each thread until 2^32 have been: it spreads threads over
-/// contexts.
+/// A small number that differs between the first 2^32 threads. It spreads threads over contexts.
 pub fn number() -> u32 {
     with(|thread| {
         if thread.number.get() == 0 {
@@ -80,14 +80,14 @@ pub fn number() -> u32 {
     })
 }
 
-/// In a process that may be a child which nobody has told so.
+/// Clears the parent's state if this process is the child of an unseen fork.
 pub fn check() {
     if with(|thread| thread.tid.get() != sys::gettid()) {
         forked();
     }
 }
 
-/// In a forked child: the one thread there is has a new id, and nothing of its parent's is pending.
+/// In the child of a fork: the only thread has a new id, and nothing of the parent's is pending.
 pub fn forked() {
     with(|thread| {
         thread.tid.set(0);

@@ -1,5 +1,4 @@
-//! Room for a while, straight from the kernel: a hook may run inside the allocator, and on a small
-//! stack.
+//! Temporary buffers from the kernel: a hook may run inside the allocator, and on a small stack.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -9,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::{self, Result};
 
-/// Types whose every field may be all bits 0.
+/// Types for which all bits 0 is a value.
 ///
 /// # Safety
 /// All bytes 0 is a value of the type.
 pub unsafe trait Zero: Copy {
-    /// That value.
+    /// The value with all bits 0.
     fn zero() -> Self {
         // SAFETY: the promise of the trait.
         unsafe { MaybeUninit::zeroed().assume_init() }
@@ -29,13 +28,13 @@ unsafe impl Zero for libc::pollfd {}
 // SAFETY: a pointer may be null.
 unsafe impl Zero for *const libc::c_char {}
 
-/// Bytes of a spare block.
+/// The bytes of a spare block.
 const SPARE: usize = 64 * 1024;
-/// How many there are: an exec takes three at once.
+/// The number of spare blocks: an exec takes three at once.
 const SPARES: usize = 4;
 
-/// Room for when the kernel gives none: a process that may not have as much memory as it has
-/// already (RLIMIT_AS) can still call exec. It is nothing until it is used.
+/// Spare blocks for when the kernel gives no memory: a process at its limit (RLIMIT_AS) can still
+/// call exec. An unused block takes no memory.
 struct Spares {
     blocks: UnsafeCell<[[u64; SPARE / 8]; SPARES]>,
     taken: [AtomicBool; SPARES],
@@ -53,7 +52,7 @@ impl Spares {
         self.blocks.get().cast()
     }
 
-    /// A block with all bytes 0, if there is one and it is large enough.
+    /// Takes a zeroed block, if one is free and large enough.
     fn take(&self, bytes: usize) -> Option<*mut u8> {
         let free = |taken: &AtomicBool| !taken.swap(true, Ordering::Acquire);
         let index = (bytes <= SPARE).then(|| self.taken.iter().position(free))??;
@@ -61,7 +60,7 @@ impl Spares {
         Some(unsafe { self.first().add(index * SPARE) })
     }
 
-    /// Gives a block back. False: it is none.
+    /// Gives a block back. False: `at` is not a spare block.
     fn give(&self, at: *mut u8) -> bool {
         let index = (at as usize).wrapping_sub(self.first() as usize) / SPARE;
         let Some(taken) = self.taken.get(index) else {
@@ -74,14 +73,14 @@ impl Spares {
     }
 }
 
-/// An array of plain values, all bytes 0 at first. Unmapped when dropped.
+/// An array of plain values that begins as all bits 0. Dropping it unmaps it.
 pub struct MmapBuffer<T: Zero> {
     at: *mut T,
     len: usize,
 }
 
 impl<T: Zero> MmapBuffer<T> {
-    /// Room for `len` values. `NOMEM` if there is none.
+    /// Makes an array of `len` values. `NOMEM`: there is no memory.
     pub fn new(len: usize) -> Result<MmapBuffer<T>> {
         let bytes = len.max(1) * size_of::<T>();
         let mapped = sys::map(bytes, false).map(<*mut c_void>::cast::<u8>);
@@ -115,16 +114,16 @@ impl<T: Zero> Drop for MmapBuffer<T> {
     }
 }
 
-/// The same, on the stack as long as `N` values are enough.
+/// An array of plain values that is on the stack up to `N` values.
 pub enum SmallBuffer<T: Zero, const N: usize> {
-    /// That many are in use.
+    /// The array is on the stack; so many values are in use.
     Inline([T; N], usize),
-    /// Too many for the stack.
+    /// The array is too large for the stack.
     Mapped(MmapBuffer<T>),
 }
 
 impl<T: Zero, const N: usize> SmallBuffer<T, N> {
-    /// Room for `len` values. `NOMEM` if there is none.
+    /// Makes an array of `len` values. `NOMEM`: there is no memory.
     pub fn new(len: usize) -> Result<SmallBuffer<T, N>> {
         if len <= N {
             Ok(SmallBuffer::Inline([T::zero(); N], len))

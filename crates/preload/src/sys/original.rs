@@ -1,8 +1,8 @@
-//! The functions that this library stands in for: the next ones in the dynamic linker's order,
-//! found when first called.
+//! The C library's functions that this library replaces: the next ones in the dynamic linker's
+//! order, found at the first call.
 //!
-//! Descriptors that are not ours go there, so that cancellation points, other preloaded libraries
-//! and the C library's own bookkeeping stay as they are.
+//! Calls on the kernel's descriptors use them, so that cancellation points, other preloaded
+//! libraries and the C library's own bookkeeping keep working.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -28,8 +28,7 @@ fn find(at: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
-/// Stands for a function that this C library does not have. All that are declared below report
-/// failure by -1.
+/// Replaces a function that this C library lacks. All functions below report failure by -1.
 extern "C" fn missing() -> isize {
     sys::set_errno(Errno::NOSYS);
     -1
@@ -37,10 +36,10 @@ extern "C" fn missing() -> isize {
 
 macro_rules! real {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
-        /// The C library's.
+        /// Calls the C library's function of this name.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The requirements of the C library's function hold.
         #[inline]
         #[allow(non_snake_case, reason = "the C library's name")]
         pub unsafe fn $name($($argument: $kind),*) -> $result {

@@ -1,12 +1,11 @@
 //! A lock in memory that several processes map.
 //!
-//! Its word is the holder's thread id, so that a thread whose signal handler comes back for a lock
-//! it holds already is told so instead of waiting for itself, and a lock whose holder has died is
-//! taken over.
+//! The lock word is the holder's thread id. So a signal handler that wants a lock of its own thread
+//! is refused instead of waiting for itself, and a lock whose holder has died is taken over.
 //!
-//! Locks have ranks and are taken in their order, so that no circle of waiting threads can form. A
-//! signal handler can break the order: it may have come in the middle of a call that holds
-//! anything. Such a one does not wait.
+//! Locks have ranks and are taken in rank order, which prevents deadlock. A signal handler can
+//! break the order, because it may interrupt a call that holds any lock. Such a handler does not
+//! wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,10 +14,10 @@ use millrace_context::lock;
 use crate::process::thread;
 use crate::sys;
 
-/// What a lock is for, in the order in which they are taken.
+/// The purposes of locks, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// The meaning of numbers of epoll sets.
+    /// The numbers of epoll sets.
     Numbers,
     /// An epoll set.
     Set,
@@ -26,26 +25,27 @@ pub enum Rank {
     Control,
     /// One direction of a socket.
     Socket,
-    /// A poller's ring, the placeholder.
+    /// A poller's ring, or the placeholder.
     Leaf,
     /// A context.
     Submission,
 }
 
-/// Looks before sleeping.
+/// How often a thread looks before it sleeps.
 const SPINS: u32 = 64;
-/// Looks, each after others have had their turn, before giving up a lock that cannot be waited for.
+/// How often a thread looks, and yields in between, before it gives up a lock that it cannot wait
+/// for.
 const TURNS: u32 = 256;
-/// How long to sleep before asking whether the holder still lives, in microseconds.
+/// The sleep after which a thread checks whether the holder lives, in microseconds.
 const PATIENCE_US: u64 = 10_000;
 
-/// Holds a lock until dropped.
+/// A lock that is held until this is dropped.
 pub struct Guard<'a> {
     word: &'a AtomicU32,
     rank: Rank,
 }
 
-/// Counts a lock of this rank among those that the thread holds, or no more.
+/// Adds `by` to the thread's count of held locks of this rank.
 fn count(rank: Rank, by: i64) {
     let unit = by << (8 * rank as u32);
     thread::with(|thread| {
@@ -55,13 +55,13 @@ fn count(rank: Rank, by: i64) {
     });
 }
 
-/// Takes a lock. `None`: the calling thread holds it already, or it would have to wait while it
-/// holds others that come later (this is a signal handler).
+/// Takes a lock. `None`: the calling thread holds it already, or would have to wait while it holds
+/// a lock of a later rank. Both happen only in a signal handler.
 pub fn take(word: &AtomicU32, rank: Rank) -> Option<Guard<'_>> {
     let own = thread::tid();
     let out_of_order = thread::with(|thread| thread.locks.get()) >> (8 * rank as u32) != 0;
-    // Counted before it is held, so that a signal handler in between sees too much rather than too
-    // little.
+    // Counted before the lock is held: a signal handler in between sees too many locks rather than
+    // too few.
     count(rank, 1);
     if lock::take_free(word, own) || wait(word, own, out_of_order) {
         Some(Guard { word, rank })
@@ -168,7 +168,7 @@ mod tests {
             drop(guard);
         });
         heard.recv().unwrap();
-        // As in a handler that came while the thread had a submission handle.
+        // As in a signal handler whose thread has a submission handle.
         assert!(take(&socket, Rank::Socket).is_none());
         done.send(()).unwrap();
         holder.join().unwrap();

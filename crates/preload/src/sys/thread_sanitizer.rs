@@ -1,14 +1,15 @@
-//! ThreadSanitizer in the program (`-fsanitize=thread`).
+//! Support for programs built with ThreadSanitizer (`-fsanitize=thread`).
 //!
-//! Its runtime judges memory accesses by what it sees order them. It does not see the shim's atomic
-//! words, since the shim is not compiled with it, and takes what the shim copies by the C library's
-//! memcpy for the program's accesses. So the shim copies by itself, and tells the runtime what the
-//! program has read and written, and that sending comes before receiving, as the runtime's own
-//! versions of these calls do.
+//! Its runtime judges memory accesses by the synchronisation that it sees. It does not see the
+//! shim's atomic words, because the shim is not compiled with it, and it takes copies by the C
+//! library's memcpy for the program's accesses. So the shim copies by itself. It tells the runtime
+//! what the program has read and written, and that a send comes before the receive, as the
+//! runtime's own versions of these calls do.
 //!
-//! The runtime also keeps a signal until the thread comes to a call that it knows, and it knows
-//! none that sleeps here. So the kernel's handler is [`enter`], which runs the program's handler at
-//! once in a thread that sleeps in the shim, and else leaves it to the runtime.
+//! The runtime also defers a signal until the thread makes a call that the runtime knows, and it
+//! knows no call that sleeps here. So the kernel's handler is [`enter`]. It runs the program's
+//! handler at once in a thread that sleeps in the shim, and leaves the signal to the runtime
+//! otherwise.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, compiler_fence};
@@ -22,19 +23,20 @@ type Order = unsafe extern "C" fn(*const c_void);
 type Access = unsafe extern "C" fn(*const c_void, usize);
 pub type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Functions of the runtime; null without it.
+/// The runtime's functions; null without the runtime.
 static ACQUIRE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static READ_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static WRITE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// What all sends and receives are ordered by: the runtime, too, takes every socket for one.
+/// The object by which all sends and receives are ordered. The runtime also treats all sockets as
+/// one.
 static SOCKETS: AtomicU8 = AtomicU8::new(0);
 /// The runtime's handler of each signal.
 static RUNTIMES: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 /// Runs the program's handler at once; set before [`enter`] is installed.
 static PROGRAM: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks for the runtime. Called once, when the shim is loaded.
+/// Finds the runtime. Called once, when the shim is loaded.
 pub fn find() {
     let functions: [(&AtomicPtr<c_void>, &CStr); 4] = [
         (&RELEASE, c"__tsan_release"),
@@ -55,13 +57,13 @@ pub fn is_present() -> bool {
     !ACQUIRE.load(Ordering::Relaxed).is_null()
 }
 
-/// What other threads have sent or asked for comes before what this thread does now.
+/// Orders the sends and requests of other threads before the calling thread's next accesses.
 #[inline]
 pub fn acquire() {
     order(&ACQUIRE);
 }
 
-/// What this thread has done comes before what others receive or are told from now on.
+/// Orders the calling thread's accesses before the next receives of other threads.
 #[inline]
 pub fn release() {
     order(&RELEASE);
@@ -76,10 +78,10 @@ fn order(function: &AtomicPtr<c_void>) {
     }
 }
 
-/// Copies out of the program's buffer.
+/// Copies from the program's buffer.
 ///
 /// # Safety
-/// Both are good for `len` bytes, and do not overlap.
+/// Both are valid for `len` bytes and do not overlap.
 #[inline]
 pub unsafe fn copy_from_program(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
@@ -93,10 +95,10 @@ pub unsafe fn copy_from_program(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies into the program's buffer.
+/// Copies to the program's buffer.
 ///
 /// # Safety
-/// Both are good for `len` bytes, and do not overlap.
+/// Both are valid for `len` bytes and do not overlap.
 #[inline]
 pub unsafe fn copy_to_program(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
@@ -120,10 +122,10 @@ fn access(function: &AtomicPtr<c_void>, at: *const u8, len: usize) {
     }
 }
 
-/// Copies without the C library's memcpy, for which the runtime has its own.
+/// Copies without the C library's memcpy, which the runtime replaces.
 ///
 /// # Safety
-/// As [`copy_to_program`].
+/// The requirements of [`copy_to_program`] hold.
 #[cold]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     for at in 0..len {
@@ -132,7 +134,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// As the kernel has it (`struct sigaction` of its own headers).
+/// The kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct KernelAction {
@@ -142,8 +144,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// A handler has just been installed through the runtime: [`enter`] is put before the runtime's
-/// own.
+/// Installs [`enter`] in front of the runtime's handler, which has just been installed. `program`
+/// runs the program's handler.
 pub fn take_signal(signal: c_int, program: Handler) {
     if !is_present() {
         return;
@@ -168,7 +170,7 @@ pub fn take_signal(signal: c_int, program: Handler) {
     let _ = sys::signal_action(signal, (&raw const action).cast(), std::ptr::null_mut());
 }
 
-/// The kernel's handler of the program's signals, where the runtime is.
+/// The kernel's handler of the program's signals in a program with the runtime.
 unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let sleeps = thread::with(|thread| {
         thread.deferred.set(true);
@@ -190,8 +192,8 @@ unsafe extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_
     }
 }
 
-/// Makes a call that sleeps. Signals that the runtime has kept are handled before it, others while
-/// it lasts.
+/// Makes a call that sleeps. The runtime's deferred signals are handled before it, and new ones
+/// during it.
 pub fn sleep<T>(call: impl FnOnce() -> T) -> T {
     if !is_present() {
         return call();
@@ -203,7 +205,7 @@ pub fn sleep<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// From here on signals are handled at once, and the runtime keeps none.
+/// From here on signals are handled at once, and the runtime defers none.
 fn begin_sleep() {
     let mut is_ready = false;
     while !is_ready {
@@ -215,7 +217,7 @@ fn begin_sleep() {
         is_ready = thread::with(|thread| {
             thread.sleeping.set(true);
             compiler_fence(Ordering::SeqCst);
-            // A signal that has come in between was left to the runtime, which has kept it.
+            // The runtime has deferred a signal that came meanwhile.
             let kept = thread.deferred.get();
             thread.sleeping.set(!kept);
             !kept

@@ -1,4 +1,4 @@
-//! The program's memory: buffers and vectors as calls name them.
+//! The program's buffers and vectors, as calls name them.
 
 use std::ffi::c_void;
 
@@ -8,41 +8,42 @@ use rustix::io::Errno;
 use crate::sys::Result;
 use crate::sys::thread_sanitizer;
 
-/// What Linux moves in one call at most.
+/// The most bytes that Linux moves in one call.
 pub const CALL_MAX: usize = 0x7fff_f000;
-/// Entries of one vector at most.
+/// The most entries of one vector.
 const VECTOR_MAX: usize = 1024;
-/// Below this nothing is ever mapped (vm.mmap_min_addr), above it nothing is the program's.
+/// Below this address nothing is mapped (vm.mmap_min_addr); above the next one is the kernel's
+/// half.
 const LOWEST: usize = 4096;
 const HIGHEST: usize = 1 << 47;
 
-/// Refuses pointers that cannot be good: null and its neighbours, and the kernel's half. Others
-/// that are bad end the program, as they would in any function of the C library; the kernel's
-/// EFAULT would take a system call to find out.
+/// Refuses pointers that cannot be valid: null and its neighbours, and the kernel's half. Other bad
+/// pointers end the program, as in any function of the C library; finding them out as the kernel
+/// does would take a system call.
 pub fn check(at: *const c_void, len: usize) -> Result<()> {
     let at = at as usize;
     let good = len == 0 || at >= LOWEST && at.checked_add(len).is_some_and(|end| end <= HIGHEST);
     good.then_some(()).ok_or(Errno::FAULT)
 }
 
-/// A place in a vector of buffers: bytes are taken from it, or put into it, in order.
+/// A position in a vector of buffers. Bytes are taken from it, or put into it, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct UserBuffers {
-    /// The single buffer of a call without a vector.
+    /// The buffer of a call without a vector.
     one: iovec,
     /// The vector, or null.
     vector: *const iovec,
     count: usize,
-    /// Bytes of the first entry that are done.
+    /// How many bytes of the first entry are done.
     offset: usize,
     left: usize,
 }
 
 impl UserBuffers {
-    /// One buffer. `FAULT` if it cannot be one.
+    /// One buffer. `FAULT`: it cannot be valid.
     ///
     /// # Safety
-    /// It stays good for `len` bytes while the pieces are used.
+    /// It stays valid for `len` bytes while this value is used.
     pub unsafe fn buffer(at: *const c_void, len: usize) -> Result<UserBuffers> {
         let left = len.min(CALL_MAX);
         check(at, left)?;
@@ -58,11 +59,11 @@ impl UserBuffers {
         })
     }
 
-    /// A vector. `too_many` for a count beyond what Linux takes, `INVAL` for lengths that are
-    /// negative in sum, `FAULT` for bad pointers.
+    /// A vector. Returns `too_many` for more entries than Linux takes, `INVAL` for a negative sum
+    /// of lengths, and `FAULT` for bad pointers.
     ///
     /// # Safety
-    /// The vector and its buffers stay good while the pieces are used.
+    /// The vector and its buffers stay valid while this value is used.
     pub unsafe fn vector(
         vector: *const iovec,
         count: usize,
@@ -95,12 +96,12 @@ impl UserBuffers {
         })
     }
 
-    /// Bytes left.
+    /// The number of bytes left.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Moves over the next `len` bytes, at most what is left, handing out where they are.
+    /// Advances by `len` bytes, at most those left, and hands out where they are.
     fn advance(&mut self, mut len: usize, mut piece: impl FnMut(*mut u8, usize)) {
         len = len.min(self.left);
         self.left -= len;
@@ -133,7 +134,7 @@ impl UserBuffers {
     /// Takes `len` bytes out.
     ///
     /// # Safety
-    /// `to` is good for `len` bytes.
+    /// `to` is valid for `len` bytes.
     pub unsafe fn take(&mut self, mut to: *mut u8, len: usize) {
         self.advance(len, |from, len| {
             // SAFETY: `from` by the promise of the constructor, `to` by the caller's; the staging
@@ -148,7 +149,7 @@ impl UserBuffers {
     /// Puts `len` bytes in.
     ///
     /// # Safety
-    /// `from` is good for `len` bytes.
+    /// `from` is valid for `len` bytes.
     pub unsafe fn put(&mut self, mut from: *const u8, len: usize) {
         self.advance(len, |to, len| {
             // SAFETY: as in `take`, the other way round.
@@ -159,7 +160,7 @@ impl UserBuffers {
         });
     }
 
-    /// Moves over `len` bytes without touching them.
+    /// Advances by `len` bytes without touching them.
     pub fn skip(&mut self, len: usize) {
         self.advance(len, |_, _| {});
     }

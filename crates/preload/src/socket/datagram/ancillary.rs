@@ -1,4 +1,4 @@
-//! What rides along with a datagram: control messages, as they are read and written.
+//! The control messages of datagrams: those that programs send, and those that they receive.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use crate::sys::user_buffers;
 
 const HEAD: usize = size_of::<cmsghdr>();
 
-/// What a program says of a datagram in control messages.
+/// The settings for one datagram that a program gives in control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub from: Option<IpAddr>,
@@ -28,11 +28,11 @@ pub struct Asked {
     pub segment: Option<u16>,
 }
 
-/// Reads the control messages of a message to be sent. `INVAL` for what Linux takes for nonsense,
-/// or what is not implemented.
+/// Reads the control messages of a message to be sent. `INVAL`: Linux rejects one of them, or it is
+/// not implemented.
 ///
 /// # Safety
-/// The message is good.
+/// The message is valid.
 pub unsafe fn read(message: &msghdr) -> Result<Asked> {
     let mut asked = Asked::default();
     if message.msg_control.is_null() || message.msg_controllen == 0 {
@@ -102,20 +102,20 @@ impl Asked {
     }
 }
 
-/// Room for control messages of a message that is received.
+/// Room for the control messages of a received message.
 pub struct Riders {
     at: *mut u8,
     room: usize,
     used: usize,
-    /// Something did not fit.
+    /// A control message did not fit.
     pub cut: bool,
 }
 
 impl Riders {
-    /// The room of a message. `FAULT` if it cannot be there.
+    /// The room that a message has. `FAULT`: the pointer cannot be valid.
     ///
     /// # Safety
-    /// It is good while the riders are used.
+    /// The room stays valid while this value is used.
     pub unsafe fn of(message: &msghdr) -> Result<Riders> {
         let room = if message.msg_control.is_null() {
             0
@@ -131,12 +131,12 @@ impl Riders {
         })
     }
 
-    /// Bytes used.
+    /// The number of bytes used.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Adds a message, as `put_cmsg` of Linux does: cut to what fits.
+    /// Adds a control message, cut to what fits, as Linux's `put_cmsg` does.
     fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let left = self.room - self.used;
         if left < HEAD {
@@ -162,7 +162,7 @@ impl Riders {
         self.put(level, kind, &value.to_ne_bytes());
     }
 
-    /// What a socket wants to know of a datagram.
+    /// Adds the control messages that the socket wants for a datagram.
     pub fn tell(&mut self, socket: &Socket, record: &Record) {
         if !options::has_switches(socket) {
             return;
@@ -185,7 +185,7 @@ impl Riders {
         match record.to {
             IpAddr::V4(to) => {
                 if wants(OptName::PacketInfo) {
-                    // The address to answer from, then the one that it was sent to.
+                    // The address to answer from, then the destination of the datagram.
                     let own = own_v4(socket, to);
                     let mut info = [0u8; 12];
                     info[..4].copy_from_slice(&index.to_ne_bytes());
@@ -211,7 +211,7 @@ impl Riders {
         }
     }
 
-    /// What there is to say of an error.
+    /// Adds the control messages about an error.
     pub fn tell_failure(&mut self, socket: &Socket, failure: &Failure) {
         const ORIGIN_ICMP: u8 = 2;
         const ORIGIN_ICMP6: u8 = 3;
@@ -243,8 +243,7 @@ fn family(socket: &Socket) -> c_int {
     socket.slot.app_cold.family.load(Ordering::Relaxed)
 }
 
-/// The index of the device by which a datagram to `to` came, as the kernel has it: its end of the
-/// link.
+/// The index of the device by which a datagram to `to` came: the kernel's end of the link.
 fn device_index(socket: &Socket, to: IpAddr) -> u32 {
     match socket.engine.region.header().device_index {
         0 => LOOPBACK,
@@ -253,7 +252,7 @@ fn device_index(socket: &Socket, to: IpAddr) -> u32 {
     }
 }
 
-/// The own address that stands for one of several hosts.
+/// The engine's own address that stands for a multicast or broadcast address.
 fn own_v4(socket: &Socket, to: Ipv4Addr) -> Ipv4Addr {
     let header = socket.engine.region.header();
     if !to.is_multicast() && !header.is_broadcast(to) {

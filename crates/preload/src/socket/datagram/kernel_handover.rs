@@ -1,5 +1,5 @@
-//! A datagram socket that was bound to every address, and then speaks with one that is the kernel's
-//! alone: it was meant for there.
+//! Handover of a datagram socket to the kernel: it was bound to every address, and then sends to an
+//! address that only the kernel serves.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use crate::socket::{Socket, flag};
 use crate::sys;
 use crate::sys::original;
 
-/// Makes a socket of ours one of the kernel's again, in its descriptor, as long as nobody can tell:
-/// nothing has come and nothing has been sent, and neither another descriptor nor an epoll set
-/// knows it. Whether it is one now.
+/// Makes a millrace socket a kernel socket in the same descriptor, while nobody can notice: it has
+/// sent and received nothing, and neither another descriptor nor an epoll set has it. Returns
+/// whether it is a kernel socket now.
 pub fn give_back(fd: c_int, slot: SlotRef, socket: &Socket) -> bool {
     let app = &socket.slot.app;
     let used = socket.slot.engine.received.load(Ordering::Acquire) != 0
         || app.queued.load(Ordering::Relaxed) != 0;
-    // The descriptor's reference, and the call's.
+    // One reference is the descriptor's, the other is this call's.
     let alone = refcount::count(slot.index) == 2 && !socket.has(flag::SHARED);
     let local = SocketAddr::from(socket.slot.cold.local());
     if used || !alone || refcount::in_sets(slot.index) || !local.ip().is_unspecified() {
@@ -49,7 +49,7 @@ fn replace(fd: c_int, slot: SlotRef, socket: &Socket, kernel: c_int, port: u16) 
         let flags = sys::fcntl(kernel, libc::F_GETFL, 0).unwrap_or(0);
         let _ = sys::fcntl(kernel, libc::F_SETFL, (flags | libc::O_NONBLOCK).into());
     }
-    // The same port if the kernel has it, else another.
+    // The socket keeps its port if the kernel has it free.
     if port != 0 && !bind(socket, kernel, port) && !bind(socket, kernel, 0) {
         return false;
     }
@@ -81,7 +81,8 @@ fn bind(socket: &Socket, kernel: c_int, port: u16) -> bool {
     unsafe { original::bind(kernel, bytes.as_ptr().cast(), len as u32) == 0 }
 }
 
-/// The kernel's socket gets the options of ours. Those that it does not have are as they were.
+/// Sets the socket's options on the kernel socket. Options that cannot be set stay at their
+/// defaults.
 fn repeat(socket: &Socket, kernel: c_int) {
     let v6 = socket.family() == libc::AF_INET6;
     for row in millrace_sockopt::settable(Sockets::DATAGRAM) {

@@ -1,4 +1,4 @@
-//! Membership of groups, as programs ask for it.
+//! Membership in multicast groups.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::socket::Socket;
 use crate::socket::device_binding;
 use crate::sys::Result;
 
-/// Whether the interface of a change is the engine's to serve.
+/// Whether the engine serves the interface of a membership.
 pub fn serves(engine: &Engine, change: &Membership) -> bool {
     let (header, interface) = (engine.region.header(), change.interface);
     if change.device != 0 {
@@ -23,7 +23,7 @@ pub fn serves(engine: &Engine, change: &Membership) -> bool {
     }
 }
 
-/// Joins or leaves.
+/// Joins or leaves a group.
 pub fn apply(socket: &Socket, change: Membership) -> Result<()> {
     if !serves(socket.engine, &change) {
         return Err(Errno::NODEV);

@@ -1,4 +1,4 @@
-//! Receiving datagrams: records are copied out of the receive ring in shared memory, one a call.
+//! Receiving datagrams: each call copies one record out of the receive ring in shared memory.
 
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
@@ -22,16 +22,16 @@ use crate::sys::robust_lock::{self, Rank};
 use crate::sys::user_buffers;
 use crate::sys::user_buffers::UserBuffers;
 
-/// Looks at a ring that changes all the time.
+/// How often a ring that changes all the time is read again.
 const ATTEMPTS: u32 = 1 << 20;
 
-/// What a receive came to.
+/// The result of a receive.
 pub struct Received {
-    /// What the call returns.
+    /// The call's return value.
     pub len: usize,
-    /// The datagram; none if the socket is shut for reading.
+    /// The datagram; `None` if the socket is shut for reading.
     pub record: Option<Record>,
-    /// MSG_TRUNC if it was cut.
+    /// MSG_TRUNC if the datagram was cut.
     pub flags: c_int,
 }
 
@@ -82,25 +82,25 @@ pub fn receive(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Result<
     }
 }
 
-/// Takes the oldest record, or looks at it: its head, and how much of its payload was copied. None
-/// when there is none.
+/// Takes the oldest record, or peeks at it. Returns its head and how many bytes of payload were
+/// copied; `None` if there is no record.
 fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(Record, usize)>> {
     let slot = socket.slot;
     if slot.engine.received.load(Ordering::Acquire) <= slot.app.consumed.load(Ordering::Acquire) {
         return Ok(None);
     }
-    // Held by the own thread: a signal handler in the middle of a receive on this very socket.
+    // `None`: this is a signal handler in the middle of a receive on this socket.
     let guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
-        // After that, as in a stream.
+        // This comes after the lock, as in a stream.
         let start = slot.app.consumed.load(Ordering::Relaxed);
         if received <= start {
             return Ok(None);
         }
         let word = slot.engine.ring.load(Ordering::Acquire);
         let Some((at, size)) = unpack_ring(word) else {
-            // The ring is published before what is in it, so it is being changed: look again.
+            // The ring is published before its contents: it is being replaced, so look again.
             std::hint::spin_loop();
             continue;
         };
@@ -124,12 +124,11 @@ fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(R
         }
         fence(Ordering::Acquire);
         if slot.engine.ring.load(Ordering::Relaxed) != word {
-            // A larger ring came meanwhile, and the old one may have been given to another socket
-            // already.
+            // A larger ring has come, and another socket may have the old one already.
             continue;
         }
         if end > received {
-            // Nothing but a program that writes into its shared memory leaves a record like this.
+            // A program that writes into its shared memory has made the record inconsistent.
             return Err(Errno::IO);
         }
         *into = target;
@@ -143,8 +142,8 @@ fn take(socket: &Socket, into: &mut UserBuffers, peek: bool) -> Result<Option<(R
     Err(Errno::IO)
 }
 
-/// Hands out where `len` bytes from stream offset `start` on are, in up to two pieces with their
-/// places in the whole.
+/// Copies `len` bytes from stream offset `start` on by `put`, in up to two pieces, each with its
+/// position in the whole.
 fn copy(
     socket: &Socket,
     (at, size): (u64, u64),
@@ -163,7 +162,7 @@ fn copy(
     }
 }
 
-/// Bytes that the oldest datagram carries; 0 if there is none.
+/// The length of the oldest datagram; 0 if there is none.
 pub fn next_len(socket: &Socket) -> Result<c_int> {
     // SAFETY: no bytes are wanted.
     let mut nothing = unsafe { UserBuffers::buffer(std::ptr::null(), 0) }?;
@@ -171,10 +170,10 @@ pub fn next_len(socket: &Socket) -> Result<c_int> {
     Ok(next.map_or(0, |(record, _)| record.payload_len as c_int))
 }
 
-/// Receives a message, with all that rides along.
+/// Receives a message with its control messages.
 ///
 /// # Safety
-/// The message is good.
+/// The message is valid.
 pub unsafe fn receive_message(
     socket: &Socket,
     message: &mut msghdr,
@@ -219,13 +218,13 @@ pub unsafe fn receive_message(
     Ok(len)
 }
 
-/// Takes the oldest error, without room for what it is: what the datagram carried that it is about.
+/// Takes the oldest error, without its description: the payload of the datagram that caused it.
 pub fn receive_failure(socket: &Socket, into: &mut UserBuffers) -> Result<usize> {
     take_failure(socket, into).map(|(_, copied, _)| copied)
 }
 
-/// Takes the oldest error: it, how much of what the datagram carried was copied, and MSG_TRUNC if
-/// that is not all.
+/// Takes the oldest error. Returns it, how many bytes of the datagram's payload were copied, and
+/// MSG_TRUNC if that is not all.
 fn take_failure(socket: &Socket, into: &mut UserBuffers) -> Result<(Failure, usize, c_int)> {
     let mut data = [0u8; reply::DATA];
     let submission = socket.submission(Operation::TakeFailure, 0);
@@ -235,7 +234,7 @@ fn take_failure(socket: &Socket, into: &mut UserBuffers) -> Result<(Failure, usi
     let copied = payload.len().min(into.left());
     // SAFETY: so many bytes are there.
     unsafe { into.put(payload.as_ptr(), copied) };
-    // What waited with it has been told; the shard says so if there is more.
+    // The error that came with it is reported by this; the shard says if there are more.
     let seen = socket.slot.engine.error.load(Ordering::Acquire);
     if seen & 0xffff == failure.errno {
         socket.slot.app.error_seen.store(seen, Ordering::Relaxed);
@@ -244,10 +243,10 @@ fn take_failure(socket: &Socket, into: &mut UserBuffers) -> Result<(Failure, usi
     Ok((failure, copied, cut))
 }
 
-/// The sender's address, for `recvfrom`.
+/// Writes the sender's address for `recvfrom`.
 ///
 /// # Safety
-/// The pointers are good as recvfrom wants them, or null.
+/// The pointers are valid for recvfrom, or null.
 pub unsafe fn write_sender(
     socket: &Socket,
     received: &Received,

@@ -26,28 +26,28 @@ use crate::sys::Result;
 use crate::sys::robust_lock::{self, Rank};
 use crate::sys::user_buffers::UserBuffers;
 
-/// The most that a datagram of each family carries.
+/// The largest payload of a datagram, by address family.
 const MOST_V4: usize = 65_507;
 const MOST_V6: usize = 65_527;
-/// IP and UDP headers.
+/// The bytes of the IP and UDP headers.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
-/// Datagrams that one call may be cut into (Linux's `UDP_MAX_SEGMENTS`).
+/// The most datagrams that one call can be cut into (Linux's `UDP_MAX_SEGMENTS`).
 const PIECES_MAX: usize = 128;
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To the peer.
+    /// The socket's peer.
     Peer,
-    /// There.
+    /// This address and port.
     Address(IpAddr, u16),
 }
 
-/// The destination that a program names. `AFNOSUPPORT`, `INVAL` as Linux has them.
+/// The destination that a program names. `AFNOSUPPORT` and `INVAL` as in Linux.
 ///
 /// # Safety
-/// The address is good for its length, or null.
+/// The address is valid for its length, or null.
 pub unsafe fn destination(address: *const sockaddr, len: socklen_t) -> Result<To> {
     if address.is_null() || len == 0 {
         return Ok(To::Peer);
@@ -63,7 +63,7 @@ pub unsafe fn destination(address: *const sockaddr, len: socklen_t) -> Result<To
 /// Sends a message.
 ///
 /// # Safety
-/// The message is good.
+/// The message is valid.
 pub unsafe fn send_message(socket: &Socket, message: &msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: the caller's promise, for all three.
     let (mut pieces, to, asked) = unsafe {
@@ -76,7 +76,7 @@ pub unsafe fn send_message(socket: &Socket, message: &msghdr, flags: c_int) -> R
     send(socket, &mut pieces, to, &asked, flags)
 }
 
-/// Sends one datagram, or what makes a part of one.
+/// Sends one datagram, or a part of a corked one.
 pub fn send(
     socket: &Socket,
     pieces: &mut UserBuffers,
@@ -144,7 +144,7 @@ pub fn send(
     }
 }
 
-/// Where it really goes.
+/// The address and port to send to.
 fn target(socket: &Socket, status: Status, to: To) -> Result<(IpAddr, u16)> {
     let (ip, port) = match to {
         To::Peer => {
@@ -163,7 +163,8 @@ fn target(socket: &Socket, status: Status, to: To) -> Result<(IpAddr, u16)> {
     Ok((ip, port))
 }
 
-/// Refuses what cannot be sent; the size that it is cut into, 0 for none.
+/// Refuses a datagram that cannot be sent. Returns the size that it is cut into; 0 if it is not
+/// cut.
 fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> Result<u16> {
     let header = socket.engine.region.header();
     if !is_served(socket, ip) {
@@ -188,7 +189,7 @@ fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> 
         return Err(Errno::MSGSIZE);
     }
     let here = ip.is_loopback() || header.is_own(ip);
-    // What routers have said is known of a peer alone; the shard goes by it for all.
+    // The path MTU is known only for a peer; the shard uses it for all destinations.
     let known = socket.slot.cold.mtu.load(Ordering::Relaxed);
     let mtu = match known {
         _ if here => u32::from(u16::MAX),
@@ -212,7 +213,8 @@ fn check(socket: &Socket, (ip, _): (IpAddr, u16), len: usize, asked: &Asked) -> 
     Ok(segment)
 }
 
-/// Hands a datagram over, if there is room; if not, the sequence from before that was seen.
+/// Submits a datagram if there is room. Without room, returns the sequence from before that was
+/// seen.
 fn hand_over(
     socket: &Socket,
     pieces: &mut UserBuffers,
@@ -221,7 +223,7 @@ fn hand_over(
 ) -> Result<Option<u32>> {
     let sequence = socket.sequence();
     let len = pieces.left();
-    // Held by the own thread: a signal handler in the middle of a send on this very socket.
+    // `None`: this is a signal handler in the middle of a send on this socket.
     let _guard =
         robust_lock::take(&socket.slot.app.write_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     if poll_mask::room(socket) == 0 {
