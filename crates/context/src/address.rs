@@ -1,4 +1,4 @@
-//! Addresses as they stand in shared memory and in messages.
+//! Socket addresses in shared memory and in messages.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -43,14 +43,14 @@ impl Address {
         }
     }
 
-    /// As three words, for a submission or a slot.
+    /// The address as three words, for a submission or a slot.
     pub fn to_words(self) -> [u64; 3] {
         let (high, low) = self.ip.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().unwrap_or([0; 8]));
         [word(high), word(low), u64::from(self.port)]
     }
 
-    /// Back from three words.
+    /// The address from its three words.
     pub fn from_words(words: [u64; 3]) -> Address {
         let mut ip = [0; 16];
         ip[..8].copy_from_slice(&words[0].to_ne_bytes());

@@ -1,9 +1,8 @@
-//! Why a program's traffic goes through the kernel's stack although the program runs on millrace,
-//! and how often it did.
+//! The reasons why a program on millrace uses the kernel's stack, with a counter for each.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A way past the engine.
+/// A reason why traffic bypasses the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bypass {
     /// A socket names an address that the engine does not serve.
@@ -27,11 +26,11 @@ pub enum Bypass {
     NoShim,
 }
 
-/// Room for kinds.
+/// Room for reasons.
 const KINDS_MAX: usize = 16;
 
 impl Bypass {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Bypass; 9] = [
         Bypass::Address,
         Bypass::Protocol,
@@ -44,7 +43,7 @@ impl Bypass {
         Bypass::NoShim,
     ];
 
-    /// The name of its counter.
+    /// The name of the reason's counter.
     pub fn name(self) -> &'static str {
         match self {
             Bypass::Address => "address_not_served",
@@ -60,18 +59,18 @@ impl Bypass {
     }
 }
 
-/// How often each has happened. A program's processes count; the engine only shows the numbers.
+/// How often each reason occurred. The program's processes count; the engine only shows the counts.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Bypasses([AtomicU32; KINDS_MAX]);
 
 impl Bypasses {
-    /// Counts one; whether it is the first of its kind.
+    /// Counts an occurrence; returns true for the first one.
     pub fn count(&self, kind: Bypass) -> bool {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// How often.
+    /// How often a reason occurred.
     pub fn get(&self, kind: Bypass) -> u32 {
         self.0[kind as usize].load(Ordering::Relaxed)
     }

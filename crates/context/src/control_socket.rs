@@ -1,14 +1,14 @@
-//! Where control sockets are, and whose process is believed there.
+//! The places of control sockets, and the checks that decide which process is believed there.
 //!
 //! A control socket lies in a directory that only its owner can write: `/run/millrace` for root,
 //! `$XDG_RUNTIME_DIR/millrace` for other users, or `/tmp/millrace-UID` without one. So nobody else
-//! can take an engine's name. A lock on the file `NAME@lock` beside the socket says that its engine
-//! lives; what a dead one has left is replaced.
+//! can take an engine's name. A lock on the file `NAME@lock` beside the socket shows that its
+//! engine lives; the files of a dead engine are replaced.
 //!
 //! Programs may see other files than their engine does (chroot, mount namespaces), so an engine has
-//! a second socket: one with an abstract name that nobody can guess. Anybody can take that name
-//! after the engine's end. Whoever connects looks at the peer's user (`SO_PEERCRED`), on either
-//! socket, before anything is sent or believed.
+//! a second socket with an abstract name that nobody can guess. Anybody can take that name after
+//! the engine's end. So a client checks the peer's user (`SO_PEERCRED`) on either socket before it
+//! sends or believes anything.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -21,33 +21,33 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, chmod, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Longest name of an engine in bytes.
+/// The longest name of an engine, in bytes.
 pub const NAME_MAX: usize = 64;
-/// Longest text of an [`Address`].
+/// The longest text of an [`Address`], in bytes.
 pub const ADDRESS_MAX: usize = 192;
 /// Root's directory.
 const SYSTEM: &str = "/run/millrace";
-/// Where users have theirs who have no runtime directory.
+/// The directory of users without a runtime directory.
 const TEMPORARY: &str = "/tmp";
-/// How the abstract names begin.
+/// The beginning of every abstract name.
 const ALIAS: &str = "millrace/";
-/// What the name of a socket's lock ends in. No name has an `@`.
+/// The end of a lock file's name. No engine's name has an `@`.
 const LOCK: &str = "@lock";
-/// Longest path of a socket: the kernel's `sun_path` less the byte that ends it.
+/// The longest path of a socket: the kernel's `sun_path` without the final 0 byte.
 const PATH_MAX: usize = 107;
-/// The user that stands for those that a user namespace does not know.
+/// The user id that stands for users whom a user namespace does not map.
 const OVERFLOW: u32 = 65534;
 
-/// The process at the other end of a connection, or of a listener's.
+/// The process at the other end of a connection, or behind a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number, 0 if it is in a PID namespace that this process does not see.
+    /// The process id; 0 if it is in a PID namespace that this process does not see.
     pub pid: u32,
-    /// Its user. Of an engine the one that it was started by, even if it has another one since.
+    /// The user id. For an engine, the user that started it, even if it has changed its user since.
     pub uid: u32,
 }
 
-/// Who is at the other end (SO_PEERCRED).
+/// Returns the process at the other end (SO_PEERCRED).
 pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -74,19 +74,19 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     }
 }
 
-/// The network namespace of this process, by a number that is its own while it lasts.
+/// The network namespace of this process, by a number that is unique while the namespace exists.
 pub fn network() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/net").ok()?.ino())
 }
 
-/// Where an engine is: `UID:ALIAS:PATH`. A program and its children have it in their environment.
+/// An engine's address: `UID:ALIAS:PATH`. A program and its children have it in their environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address<'a> {
     /// The engine's user.
     pub owner: u32,
-    /// Its abstract name, without what all begin with.
+    /// The engine's abstract name, without the common beginning.
     pub alias: &'a str,
-    /// Its control socket.
+    /// The path of the engine's control socket.
     pub path: &'a str,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Address<'_> {
 }
 
 impl<'a> Address<'a> {
-    /// From its text.
+    /// The address from its text.
     pub fn parse(text: &'a str) -> Option<Address<'a>> {
         let (owner, rest) = text.split_once(':')?;
         let (alias, path) = rest.split_once(':')?;
@@ -113,9 +113,9 @@ impl<'a> Address<'a> {
         self.path.rsplit('/').next().unwrap_or(self.path)
     }
 
-    /// A connection to the engine. Allocates nothing: the shim calls it from inside any of a
-    /// program's calls. `EPERM`: another user's process answers in the engine's place. `peer`:
-    /// [`peer`], or what does the same where the C library's functions are not to be called.
+    /// Connects to the engine. Allocates nothing, because the shim calls it inside any call of a
+    /// program. `EPERM`: another user's process answers in the engine's place. `peer`: the function
+    /// [`peer`], or one that does the same without the C library.
     pub fn connect(&self, peer: impl Fn(&OwnedFd) -> io::Result<Peer>) -> io::Result<OwnedFd> {
         let believe = |socket: OwnedFd, protected| match self.believes(peer(&socket)?, protected) {
             true => Ok(socket),
@@ -129,7 +129,7 @@ impl<'a> Address<'a> {
             Ok(socket) => return Ok(socket),
             Err(error) => error,
         };
-        // Another root directory, perhaps.
+        // The engine may have another root directory.
         match alias_address(self.alias)
             .and_then(|address| connect_to(&address, SocketType::SEQPACKET))
             .and_then(|socket| believe(socket, false))
@@ -140,7 +140,8 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// `protected`: only the engine's user can have made the socket.
+    /// Whether the peer is believed to be the engine. `protected`: only the engine's user can have
+    /// made the socket.
     fn believes(&self, Peer { uid, .. }: Peer, protected: bool) -> bool {
         let is_engines = uid == 0 || uid == self.owner;
         is_engines || (is_in_user_namespace() && is_mapped_owner(uid, protected))
@@ -151,13 +152,13 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Users have other numbers in a user namespace: the engine's is the own one, or one of those that
-/// the namespace does not know.
+/// A user namespace maps users to other numbers. The engine's user is then this process's own, or
+/// one that the namespace does not map.
 fn is_mapped_owner(uid: u32, protected: bool) -> bool {
     uid == rustix::process::geteuid().as_raw() || (protected && uid == OVERFLOW)
 }
 
-/// Whether this process is in a user namespace that does not have all users. Allocates nothing.
+/// Whether this process is in a user namespace that does not map all users. Allocates nothing.
 fn is_in_user_namespace() -> bool {
     let mut map = [0; 64];
     let read = rustix::fs::open(
@@ -207,20 +208,20 @@ pub struct Directory {
     owner: u32,
 }
 
-/// A socket that is in a directory.
+/// A socket in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its name.
+    /// The engine's name.
     pub name: String,
-    /// Where it is.
+    /// The socket's path.
     pub path: PathBuf,
-    /// The network namespace that it was made in, as far as this process may know.
+    /// The network namespace in which it was made, if this process may know.
     pub network: Option<u64>,
 }
 
 impl Directory {
-    /// This user's, which is made if need be; and what is said of those that somebody else has made
-    /// in its place.
+    /// This user's directory, which is made if needed, and a note for each directory that somebody
+    /// else has made in its place.
     pub fn own() -> io::Result<(Directory, Vec<String>)> {
         let uid = rustix::process::geteuid().as_raw();
         let mut notes = Vec::new();
@@ -245,7 +246,7 @@ impl Directory {
         Ok((Directory { path, owner: uid }, notes))
     }
 
-    /// Those that a user has, as far as they are safe.
+    /// The safe directories of a user.
     pub fn all_of(uid: u32) -> Vec<Directory> {
         let safe = |path: PathBuf| {
             check(&path, uid).ok()?;
@@ -259,17 +260,17 @@ impl Directory {
         all
     }
 
-    /// Whose it is.
+    /// The directory's owner.
     pub fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Where a socket of this name is, whether or not there is one.
+    /// The path of the socket with this name, whether or not it exists.
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The sockets in it to which somebody listens.
+    /// The sockets in the directory that have a listener.
     pub fn sockets(&self, kind: SocketType) -> Vec<Found> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let mut found: Vec<Found> = entries
@@ -292,15 +293,15 @@ impl Directory {
         found
     }
 
-    /// Waits until nobody else takes a name or removes one. Not by the directory's own lock, which
-    /// everybody may take who can read it.
+    /// Waits until no other process takes or removes a name. The directory itself cannot serve as
+    /// the lock, because everybody who can read it may lock it.
     fn lock(&self) -> io::Result<File> {
         let file = open_lock(&self.path.join(LOCK))?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
     }
 
-    /// Removes what dead processes have left. The directory is locked.
+    /// Removes the files of dead engines. The directory is locked.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -310,13 +311,13 @@ impl Directory {
             if name.is_empty() {
                 continue;
             }
-            // Its drop removes both files.
+            // Dropping the lock removes both files.
             drop(Held::take(&self.path.join(name)));
         }
     }
 }
 
-/// Where a user's directory may be, the best first, with the mode that it is made with.
+/// The possible directories of a user, the best first, each with its mode.
 fn places(uid: u32) -> Vec<(PathBuf, u32)> {
     let mut places = Vec::new();
     if uid == 0 {
@@ -327,7 +328,7 @@ fn places(uid: u32) -> Vec<(PathBuf, u32)> {
     } else {
         Some(PathBuf::from(format!("/run/user/{uid}")))
     };
-    // A long one has no room for a socket's name.
+    // A long path leaves no room for a socket's name.
     let fits = |path: &PathBuf| path.as_os_str().len() + 1 + NAME_MAX <= PATH_MAX;
     let runtime = runtime.filter(|path| path.is_absolute() && check(path, uid).is_ok());
     let runtime = runtime.map(|path| path.join("millrace")).filter(fits);
@@ -337,7 +338,7 @@ fn places(uid: u32) -> Vec<(PathBuf, u32)> {
     places
 }
 
-/// Directories of a user's that were made because somebody else had taken the usual name.
+/// The directories of a user that were made because somebody else had taken the usual name.
 fn temporary(uid: u32) -> Vec<Directory> {
     let prefix = format!("millrace-{uid}-");
     let entries = fs::read_dir(TEMPORARY).into_iter().flatten().flatten();
@@ -349,7 +350,7 @@ fn temporary(uid: u32) -> Vec<Directory> {
         .collect()
 }
 
-/// Makes a directory unless it is there; the mode is not masked.
+/// Makes a directory unless it exists. The mode is not masked.
 fn make(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => Ok(chmod(path, Mode::from_raw_mode(mode))?),
@@ -358,7 +359,8 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Whether it is a directory, not a link to one, that this user has and no other can write.
+/// Checks that a path is a directory, not a link to one, that this user owns and no other user can
+/// write.
 fn check(path: &Path, uid: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let problem = if !found.is_dir() {
@@ -386,8 +388,7 @@ fn lock_of(path: &Path) -> PathBuf {
     lock.into()
 }
 
-/// The lock of a socket, and the socket's place. Both files go with it, if this process may still
-/// remove them.
+/// The lock of a socket. Dropping it removes the lock and the socket, if this process still may.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
@@ -395,7 +396,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// `EADDRINUSE`: another process has it.
+    /// Takes the lock. `EADDRINUSE`: another process has it.
     fn take(path: &Path) -> io::Result<Held> {
         let lock = lock_of(path);
         loop {
@@ -403,7 +404,7 @@ impl Held {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
             }
-            // Who had it may have removed it since it was opened here.
+            // The former holder may have removed the file since it was opened here.
             let is_the_one = fs::symlink_metadata(&lock).is_ok_and(|there| {
                 file.metadata()
                     .is_ok_and(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
@@ -418,22 +419,23 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A process that has given up its privileges may not; then the next start does it.
+        // A process that has given up its privileges may not remove the files. The next start
+        // removes them.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(lock_of(&self.path));
     }
 }
 
-/// A socket that listens in a directory.
+/// A listening socket in a directory.
 #[derive(Debug)]
 pub struct Listener {
     /// The socket.
     pub socket: OwnedFd,
-    /// What keeps its name.
+    /// The lock that keeps its name.
     pub held: Held,
 }
 
-/// Listens under this name in a directory. `EADDRINUSE`: a living process does.
+/// Listens under a name in a directory. `EADDRINUSE`: a living process has the name.
 pub fn listen(directory: &Directory, name: &str, kind: SocketType) -> io::Result<Listener> {
     let is_name = !name.is_empty()
         && name.len() <= NAME_MAX
@@ -457,13 +459,13 @@ pub fn listen(directory: &Directory, name: &str, kind: SocketType) -> io::Result
         _ => {}
     }
     let socket = listen_at(&SocketAddrUnix::new(&path)?, kind, || {
-        // Processes of programs may be of any user; they are asked for their token.
+        // The processes of programs may be of any user; they have to show their token.
         Ok(chmod(&path, Mode::from_raw_mode(0o666))?)
     })?;
     Ok(Listener { socket, held })
 }
 
-/// Listens under an abstract name that nobody can guess: the socket, and the name as
+/// Listens under an abstract name that nobody can guess. Returns the socket and the name for
 /// [`Address::alias`].
 pub fn listen_by_alias() -> io::Result<(OwnedFd, [u8; 16])> {
     let mut alias = [0; 16];
@@ -502,7 +504,7 @@ pub fn random_name() -> io::Result<String> {
     Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }
 
-/// The number of a user: itself, or by its name in /etc/passwd.
+/// The id of a user, given as a number or as a name in /etc/passwd.
 pub fn user(text: &str) -> Option<u32> {
     if let Ok(uid) = text.parse() {
         return Some(uid);

@@ -8,8 +8,8 @@ use crate::sync::{AtomicU32, Ordering, fence_after_update};
 #[cfg(not(millrace_loom))]
 use rustix::thread::futex as kernel;
 
-/// Sleeps while `word` is `value`, at most `timeout`. `Ok` when woken or when the word already
-/// differs; `ETIMEDOUT` and `EINTR` as errors.
+/// Sleeps while `word` is `value`, for `timeout` at most. Returns `Ok` when woken or if the word
+/// differs already, else `ETIMEDOUT` or `EINTR`.
 pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|t| kernel::Timespec {
         tv_sec: t.as_secs() as i64,
@@ -23,21 +23,22 @@ pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> io::Resu
 
 /// Wakes at most `count` sleepers.
 pub fn wake(word: &AtomicU32, count: u32) {
-    // It cannot fail for a mapped, aligned word.
+    // This cannot fail for a mapped, aligned word.
     let _ = kernel::wake(word, kernel::Flags::empty(), count);
 }
 
-/// Sleeps by `wait`, on a word that goes up by [`change`], counted in `waiters`.
+/// Sleeps by `wait` on a word that [`change`] increments. The thread is counted in `waiters`.
 pub fn counted<T>(waiters: &AtomicU32, wait: impl FnOnce() -> T) -> T {
     waiters.fetch_add(1, Ordering::Relaxed);
-    // What has gone up before whoever changes it could see the count, `wait` sees.
+    // `wait` sees every increment whose thread could not see the count yet.
     fence_after_update();
     let outcome = wait();
     waiters.fetch_sub(1, Ordering::Relaxed);
     outcome
 }
 
-/// A word goes up, and all wake that sleep on it, counted in `waiters`. Whether there were any.
+/// Increments a word and wakes all threads that sleep on it, counted in `waiters`. Returns whether
+/// there were any.
 pub fn change(word: &AtomicU32, waiters: &AtomicU32) -> bool {
     word.fetch_add(1, Ordering::AcqRel);
     fence_after_update();
@@ -48,8 +49,7 @@ pub fn change(word: &AtomicU32, waiters: &AtomicU32) -> bool {
     any
 }
 
-/// The kernel's part for the checker of interleavings. A sleep is as long as it takes: nothing
-/// there has a time-out.
+/// The kernel's futex for the model checker. A sleep has no time-out there.
 #[cfg(millrace_loom)]
 mod kernel {
     use loom::sync::{Condvar, Mutex};
@@ -59,15 +59,15 @@ mod kernel {
     use crate::sync::{AtomicU32, Ordering};
 
     loom::lazy_static! {
-        /// How many wakes there have been, of the one word that a test sleeps on.
+        /// The number of wakes of the one word that a test sleeps on.
         static ref WAKES: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
     }
 
     pub fn wait(word: &AtomicU32, _: Flags, value: u32, _: Option<&Timespec>) -> Result<()> {
         let (wakes, bell) = &*WAKES;
         let mut count = wakes.lock().unwrap();
-        // As the kernel has it: whoever changes the word and then wakes finds us asleep, or we see
-        // the change.
+        // As in the kernel: a thread that changes the word and wakes finds this one asleep, or this
+        // one sees the change.
         loom::sync::atomic::fence(Ordering::SeqCst);
         let before = *count;
         while word.load(Ordering::Relaxed) == value && *count == before {

@@ -1,9 +1,9 @@
-//! Threads that wait in the kernel's own set, for a set that has no poller yet.
+//! Threads that wait in the kernel's epoll set because the set has no poller yet.
 //!
-//! Nothing rings for such a thread, until another thread puts the first millrace socket into the
-//! set and makes the poller for it. From then on these threads are among the poller's sleepers: one
-//! for all of them, until the last has left. A single ring is not enough: another thread may take
-//! it that looks into the set without waiting.
+//! Nothing wakes such a thread until another thread puts the first millrace socket into the set and
+//! makes its poller. From then on these threads count as one sleeper of the poller, until the last
+//! has left. A single ring is not enough, because a thread that looks into the set without waiting
+//! may take it.
 
 use crate::poller::Poller;
 use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
@@ -17,7 +17,7 @@ pub struct KernelWaits {
 }
 
 impl KernelWaits {
-    /// Nobody waits.
+    /// No thread waits.
     #[cfg(not(millrace_loom))]
     pub const fn new() -> KernelWaits {
         KernelWaits {
@@ -26,15 +26,15 @@ impl KernelWaits {
         }
     }
 
-    /// A thread is about to wait. It looks for a poller after this, and waits only if there is
-    /// none. [`KernelWaits::end`] follows either way.
+    /// Counts a thread that is about to wait. The thread then looks for a poller, and waits only if
+    /// there is none. [`KernelWaits::end`] follows in both cases.
     pub fn begin(&self) {
         self.threads.fetch_add(1, Ordering::Relaxed);
-        // Whoever makes the poller shows it before looking for waits.
+        // The thread that makes the poller publishes it before it looks for waits.
         fence_after_update();
     }
 
-    /// The thread does not wait any more. `poller` finds the set's poller, if there is one by now.
+    /// The thread no longer waits. `poller` finds the set's poller if it exists by now.
     pub fn end<'a>(&self, poller: impl FnOnce() -> Option<&'a Poller>) {
         let last = self.threads.fetch_sub(1, Ordering::Relaxed) == 1;
         fence_after_update();
@@ -43,8 +43,8 @@ impl KernelWaits {
         }
     }
 
-    /// The set has got a poller, which everybody finds: it counts the waits. Whether there are any:
-    /// they have to be rung for, too.
+    /// Counts the waiting threads in the set's new poller, which every thread can find. Returns
+    /// whether there are any: the caller has to ring for them.
     pub fn count_in(&self, poller: &Poller) -> bool {
         fence(Ordering::SeqCst);
         if self.threads.load(Ordering::Relaxed) == 0 {
@@ -56,7 +56,7 @@ impl KernelWaits {
         if counted {
             poller.sleep_ends();
         }
-        // The last may have left before it could see that it is counted.
+        // The last thread may have left before it could see that it is counted.
         if self.threads.load(Ordering::Relaxed) == 0 {
             self.are_over(poller);
         }
@@ -69,7 +69,7 @@ impl KernelWaits {
         }
     }
 
-    /// In the child of a fork: the threads, and the sleeper that was counted, are the parent's.
+    /// In the child of a fork: the threads and their counted sleeper belong to the parent.
     pub fn forget(&self) {
         self.threads.store(0, Ordering::Relaxed);
         self.counted.store(0, Ordering::Relaxed);

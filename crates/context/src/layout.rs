@@ -15,38 +15,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bypass::Bypasses;
 pub use crate::routes::{OWN_MAX, ROUTES_MAX, Route, Routes, mapped};
 
-/// For the checker of interleavings everything is as small as it can be.
+/// The model checker uses the smallest possible sizes.
 const CHECKED: bool = cfg!(millrace_loom);
 /// First word of every region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"millrace");
 /// Unit of alignment of every part.
 pub const PAGE: usize = 4096;
-/// Shards that one region can speak to.
+/// The most shards of one region.
 pub const SHARDS_MAX: usize = if CHECKED { 1 } else { 64 };
 /// Bytes of one slot.
 pub const SLOT_STRIDE: usize = 256;
 /// Entries of a submission ring (64 bytes each).
 pub const SUBMISSIONS: u32 = if CHECKED { 2 } else { 1024 };
-/// Bytes of a staging ring: what a program may hand over between two looks of its shard.
+/// The bytes of a staging ring: the most that a program can hand over between two rounds of its
+/// shard.
 pub const STAGING: u64 = 256 * 1024;
 /// Bytes of one context: head page, submissions, staging.
 pub const CONTEXT_STRIDE: usize = PAGE + SUBMISSIONS as usize * 64 + STAGING as usize;
-/// Hints that each of a poller's rings holds; more set its overflow count, upon which the shim
-/// looks at every socket it watches.
+/// The hints that each ring of a poller holds. More increment its overflow count, and the shim
+/// looks at every socket that it watches.
 pub const HINTS: u32 = if CHECKED { 2 } else { 4096 };
-/// Bytes of a poller's head lines; only those of shards that exist are touched.
+/// The bytes of a poller's head lines. Only lines of existing shards are touched.
 pub const POLLER_HEAD: usize = 3 * PAGE;
 
-/// How many of each part a region has. Sent to the program when it attaches; the engine works with
-/// its own copy.
+/// The number of each part of a region. The engine sends it to a program that attaches, and works
+/// with its own copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Sockets, at most.
+    /// The most sockets.
     pub slots: u32,
-    /// Contexts, at most.
+    /// The most contexts.
     pub contexts: u32,
-    /// Pollers, at most.
+    /// The most pollers.
     pub pollers: u32,
     /// Shards that serve this region.
     pub shards: u32,
@@ -75,23 +76,23 @@ impl Geometry {
     pub const fn arena_at(&self) -> usize {
         self.pollers_at() + self.pollers as usize * self.poller_stride()
     }
-    /// Bytes in all.
+    /// The bytes of the whole region.
     pub const fn total(&self) -> usize {
         self.arena_at() + self.arena as usize
     }
 }
 
-/// A shard at work: it will see a submission by itself.
+/// The shard works and sees a submission by itself.
 pub const AWAKE: u32 = 0;
-/// A shard that sleeps until its doorbell is rung: ring it after a submission.
+/// The shard sleeps: ring its doorbell after a submission.
 pub const ASLEEP: u32 = 1;
-/// A shard that looks again within a millisecond, as it does while a program is in a batch and
-/// after it has woken one of its threads: who will ring soon anyway (see `Context::set_batching`)
-/// leaves it until then; who will not rings now.
+/// The shard looks again within a millisecond, while a program is in a batch and after it has woken
+/// one of its threads. A thread that will ring soon anyway (see `Context::set_batching`) leaves it
+/// asleep; any other rings now.
 pub const NAPPING: u32 = 2;
 
-/// In [`Header::life`]: the kernel wakes a sleeper when the engine ends (FUTEX_WAITERS). That one
-/// wakes the others.
+/// In [`Header::life`]: the kernel wakes one sleeper when the engine ends (FUTEX_WAITERS), and that
+/// one wakes the others.
 pub const LIFE_SLEEPERS: u32 = 1 << 31;
 /// In [`Header::life`]: the engine has ended (FUTEX_OWNER_DIED).
 pub const LIFE_OVER: u32 = 1 << 30;
@@ -102,28 +103,28 @@ pub const LIFE_OVER: u32 = 1 << 30;
 pub struct Line(pub AtomicU32);
 
 impl Line {
-    /// Says how a shard sleeps. Whoever says that it does so calls [`announced`] next, and looks
-    /// once more for what it would sleep through.
+    /// Publishes how a shard sleeps. Before it sleeps, the shard calls [`announced`] and looks once
+    /// more for requests that it would miss.
     pub fn announce(&self, wakefulness: u32) {
         self.0.store(wakefulness, Ordering::Relaxed);
     }
 
-    /// How the shard sleeps, as far as it has to be known by who has just asked it for something.
+    /// How the shard sleeps, for a thread that has just submitted a request.
     pub fn wakefulness(&self) -> u32 {
-        // The request must be visible before we look, as the shard says that it sleeps before it
+        // The request must be visible before this load, as the shard publishes its sleep before it
         // looks for requests.
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// All lines have been written that say how a shard sleeps.
+/// Orders the published sleeps before the last look for requests.
 pub fn announced() {
     fence(Ordering::SeqCst);
 }
 
-/// The first pages. Written by the engine before the program maps it, but for what it serves, and
-/// the lines at its end.
+/// The first pages. The engine writes them before the program maps them. Only the routes and the
+/// lines at the end change later.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -131,7 +132,7 @@ pub struct Header {
     pub magic: u64,
     /// [`crate::VERSION`].
     pub version: u32,
-    /// 1 when 127.0.0.0/8, `::1` and the own addresses are served inside the engine.
+    /// 1 if the engine serves 127.0.0.0/8, `::1` and its own addresses internally.
     pub loopback: u32,
     /// The engine's process.
     pub engine_pid: u32,
@@ -139,26 +140,26 @@ pub struct Header {
     pub mss: u32,
     /// The largest IP packet on the link in bytes.
     pub mtu: u32,
-    /// Index of the device that the link is to the kernel; 0 if there is none.
+    /// The index of the kernel's device for the link; 0 if there is none.
     pub device_index: u32,
-    /// 1 when the shim says nothing but errors (`millrace run --quiet`).
+    /// 1 if the shim reports only errors (`millrace run --quiet`).
     pub quiet: u32,
-    /// How many parts.
+    /// The number of each part.
     pub geometry: Geometry,
-    /// What the engine serves of the link.
+    /// The addresses and routes that the engine serves on the link.
     pub routes: Routes,
-    /// 1 while a router of the link that advertises itself leads to all of IPv6.
+    /// 1 while a router advertises itself on the link as the default for IPv6.
     pub default_router: Line,
-    /// New sockets go to the first so many shards.
+    /// The number of shards, from the first, that get new sockets.
     pub serving: Line,
-    /// The engine's life, which sleepers watch beside what they wait for: the id of its control
-    /// thread with [`LIFE_SLEEPERS`], and [`LIFE_OVER`] in it once that has ended, set by the
-    /// kernel. 0: nobody will be told.
+    /// The engine's life, which a sleeping thread watches beside its own word: the id of the
+    /// engine's control thread with [`LIFE_SLEEPERS`]. The kernel sets [`LIFE_OVER`] when that
+    /// thread ends. 0: nobody is told of the end.
     pub life: Line,
-    /// What the program's processes have counted that goes past the engine.
+    /// How often the program's processes have bypassed the engine.
     pub bypasses: Bypasses,
-    /// Whether shard *i* sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Looked at
-    /// after a full fence that follows a submission.
+    /// How each shard sleeps or is about to: [`AWAKE`], [`ASLEEP`] or [`NAPPING`]. Read after a
+    /// full fence that follows a submission.
     pub sleeping: [Line; SHARDS_MAX],
 }
 
@@ -166,8 +167,8 @@ pub struct Header {
 const _: () = assert!(size_of::<Header>() <= 2 * PAGE);
 
 impl Header {
-    /// Whether a connection to `ip` is the engine's to make. What is link-local is the kernel's: it
-    /// means nothing without a link, of which the engine is not told.
+    /// Whether the engine makes connections to `ip`. Link-local addresses are the kernel's, because
+    /// they need a device and the engine is not told which.
     pub fn serves(&self, ip: IpAddr) -> bool {
         if ip.is_loopback() || self.is_own(ip) {
             return self.loopback == 1;
@@ -183,8 +184,8 @@ impl Header {
         self.routes.network().routes().any(|route| route.covers(ip))
     }
 
-    /// Whether a socket bound to `ip`, unspecified for any, is the engine's. `v6_only`: of `::`,
-    /// that IPv4 is not meant.
+    /// Whether a socket bound to `ip` (unspecified for any address) is the engine's. `v6_only`:
+    /// `::` does not include IPv4.
     pub fn owns(&self, ip: IpAddr, v6_only: bool) -> bool {
         match ip {
             _ if ip.is_loopback() => self.loopback == 1,
@@ -202,7 +203,7 @@ impl Header {
         self.loopback == 1 || self.own().next().is_some()
     }
 
-    /// Whether `ip` means all hosts of the link, or of this host's loopback.
+    /// Whether `ip` is a broadcast address of the link or of loopback.
     pub fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         let all_of = |route: Route| {
             let host_bits = 128 - route.bits.min(128);
@@ -216,7 +217,7 @@ impl Header {
             || self.routes.network().on_link().any(all_of)
     }
 
-    /// The engine's own addresses on the link, IPv4 mapped; none if it has no link.
+    /// The engine's own addresses on the link, with IPv4 mapped; none without a link.
     pub fn own(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.routes.network().own()
     }

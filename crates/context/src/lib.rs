@@ -1,21 +1,20 @@
-//! What a program and a shard share: memory layout, rings, sockets' shared state, control protocol.
+//! The memory, rings and messages that a program and a shard share.
 //!
 //! A *program* is every process under one `millrace run`. It shares one [`Region`] of memory with
-//! the engine. This crate is the only definition of what lies in it; the engine and the shim both
-//! use these types. Trust runs one way: the shim believes what the engine wrote; the engine
-//! believes nothing it reads here ([`Slot::app`], submissions, staging) until it has copied and
-//! checked it.
+//! the engine. Only this crate defines its contents; the engine and the shim both use these types.
+//! Trust is one-way: the shim believes what the engine wrote. The engine believes nothing that it
+//! reads here ([`Slot::app`], submissions, staging) until it has copied and checked it.
 //!
-//! - [`layout`]: where things are.
+//! - [`layout`]: the parts of the region and their places.
 //! - [`slot`]: a socket's shared state.
-//! - [`submission`]: the ring of requests and the staging ring of payload, program to shard.
-//! - [`poller`]: the rings of hints, shards to program.
+//! - [`submission`]: the ring of requests and the staging ring of payload, from program to shard.
+//! - [`poller`]: the rings of hints, from shards to program.
 //! - [`kernel_waits`]: threads that wait for a set since before it had a poller.
 //! - [`lock`]: the word of a lock among threads of the program.
-//! - [`reply`]: the answer to the few requests that want one.
-//! - [`control_socket`]: where control sockets are, and whose process is believed there.
-//! - [`protocol`]: messages of the control socket.
-//! - [`bypass`]: what goes past the engine.
+//! - [`reply`]: the answer to requests that need one.
+//! - [`control_socket`]: the places of control sockets, and which process is believed there.
+//! - [`protocol`]: the messages of the control socket.
+//! - [`bypass`]: counters of traffic that bypasses the engine.
 //! - [`futex`]: sleeping and waking on words of the region.
 
 pub mod address;
@@ -46,6 +45,6 @@ pub use routes::OWN_MAX;
 pub use slot::{Slot, SlotRef, Status};
 pub use submission::{Context, Operation, Submission};
 
-/// Version of everything in this crate. The engine refuses a shim of another version, by name,
-/// because a layout that differs by a byte would be read as garbage.
+/// The version of everything in this crate. The engine refuses a shim of another version, because a
+/// layout that differs by a byte would be read as garbage.
 pub const VERSION: u32 = 8;

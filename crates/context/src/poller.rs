@@ -8,16 +8,16 @@
 use crate::layout::{HINTS, SHARDS_MAX};
 use crate::sync::{AtomicU32, Ordering, fence, fence_after_update};
 
-/// In the count of sleepers: somebody waits for the set itself.
+/// In the count of sleepers: a caller waits for the set itself.
 const ALWAYS: u32 = 1 << 31;
 
-/// Written by the program, but for `shards`.
+/// Written by the program, except for `shards`.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Common {
     sleepers: AtomicU32,
     lock: AtomicU32,
-    /// Rings in use. Written by the engine, for the program, before that knows of the poller.
+    /// The number of rings in use. The engine writes it before the program knows of the poller.
     shards: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ pub struct Poller {
 #[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Poller>() == crate::layout::POLLER_HEAD);
 
-/// All zero, as in a new region. Only the checker makes one anywhere else.
+/// A poller of zeros, as in a new region. Only the model checker makes one elsewhere.
 #[cfg(millrace_loom)]
 impl Default for Poller {
     fn default() -> Poller {
@@ -99,27 +99,27 @@ impl Poller {
         position
     }
 
-    /// Whether the hint of `shard` at `position` has not been taken yet, so that another for the
-    /// same socket would say nothing new.
+    /// Whether the program has not taken the hint of `shard` at `position` yet. Then another hint
+    /// for the same socket adds nothing.
     pub fn still_pending(&self, shard: u32, tail: u32, position: u32) -> bool {
         let head = self.rings[shard as usize].app.head.load(Ordering::Acquire);
         let ahead = position.wrapping_sub(head);
         ahead < tail.wrapping_sub(head).min(HINTS)
     }
 
-    /// Whether it is to be rung: threads sleep for hints, or somebody waits for the set itself.
-    /// Read after a full fence that follows the push.
+    /// Whether the doorbell must ring, because threads sleep for hints or a caller waits for the
+    /// set itself. Read after a full fence that follows the push.
     pub fn has_sleepers(&self) -> bool {
         self.common.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a thread sleeps that takes the hints when it is rung, or looks for them before it
-    /// leaves. Read likewise.
+    /// Whether a sleeping thread takes the hints when the doorbell rings, or before it leaves. Read
+    /// after a full fence that follows the push.
     pub fn has_waiting_thread(&self) -> bool {
         self.common.sleepers.load(Ordering::Relaxed) & !ALWAYS > 0
     }
 
-    /// All words to zero, for a new use with hints of this many shards.
+    /// Sets all words to zero, for a new use with this many shards.
     pub fn reset(&self, shards: u32) {
         let Common {
             sleepers,
@@ -168,7 +168,7 @@ impl Poller {
         None
     }
 
-    /// Whether there is a hint, or an overflow not looked into yet.
+    /// Whether there is a hint, or an overflow that nobody has handled.
     pub fn pending(&self) -> bool {
         self.in_use().iter().any(|Ends { engine, app }| {
             app.head.load(Ordering::Relaxed) != engine.tail.load(Ordering::Acquire)
@@ -177,8 +177,8 @@ impl Poller {
         })
     }
 
-    /// Whether hints were lost since the last call (under the lock): look at every socket of the
-    /// set.
+    /// Whether hints were lost since the last call (under the lock). Then look at every socket of
+    /// the set.
     pub fn overflowed(&self) -> bool {
         let mut lost = false;
         for Ends { engine, app } in self.in_use() {
@@ -188,39 +188,39 @@ impl Poller {
         lost
     }
 
-    /// One thread more is about to sleep. It checks [`Poller::pending`] once more after this: the
-    /// shard reads the count after it has pushed a hint.
+    /// Counts a thread that is about to sleep. The thread then checks [`Poller::pending`] once
+    /// more, since the shard reads the count after it has pushed a hint.
     pub fn sleep_begins(&self) {
         self.common.sleepers.fetch_add(1, Ordering::Relaxed);
         fence_after_update();
     }
 
-    /// It sleeps no more. It takes the hints once more before it leaves: one that the shard pushed
-    /// while it was counted may have been given to nobody else (EPOLLEXCLUSIVE). One that was
-    /// pushed later the shard gives to others.
+    /// The thread no longer sleeps. It takes the hints once more before it leaves: a hint that was
+    /// pushed while it was counted may have gone to no other thread (EPOLLEXCLUSIVE). The shard
+    /// gives later ones to others.
     pub fn sleep_ends(&self) {
         self.common.sleepers.fetch_sub(1, Ordering::Relaxed);
         fence_after_update();
     }
 
-    /// Sleeps by `wait`, unless there are hints, or `listed` says that there is something else to
-    /// look at.
+    /// Sleeps by `wait`, unless there are hints, or `listed` says that sockets are listed.
     pub fn sleep<T>(&self, listed: impl FnOnce() -> bool, wait: impl FnOnce() -> T) -> Option<T> {
         self.sleep_begins();
-        // What came before we said that we sleep rings nobody.
+        // Hints from before the count ring nobody.
         let slept = (!self.pending() && !listed()).then(wait);
         self.sleep_ends();
         slept
     }
 
-    /// A thread leaves that has taken the ring, which wakes one: whether it has to ring again, for
-    /// hints or ready sockets (`listed`) that others have to look at.
+    /// Whether a thread that has taken the ring, which wakes one thread, and leaves must ring
+    /// again: for hints or ready sockets (`listed`) that others have to handle.
     pub fn must_pass_on(&self, listed: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
         self.has_sleepers() && (self.pending() || listed())
     }
 
-    /// Somebody waits for the set itself (`poll`, another set) from now on: it is always rung.
+    /// A caller waits for the set itself (`poll`, or another set): from now on the doorbell always
+    /// rings.
     pub fn sleeps_always(&self) {
         self.common.sleepers.fetch_or(ALWAYS, Ordering::Relaxed);
         fence_after_update();

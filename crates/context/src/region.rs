@@ -1,4 +1,4 @@
-//! A mapped region.
+//! A region that this process has mapped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the file. `geometry` is the engine's own, or what the engine said.
+    /// Maps the file. `geometry` is the engine's own, or the one that the engine has sent.
     pub fn map(file: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Region> {
         // SAFETY: a new mapping chosen by the kernel overlaps nothing; its length is that of the
         // sealed file.
@@ -59,7 +59,7 @@ impl Region {
         Ok(Region { base, geometry })
     }
 
-    /// How many of each part.
+    /// The number of each part.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -87,7 +87,7 @@ impl Region {
         unsafe { self.at(0).cast::<Header>().write(header) };
     }
 
-    /// A socket's slot; none if there is no such index.
+    /// A socket's slot; `None` if the index is out of range.
     pub fn slot(&self, index: u32) -> Option<&Slot> {
         // SAFETY: in bounds by the check; a Slot is atomics only, valid for any bytes.
         (index < self.geometry.slots).then(|| unsafe {
@@ -117,7 +117,7 @@ impl Region {
         }
     }
 
-    /// Copies into a context's staging ring. Outside of it nothing is copied.
+    /// Copies into a context's staging ring. Copies nothing beyond the ring.
     pub fn stage(&self, context: u32, at: usize, from: &[u8]) {
         if let Some(to) = self.staging(context, at, from.len()) {
             // SAFETY: `staging` checked the bounds; `from` is private memory and cannot overlap.
@@ -127,7 +127,7 @@ impl Region {
         }
     }
 
-    /// Copies out of a context's staging ring. Outside of it `to` stays as it is.
+    /// Copies out of a context's staging ring. Beyond the ring `to` stays as it is.
     pub fn unstage(&self, context: u32, at: usize, to: &mut [u8]) {
         if let Some(from) = self.staging(context, at, to.len()) {
             // SAFETY: as in `stage`.
@@ -136,7 +136,7 @@ impl Region {
     }
 
     /// A raw pointer to `len` bytes of a context's staging ring, for system calls that fill it;
-    /// none outside of it.
+    /// `None` beyond the ring.
     pub fn staging(&self, context: u32, at: usize, len: usize) -> Option<*mut u8> {
         let base = self.context_at(context)?;
         let end = at.checked_add(len)?;
@@ -146,7 +146,7 @@ impl Region {
         })
     }
 
-    /// A poller's head and its rings, one after the other.
+    /// A poller's head, and its rings one after the other.
     pub fn poller(&self, index: u32) -> Option<(&Poller, &[AtomicU32])> {
         if index >= self.geometry.pollers {
             return None;
@@ -165,13 +165,13 @@ impl Region {
         }
     }
 
-    /// A raw pointer to `len` bytes of the arena at `at`; none outside of it.
+    /// A raw pointer to `len` bytes of the arena at `at`; `None` beyond the arena.
     pub fn arena(&self, at: u64, len: usize) -> Option<*mut u8> {
         let end = at.checked_add(len as u64)?;
         (end <= self.geometry.arena).then(|| self.at(self.geometry.arena_at() + at as usize))
     }
 
-    /// Copies `data` to `at` in the arena. Outside of it nothing is copied.
+    /// Copies `data` to `at` in the arena. Copies nothing beyond the arena.
     pub fn write_arena(&self, at: u64, data: &[u8]) {
         if let Some(to) = self.arena(at, data.len()) {
             // SAFETY: bounds checked; `data` is private memory. Readers in the program copy raw
@@ -180,7 +180,7 @@ impl Region {
         }
     }
 
-    /// Copies from `at` in the arena. Outside of it `out` stays as it is.
+    /// Copies from `at` in the arena. Beyond the arena `out` stays as it is.
     pub fn read_arena(&self, at: u64, out: &mut [u8]) {
         if let Some(from) = self.arena(at, out.len()) {
             // SAFETY: bounds checked; raw bytes are copied, whoever writes them meanwhile.
@@ -188,7 +188,7 @@ impl Region {
         }
     }
 
-    /// Copies inside the arena; the ranges may overlap. Outside of it nothing is copied.
+    /// Copies within the arena; the ranges may overlap. Copies nothing beyond the arena.
     pub fn copy_arena(&self, from: u64, to: u64, len: usize) {
         if let (Some(from), Some(to)) = (self.arena(from, len), self.arena(to, len)) {
             // SAFETY: bounds checked; `copy` allows overlap.
@@ -196,7 +196,7 @@ impl Region {
         }
     }
 
-    /// Gives the memory behind a range of the arena back to the machine. It reads as zero
+    /// Returns the memory behind a range of the arena to the kernel. The range reads as zero
     /// afterwards.
     pub fn release_arena(&self, at: u64, len: usize) -> io::Result<()> {
         if let Some(from) = self.arena(at, len) {

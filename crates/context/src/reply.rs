@@ -1,37 +1,37 @@
-//! The answer to a request that wants one.
+//! The answer to a request that needs one.
 //!
-//! One thread at a time asks (it holds the context's lock), so one cell is enough. It sleeps on
+//! One thread at a time asks, under the context's lock, so one cell is enough. The thread sleeps on
 //! `sequence`.
 
 use crate::Address;
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes an answer can carry beside its result.
+/// The bytes of data in an answer, beside its result.
 pub const DATA: usize = if cfg!(millrace_loom) { 8 } else { 512 };
 
-/// An error about a datagram that was sent, in an answer. What the datagram carried, as far as it
-/// is known, follows it.
+/// An error about a datagram that was sent. The datagram's payload follows it, as far as it is
+/// known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What it means.
+    /// The error's number.
     pub errno: u32,
-    /// The largest packet that the path takes, or 0.
+    /// The largest packet that the path takes; 0 if it is not known.
     pub info: u32,
-    /// Type and code of the ICMP message.
+    /// The type of the ICMP message.
     pub kind: u8,
-    /// Its code.
+    /// The code of the ICMP message.
     pub code: u8,
-    /// Who says so, mapped.
+    /// The address of the sender of the ICMP message, with IPv4 mapped.
     pub offender: [u8; 16],
-    /// Whom the datagram was for.
+    /// The destination of the datagram.
     pub to: Address,
 }
 
 impl Failure {
-    /// Bytes that it takes.
+    /// The size in bytes.
     pub const LEN: usize = 56;
 
-    /// As bytes.
+    /// The failure as bytes.
     pub fn emit(&self) -> [u8; Failure::LEN] {
         let mut out = [0; Failure::LEN];
         out[..4].copy_from_slice(&self.errno.to_ne_bytes());
@@ -43,7 +43,7 @@ impl Failure {
         out
     }
 
-    /// Back from bytes.
+    /// The failure from its bytes.
     pub fn parse(bytes: &[u8; Failure::LEN]) -> Failure {
         let word = |at: usize| {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -64,11 +64,11 @@ impl Failure {
     }
 }
 
-/// The cell.
+/// The cell of an answer in a context.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Reply {
-    /// Goes up with each answer.
+    /// Incremented by each answer.
     pub sequence: AtomicU32,
     len: AtomicU32,
     result: AtomicI64,
@@ -92,7 +92,7 @@ impl Reply {
     }
 
     /// Engine: answers with a result (0 or more, or a negative errno) and at most [`DATA`] bytes.
-    /// The caller wakes the sleeper.
+    /// The caller wakes the thread.
     pub fn answer(&self, result: i64, data: &[u8]) {
         let data = &data[..data.len().min(DATA)];
         for (cell, chunk) in self.data.iter().zip(data.chunks(8)) {
@@ -105,8 +105,8 @@ impl Reply {
         self.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Program: the result, and the data copied into `out`; its length is returned beside it. Call
-    /// after `sequence` has moved.
+    /// Program: reads the result, and copies the data into `out`; returns its length too. Call it
+    /// after `sequence` has changed.
     pub fn read(&self, out: &mut [u8]) -> (i64, usize) {
         let len = (self.len.load(Ordering::Relaxed) as usize)
             .min(DATA)

@@ -1,20 +1,20 @@
-//! What the engine serves of its link: its own addresses, and the destinations that it has a way
-//! to. An engine that goes by the kernel's writes it anew when these change.
+//! The engine's own addresses and the destinations that it serves on its link. An engine that
+//! follows the kernel's routes writes them anew when these change.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Routes that there can be.
+/// The most routes.
 pub const ROUTES_MAX: usize = 48;
-/// Addresses of the engine that there can be.
+/// The most addresses of the engine.
 pub const OWN_MAX: usize = 16;
 
-/// A destination that the engine serves. Where no route fits, the socket is the kernel's.
+/// A destination that the engine serves. A socket to any other destination is the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// The prefix as a number, that of IPv4 mapped into `::ffff:0:0/96`.
+    /// The prefix as a number. IPv4 is mapped into `::ffff:0:0/96`.
     pub prefix: u128,
-    /// Bits of the prefix, 0..=128; of IPv4 at least 96.
+    /// The length of the prefix, 0..=128; at least 96 for IPv4.
     pub bits: u32,
 }
 
@@ -29,7 +29,7 @@ impl Route {
         Route { prefix, bits }
     }
 
-    /// Whether `ip` is covered. A route of one family covers nothing of the other.
+    /// Whether the route covers `ip`. A route of one family covers no address of the other.
     pub fn covers(&self, ip: IpAddr) -> bool {
         let is_v4 = |bits: u128| Ipv6Addr::from_bits(bits).to_ipv4_mapped().is_some();
         let ip = mapped(ip).to_bits();
@@ -40,7 +40,7 @@ impl Route {
     }
 }
 
-/// An address of either family as one of IPv6.
+/// An address of either family as an IPv6 address.
 pub fn mapped(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -48,9 +48,9 @@ pub fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The network that counts, and the place of the next one: that is written while nobody looks at
-/// it, and then counts. Who looks on while two come one upon the other may see something of both,
-/// which is as well as having looked a moment earlier or later.
+/// The current addresses and routes, and a second copy. The writer fills the copy that nobody
+/// reads, and then makes it current. A reader during two quick changes may see parts of both, which
+/// does no harm: it might as well have read a moment earlier or later.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Routes {
@@ -58,8 +58,8 @@ pub struct Routes {
     networks: [Network; 2],
 }
 
-/// Own addresses, and destinations. It is in memory that is shared, so every word may be anything,
-/// and any use of it is sound.
+/// The engine's addresses and routes. Every word may have any value, since the memory is shared;
+/// every use is sound for any value.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Network {
@@ -71,20 +71,20 @@ pub struct Network {
 }
 
 impl Routes {
-    /// With this to begin with; see [`Routes::set`].
+    /// Makes routes with these values: see [`Routes::set`].
     pub fn new(own: &[IpAddr], routes: &[Route]) -> Routes {
         let shared = Routes::default();
         shared.set(own, routes);
         shared
     }
 
-    /// What counts now.
+    /// The current addresses and routes.
     pub fn network(&self) -> &Network {
         &self.networks[self.current.load(Ordering::Acquire) as usize % 2]
     }
 
-    /// What counts from now on: own addresses, and destinations, of which the first are the
-    /// prefixes of the own addresses. What there is no room for is left out. For one writer.
+    /// Sets the engine's addresses and its routes. The first routes are the prefixes of the
+    /// addresses. Values beyond the room are left out. Only one thread may write.
     pub fn set(&self, own: &[IpAddr], routes: &[Route]) {
         let next = self.current.load(Ordering::Relaxed).wrapping_add(1);
         let network = &self.networks[next as usize % 2];
@@ -119,14 +119,14 @@ impl Default for Network {
 }
 
 impl Network {
-    /// The own addresses, IPv4 mapped.
+    /// The engine's own addresses, with IPv4 mapped.
     pub fn own(&self) -> impl Iterator<Item = Ipv6Addr> {
         let len = self.own_len.load(Ordering::Relaxed) as usize;
         let own = self.own.iter().take(len);
         own.map(|words| Ipv6Addr::from_bits(load(words)))
     }
 
-    /// The destinations.
+    /// The routes.
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         let len = self.routes_len.load(Ordering::Relaxed) as usize;
         let all = self.prefixes.iter().zip(&self.bits).take(len);
@@ -136,7 +136,7 @@ impl Network {
         })
     }
 
-    /// Those that are on the link: the prefixes of the own addresses.
+    /// The routes of the link itself: the prefixes of the engine's addresses.
     pub fn on_link(&self) -> impl Iterator<Item = Route> {
         let own = self.own_len.load(Ordering::Relaxed) as usize;
         self.routes().take(own)

@@ -11,54 +11,53 @@ use bitflags::bitflags;
 use crate::Address;
 
 bitflags! {
-    /// What is true of a socket now.
+    /// The present state of a socket.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Status: u32 {
         /// The slot is in use.
         const OPEN = 1;
-        /// It has a local address.
+        /// The socket has a local address.
         const BOUND = 2;
-        /// It listens; `received` and `consumed` count connections.
+        /// The socket listens; `received` and `consumed` count connections.
         const LISTENING = 4;
         /// A connection attempt is under way.
         const CONNECTING = 8;
-        /// It has been established (stays set until the connection is dead).
+        /// The connection was established. This stays set until the connection is dead.
         const CONNECTED = 16;
-        /// The peer has sent FIN: end of stream at `received`.
+        /// The peer has sent a FIN: the stream ends at `received`.
         const READ_CLOSED = 32;
-        /// The own side has been shut for writing.
+        /// This side has shut down writing.
         const WRITE_CLOSED = 64;
         /// The connection is over (reset, timed out, refused, or closed both ways).
         const DEAD = 128;
-        /// The peer has announced a byte as urgent: [`EngineCold::urgent`] says which.
+        /// The peer has announced an urgent byte: see [`EngineCold::urgent`].
         const URGENT = 256;
-        /// It is one for datagrams. Its ring holds records (`millrace_wire::record`), and
-        /// `received` and `consumed` are ends of records; `acked` counts the bytes that have left.
+        /// A datagram socket. Its ring holds records (`millrace_wire::record`). `received` and
+        /// `consumed` are ends of records; `acked` counts the bytes that have left.
         const DATAGRAM = 512;
-        /// Errors with particulars wait for [`crate::Operation::TakeFailure`].
+        /// Errors with details wait for [`crate::Operation::TakeFailure`].
         const FAILURES = 1024;
-        /// Another program that holds the socket has it in its memory: nothing is here to be read,
-        /// and there is no room to send, until [`crate::Operation::Recall`], or until that program
-        /// holds it no more.
+        /// Another program that holds the socket has it in its memory. Here nothing can be read or
+        /// sent until [`crate::Operation::Recall`], or until that program no longer holds it.
         const ELSEWHERE = 2048;
     }
 }
 
-/// A slot and which use of it is meant. A stale one is recognised by its generation.
+/// A slot, and one use of it. The generation tells a stale reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRef {
     /// Index into the region's slots.
     pub index: u32,
-    /// Goes up each time the slot is given out.
+    /// Incremented each time the slot is given out.
     pub generation: u32,
 }
 
 impl SlotRef {
-    /// As one word.
+    /// The reference as one word.
     pub fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
-    /// Back from one word.
+    /// The reference from its word.
     pub fn from_bits(bits: u64) -> SlotRef {
         SlotRef {
             index: bits as u32,
@@ -80,43 +79,44 @@ pub struct EngineHot {
     pub ring: AtomicU64,
     /// In-order bytes received so far.
     pub received: AtomicU64,
-    /// Bytes the peer has acknowledged so far: room for more. With [`Status::ELSEWHERE`] this and
-    /// `sent` are what [`EngineHot::elsewhere`] says.
+    /// How many bytes the peer has acknowledged so far, which makes room for more. With
+    /// [`Status::ELSEWHERE`] this and `sent` have the meaning of [`EngineHot::elsewhere`].
     pub acked: AtomicU64,
-    /// Bytes that were sent so far, once at least. Kept up to date with
-    /// [`EngineCold::notsent_low`].
+    /// How many bytes were sent at least once. Kept up to date if [`EngineCold::notsent_low`] is
+    /// set.
     pub sent: AtomicU64,
-    /// The program should post [`crate::Operation::Consumed`] and ring once it has read to here: a
-    /// window update is then worth sending.
+    /// When the program has read up to here, it posts [`crate::Operation::Consumed`] and rings: a
+    /// window update is worth sending then.
     pub consume_wake: AtomicU64,
     /// [`Status`].
     pub status: AtomicU32,
-    /// Goes up with every change; threads blocked on this socket sleep on it.
+    /// Incremented by every change. Threads that block on this socket sleep on it.
     pub sequence: AtomicU32,
-    /// Pending error: `count << 16 | errno`; the program has seen it when `error_seen` is equal.
+    /// The pending error: `count << 16
+    ///  errno`. The program has seen it if `error_seen` is equal.
     pub error: AtomicU32,
     /// Send buffer size in bytes.
     pub send_limit: AtomicU32,
-    /// Which use of the slot this is.
+    /// The generation: which use of the slot this is.
     pub generation: AtomicU32,
     /// The shard that serves it.
     pub shard: AtomicU32,
 }
 
-/// Written by the engine seldom.
+/// Words that the engine writes seldom.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct EngineCold {
-    /// Local address: see [`Address::to_words`].
+    /// The local address: see [`Address::to_words`].
     pub local: [AtomicU64; 3],
-    /// Remote address.
+    /// The remote address.
     pub remote: [AtomicU64; 3],
-    /// TCP_NOTSENT_LOWAT: nothing more is taken while so many bytes beyond `sent` are queued; 0: no
-    /// bound.
+    /// TCP_NOTSENT_LOWAT: the program queues no more while this many bytes beyond `sent` are
+    /// queued; 0 for no limit.
     pub notsent_low: AtomicU32,
-    /// Of a datagram socket, the largest packet to its peer in bytes; 0 without one.
+    /// The largest packet to the peer of a datagram socket, in bytes; 0 without a peer.
     pub mtu: AtomicU32,
-    /// Offset in the stream of the latest urgent byte, with [`Status::URGENT`]. Both are written
+    /// The stream offset of the latest urgent byte, with [`Status::URGENT`]. Both are written
     /// before `received` passes it.
     pub urgent: AtomicU64,
 }
@@ -125,64 +125,64 @@ pub struct EngineCold {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct App {
-    /// Bytes (or connections) taken so far.
+    /// How many bytes (or connections) the program has taken so far.
     pub consumed: AtomicU64,
-    /// Bytes handed over so far.
+    /// How many bytes the program has handed over so far.
     pub queued: AtomicU64,
-    /// Threads that sleep on `sequence`: wake them when it changes.
+    /// The number of threads that sleep on `sequence`. The engine wakes them when it changes.
     pub waiters: AtomicU32,
-    /// Goes up each time the program found no room to send: it wants to hear when there is.
+    /// Incremented each time the program finds no room to send: it waits to be told of room.
     pub send_wanted: AtomicU32,
-    /// Held by the thread that reads or accepts: its thread id, 0 when free. Program's side only.
+    /// The thread id of the thread that reads or accepts; 0 when free. Only the program uses it.
     pub read_lock: AtomicU32,
-    /// Held by the thread that writes.
+    /// The thread id of the thread that writes; 0 when free. Only the program uses it.
     pub write_lock: AtomicU32,
-    /// Value of `error` that has been reported.
+    /// The value of `error` that was reported.
     pub error_seen: AtomicU32,
-    /// O_NONBLOCK and the like, shared by all descriptors of this socket: the shim's own bits.
+    /// The shim's own bits, such as O_NONBLOCK, which all descriptors of this socket share.
     pub flags: AtomicU32,
     /// Index plus 1 of the context that carried this socket's last submission. The shard takes
-    /// contexts one after the other, so what goes through another one first waits until this one
-    /// has been taken (under `write_lock`). In a connection that waits to be accepted it is the
-    /// claim of the process that takes it, set before the queue's `consumed` moves on: the engine
-    /// reads it when another process that could have taken it has died.
+    /// contexts one after the other, so a submission by another context first waits until this one
+    /// was taken (under `write_lock`). In a connection that waits to be accepted, it is the claim
+    /// of the process that takes it, set before the queue's `consumed` advances. The engine reads
+    /// it when another process that could have taken the connection has died.
     pub context: AtomicU32,
-    /// Goes up with each [`crate::Operation::Watch`] and [`crate::Operation::Unwatch`] of this
-    /// socket, which carry its new value: threads send them by contexts of their own, and the shard
+    /// Incremented with each [`crate::Operation::Watch`] and [`crate::Operation::Unwatch`] of this
+    /// socket, which carry the new value. Threads send them by contexts of their own, and the shard
     /// may take the later one first.
     pub watch_order: AtomicU32,
 }
 
-/// Written by the program seldom: its own options, of which the engine knows nothing.
+/// The options that the program writes seldom and the engine does not use.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct AppCold {
     /// SO_RCVTIMEO in microseconds, 0 for none.
     pub receive_timeout: AtomicU64,
-    /// SO_SNDTIMEO in microseconds.
+    /// SO_SNDTIMEO in microseconds, 0 for none.
     pub send_timeout: AtomicU64,
     /// SO_RCVLOWAT in bytes.
     pub low_water: AtomicU32,
     /// Address family the program asked for (AF_INET or AF_INET6).
     pub family: AtomicI32,
-    /// Options as they were set, for getsockopt without asking the engine: the shim's own
-    /// numbering.
+    /// The options as they were set, for getsockopt without a request to the engine. The shim
+    /// defines their places.
     pub options: [AtomicU32; 8],
-    /// Offset in the stream, plus 1, of the urgent byte that was last received out of line.
+    /// The stream offset, plus 1, of the urgent byte that was last received out of line.
     pub urgent_taken: AtomicU64,
 }
 
-/// One socket.
+/// The shared state of one socket.
 #[repr(C, align(256))]
 #[derive(Debug, Default)]
 pub struct Slot {
-    /// The engine's, hot.
+    /// The engine's words that change often.
     pub engine: EngineHot,
-    /// The engine's, cold.
+    /// The engine's words that change seldom.
     pub cold: EngineCold,
-    /// The program's, hot.
+    /// The program's words that change often.
     pub app: App,
-    /// The program's, cold.
+    /// The program's words that change seldom.
     pub app_cold: AppCold,
 }
 
@@ -196,7 +196,7 @@ pub fn pack_ring(at: u64, log2: u8) -> u64 {
     (at >> 12) << 8 | u64::from(log2)
 }
 
-/// The ring's offset in the arena and its size in bytes; none for 0.
+/// The ring's offset in the arena and its size in bytes; `None` for 0.
 pub fn unpack_ring(word: u64) -> Option<(u64, u64)> {
     let log2 = word & 0xff;
     (12..=32)
@@ -205,27 +205,27 @@ pub fn unpack_ring(word: u64) -> Option<(u64, u64)> {
 }
 
 impl App {
-    /// A connection that waits to be accepted is taken by this context.
+    /// Claims a connection that waits to be accepted for this context.
     pub fn claim(&self, context: u32) {
         self.context.store(context + 1, Ordering::Release);
     }
 
-    /// The context that has claimed it, or carried its last submission, plus 1.
+    /// Index plus 1 of the context that has claimed the connection, or has carried its last
+    /// submission.
     pub fn claimed_by(&self) -> u32 {
         self.context.load(Ordering::Acquire)
     }
 
-    /// What is submitted next of this socket goes by this context (under `write_lock`). The context
-    /// by which it went until now, if that is another one: what it has carried is to be taken
-    /// first.
+    /// Makes this context carry the socket's next submission (under `write_lock`). Returns the
+    /// context that carried the last one if it is another: its submissions must be taken first.
     pub fn goes_by(&self, context: u32) -> Option<u32> {
         let before = self.context.swap(context + 1, Ordering::Relaxed);
         before.checked_sub(1).filter(|before| *before != context)
     }
 
-    /// The number of the next request to watch the slot or to stop watching it, for its submission.
-    /// Requests of one poller are numbered in their order, since its set is locked; each goes by
-    /// the calling thread's own context, and the shard may come to another thread's first.
+    /// The number of the next request to watch the slot or to stop watching it. The requests of one
+    /// poller are numbered in their order, since its set is locked. Each goes by the calling
+    /// thread's own context, so the shard may take them in another order.
     pub fn next_watch_order(&self) -> u64 {
         let before = self.watch_order.fetch_add(1, Ordering::Relaxed);
         u64::from(before.wrapping_add(1))
@@ -233,29 +233,31 @@ impl App {
 }
 
 impl EngineHot {
-    /// A listener's queue is about to end: after this the shard looks which of its connections are
-    /// claimed ([`App::claim`]), and resets the others.
+    /// Ends a listener's queue. After this the shard looks for claimed connections ([`App::claim`])
+    /// and resets the others.
     pub fn end_queue(&self) {
         self.ring.store(0, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the queue has not ended that was at `ring`. After a claim: it will be found.
+    /// Whether the queue that was at `ring` has not ended. Called after a claim: then the shard
+    /// will find the claim.
     pub fn has_queue(&self, ring: u64) -> bool {
         fence(Ordering::SeqCst);
         self.ring.load(Ordering::Relaxed) == ring
     }
 
-    /// Whether the slot has moved from `shard`, which has just been asked for something: then it
-    /// may be given away before it is asked, and what is asked of another shard next has to wait. A
-    /// shard says whom to ask, passes a full fence, and serves once more before it gives.
+    /// Whether the slot has moved away from `shard`, to which a request was just made. Then the
+    /// slot may go to another shard before the request is taken, and a request to another shard has
+    /// to wait. A shard publishes the new shard, passes a full fence, and takes requests once more
+    /// before it gives the slot away.
     pub fn has_moved_from(&self, shard: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shard.load(Ordering::Relaxed) != shard
     }
 
-    /// The socket is in another program's memory, where `received` has come and epoll's `ready`
-    /// bits hold; this slot's program has read up to `consumed`.
+    /// Publishes that the socket is in another program's memory: `received` bytes have come there,
+    /// epoll's `ready` bits hold, and this slot's program has read up to `consumed`.
     pub fn show_elsewhere(&self, consumed: u64, received: u64, ready: u32) {
         let stay = Status::OPEN
             | Status::BOUND
@@ -273,8 +275,8 @@ impl EngineHot {
         self.status.store(status.bits(), Ordering::Release);
     }
 
-    /// Of a socket that is in another program's memory: how much has come there, and epoll's bits
-    /// that hold.
+    /// For a socket in another program's memory: how many bytes have come there, and its epoll
+    /// bits.
     pub fn elsewhere(&self) -> (u64, u32) {
         let ready = self.sent.load(Ordering::Relaxed) as u32;
         (self.acked.load(Ordering::Relaxed), ready)
@@ -287,13 +289,13 @@ impl EngineHot {
 }
 
 impl EngineCold {
-    /// Local address as the engine published it.
+    /// The local address, as the engine published it.
     pub fn local(&self) -> Address {
         Address::from_words(std::array::from_fn(|i| {
             self.local[i].load(Ordering::Acquire)
         }))
     }
-    /// Remote address as the engine published it.
+    /// The remote address, as the engine published it.
     pub fn remote(&self) -> Address {
         Address::from_words(std::array::from_fn(|i| {
             self.remote[i].load(Ordering::Acquire)
@@ -311,8 +313,8 @@ impl EngineCold {
 }
 
 impl Slot {
-    /// The socket of another program's slot is this one's from now on, read up to `consumed` and
-    /// written up to `queued`: what its program has said of it holds. The engine calls it before it
+    /// Takes over the socket of another program's slot, read up to `consumed` and written up to
+    /// `queued`. Settings of that slot's program stay valid. The engine calls it before it
     /// publishes the slot.
     pub fn take_over(&self, from: &Slot, consumed: u64, queued: u64) {
         self.app.consumed.store(consumed, Ordering::Release);
@@ -340,7 +342,7 @@ impl Slot {
             .store(from.family.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Clears the slot for a new use: the engine calls it before it tells the program of the slot.
+    /// Clears the slot for a new use. The engine calls it before it tells the program of the slot.
     pub fn reset(&self, generation: u32, shard: u32) {
         let EngineHot {
             ring,

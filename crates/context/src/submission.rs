@@ -14,43 +14,43 @@ use crate::Address;
 use crate::layout::{STAGING, SUBMISSIONS};
 use crate::slot::SlotRef;
 
-/// What is asked for.
+/// The operations that a program can request.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Nothing; with [`Ask::REPLY`] it shows that all before it has been done.
+    /// Does nothing. With [`Ask::REPLY`] it shows that everything before it is done.
     Nop = 1,
-    /// A new socket: for a stream, or with `parameter` 1 for datagrams. Replies with its
-    /// [`SlotRef`] as the first word of data.
+    /// Makes a socket: a stream, or a datagram socket if `parameter` is 1. The first word of the
+    /// reply's data is its [`SlotRef`].
     Socket = 2,
-    /// Binds to the address in `arguments[0..3]`; `arguments[3]` bit 0 is SO_REUSEADDR, bit 1
+    /// Binds to the address in `arguments[0..3]`. `arguments[3]`: bit 0 is SO_REUSEADDR, bit 1
     /// SO_REUSEPORT, bit 2 IPV6_V6ONLY, bits 3 and 4 the device (1 the link, 2 loopback, else any).
     /// Replies 0 or an errno.
     Bind = 3,
     /// Listens with a backlog of `parameter`. Replies 0 or an errno.
     Listen = 4,
-    /// Connects to the address in `arguments[0..3]`. The slot tells how it ends; with
-    /// [`Ask::REPLY`], errors that are known at once (without it they are the slot's error, like
-    /// those that come later). With `arguments[3]` it is to open fast (RFC 7413), which wants a
-    /// reply: how many bytes the SYN takes along, for which it then waits; 0 if it does not.
+    /// Connects to the address in `arguments[0..3]`. The slot shows the result. With [`Ask::REPLY`]
+    /// the reply has errors that are known at once; without it they become the slot's error, as
+    /// later ones do. With `arguments[3]` it uses TCP Fast Open (RFC 7413) and needs a reply: how
+    /// many bytes the SYN carries and waits for; 0 if it waits for none.
     Connect = 5,
     /// The program has taken this socket from its listener's queue.
     Accepted = 6,
-    /// `parameter` bytes of staging are the next of this socket's stream.
+    /// The next `parameter` bytes of staging belong to this socket's stream.
     Send = 7,
     /// The program has read up to `slot.app.consumed`.
     Consumed = 8,
     /// Shuts down: `parameter` is SHUT_RD, SHUT_WR or SHUT_RDWR.
     Shutdown = 9,
-    /// This process holds the socket no more.
+    /// This process no longer holds the socket.
     Close = 10,
-    /// Poller `parameter` wants hints of this socket; `arguments[0]` is the mask of epoll bits
+    /// Poller `parameter` wants hints of this socket. `arguments[0]` is the mask of epoll bits
     /// (with EPOLLEXCLUSIVE). `arguments[1]` is the socket's `sequence` when the program last
-    /// looked: if it has changed since, the shard hints at once, so that nothing is missed between
-    /// that look and this request. `arguments[2]` is the request's number in
+    /// looked: if it has changed since, the shard hints at once, so that no change between that
+    /// look and this request is missed. `arguments[2]` is the request's number in
     /// [`crate::slot::App::watch_order`].
     Watch = 11,
-    /// Poller `parameter` wants none any more, unless it has asked again since: `arguments[2]` is
+    /// Poller `parameter` wants no more hints, unless it has asked again since: `arguments[2]` is
     /// the request's number as in [`Operation::Watch`].
     Unwatch = 12,
     /// Sets the option with number `parameter` to the value in the first arguments, both as
@@ -59,26 +59,25 @@ pub enum Operation {
     /// Asks for the option with number `parameter`, or for a [`Query`]; the reply's data holds the
     /// value.
     GetOption = 14,
-    /// Connects the other way round: the socket goes back to unconnected (connect to AF_UNSPEC).
-    /// Replies 0 or an errno. The shim then sets `consumed` and `queued` back to 0, since the next
-    /// connection's stream begins there.
+    /// Disconnects the socket (connect with AF_UNSPEC). Replies 0 or an errno. The shim then sets
+    /// `consumed` and `queued` to 0, where the next connection's stream begins.
     Disconnect = 15,
-    /// `parameter` bytes of staging are a datagram. `arguments` are a [`SendTo`].
+    /// The next `parameter` bytes of staging are a datagram. `arguments` are a [`SendTo`].
     SendTo = 16,
     /// Takes the oldest error of a datagram socket; the reply's data is a [`crate::reply::Failure`]
     /// and what it quotes.
     TakeFailure = 17,
-    /// A datagram socket joins the group in `arguments[0..3]`, or with `parameter` 0 leaves it.
+    /// Adds a datagram socket to the group in `arguments[0..3]`; removes it if `parameter` is 0.
     /// Replies 0 or an errno.
     Membership = 18,
-    /// Another program that holds this socket has it ([`crate::Status::ELSEWHERE`]): this one is to
-    /// have it. The thread holds both locks of the slot, of which the engine writes `consumed` and
-    /// `queued`. Replies 0 or an errno: EAGAIN while the other one is at it.
+    /// Moves the socket here from another program that holds it ([`crate::Status::ELSEWHERE`]). The
+    /// thread holds both locks of the slot, of which the engine writes `consumed` and `queued`.
+    /// Replies 0 or an errno: EAGAIN while the other program is in a call on it.
     Recall = 19,
 }
 
 impl Operation {
-    /// From its number, which may be anything.
+    /// The operation with a number, which may be any number.
     pub fn from_number(number: u8) -> Option<Operation> {
         use Operation::*;
         [
@@ -106,13 +105,13 @@ impl Operation {
         .find(|operation| *operation as u8 == number)
     }
 
-    /// Whether it takes `parameter` bytes of staging.
+    /// Whether the operation takes `parameter` bytes of staging.
     pub fn is_staged(self) -> bool {
         matches!(self, Operation::Send | Operation::SendTo)
     }
 }
 
-/// What a program can ask of a socket beside its options, by the number of
+/// The properties of a socket that a program can read beside its options, by the number in
 /// [`Operation::GetOption`]. Options have the numbers below these.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +127,7 @@ pub enum Query {
 }
 
 impl Query {
-    /// From its number, which may be anything.
+    /// The query with a number, which may be any number.
     pub fn from_number(number: u32) -> Option<Query> {
         use Query::*;
         [Info, OutQueue, OutQueueUnsent, Mtu]
@@ -140,15 +139,15 @@ impl Query {
 /// The arguments of [`Operation::SendTo`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendTo {
-    /// Where to; none: to the peer.
+    /// The destination; `None` for the peer.
     pub to: Option<Address>,
-    /// The source address, mapped; all zero: as the socket has it.
+    /// The source address, with IPv4 mapped; all zero for the socket's own.
     pub from: [u8; 16],
-    /// Time to live or hop limit, if it is not the socket's.
+    /// The time to live or hop limit, if it differs from the socket's.
     pub hops: Option<u8>,
-    /// Type of service or traffic class, likewise.
+    /// The type of service or traffic class, if it differs from the socket's.
     pub class: Option<u8>,
-    /// Cut into datagrams of so many bytes; 0: not cut.
+    /// The size of the datagrams that the payload is cut into; 0 if it is not cut.
     pub segment: u16,
 }
 
@@ -157,7 +156,7 @@ impl SendTo {
     const HAS_HOPS: u64 = 1 << 49;
     const HAS_CLASS: u64 = 1 << 50;
 
-    /// As words.
+    /// The arguments as words.
     pub fn to_words(self) -> [u64; 6] {
         let [a, b, port] = self.to.unwrap_or(Address::NONE).to_words();
         let [d, e, _] = Address {
@@ -176,7 +175,7 @@ impl SendTo {
         [a, b, c, d, e, 0]
     }
 
-    /// Back from words.
+    /// The arguments from their words.
     pub fn from_words(words: [u64; 6]) -> SendTo {
         let [a, b, c, d, e, _] = words;
         SendTo {
@@ -190,7 +189,7 @@ impl SendTo {
 }
 
 bitflags! {
-    /// How it is asked.
+    /// Flags of a submission.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Ask: u8 {
         /// The sender waits for a reply in the context's reply cell.
@@ -205,20 +204,20 @@ bitflags! {
 /// One entry, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// What is asked for.
+    /// The operation.
     pub operation: Operation,
-    /// How.
+    /// The flags.
     pub ask: Ask,
-    /// A length, a name, a poller: see [`Operation`].
+    /// A length, a name or a poller: see [`Operation`].
     pub parameter: u32,
-    /// The socket it concerns.
+    /// The socket.
     pub slot: SlotRef,
-    /// Further words.
+    /// The other arguments.
     pub arguments: [u64; 6],
 }
 
 impl Submission {
-    /// One without further words.
+    /// A submission without arguments.
     pub fn new(operation: Operation, slot: SlotRef, parameter: u32) -> Submission {
         Submission {
             operation,
@@ -254,11 +253,11 @@ impl Submission {
 #[derive(Debug, Default)]
 struct AppLine {
     tail: AtomicU32,
-    /// 1 from the return of a wait with events until the next wait: submissions will be rung for
-    /// then, so the shard only naps.
+    /// 1 from the return of a wait with events until the next wait. The doorbell rings then, so
+    /// meanwhile the shard only naps.
     batching: AtomicU32,
     staging_tail: AtomicU64,
-    /// The core the program's thread last ran on, plus 1.
+    /// The core on which the program's thread last ran, plus 1.
     core: AtomicU32,
 }
 
@@ -275,7 +274,7 @@ struct EngineLine {
 #[derive(Debug, Default)]
 struct LockLine(AtomicU32);
 
-/// Head page of a context; the rings follow it.
+/// The head page of a context; its rings follow.
 #[cfg_attr(not(millrace_loom), repr(C, align(4096)))]
 #[derive(Debug)]
 #[cfg_attr(any(test, millrace_loom), derive(Default))]
@@ -283,38 +282,38 @@ pub struct Context {
     app: AppLine,
     engine: EngineLine,
     lock: LockLine,
-    /// Where answers arrive.
+    /// The cell for answers.
     pub reply: crate::reply::Reply,
 }
 
 #[cfg(not(millrace_loom))]
 const _: () = assert!(size_of::<Context>() == crate::layout::PAGE);
 
-/// Why the engine stops listening to a context.
+/// The reasons why the engine stops reading a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nonsense {
     /// The tail is further ahead of the head than the ring is long.
     #[error("submission tail {tail} is more than {SUBMISSIONS} ahead of head {head}")]
     Tail {
-        /// As read.
+        /// The tail that was read.
         tail: u32,
-        /// The engine's own.
+        /// The engine's own head.
         head: u32,
     },
-    /// The entry is no operation.
+    /// The entry names no operation.
     #[error("submission {0} is no known operation")]
     Entry(u32),
     /// A send names more bytes than are staged.
     #[error("a send names {named} bytes of staging where {staged} are staged")]
     Staging {
-        /// Bytes named.
+        /// The bytes that the send names.
         named: u64,
-        /// Bytes there.
+        /// The bytes that are staged.
         staged: u64,
     },
 }
 
-/// The engine's private side of a context: what it believes, whatever the shared words say.
+/// The engine's private state of a context. The engine believes it, whatever the shared words say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     head: u32,
@@ -329,7 +328,7 @@ impl Context {
 
     // ---- the program's side; all under the lock ----
 
-    /// Entries that can be submitted now.
+    /// The number of entries that can be submitted now.
     pub fn room(&self) -> u32 {
         let used = self
             .app
@@ -339,7 +338,7 @@ impl Context {
         SUBMISSIONS.saturating_sub(used)
     }
 
-    /// Bytes that can be staged now.
+    /// The number of bytes that can be staged now.
     pub fn staging_room(&self) -> u64 {
         let used = self
             .app
@@ -349,14 +348,14 @@ impl Context {
         STAGING.saturating_sub(used)
     }
 
-    /// Where the next `len` staged bytes go: up to two pieces as (offset in the staging ring,
+    /// The place of the next `len` staged bytes: up to two pieces as (offset in the staging ring,
     /// length).
     pub fn staging_pieces(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.app.staging_tail.load(Ordering::Relaxed), len)
     }
 
-    /// Submits. The caller has seen [`Context::room`]; for a send it has filled the staged bytes,
-    /// which this makes the engine's.
+    /// Submits. The caller has checked [`Context::room`]. For a send it has filled the staged
+    /// bytes, which become the engine's.
     pub fn submit(&self, ring: &[SubmissionCell], submission: &Submission) {
         if submission.operation.is_staged() {
             let tail = self.app.staging_tail.load(Ordering::Relaxed);
@@ -370,7 +369,7 @@ impl Context {
         self.app.tail.store(tail.wrapping_add(1), Ordering::Release);
     }
 
-    /// Where the next submission goes: what is before it has been taken once [`Context::taken`]
+    /// The position of the next submission. Everything before it was taken once [`Context::taken`]
     /// says so. Needs no lock.
     pub fn position(&self) -> u32 {
         self.app.tail.load(Ordering::Acquire)
@@ -380,9 +379,9 @@ impl Context {
     pub fn taken(&self, position: u32) -> bool {
         let head = self.engine.head.load(Ordering::Acquire);
         let tail = self.app.tail.load(Ordering::Acquire);
-        // Distances round the ring; a head that is ahead has passed it. A tail that is behind is
-        // that of another process, which begins anew: the engine takes what is left of the one
-        // before first.
+        // Distances round the ring. A head that is ahead has passed the position. A tail that is
+        // behind is another process's, which starts anew: the engine first takes what is left of
+        // the former process's submissions.
         position.wrapping_sub(head) as i32 <= 0 || position.wrapping_sub(tail) as i32 > 0
     }
 
@@ -391,15 +390,15 @@ impl Context {
         self.app.tail.load(Ordering::Relaxed) == self.engine.head.load(Ordering::Acquire)
     }
 
-    /// Says that the program is between two waits (true), or about to wait (false). Meanwhile the
-    /// shard naps instead of sleeping ([`crate::layout::NAPPING`]).
+    /// Publishes whether the program is between two waits (true) or about to wait (false). Between
+    /// two waits the shard naps instead of sleeping ([`crate::layout::NAPPING`]).
     pub fn set_batching(&self, batching: bool) {
         self.app
             .batching
             .store(u32::from(batching), Ordering::Relaxed);
     }
 
-    /// Publishes the core that the program's thread runs on.
+    /// Publishes the core on which the program's thread runs.
     pub fn set_core(&self, core: u32) {
         self.app.core.store(core + 1, Ordering::Relaxed);
     }
@@ -411,18 +410,18 @@ impl Context {
         self.app.batching.load(Ordering::Relaxed) == 1
     }
 
-    /// The core that the program's thread last ran on.
+    /// The core on which the program's thread last ran.
     pub fn core(&self) -> Option<u32> {
         self.app.core.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Whether something has been submitted that `cursor` has not taken.
+    /// Whether there is a submission that `cursor` has not taken.
     pub fn pending(&self, cursor: &Cursor) -> bool {
         self.app.tail.load(Ordering::Acquire) != cursor.head
     }
 
-    /// Takes the next submission. Its staged bytes, if it is a send, are at [`Cursor::staged`]
-    /// until [`Cursor::unstage`].
+    /// Takes the next submission. The staged bytes of a send are at [`Cursor::staged`] until
+    /// [`Cursor::unstage`].
     pub fn take(
         &self,
         ring: &[SubmissionCell],
@@ -457,7 +456,7 @@ impl Context {
         Ok(Some(submission))
     }
 
-    /// Publishes how far the engine has come; once per batch.
+    /// Publishes the engine's position, once for each batch.
     pub fn publish(&self, cursor: &Cursor) {
         self.engine
             .staging_head
@@ -465,13 +464,14 @@ impl Context {
         self.engine.head.store(cursor.head, Ordering::Release);
     }
 
-    /// Nothing more is taken, as the process is gone: what others wait for to be taken will not be.
+    /// Marks everything as taken, because the process has ended: nobody has to wait for its
+    /// submissions.
     pub fn abandon(&self) {
         let tail = self.app.tail.load(Ordering::Acquire);
         self.engine.head.store(tail, Ordering::Release);
     }
 
-    /// Both cursors to zero, for a new process.
+    /// Sets both cursors to zero, for a new process.
     pub fn reset(&self) {
         for word in [
             &self.app.tail,
@@ -490,7 +490,7 @@ impl Context {
 }
 
 impl Cursor {
-    /// Where the next `len` staged bytes lie: up to two pieces as (offset in the staging ring,
+    /// The place of the next `len` staged bytes: up to two pieces as (offset in the staging ring,
     /// length).
     pub fn staged(&self, len: u64) -> [(usize, usize); 2] {
         pieces(self.staging_head, len)
@@ -499,7 +499,7 @@ impl Cursor {
     pub fn has_taken(&self, position: u32) -> bool {
         position.wrapping_sub(self.head) as i32 <= 0
     }
-    /// They have been copied or are not wanted.
+    /// The staged bytes were copied, or are not needed.
     pub fn unstage(&mut self, len: u64) {
         self.staging_head = self.staging_head.wrapping_add(len);
     }
@@ -522,7 +522,7 @@ impl SubmissionCell {
             cell.store(word, Ordering::Relaxed);
         }
     }
-    /// Copies the entry once: a program that changes it later changes nothing.
+    /// Copies the entry once. A program that changes it later changes nothing.
     fn load(&self) -> [u64; 8] {
         std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Atomics and fences, of the processor or of the checker of interleavings (`--cfg millrace_loom`,
+//! Atomics and fences, either the processor's or the model checker's (`--cfg millrace_loom`,
 //! tests/interleavings).
 
 #[cfg(not(millrace_loom))]
@@ -7,7 +7,7 @@ pub use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering
 #[cfg(millrace_loom)]
 pub use loom::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
-/// A full fence behind a read-modify-write, which on x86-64 is one itself.
+/// A full fence after a read-modify-write, which is a full fence itself on x86-64.
 #[cfg(not(millrace_loom))]
 #[inline]
 pub fn fence_after_update() {
@@ -18,7 +18,8 @@ pub fn fence_after_update() {
     }
 }
 
-/// The same for the checker, which shows as well that protocols fail without it: see [`leave_out`].
+/// The full fence for the model checker, which also shows that protocols fail without it: see
+/// [`leave_out`].
 #[cfg(millrace_loom)]
 pub fn fence_after_update() {
     if !LEFT_OUT.get() {
@@ -28,11 +29,11 @@ pub fn fence_after_update() {
 
 #[cfg(millrace_loom)]
 thread_local! {
-    /// The checker runs all threads of a model in one.
+    /// The checker runs all threads of a model in one thread.
     static LEFT_OUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether the calling thread's models do without [`fence_after_update`] from now on.
+/// Makes the calling thread's models leave out [`fence_after_update`] from now on.
 #[cfg(millrace_loom)]
 pub fn leave_out(fences: bool) {
     LEFT_OUT.set(fences);

@@ -1,4 +1,4 @@
-//! Descriptors: closing, duplicates, flags, streams.
+//! Hooks of calls on descriptors: close, dup, fcntl, ioctl and fdopen.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -21,7 +21,7 @@ hooks! {
         nothing(operations::close(fd))
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __close(fd: c_int) -> c_int {
         close(fd)
     }
@@ -31,9 +31,9 @@ hooks! {
         nothing(operations::close_range(first, last, flags))
     }
 
-    /// Closes everything from here on.
+    /// Closes every descriptor from `first` on.
     fn closefrom(first: c_int) -> () {
-        // It cannot fail for a range that is one.
+        // It cannot fail for a valid range.
         let _ = operations::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
     }
 
@@ -53,7 +53,7 @@ hooks! {
         operations::duplicate_to(from, to, || original::dup2(from, to))
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __dup2(from: c_int, to: c_int) -> c_int {
         dup2(from, to)
     }
@@ -66,7 +66,8 @@ hooks! {
         operations::duplicate_to(from, to, || original::dup3(from, to, flags))
     }
 
-    /// Many things. The argument is an integer or a pointer, which is passed in the same place.
+    /// Does what the command says. The argument is an integer or a pointer, which is passed in the
+    /// same place.
     fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int where settled(fd) {
         let kernel = || original::fcntl64(fd, command, argument);
         match table::get(fd) {
@@ -85,17 +86,17 @@ hooks! {
         }
     }
 
-    /// The same under its older name.
+    /// The older name of the function above.
     fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
         fcntl64(fd, command, argument)
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
         fcntl64(fd, command, argument)
     }
 
-    /// Device control.
+    /// Controls a device.
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => {
@@ -113,7 +114,7 @@ hooks! {
         }
     }
 
-    /// A stream.
+    /// Makes a stream of the C library.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         match table::get(fd) {
             Entry::Socket(_) => stdio::open(fd, mode),

@@ -1,4 +1,4 @@
-//! epoll.
+//! Hooks of epoll.
 
 use std::ffi::{c_int, c_uint};
 
@@ -19,42 +19,42 @@ use crate::sys::Result;
 use crate::sys::{original, thread_sanitizer, user_buffers};
 use crate::{engine, sys};
 
-/// Looks at numbers that other threads give other meanings, at most.
+/// How often a call is repeated while other threads change the meaning of its numbers.
 const ATTEMPTS: u32 = 1000;
-/// Events of one wait, at most (the kernel's limit).
+/// The most events of one wait (the kernel's limit).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
 hooks! {
-    /// A set.
+    /// Makes an epoll set.
     fn epoll_create(size: c_int) -> c_int {
         registered(original::epoll_create(size))
     }
 
-    /// A set.
+    /// Makes an epoll set.
     fn epoll_create1(flags: c_int) -> c_int {
         registered(original::epoll_create1(flags))
     }
 
-    /// Changes a set.
+    /// Changes the registrations of a set.
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         thread_sanitizer::release();
         for _ in 0..ATTEMPTS {
             if let Some(result) = control(epoll, operation, fd, event) {
                 return result;
             }
-            // A number means something else than it did a moment ago.
+            // The number's meaning has just changed.
             sys::sched_yield();
         }
         fail(Errno::BADF)
     }
 
-    /// Waits.
+    /// Waits for events.
     fn epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
         let asked = Asked { epoll, events, count, timeout_us: ms(timeout), mask: std::ptr::null() };
         asked.wait(|| original::epoll_wait(epoll, events, count, timeout))
     }
 
-    /// Waits with a signal mask.
+    /// Waits for events with a signal mask.
     fn epoll_pwait(
         epoll: c_int,
         events: *mut epoll_event,
@@ -66,7 +66,7 @@ hooks! {
         asked.wait(|| original::epoll_pwait(epoll, events, count, timeout, mask))
     }
 
-    /// Waits with a signal mask and a finer time-out.
+    /// Waits for events with a signal mask and a time-out in nanoseconds.
     fn epoll_pwait2(
         epoll: c_int,
         events: *mut epoll_event,
@@ -102,7 +102,8 @@ unsafe fn control(
             return None;
         }
         if matches!(entry, Entry::Socket(_)) {
-            // Not a set, or one that we do not know: the kernel would watch the placeholder.
+            // The descriptor is no set, or one that the table does not know: the kernel would watch
+            // the placeholder.
             let is_open = sys::fcntl(epoll, libc::F_GETFD, 0).is_ok();
             return Some(fail(if is_open { Errno::INVAL } else { Errno::BADF }));
         }
@@ -151,14 +152,14 @@ unsafe fn control_kernels(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Option<c_int> {
-    // A set that another thread is closing.
+    // Another thread is closing the set.
     epoll_sets::settle();
     let entry = table::get(fd);
     if matches!(entry, Entry::Socket(_)) {
         return None;
     }
     let adds = operation == libc::EPOLL_CTL_ADD;
-    // Another thread is about to close it: the kernel would watch the placeholder, for ever.
+    // Another thread is about to close it: the kernel would watch the placeholder for ever.
     if adds && entry == Entry::Kernel && placeholder::is_known(fd) {
         return Some(fail(Errno::BADF));
     }
@@ -189,7 +190,7 @@ fn registered(fd: c_int) -> c_int {
     fd
 }
 
-/// The thread is about to wait for something that is not ours.
+/// The thread is about to wait for descriptors of the kernel.
 pub fn flush() {
     if thread::with(|thread| thread.batch.get())
         && let Some(engine) = engine::attached()
@@ -198,12 +199,12 @@ pub fn flush() {
     }
 }
 
-/// Milliseconds as a time-out has them: negative is for ever.
+/// A time-out in milliseconds; a negative one is for ever.
 pub fn ms(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * 1000)
 }
 
-/// A wait as the program asks for it.
+/// The program's arguments of a wait.
 struct Asked {
     epoll: c_int,
     events: *mut epoll_event,
@@ -219,7 +220,7 @@ impl Asked {
     /// `events` has room for `count`.
     unsafe fn wait(self, real: impl FnOnce() -> c_int) -> c_int {
         let held = epoll_sets::hold_descriptor(self.epoll).or_else(|| {
-            // One that another thread closes, or puts here, at this moment.
+            // Another thread is closing the set, or is putting one here.
             epoll_sets::settle();
             epoll_sets::hold_descriptor(self.epoll)
         });
@@ -258,9 +259,8 @@ impl Asked {
                 kept
             }
         };
-        // Another thread has put the first millrace socket in while this one slept in the kernel's
-        // own call. There may be more like it: each passes the ring on, and from now on waits as
-        // one of the poller's sleepers.
+        // Another thread has registered the first millrace socket while this one slept in the
+        // kernel's set.
         if let Some(own) = epoll_sets::poller(index) {
             own.ring();
         }

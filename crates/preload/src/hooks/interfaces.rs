@@ -1,4 +1,4 @@
-//! What addresses there are.
+//! Hooks of getifaddrs.
 
 use std::ffi::c_int;
 
@@ -9,7 +9,7 @@ use crate::interfaces;
 use crate::sys::original;
 
 hooks! {
-    /// All addresses, with their devices.
+    /// Lists all addresses with their devices.
     fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
         let result = original::getifaddrs(list);
         if result == 0 {
@@ -18,7 +18,7 @@ hooks! {
         result
     }
 
-    /// Frees them.
+    /// Frees a list of addresses.
     fn freeifaddrs(list: *mut ifaddrs) -> () {
         original::freeifaddrs(interfaces::cut_off(list));
     }

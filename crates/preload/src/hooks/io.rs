@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Hooks of reading and writing.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -19,7 +19,7 @@ use crate::sys::Result;
 use crate::sys::original;
 use crate::sys::user_buffers::{self, CALL_MAX, UserBuffers};
 
-/// Receives into pieces.
+/// Receives into the program's buffers.
 fn take(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
     if socket.is_datagrams() {
@@ -32,7 +32,7 @@ fn take(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> 
     receive::receive(&socket, &mut pieces?, flags)
 }
 
-/// Sends pieces.
+/// Sends the program's buffers.
 fn give(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> Result<usize> {
     let socket = Socket::get(fd, slot)?;
     if socket.is_datagrams() {
@@ -42,7 +42,7 @@ fn give(fd: c_int, slot: SlotRef, pieces: Result<UserBuffers>, flags: c_int) -> 
     send::send(&socket, &mut pieces?, flags)
 }
 
-/// Where nobody wants to know who sent something.
+/// For callers that do not ask for the sender's address.
 const NOWHERE: (*mut sockaddr, *mut socklen_t) = (std::ptr::null_mut(), std::ptr::null_mut());
 
 /// Receives on a netlink socket.
@@ -69,7 +69,7 @@ hooks! {
     /// Reads.
     fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t where settled(fd) {
         match table::get(fd) {
-            // Nothing asked for is nothing read, whatever the socket's state.
+            // A read of no bytes returns 0, whatever the socket's state.
             Entry::Socket(_) if len == 0 => 0,
             Entry::Socket(slot) => length(take(fd, slot, UserBuffers::buffer(buffer, len), 0)),
             Entry::Internal => length(Err(Errno::BADF)),
@@ -78,12 +78,12 @@ hooks! {
         }
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
         read(fd, buffer, len)
     }
 
-    /// The same with the buffer's size.
+    /// The fortified form of the function above, which checks the buffer's size.
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         check_buffer(len, room);
         read(fd, buffer, len)
@@ -117,7 +117,7 @@ hooks! {
         }
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
         write(fd, buffer, len)
     }
@@ -147,12 +147,12 @@ hooks! {
         }
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
         send(fd, buffer, len, flags)
     }
 
-    /// Sends. A connection's peer is who it is: the address is not looked at, as on Linux.
+    /// Sends to an address. A connection ignores the address, as on Linux.
     fn sendto(
         fd: c_int,
         buffer: *const c_void,
@@ -213,13 +213,13 @@ hooks! {
         }
     }
 
-    /// The same with the buffer's size.
+    /// The fortified form of the function above, which checks the buffer's size.
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
         check_buffer(len, room);
         recv(fd, buffer, len, flags)
     }
 
-    /// Receives. A connection's data comes with no address, as on Linux.
+    /// Receives with the sender's address. A connection returns no address, as on Linux.
     fn recvfrom(
         fd: c_int,
         buffer: *mut c_void,
@@ -252,7 +252,7 @@ hooks! {
         }
     }
 
-    /// The same with the buffer's size.
+    /// The fortified form of the function above, which checks the buffer's size.
     fn __recvfrom_chk(
         fd: c_int,
         buffer: *mut c_void,
@@ -272,7 +272,7 @@ hooks! {
             return original::sendfile(out, from, offset, count);
         }
         match (table::get(out), table::get(from)) {
-            // What it reads from must be a file.
+            // The source must be a file.
             (_, Entry::Socket(_) | Entry::Internal) => length(Err(Errno::INVAL)),
             (Entry::Socket(slot), _) => length((|| {
                 let socket = Socket::get(out, slot)?;
@@ -302,12 +302,12 @@ hooks! {
         }
     }
 
-    /// The same under its 64-bit name.
+    /// The 64-bit name of the function above.
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         sendfile(out, from, offset, count)
     }
 
-    /// Refused for our sockets with what Linux says of files it cannot splice, upon which programs
+    /// Refuses millrace sockets with Linux's error for files that cannot be spliced; programs then
     /// copy.
     fn splice(
         from: c_int,
@@ -324,7 +324,7 @@ hooks! {
     }
 }
 
-/// A count of entries as readv has it.
+/// A number of entries, as for readv.
 fn entries(count: c_int) -> Result<usize> {
     usize::try_from(count).map_err(|_| Errno::INVAL)
 }

@@ -15,31 +15,31 @@ use crate::process::environment;
 use crate::sys::user_buffers;
 use crate::{engine, sys};
 
-/// By how many bytes the kernel's limit is higher.
+/// How many bytes the kernel's limit is above the program's.
 static HIGHER: AtomicU64 = AtomicU64::new(0);
 
 hooks! {
-    /// Limits.
+    /// Sets a limit.
     fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
         prlimit(0, resource, limit, std::ptr::null_mut())
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int {
         setrlimit(resource, limit)
     }
 
-    /// Asks for a limit.
+    /// Reads a limit.
     fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int {
         prlimit(0, resource, std::ptr::null(), limit)
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int {
         getrlimit(resource, limit)
     }
 
-    /// Both, of any process.
+    /// Sets and reads a limit of any process.
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         let own = resource == RLIMIT_AS && (pid == 0 || pid as u32 == sys::getpid());
         let before = HIGHER.load(Ordering::Relaxed);
@@ -64,17 +64,17 @@ hooks! {
         result
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
         prlimit(pid, resource, new, old)
     }
 }
 
-/// The kernel's limit for one of the program's; none for a program without an engine.
+/// The kernel's limit for a limit of the program; `None` without an engine.
 fn raise(limit: rlimit) -> Option<rlimit> {
     environment::get()?;
     let region = engine::get().ok()?.region.geometry().total();
-    // Beside the region there are counts for each socket, and the members of epoll sets.
+    // The region needs memory beside itself: counts for each socket, and items of epoll sets.
     let higher = region as u64 + region as u64 / 4;
     let mut hard: rlimit = limit;
     // SAFETY: room for the answer.
@@ -93,7 +93,7 @@ fn raise(limit: rlimit) -> Option<rlimit> {
         return None;
     }
     HIGHER.store(higher, Ordering::Relaxed);
-    // One that somebody else has set is not raised: that would need a privilege.
+    // A limit that somebody else has set is not raised, because that needs a privilege.
     let raised = |value: u64| match value {
         RLIM_INFINITY => RLIM_INFINITY,
         value => value.saturating_add(higher).min(hard.rlim_max.max(value)),

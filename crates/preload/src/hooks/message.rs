@@ -1,4 +1,4 @@
-//! Messages: sendmsg, recvmsg and their plural forms.
+//! Hooks of sendmsg, recvmsg, sendmmsg and recvmmsg.
 
 use std::ffi::{c_int, c_uint};
 
@@ -18,7 +18,7 @@ use crate::sys::original;
 use crate::sys::user_buffers::{self, UserBuffers};
 use crate::sys::{self, Result};
 
-/// Messages of one call at most, as Linux has it.
+/// The most messages of one call, as in Linux.
 const MESSAGES_MAX: usize = 1024;
 
 hooks! {
@@ -59,7 +59,8 @@ hooks! {
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let socket = match table::get(fd) {
             entry if count > 0 && opens_fast(fd, entry, flags) => {
-                // Each says whether it has to connect; whose the socket is the first one decides.
+                // Each message may ask to connect; the first one decides which stack serves the
+                // socket.
                 return match open_fast(fd, entry, messages.cast(), flags) {
                     Ok(None) => original::sendmmsg(fd, messages, count, flags),
                     Ok(Some(sent)) => {
@@ -145,7 +146,7 @@ hooks! {
                 if flags & libc::MSG_WAITFORONE != 0 {
                     flags |= libc::MSG_DONTWAIT;
                 }
-                // As on Linux the time is looked at after each message only.
+                // As on Linux, the time is checked only after each message.
                 Ok(until.is_none_or(|until| sys::now_us() < until))
             })
         })) as c_int
@@ -175,10 +176,10 @@ unsafe fn has_control(message: *const msghdr) -> bool {
     unsafe { (*message).msg_controllen > 0 && !(*message).msg_control.is_null() }
 }
 
-/// Sends a message on a descriptor of the kernel's, which sockets of ours may be in.
+/// Sends a message on a kernel descriptor; its control data may have millrace sockets.
 ///
 /// # Safety
-/// The message is good as sendmsg wants it.
+/// The message is valid for sendmsg.
 unsafe fn send_kernels(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe {
@@ -195,10 +196,10 @@ unsafe fn send_kernels(fd: c_int, message: *const msghdr, flags: c_int) -> ssize
     }
 }
 
-/// Likewise for messages: one by one if one of them has control data.
+/// Sends messages on a kernel descriptor, one by one if one of them has control data.
 ///
 /// # Safety
-/// There are `count` messages, good as sendmsg wants them.
+/// There are `count` messages, valid for sendmsg.
 unsafe fn send_all_kernels(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -224,10 +225,10 @@ unsafe fn send_all_kernels(
     }
 }
 
-/// Connects and sends a message in one (MSG_FASTOPEN); none if the socket is the kernel's.
+/// Connects and sends a message in one call (MSG_FASTOPEN). `None`: the socket is the kernel's.
 ///
 /// # Safety
-/// The message is good as sendmsg wants it.
+/// The message is valid for sendmsg.
 unsafe fn open_fast(
     fd: c_int,
     entry: Entry,
@@ -248,11 +249,11 @@ unsafe fn open_fast(
     connect::send_fast(&socket, ip, port, &mut pieces?, flags).map(Some)
 }
 
-/// Whether a message of a datagram socket of ours is for an address that is the kernel's alone, and
-/// the socket has become the kernel's by it.
+/// Whether a message on a millrace datagram socket has handed the socket over to the kernel,
+/// because its address is only the kernel's.
 ///
 /// # Safety
-/// The message is good as sendmsg wants it.
+/// The message is valid for sendmsg.
 unsafe fn names_kernels(fd: c_int, slot: SlotRef, message: *const msghdr) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
@@ -261,11 +262,11 @@ unsafe fn names_kernels(fd: c_int, slot: SlotRef, message: *const msghdr) -> boo
     }
 }
 
-/// Decides whose a socket is by where its first message goes; none: the kernel's, or the kernel
-/// says what is wrong.
+/// Chooses the stack by the destination of the first message. `None`: the kernel, or the kernel
+/// reports the error.
 ///
 /// # Safety
-/// The message is good as sendmsg wants it.
+/// The message is valid for sendmsg.
 unsafe fn decide_by(fd: c_int, entry: Entry, message: *const msghdr) -> Result<Option<Socket>> {
     // SAFETY: the caller's promise.
     let Ok(message) = (unsafe { read(message) }) else {
@@ -320,8 +321,8 @@ unsafe fn receive_one(socket: &Socket, message: &mut msghdr, flags: c_int) -> Re
     Ok(received)
 }
 
-/// Handles messages until one fails or `handle` says that it is enough; how many succeeded, or the
-/// first one's error.
+/// Handles messages until one fails or `handle` says that it is enough. Returns how many succeeded,
+/// or the error of the first one.
 ///
 /// # Safety
 /// There are `count` messages.

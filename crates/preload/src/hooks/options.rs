@@ -1,4 +1,4 @@
-//! Socket options.
+//! Hooks of socket options.
 
 use std::ffi::{c_int, c_void};
 
@@ -138,7 +138,8 @@ hooks! {
     }
 }
 
-/// A socket that is not decided joins a group: by whose link decides it. `kernel` asks the kernel.
+/// A socket whose stack is not chosen yet joins a group: the group's link chooses the stack.
+/// `kernel` asks the kernel.
 fn set_membership(
     fd: c_int,
     undecided: Undecided,

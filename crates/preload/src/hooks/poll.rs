@@ -1,4 +1,4 @@
-//! poll and select.
+//! Hooks of poll and select.
 
 use std::ffi::{c_int, c_void};
 
@@ -29,12 +29,12 @@ hooks! {
         }
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         poll(fds, count, timeout)
     }
 
-    /// The same with the array's size.
+    /// The fortified form of the function above, which checks the array's size.
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
         check_buffer(count as size_t, room / size_of::<pollfd>());
         poll(fds, count, timeout)
@@ -61,7 +61,7 @@ hooks! {
         }
     }
 
-    /// The same with the array's size.
+    /// The fortified form of the function above, which checks the array's size.
     fn __ppoll_chk(
         fds: *mut pollfd,
         count: nfds_t,
@@ -73,7 +73,7 @@ hooks! {
         ppoll(fds, count, timeout, mask)
     }
 
-    /// Selects. As on Linux the time-out becomes what is left of it.
+    /// Waits for the members of three sets. As on Linux, the time-out becomes the remaining time.
     fn select(
         count: c_int,
         read: *mut fd_set,
@@ -107,7 +107,7 @@ hooks! {
         length(result) as c_int
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __select(
         count: c_int,
         read: *mut fd_set,
@@ -118,7 +118,7 @@ hooks! {
         select(count, read, write, except, timeout)
     }
 
-    /// Selects with a signal mask.
+    /// Waits for the members of three sets with a signal mask.
     fn pselect(
         count: c_int,
         read: *mut fd_set,
@@ -138,8 +138,9 @@ hooks! {
     }
 }
 
-/// Whether the kernel has polled the placeholder where another thread has put a millrace socket
-/// meanwhile: all is to be polled again. A number that is about to be closed is not open any more.
+/// Whether the kernel has polled the placeholder because another thread has put a millrace socket
+/// there meanwhile. Then the call polls again. A number that is about to be closed is reported as
+/// not open.
 ///
 /// # Safety
 /// The kernel has polled `count` entries.
@@ -154,11 +155,11 @@ unsafe fn has_met_socket(fds: *mut pollfd, count: nfds_t) -> bool {
     met
 }
 
-/// What is polled, if any of it is ours. For others what was left unrung is rung for before they
-/// wait in the kernel.
+/// The polled entries, if one of them concerns the shim. If none does, this rings the doorbells
+/// that the thread owes before it waits in the kernel.
 ///
 /// # Safety
-/// There are `count` entries, or the pointer is no good.
+/// There are `count` entries, or the pointer is invalid.
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = count as usize;
     let good = count > 0
@@ -193,7 +194,7 @@ unsafe fn sets(
             except: Bits::new(except, count)?,
         }
     };
-    // What select tells of the kernel's descriptors does not say which of them are open.
+    // The result of select does not say which of the kernel's descriptors are open.
     if sets.concerns_us() || placeholder::exists() {
         return Ok(Some(sets));
     }
@@ -201,10 +202,10 @@ unsafe fn sets(
     Ok(None)
 }
 
-/// A time-out in microseconds, rounded up; none is for ever. `INVAL` for what is no time.
+/// A time-out in microseconds, rounded up; `None` is for ever. `INVAL`: it is not a valid time.
 ///
 /// # Safety
-/// The pointer is null or good.
+/// The pointer is null or valid.
 pub unsafe fn duration(timeout: *const timespec) -> Result<Option<u64>> {
     if timeout.is_null() {
         return Ok(None);

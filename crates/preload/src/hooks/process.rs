@@ -1,4 +1,4 @@
-//! Processes: fork, exec, spawn.
+//! Hooks of fork, exec and spawn.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -15,7 +15,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Longest path that execvp puts together.
+/// The longest path that execvp makes.
 const PATH_MAX: usize = 4096;
 
 hooks! {
@@ -24,7 +24,7 @@ hooks! {
         forking::fork(|| original::fork())
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __fork() -> pid_t {
         forking::fork(|| original::fork())
     }
@@ -34,19 +34,19 @@ hooks! {
         forking::fork(|| original::_Fork())
     }
 
-    /// Forks: a function cannot return twice into its caller's frame, so this one costs what fork
+    /// Forks. A function cannot return twice into its caller's frame, so vfork costs what fork
     /// costs.
     fn vfork() -> pid_t {
         forking::fork(|| original::fork())
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __vfork() -> pid_t {
         forking::fork(|| original::fork())
     }
 
-    /// Makes a process or a thread. Defined with all the arguments that any set of flags has; those
-    /// not given are words without meaning.
+    /// Makes a process or a thread. It is defined with all arguments that any flags need; the words
+    /// of absent ones have no meaning.
     fn clone(
         function: Option<extern "C" fn(*mut c_void) -> c_int>,
         stack: *mut c_void,
@@ -70,7 +70,8 @@ hooks! {
         }
     }
 
-    /// Forks with a terminal for the child: the C library's own would fork past us.
+    /// Forks with a terminal for the child. The C library's own function would fork without the
+    /// shim.
     fn forkpty(
         master: *mut c_int,
         name: *mut c_char,
@@ -110,7 +111,7 @@ hooks! {
         }
     }
 
-    /// Goes on in the background: the C library's own would fork past us.
+    /// Continues in the background. The C library's own function would fork without the shim.
     fn daemon(stay: c_int, keep_streams: c_int) -> c_int {
         match fork() {
             -1 => return -1,
@@ -138,7 +139,7 @@ hooks! {
         0
     }
 
-    /// Executes.
+    /// Executes a program.
     fn execve(
         path: *const c_char,
         arguments: *const *const c_char,
@@ -152,17 +153,17 @@ hooks! {
         )
     }
 
-    /// Executes.
+    /// Executes a program.
     fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
         execve(path, arguments, environ)
     }
 
-    /// Executes what is found in PATH.
+    /// Executes a program that is found in PATH.
     fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
         execvpe(file, arguments, environ)
     }
 
-    /// Executes what is found in PATH.
+    /// Executes a program that is found in PATH.
     fn execvpe(
         file: *const c_char,
         arguments: *const *const c_char,
@@ -191,7 +192,7 @@ hooks! {
         )
     }
 
-    /// Executes, relative to a directory.
+    /// Executes a program, relative to a directory.
     fn execveat(
         directory: c_int,
         path: *const c_char,
@@ -211,7 +212,7 @@ hooks! {
         )
     }
 
-    /// Spawns.
+    /// Spawns a process.
     fn posix_spawn(
         pid: *mut pid_t,
         path: *const c_char,
@@ -226,7 +227,7 @@ hooks! {
         })
     }
 
-    /// Spawns what is found in PATH.
+    /// Spawns a program that is found in PATH.
     fn posix_spawnp(
         pid: *mut pid_t,
         path: *const c_char,
@@ -266,7 +267,7 @@ pub unsafe fn clone_call([flags, stack, c, d, e]: [c_long; 5]) -> c_long {
 /// # Safety
 /// As the call's.
 pub unsafe fn clone3_call(arguments: *const u64, size: usize) -> c_long {
-    /// Words of the structure that we look at: flags first, the stack the sixth.
+    /// The words of the structure that matter here: the first is the flags, the sixth the stack.
     const STACK: usize = 5;
     let mut words = [0u64; 16];
     let raw = |at: *const u64| {
@@ -306,10 +307,10 @@ unsafe fn looks_executable(path: *const c_char) -> bool {
     }
 }
 
-/// Calls `go` for the places where PATH has the file; it returns only if that failed.
+/// Calls `go` for each place in PATH that may have the file. Returns only if the exec failed.
 ///
 /// # Safety
-/// As for execvp.
+/// The requirements of execvp hold.
 unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_int {
     let name = file.to_bytes();
     if name.is_empty() {
@@ -355,10 +356,10 @@ unsafe fn search(file: &CStr, mut go: impl FnMut(*const c_char) -> c_int) -> c_i
     fail(if denied { Errno::ACCESS } else { Errno::NOENT })
 }
 
-/// A file without a `#!` line is the shell's, as for the C library's execvp.
+/// The shell runs a file without a `#!` line, as in the C library's execvp.
 ///
 /// # Safety
-/// As for execve.
+/// The requirements of execve hold.
 unsafe fn shell(
     path: *const c_char,
     arguments: *const *const c_char,
@@ -396,13 +397,13 @@ mod variadic {
     use super::{environ, execve, execvpe, fail};
     use crate::sys::mmap_buffer::MmapBuffer;
 
-    /// Arguments in registers.
+    /// The number of arguments in registers.
     const REGISTERS: usize = 5;
 
-    /// The arguments as an array, and where they end.
+    /// The arguments as an array, and their end.
     ///
     /// # Safety
-    /// They end with a null pointer.
+    /// The arguments end with a null pointer.
     unsafe fn collect(
         registers: *const *const c_char,
         stack: *const *const c_char,
@@ -454,15 +455,15 @@ mod variadic {
     }
 
     variadic! {
-        /// Executes with a list of arguments.
+        /// Executes a program with a list of arguments.
         execl, execl_with
     }
     variadic! {
-        /// Executes what is found in PATH with a list of arguments.
+        /// Executes a program that is found in PATH with a list of arguments.
         execlp, execlp_with
     }
     variadic! {
-        /// Executes with a list of arguments and an environment behind it.
+        /// Executes a program with a list of arguments and an environment.
         execle, execle_with
     }
 

@@ -1,4 +1,4 @@
-//! What AddressSanitizer asks a program for when it starts.
+//! The hook by which AddressSanitizer asks a program for options when it starts.
 
 use std::ffi::{CStr, c_char};
 

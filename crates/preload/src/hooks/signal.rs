@@ -1,4 +1,4 @@
-//! Handlers of signals: they are the program's, run behind our own, which counts them (see
+//! Hooks of signal handlers. The shim's handler counts each run and calls the program's (see
 //! [`crate::process::signals`]).
 
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use crate::process::signals;
 use crate::sys;
 use crate::sys::{original, user_buffers};
 
-/// `sigset`'s word for: block the signal.
+/// The disposition with which `sigset` blocks the signal.
 const SIG_HOLD: sighandler_t = 2;
 /// Signals for which `siginterrupt` has asked that handlers set by `signal` interrupt.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
@@ -30,7 +30,7 @@ hooks! {
         signals::action(signal, new, old, |new, old| original::sigaction(signal, new, old))
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
         sigaction(signal, new, old)
     }
@@ -42,12 +42,12 @@ hooks! {
         install(signal, handler, flags, true)
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         self::signal(signal, handler)
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         self::signal(signal, handler)
     }
@@ -57,7 +57,7 @@ hooks! {
         install(signal, handler, SA_RESETHAND | SA_NODEFER, false)
     }
 
-    /// The same under another name.
+    /// An alias of the function above.
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         sysv_signal(signal, handler)
     }
@@ -103,7 +103,7 @@ hooks! {
     }
 }
 
-/// A signal's place in a word; none for what is no signal.
+/// A signal's bit in a word; 0 for a number that is no signal.
 fn bit(signal: c_int) -> u64 {
     match signal {
         1..=64 => 1 << (signal - 1),

@@ -1,4 +1,4 @@
-//! Making and naming sockets.
+//! Hooks that make, name, connect and shut down sockets.
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -22,7 +22,8 @@ use crate::sys::Result;
 use crate::sys::original;
 
 hooks! {
-    /// Makes a kernel socket; one of TCP or UDP may become ours when an address is named.
+    /// Makes a kernel socket. A TCP or UDP socket may become a millrace socket when the program
+    /// names an address.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = original::socket(domain, kind, protocol);
         let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
@@ -72,7 +73,7 @@ hooks! {
         match table::get(fd) {
             Entry::Socket(slot) => listen(Socket::get(fd, slot)),
             Entry::Undecided(undecided) if !undecided.datagrams => {
-                // Listening on no address is listening on every one.
+                // A listener without an address listens on all addresses.
                 let any = if undecided.v6 {
                     Given::Ip(Ipv6Addr::UNSPECIFIED.into(), 0)
                 } else {
@@ -148,7 +149,7 @@ hooks! {
         }
     }
 
-    /// The own address.
+    /// Returns the socket's own address.
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
@@ -161,7 +162,7 @@ hooks! {
         }
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int where settled(fd) {
         match table::get(fd) {
             Entry::Socket(slot) => nothing(Socket::get(fd, slot).and_then(|socket| {
@@ -209,7 +210,7 @@ fn note_protocol(kind: c_int, protocol: c_int) {
     });
 }
 
-/// Whether a send is to connect first (MSG_FASTOPEN): on a stream that may be ours.
+/// Whether a send has to connect first (MSG_FASTOPEN) on a stream that may be a millrace socket.
 pub(super) fn opens_fast(fd: c_int, entry: Entry, flags: c_int) -> bool {
     flags & libc::MSG_FASTOPEN != 0
         && match entry {
@@ -274,16 +275,16 @@ pub(super) unsafe fn decide_for(
         // Linux takes bind to AF_UNSPEC with an address of zeros for AF_INET; what is not that the
         // kernel refuses.
         Ok(given) => stack_choice::decide(fd, entry, given, purpose),
-        // The kernel says what is wrong.
+        // The kernel reports the error.
         Err(_) => Ok(Decision::Kernel),
     }
 }
 
-/// Whether a datagram socket of ours names an address that is the kernel's alone, and has become
-/// the kernel's by it.
+/// Whether a millrace datagram socket has been handed over to the kernel, because the address is
+/// only the kernel's.
 ///
 /// # Safety
-/// The address is good for its length, or null.
+/// The address is valid for its length, or null.
 pub(super) unsafe fn is_kernels(
     fd: c_int,
     slot: SlotRef,

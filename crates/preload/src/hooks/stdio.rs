@@ -1,5 +1,5 @@
-//! Streams on millrace sockets: the C library's own call the kernel themselves, so these are made
-//! of our calls.
+//! Streams of the C library on millrace sockets. The C library's own streams make system calls
+//! directly, so these call the shim's functions by their names.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,12 +36,12 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     unsafe { libc::close(cookie as usize as c_int) }
 }
 
-/// Where a FILE keeps its descriptor's number in the C library's own structure (`_fileno`), for
-/// programs that ask for it.
+/// The place of the descriptor's number (`_fileno`) in the C library's FILE, for programs that ask
+/// for it.
 #[cfg(target_pointer_width = "64")]
 const FILENO_AT: usize = 112;
 
-/// A stream on a millrace socket.
+/// Makes a stream on a millrace socket.
 ///
 /// # Safety
 /// `mode` is a string.
@@ -72,15 +72,15 @@ unsafe extern "C" {
     fn __flbf(stream: *mut FILE) -> c_int;
 }
 
-/// Size of a standard stream's buffer (glibc's for a descriptor).
+/// The size of a standard stream's buffer, as in glibc for a descriptor.
 const BUFFER: size_t = 4096;
 
-/// Standard descriptors whose stream has been replaced, a bit each.
+/// The standard descriptors whose stream has been replaced, one bit each.
 static REPLACED: AtomicU32 = AtomicU32::new(0);
 
-/// A standard descriptor has come to mean a millrace socket, as under inetd: the standard stream is
-/// one of ours from now on, which goes by what the descriptor means at each call. Programs in C see
-/// it; the C++ library has taken the old ones by the time we are loaded.
+/// Replaces a standard stream whose descriptor has become a millrace socket, as under inetd. The
+/// new stream follows the descriptor's meaning at each call. Programs in C see it; the C++ library
+/// has taken the old streams before the shim is loaded.
 pub fn stand_in(fd: c_int) {
     if !(0..=2).contains(&fd) || REPLACED.fetch_or(1 << fd, Ordering::Relaxed) & 1 << fd != 0 {
         return;

@@ -47,7 +47,7 @@ hooks! {
     }
 }
 
-/// Whether the program is on millrace, which is said and counted.
+/// Whether the program is on millrace. If so, the refusal is counted and reported.
 pub fn is_refused() -> bool {
     let refused = environment::get().is_some();
     if refused {
