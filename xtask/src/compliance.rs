@@ -9,7 +9,7 @@ mod read;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use crate::tidy::{File, Problem, contains_word};
+use crate::checkout::{File, Problem, contains_word};
 
 pub use read::{Entry, Level, List};
 

@@ -1,6 +1,6 @@
 //! The library's reference: every public item shows how it is used.
 
-use super::{File, Problem};
+use crate::checkout::{File, Problem};
 
 /// The crate whose reference it is.
 const LIBRARY: &str = "crates/millrace/src/";

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{File, Problem, manifest};
+use super::manifest;
+use crate::checkout::{File, Problem};
 
 /// Prefix of the package names of our crates.
 const PREFIX: &str = "millrace-";

@@ -1,6 +1,6 @@
 //! Rules for source text: size, unfinished work, `unsafe`, and what sans-IO code may name.
 
-use super::{File, Problem, contains_word};
+use crate::checkout::{File, Problem, contains_word};
 
 /// A file has one subject and is read top to bottom; beyond this it has more than one.
 const LINES_MAX: usize = 800;
