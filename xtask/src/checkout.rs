@@ -90,7 +90,8 @@ fn relative(root: &Path, path: &Path) -> String {
     below.to_string_lossy().replace('\\', "/")
 }
 
-/// Whether `word` stands in `line` and is no part of a longer word; `is_part` tells which characters make up words.
+/// Whether `word` stands in `line` and is no part of a longer word; `is_part` tells which
+/// characters make up words.
 pub(crate) fn contains_word(line: &str, word: &str, is_part: impl Fn(char) -> bool) -> bool {
     let is_cut = |edge: Option<char>, beside: Option<char>| {
         edge.is_some_and(&is_part) && beside.is_some_and(&is_part)

@@ -1,8 +1,11 @@
 //! The project's own chores.
 //!
-//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask compliance` says which
-//! requirements of the RFCs are shown by which tests: see [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see
-//! [`fuzz`]. `cargo xtask bpf` compiles the XDP program: see [`bpf`]. `cargo xtask instructions` counts what the stack takes: see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
+//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`].
+//! `cargo xtask compliance` says which requirements of the RFCs are shown by which tests: see
+//! [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see [`fuzz`]. `cargo xtask bpf`
+//! compiles the XDP program: see [`bpf`]. `cargo xtask instructions` counts what the stack takes:
+//! see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see
+//! [`sim`].
 
 mod bpf;
 mod checkout;
@@ -78,7 +81,8 @@ fn run_tidy(report: anyhow::Result<tidy::Report>) -> ExitCode {
     }
 }
 
-/// Prints how far each list is covered, or one list requirement by requirement; fails as [`compliance::check`] does.
+/// Prints how far each list is covered, or one list requirement by requirement; fails as
+/// [`compliance::check`] does.
 fn run_compliance(only: Option<&str>) -> ExitCode {
     let files = match checkout::read_all(root()) {
         Ok(files) => files,

@@ -1,7 +1,8 @@
 //! The rules of the house, checked on the text of the checkout.
 //!
-//! Each submodule holds rules of one kind, as functions from a file's path and text to problems, so that each is tested on a
-//! few lines of text. What a rule says is in its doc comment; why is in `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
+//! Each submodule holds rules of one kind, as functions from a file's path and text to problems, so
+//! that each is tested on a few lines of text. What a rule says is in its doc comment; why is in
+//! `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
 
 mod circles;
 mod docs;
@@ -50,7 +51,8 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     })
 }
 
-/// What is asked of the house beyond [`check`]: no circles, short functions, narrow comments, the glossary.
+/// What is asked of the house beyond [`check`]: no circles, short functions, narrow comments, the
+/// glossary.
 pub fn check_house(root: &Path) -> anyhow::Result<Report> {
     let files = read_all(root)?;
     let mut problems = Vec::new();

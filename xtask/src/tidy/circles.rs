@@ -1,7 +1,8 @@
 //! Modules without circles: files of one crate do not import each other in a loop.
 //!
-//! A file imports another if its code names what the other defines, by `use` or by a path. What a module
-//! hands on by `pub use` belongs to the file that defines it. Code for tests alone does not count.
+//! A file imports another if its code names what the other defines, by `use` or by a path. What a
+//! module hands on by `pub use` belongs to the file that defines it. Code for tests alone does not
+//! count.
 
 mod graph;
 mod names;

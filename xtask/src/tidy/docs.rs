@@ -2,7 +2,8 @@
 
 use crate::checkout::{File, Problem};
 
-/// Checks the links of one page. `exists` is asked about paths from the root; `files` holds the pages with the headings.
+/// Checks the links of one page. `exists` is asked about paths from the root; `files` holds the
+/// pages with the headings.
 pub fn check_links(
     file: &File,
     files: &[File],

@@ -1,4 +1,5 @@
-//! The field's words: a name that the glossary of `ARCHITECTURE.md` has replaced does not come back.
+//! The field's words: a name that the glossary of `ARCHITECTURE.md` has replaced does not come
+//! back.
 
 use syn::visit::Visit;
 

@@ -1,4 +1,5 @@
-//! Rules for manifests: every crate says what it is and takes the workspace's lints, and what is built is pinned.
+//! Rules for manifests: every crate says what it is and takes the workspace's lints, and what is
+//! built is pinned.
 
 use crate::checkout::{File, Problem};
 

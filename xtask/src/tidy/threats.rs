@@ -1,4 +1,5 @@
-//! Rules for the threat model: each row of its tables names the tests that hold it, as `FILE#TEST`, and they exist.
+//! Rules for the threat model: each row of its tables names the tests that hold it, as `FILE#TEST`,
+//! and they exist.
 
 use crate::checkout::{File, Problem};
 

@@ -118,8 +118,8 @@ impl Crate {
         imports
     }
 
-    /// The file of this crate that defines what `path` names within the module `at`. A module by itself
-    /// is no definition: what is named through it counts.
+    /// The file of this crate that defines what `path` names within the module `at`. A module by
+    /// itself is no definition: what is named through it counts.
     fn defined_in(&self, at: &[String], path: &[String], hops: usize) -> Option<&str> {
         let (mut at, path) = self.start(at, path)?;
         for (index, name) in path.iter().enumerate() {
