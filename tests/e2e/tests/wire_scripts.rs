@@ -3,7 +3,8 @@
 use millrace_e2e::wire::{At, Do, Script, Send, Step};
 use millrace_wire::tcp::Flags;
 
-/// Where the two differ: names of scripts, in which `*` stands for any end of the state or of what is said; and the reason.
+/// Where the two differ: names of scripts, in which `*` stands for any end of the state or of what
+/// is said; and the reason.
 pub const ALLOWED: &[(&[&str], &str)] = &[
     (
         &["SYN-SENT: SYN*"],
@@ -181,20 +182,54 @@ fn states() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-/// What is said then.
+/// The segments that are sent in each state, by name.
 fn words() -> Vec<(&'static str, Send)> {
-    let of = Send::new;
-    let at = |flags, seq| Send { seq, ..of(flags) };
-    let with = |flags, len| Send { len, ..of(flags) };
-    let acking = |ack, len| Send {
+    [
+        acknowledgements(),
+        data(),
+        urgent(),
+        ends(),
+        resets(),
+        openings(),
+        options(),
+    ]
+    .concat()
+}
+
+/// A segment with these flags.
+fn of(flags: Flags) -> Send {
+    Send::new(flags)
+}
+
+/// A segment with these flags at a sequence number.
+fn at(flags: Flags, seq: At) -> Send {
+    Send { seq, ..of(flags) }
+}
+
+/// A segment with these flags and bytes.
+fn with(flags: Flags, len: usize) -> Send {
+    Send { len, ..of(flags) }
+}
+
+/// A segment that acknowledges this many bytes more than were sent.
+fn acking(ack: i32, len: usize) -> Send {
+    Send {
         ack,
         len,
         ..of(ACK)
-    };
-    let options = |options| Send {
+    }
+}
+
+/// Data with these options.
+fn with_options(options: &'static [u8]) -> Send {
+    Send {
         options: Some(options),
         ..with(ACK, 10)
-    };
+    }
+}
+
+/// Segments without data.
+fn acknowledgements() -> Vec<(&'static str, Send)> {
     vec![
         ("ACK", of(ACK)),
         ("ACK of before", acking(-1, 0)),
@@ -206,6 +241,12 @@ fn words() -> Vec<(&'static str, Send)> {
         ("ACK, in the window", at(ACK, At::Next(100))),
         ("ACK, at the edge", at(ACK, At::Edge(0))),
         ("ACK, beyond the window", at(ACK, At::Edge(1))),
+    ]
+}
+
+/// Segments with data.
+fn data() -> Vec<(&'static str, Send)> {
+    vec![
         ("data", with(ACK, 100)),
         (
             "data, old",
@@ -260,6 +301,12 @@ fn words() -> Vec<(&'static str, Send)> {
                 ..with(ACK, 100)
             },
         ),
+    ]
+}
+
+/// Segments with urgent data, and one that closes the window.
+fn urgent() -> Vec<(&'static str, Send)> {
+    vec![
         (
             "data, urgent",
             Send {
@@ -295,6 +342,12 @@ fn words() -> Vec<(&'static str, Send)> {
                 ..with(ACK, 100)
             },
         ),
+    ]
+}
+
+/// Segments with FIN.
+fn ends() -> Vec<(&'static str, Send)> {
+    vec![
         ("FIN", of(FIN_ACK)),
         ("FIN without ACK", of(FIN)),
         ("FIN with data", with(FIN_ACK, 100)),
@@ -315,6 +368,12 @@ fn words() -> Vec<(&'static str, Send)> {
                 ..of(FIN_ACK)
             },
         ),
+    ]
+}
+
+/// Segments with RST.
+fn resets() -> Vec<(&'static str, Send)> {
+    vec![
         ("RST", of(RST)),
         ("RST, off by one", at(RST, At::Next(1))),
         ("RST, one before", at(RST, At::Next(-1))),
@@ -338,6 +397,12 @@ fn words() -> Vec<(&'static str, Send)> {
             },
         ),
         ("RST with data", with(RST, 100)),
+    ]
+}
+
+/// Segments with SYN, and flags that make no sense together.
+fn openings() -> Vec<(&'static str, Send)> {
+    vec![
         ("SYN", of(SYN)),
         ("SYN again", at(SYN, At::Next(-1))),
         ("SYN, in the window", at(SYN, At::Next(100))),
@@ -365,21 +430,27 @@ fn words() -> Vec<(&'static str, Send)> {
         ("no flags", of(Flags::empty())),
         ("all flags", of(Flags::all())),
         ("Xmas", of(FIN | Flags::URG | Flags::PSH)),
-        ("option of length 0", options(&[2, 0, 0, 0])),
-        ("option past the header", options(&[2, 40, 0, 0])),
-        ("unknown options", options(&[254, 4, 1, 2, 1, 1, 1, 0])),
+    ]
+}
+
+/// Data with odd options.
+fn options() -> Vec<(&'static str, Send)> {
+    vec![
+        ("option of length 0", with_options(&[2, 0, 0, 0])),
+        ("option past the header", with_options(&[2, 40, 0, 0])),
+        ("unknown options", with_options(&[254, 4, 1, 2, 1, 1, 1, 0])),
         (
             "MSS and scale too late",
-            options(&[2, 4, 0, 1, 3, 3, 14, 0]),
+            with_options(&[2, 4, 0, 1, 3, 3, 14, 0]),
         ),
-        ("only NOP", options(&[1, 1, 1, 1])),
+        ("only NOP", with_options(&[1, 1, 1, 1])),
         (
             "SACK of nothing",
-            options(&[1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2]),
+            with_options(&[1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2]),
         ),
         (
             "SACK of odd length",
-            options(&[1, 1, 5, 9, 0, 0, 0, 1, 0, 0, 0, 2]),
+            with_options(&[1, 1, 5, 9, 0, 0, 0, 1, 0, 0, 0, 2]),
         ),
     ]
 }
