@@ -142,7 +142,7 @@ impl<M: Memory> Shard<M> {
                     let believed = stream.connection.on_icmp(&self.config.tcp, error, seq, now);
                     if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
                         let remote = stream.ends.tuple().remote_ip();
-                        let mtu = stream.connection.path_segment() + headers_len(remote);
+                        let mtu = stream.connection.path_max_segment() + headers_len(remote);
                         self.counters.paths_refused +=
                             u64::from(!self.paths.learn(remote, mtu, now));
                     }

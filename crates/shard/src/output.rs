@@ -176,7 +176,7 @@ impl<M: Memory> Shard<M> {
             },
         };
         *known = Some((stream.hop, to));
-        if plain && let Some(plain) = stream.connection.poll_plain(&self.config.tcp, now) {
+        if plain && let Some(plain) = stream.connection.poll_transmit_fast(&self.config.tcp, now) {
             if stream.send.len() > 0 {
                 self.crowd.note(&mut stream.counted, now);
             }

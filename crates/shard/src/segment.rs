@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 
-use millrace_tcp::{Outgoing, PlainOutgoing};
+use millrace_tcp::{FastOutgoing, Outgoing};
 use millrace_wire::checksum::Sum;
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
@@ -267,7 +267,7 @@ pub fn send_plain(
     stations: &Stations,
     tuple: &Tuple,
     fields: &Fields,
-    plain: &PlainOutgoing,
+    plain: &FastOutgoing,
     payload: [&[u8]; 2],
     capabilities: &Capabilities,
     send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,
@@ -287,7 +287,7 @@ fn send_plain_over<I: Ip>(
     stations: &Stations,
     pair: &Pair<I>,
     fields: &Fields,
-    plain: &PlainOutgoing,
+    plain: &FastOutgoing,
     payload: [&[u8]; 2],
     capabilities: &Capabilities,
     mut send: impl FnMut(&[u8], [&[u8]; 2], Offload) -> bool,

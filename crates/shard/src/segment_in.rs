@@ -88,8 +88,8 @@ impl<M: Memory> Shard<M> {
         let config = &self.config.tcp;
         let connection = &mut stream.connection;
         let taken = match LAST {
-            false => connection.on_plain_segment(config, segment, &mut sink, now),
-            true => connection.on_last_segment(config, segment, &mut sink, now),
+            false => connection.on_predicted_segment(config, segment, &mut sink, now),
+            true => connection.on_predicted_closing_segment(config, segment, &mut sink, now),
         };
         if !taken {
             return false;
@@ -714,7 +714,7 @@ mod tests {
         shard.send(client, b"forged", true).expect("room");
         let socket = shard.sockets.get_mut(client.index());
         let stream = socket.and_then(Socket::stream_mut).expect("a connection");
-        let plain = stream.connection.poll_plain(&shard.config.tcp, now);
+        let plain = stream.connection.poll_transmit_fast(&shard.config.tcp, now);
         let plain = plain.expect("a segment");
         let stations = Stations {
             to: MAC,

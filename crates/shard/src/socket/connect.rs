@@ -331,7 +331,7 @@ impl Start {
     ) -> Stream {
         let mut connection = Connection::connect(config, settings, self.open, now);
         if let Some(limit) = self.path {
-            connection.start_on_path(config, limit, now);
+            connection.start_with_path_limit(config, limit, now);
         }
         Stream::new(connection, ends, self.fields, self.limits, now)
     }

@@ -206,7 +206,7 @@ impl<M: Memory> Shard<M> {
         };
         let (at, remote) = (stream.listener, stream.ends.tuple().remote_ip());
         let news = stream.connection.take_fast_open_news();
-        let mss = stream.connection.path_segment();
+        let mss = stream.connection.path_max_segment();
         if early && let Some(listener) = self.sockets.get_mut(at).and_then(Socket::listener_mut) {
             listener.early = listener.early.saturating_sub(1);
         }

@@ -247,7 +247,7 @@ impl<M: Memory> Shard<M> {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
-                connection.start_on_path(config, limit, now);
+                connection.start_with_path_limit(config, limit, now);
             }
             let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
             let mut stream = Stream::new(connection, ends, fields, limits, now);

@@ -346,7 +346,7 @@ fn rfc1191_6_2_a_connection_starts_with_what_is_known_of_its_path() {
         script.expect("S 0:0(0)");
         script
             .connection
-            .start_on_path(&script.config, known, script.now);
+            .start_with_path_limit(&script.config, known, script.now);
         script.inject(&format!("S. 0:0(0) ack 1 mss {peer}"));
         script.expect(". 1:1(0) ack 1");
         script.write(2_000);

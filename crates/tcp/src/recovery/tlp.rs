@@ -7,14 +7,14 @@ use crate::time::Instant;
 
 /// A probe that sent the tail again, until it is known what became of it: TLP.end_seq, SND.NXT when it was sent, modulo 2^32; 0 if there is none.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tail(u32);
+pub(crate) struct TailLossProbe(u32);
 
-impl Tail {
-    pub(crate) const NONE: Tail = Tail(0);
+impl TailLossProbe {
+    pub(crate) const NONE: TailLossProbe = TailLossProbe(0);
 
     /// A probe sends the tail again of a flight that ends at `end`.
-    pub(crate) fn probed(end: u64) -> Tail {
-        Tail((end as u32).max(1))
+    pub(crate) fn probed(end: u64) -> TailLossProbe {
+        TailLossProbe((end as u32).max(1))
     }
 
     /// Whether the acknowledgements to come must be looked at.
@@ -25,25 +25,24 @@ impl Tail {
 
 impl Connection {
     /// An acknowledgement has been processed. `reported`: it reports a duplicate; `silent`: it acknowledges nothing new and changes no window.
-    pub(crate) fn judge_probe(
+    pub(crate) fn judge_loss_probe(
         &mut self,
         segment: &Segment<'_>,
         reported: bool,
         silent: bool,
         now: Instant,
     ) {
-        let tail = self.disturbed.past().tail;
+        let probe = self.loss_state.get().tlp;
         let una = Seq(self.send.una as u32);
-        if !tail.is_open() || una.before(Seq(tail.0)) {
+        if !probe.is_open() || una.before(Seq(probe.0)) {
             return;
         }
-        let plain =
-            segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
-        if reported || (silent && plain) {
+        let bare = segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
+        if reported || (silent && bare) {
             // Both have come, the tail and the probe.
-            self.disturbed.begin().tail = Tail::NONE;
-        } else if una.after(Seq(tail.0)) {
-            self.disturbed.begin().tail = Tail::NONE;
+            self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
+        } else if una.after(Seq(probe.0)) {
+            self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
             let mss = u32::from(self.send.mss);
             let flight = self.congestion.recent_flight();
             let threshold = self.congestion.reduced(flight, mss, now);

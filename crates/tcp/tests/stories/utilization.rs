@@ -6,7 +6,7 @@ use crate::support::pair::{CLIENT, SERVER};
 use crate::support::{Fate, Pair, Random};
 
 /// What is to be got through.
-struct Path {
+struct Pmtud {
     megabits: u64,
     one_way_ms: u64,
     queue_ms: u64,
@@ -15,7 +15,7 @@ struct Path {
 }
 
 /// Sends 15 s worth of data; returns the part of the rate that was used, in percent, and how many time-outs there were.
-fn fill(path: &Path, algorithm: Algorithm, selective_ack: bool) -> (u64, u32) {
+fn fill(path: &Pmtud, algorithm: Algorithm, selective_ack: bool) -> (u64, u32) {
     let config = Config {
         selective_ack,
         ..Config::default()
@@ -59,7 +59,7 @@ fn t2_a_long_transfer_fills_its_path() {
     // A queue of one bandwidth-delay product, and of a third of it.
     for (one_way_ms, queue_ms, least) in [(5, 10, 93), (20, 40, 90), (20, 14, 80), (50, 100, 85)] {
         for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
-            let path = Path {
+            let path = Pmtud {
                 megabits: 20,
                 one_way_ms,
                 queue_ms,
@@ -79,7 +79,7 @@ fn t2_a_long_transfer_fills_its_path() {
 #[test]
 fn t9_slow_uplinks_do_not_stall() {
     for megabits in [1, 2, 5] {
-        let path = Path {
+        let path = Pmtud {
             megabits,
             one_way_ms: 15,
             queue_ms: 200,
@@ -97,7 +97,7 @@ fn t9_slow_uplinks_do_not_stall() {
 #[test]
 fn some_loss_is_no_disaster() {
     // Mathis: about 1.2 segments per round trip over the root of the loss rate, 38 segments or 11 Mbit/s here.
-    let path = Path {
+    let path = Pmtud {
         megabits: 10,
         one_way_ms: 20,
         queue_ms: 40,
@@ -112,7 +112,7 @@ fn some_loss_is_no_disaster() {
 
 #[test]
 fn a_peer_without_selective_acknowledgement_is_served_as_well() {
-    let path = Path {
+    let path = Pmtud {
         megabits: 10,
         one_way_ms: 10,
         queue_ms: 20,

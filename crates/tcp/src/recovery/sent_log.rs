@@ -15,14 +15,14 @@ const STEPS: u32 = 12;
 /// are more than can be kept, neighbours are joined under the later one's time. So the time of an entry is that of its last byte, and no byte is
 /// known as older than it is: what judges losses by age (RFC 8985) may wait a little too long, but is never too hasty.
 #[derive(Clone, Debug)]
-pub(crate) enum FlightLog {
+pub(crate) enum SentLog {
     Short { len: u8, entries: [Entry; SHORT] },
     Long(Box<Long>),
 }
 
-impl Default for FlightLog {
-    fn default() -> FlightLog {
-        FlightLog::Short {
+impl Default for SentLog {
+    fn default() -> SentLog {
+        SentLog::Short {
             len: 0,
             entries: [Entry::default(); SHORT],
         }
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     at: u32,
 }
 
-impl FlightLog {
+impl SentLog {
     /// New data up to offset `end` leaves now.
     #[inline(always)]
     pub(crate) fn sent(&mut self, end: u64, now: Instant) {
@@ -46,8 +46,8 @@ impl FlightLog {
             at: now.as_micros() as u32,
         };
         let (count, entries) = match self {
-            FlightLog::Short { len, entries } => (len, entries),
-            FlightLog::Long(long) => return long.sent(entry),
+            SentLog::Short { len, entries } => (len, entries),
+            SentLog::Long(long) => return long.sent(entry),
         };
         let len = usize::from(*count);
         if len > 0 && entries[len - 1].at == entry.at {
@@ -57,7 +57,7 @@ impl FlightLog {
         if len == SHORT {
             let mut long = Box::new(Long::of(entries));
             long.sent(entry);
-            *self = FlightLog::Long(long);
+            *self = SentLog::Long(long);
             return;
         }
         entries[len] = entry;
@@ -71,11 +71,11 @@ impl FlightLog {
     pub(crate) fn acked(&mut self, una: u64) -> Option<u32> {
         let una = Seq(una as u32);
         let (count, entries) = match self {
-            FlightLog::Short { len, entries } => (len, entries),
-            FlightLog::Long(long) => {
+            SentLog::Short { len, entries } => (len, entries),
+            SentLog::Long(long) => {
                 let sent = long.acked(una);
                 if long.len == 0 {
-                    *self = FlightLog::default();
+                    *self = SentLog::default();
                 }
                 return sent;
             }
@@ -102,8 +102,8 @@ impl FlightLog {
     /// The transmissions, oldest first: end (modulo 2^32) and time.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (short, long) = match self {
-            FlightLog::Short { len, entries } => (&entries[..usize::from(*len)], None),
-            FlightLog::Long(long) => (&[][..], Some(long)),
+            SentLog::Short { len, entries } => (&entries[..usize::from(*len)], None),
+            SentLog::Long(long) => (&[][..], Some(long)),
         };
         let long = long.into_iter().flat_map(|long| long.iter());
         let entries = short.iter().copied().chain(long);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_byte_has_the_time_of_its_transmission() {
-        let mut log = FlightLog::default();
+        let mut log = SentLog::default();
         log.sent(100, at(10));
         log.sent(200, at(20));
         log.sent(300, at(20));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_long_flight_is_never_known_as_older_than_it_is() {
-        let mut log = FlightLog::default();
+        let mut log = SentLog::default();
         for i in 0..1_000u64 {
             log.sent((i + 1) * 10, at(i * 7));
         }
@@ -237,7 +237,7 @@ mod tests {
         }
         assert!(known > STEPS, "{known}");
         assert!(
-            matches!(log, FlightLog::Short { .. }),
+            matches!(log, SentLog::Short { .. }),
             "no memory without a flight"
         );
     }
@@ -245,7 +245,7 @@ mod tests {
     /// A flight that goes on for ever: each acknowledgement lets one more transmission out.
     #[test]
     fn rfc6298_3_a_round_trip_is_measured_however_long_the_flight() {
-        let mut log = FlightLog::default();
+        let mut log = SentLog::default();
         for i in 1..=1_000u64 {
             log.sent(i * 1_448, at(i * 10));
         }
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn d4_offsets_past_4_gib() {
-        let mut log = FlightLog::default();
+        let mut log = SentLog::default();
         let base = (1u64 << 32) - 5;
         log.sent(base, at(1));
         log.sent(base + 10, at(2));

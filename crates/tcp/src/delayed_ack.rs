@@ -9,7 +9,7 @@ const HANDSHAKE_DELAY: Duration = Duration::from_millis(200);
 
 /// The policy's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acknowledge {
+pub(crate) struct DelayedAck {
     /// Full segments still to be acknowledged one by one, while the peer is in slow start.
     quick: u8,
     /// The program answers: acknowledgements ride on its answers.
@@ -25,14 +25,14 @@ pub(crate) struct Acknowledge {
 /// Segments that are acknowledged at once after a mark: the peer's window may be very small.
 pub(crate) const MARKED_QUICK: u8 = 2;
 
-impl Acknowledge {
+impl DelayedAck {
     /// At least so many segments are acknowledged one by one.
-    pub(crate) fn hasten(&mut self, segments: u8) {
+    pub(crate) fn enter_quickack(&mut self, segments: u8) {
         self.quick = self.quick.max(segments);
     }
 
-    pub(crate) fn new(config: &Config, interactive: bool, now: Instant) -> Acknowledge {
-        Acknowledge {
+    pub(crate) fn new(config: &Config, interactive: bool, now: Instant) -> DelayedAck {
+        DelayedAck {
             quick: config.quick_ack_segments,
             interactive,
             duplicates: 0,
@@ -46,7 +46,7 @@ impl Connection {
     /// TCP_QUICKACK, as Linux has it: not a mode but a push. On: what waits to be acknowledged is, at once, and the program is taken for one
     /// that does not answer until it does. Off: it is taken for one that answers.
     pub fn set_quick_ack(&mut self, on: bool) {
-        self.acknowledge.interactive = !on;
+        self.delayed_ack.interactive = !on;
         if on && self.timers.acknowledge != Instant::NEVER {
             self.timers.acknowledge = Instant::NEVER;
             self.pending |= Pending::ACK;
@@ -55,12 +55,12 @@ impl Connection {
 
     /// What TCP_QUICKACK reads as: whether acknowledgements do not wait for the program's answers.
     pub fn quick_ack(&self) -> bool {
-        !self.acknowledge.interactive
+        !self.delayed_ack.interactive
     }
 
     /// The peer's SYN-ACK has come. Its acknowledgement may wait for payload if the program has said that there will be some soon.
     pub(crate) fn acknowledge_handshake(&mut self, now: Instant) {
-        if self.acknowledge.interactive || self.settings.defer_accept > 0 {
+        if self.delayed_ack.interactive || self.settings.defer_accept > 0 {
             self.timers.acknowledge = now + HANDSHAKE_DELAY;
         } else {
             self.pending |= Pending::ACK;
@@ -70,11 +70,11 @@ impl Connection {
     /// `len` bytes of payload arrived in order.
     #[inline(always)]
     pub(crate) fn acknowledge_in_order(&mut self, config: &Config, len: usize, now: Instant) {
-        let idle = self.acknowledge.data.elapsed(now);
-        self.acknowledge.data = now.ticks();
+        let idle = self.delayed_ack.data.elapsed(now);
+        self.delayed_ack.data = now.ticks();
         if idle > self.rtt.rto() {
             // After a pause the peer is in slow start again (RFC 5681 4.1).
-            self.acknowledge.quick = config.quick_ack_segments;
+            self.delayed_ack.quick = config.quick_ack_segments;
         }
         let full = len >= usize::from(self.receive.mss);
         if len > usize::from(self.receive.mss) {
@@ -86,9 +86,9 @@ impl Connection {
             self.pending |= Pending::ACK;
             return;
         }
-        let quick = self.acknowledge.quick > 0 && !self.acknowledge.interactive;
+        let quick = self.delayed_ack.quick > 0 && !self.delayed_ack.interactive;
         if quick && full {
-            self.acknowledge.quick -= 1;
+            self.delayed_ack.quick -= 1;
             self.pending |= Pending::ACK;
         } else if self.timers.acknowledge == Instant::NEVER {
             self.timers.acknowledge = now
@@ -103,14 +103,14 @@ impl Connection {
     /// Payload leaves: if it comes soon after payload arrived, the program is answering.
     #[inline(always)]
     pub(crate) fn note_answer(&mut self, config: &Config, now: Instant) {
-        let soon = self.acknowledge.data.elapsed(now) < config.delayed_ack;
-        self.acknowledge.interactive |= soon && self.receive.nxt > 0;
+        let soon = self.delayed_ack.data.elapsed(now) < config.delayed_ack;
+        self.delayed_ack.interactive |= soon && self.receive.nxt > 0;
     }
 
     /// The delay is over: no answer came.
     pub(crate) fn acknowledge_late(&mut self) {
         self.timers.acknowledge = Instant::NEVER;
-        self.acknowledge.interactive = false;
+        self.delayed_ack.interactive = false;
         self.pending |= Pending::ACK;
     }
 
@@ -118,8 +118,8 @@ impl Connection {
     /// what a blind attacker can cause, per connection so that nothing can be learnt from it about others (CVE-2016-5696), and
     /// damps exchanges of acknowledgements between two ends that disagree.
     pub(crate) fn challenge(&mut self, config: &Config, now: Instant) {
-        if self.acknowledge.challenged.elapsed(now) >= config.challenge_interval {
-            self.acknowledge.challenged = now.ticks();
+        if self.delayed_ack.challenged.elapsed(now) >= config.challenge_interval {
+            self.delayed_ack.challenged = now.ticks();
             self.pending |= Pending::ACK;
         }
     }

@@ -16,7 +16,7 @@ use crate::timers::Transmit;
 
 /// A segment with all that there is to send, timestamps if they are in use, and no other option: an [`Outgoing`] without what it nearly never has.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlainOutgoing {
+pub struct FastOutgoing {
     /// Sequence number of the first payload byte.
     pub seq: Seq,
     /// Acknowledgement.
@@ -33,21 +33,21 @@ pub struct PlainOutgoing {
     pub segment_size: u16,
 }
 
-impl From<PlainOutgoing> for Outgoing {
-    fn from(plain: PlainOutgoing) -> Outgoing {
+impl From<FastOutgoing> for Outgoing {
+    fn from(fast: FastOutgoing) -> Outgoing {
         Outgoing {
-            seq: plain.seq,
-            ack: plain.ack,
-            flags: plain.flags,
-            window: plain.window,
+            seq: fast.seq,
+            ack: fast.ack,
+            flags: fast.flags,
+            window: fast.window,
             urgent: 0,
             may_mark: false,
             options: Options {
-                timestamps: plain.timestamps,
+                timestamps: fast.timestamps,
                 ..Options::default()
             },
-            payload: plain.payload,
-            segment_size: plain.segment_size,
+            payload: fast.payload,
+            segment_size: fast.segment_size,
         }
     }
 }
@@ -56,14 +56,14 @@ impl Connection {
     /// As [`Connection::poll_transmit`], if a single plain segment is all that there is to send; then there is nothing more to ask for. `None` says nothing: the
     /// other is to be asked.
     #[inline(always)]
-    pub fn poll_plain(&mut self, config: &Config, now: Instant) -> Option<PlainOutgoing> {
-        if !self.sends_plainly() {
+    pub fn poll_transmit_fast(&mut self, config: &Config, now: Instant) -> Option<FastOutgoing> {
+        if !self.is_fast_path() {
             return None;
         }
         let send = &self.send;
         if !send.has_unsent() {
-            return (self.pending == Pending::ACK && self.acknowledge.duplicates <= 1)
-                .then(|| self.plain_ack(now));
+            return (self.pending == Pending::ACK && self.delayed_ack.duplicates <= 1)
+                .then(|| self.fast_ack(now));
         }
         if !self.state.can_send() {
             return None;
@@ -78,18 +78,18 @@ impl Connection {
         if flight == 0 && self.counters.last_sent.elapsed(now) > self.rtt.rto() {
             return None;
         }
-        Some(self.plain_data(config, len, now))
+        Some(self.fast_data(config, len, now))
     }
 
     /// Whether nothing asks for more than the next bytes of the stream, in a segment of its own, or an acknowledgement.
     #[inline(always)]
-    fn sends_plainly(&self) -> bool {
+    fn is_fast_path(&self) -> bool {
         (self.pending - Pending::ACK).is_empty()
             && (self.state.is_synchronized() || self.state == State::TimeWait)
             && self.phase == Phase::Open
-            && self.rare.is_none()
+            && self.cold_state.is_none()
             && self.pacing.is_none()
-            && self.disturbed.is_calm()
+            && self.loss_state.is_calm()
             && !self.features.contains(Features::ECN)
     }
 
@@ -104,14 +104,14 @@ impl Connection {
     }
 
     #[inline(always)]
-    fn plain_ack(&mut self, now: Instant) -> PlainOutgoing {
-        self.acknowledge.duplicates = 0;
-        self.plain(self.send.nxt..self.send.nxt, 0, Flags::ACK, now)
+    fn fast_ack(&mut self, now: Instant) -> FastOutgoing {
+        self.delayed_ack.duplicates = 0;
+        self.fast_segment(self.send.nxt..self.send.nxt, 0, Flags::ACK, now)
     }
 
     /// Sends the last `len` bytes, and the FIN if there is one (`send_fresh`).
     #[inline(always)]
-    fn plain_data(&mut self, config: &Config, len: u64, now: Instant) -> PlainOutgoing {
+    fn fast_data(&mut self, config: &Config, len: u64, now: Instant) -> FastOutgoing {
         let send = &mut self.send;
         let payload = send.nxt..send.end;
         let mut flags = Flags::ACK;
@@ -127,7 +127,7 @@ impl Connection {
         }
         send.forced = false;
         let (una, nxt) = (send.una, send.nxt);
-        self.flight_log.sent(nxt, now);
+        self.sent_log.sent(nxt, now);
         let flight = send.in_flight();
         self.congestion.on_sent(una, nxt, flight);
         self.counters.last_sent = now.ticks();
@@ -146,22 +146,22 @@ impl Connection {
                 self.arm_transmit(config, now);
             }
         }
-        self.plain(payload, len, flags, now)
+        self.fast_segment(payload, len, flags, now)
     }
 
     #[inline(always)]
-    fn plain(
+    fn fast_segment(
         &mut self,
         payload: Range<u64>,
         len: u64,
         flags: Flags,
         now: Instant,
-    ) -> PlainOutgoing {
+    ) -> FastOutgoing {
         self.pending.remove(Pending::ACK);
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
         self.timers.acknowledge = Instant::NEVER;
         let stamped = self.features.contains(Features::TIMESTAMPS);
-        PlainOutgoing {
+        FastOutgoing {
             seq: self.send.seq(payload.start),
             window: self.receive.announce(self.receive.scale),
             ack: self.receive.seq(self.receive.nxt),

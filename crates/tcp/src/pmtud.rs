@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
+use crate::cold_state::ColdState;
 use crate::config::{Config, MtuProbing};
 use crate::connection::Connection;
 use crate::info::Phase;
 use crate::options::Features;
 use crate::outgoing::Outgoing;
-use crate::rare::Rare;
 use crate::state::State;
 use crate::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ const TRIES: u8 = 3;
 
 /// A path that was found to be smaller than the link.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
+pub(crate) struct Pmtud {
     /// What the peer takes and the link carries.
     most: u16,
     /// Larger ones do not pass, as far as is known.
@@ -56,7 +56,7 @@ pub(crate) struct Path {
 }
 
 /// Whether a probe goes before the stream.
-pub(crate) enum Turn {
+pub(crate) enum ProbeTurn {
     /// It does.
     Probe(Outgoing),
     /// It will once there is room for it.
@@ -65,7 +65,7 @@ pub(crate) enum Turn {
     Stream,
 }
 
-impl Path {
+impl Pmtud {
     /// A probe of this size is lost.
     fn not_passed(&mut self, size: u16) {
         self.lost = self.lost.saturating_add(1);
@@ -77,52 +77,52 @@ impl Path {
 
 impl Connection {
     /// The largest segment that the path carries, as far as is known, in bytes: options included, headers not.
-    pub fn path_segment(&self) -> u16 {
+    pub fn path_max_segment(&self) -> u16 {
         self.send.segment_limit
     }
 
     /// No larger segments than this pass, it is said: by a router, or by what is known of others to the same host. Returns whether that was news.
-    pub(crate) fn on_smaller_path(&mut self, config: &Config, limit: u16, now: Instant) -> bool {
+    pub(crate) fn on_path_limit(&mut self, config: &Config, limit: u16, now: Instant) -> bool {
         let limit = limit.max(REPORTED_MIN);
         let known = self.send.segment_limit;
-        if let Some(path) = self.path_mut()
-            && path.searching
+        if let Some(pmtud) = self.pmtud_mut()
+            && pmtud.searching
         {
-            path.high = path.high.min(limit.max(known));
+            pmtud.high = pmtud.high.min(limit.max(known));
         }
         if limit >= known {
             return false;
         }
-        let path = self.path_or_new(now);
-        path.high = limit;
-        path.searching = false;
-        path.since = now;
-        path.probe = None;
+        let pmtud = self.pmtud_or_new(now);
+        pmtud.high = limit;
+        pmtud.searching = false;
+        pmtud.since = now;
+        pmtud.probe = None;
         self.use_segments(limit);
         self.lose_oversized(config);
         true
     }
 
     /// What is known of the path to this host from other connections: segments larger than `limit` do not pass. For a connection that has not sent payload yet.
-    pub fn start_on_path(&mut self, config: &Config, limit: u16, now: Instant) {
-        self.on_smaller_path(config, limit, now);
+    pub fn start_with_path_limit(&mut self, config: &Config, limit: u16, now: Instant) {
+        self.on_path_limit(config, limit, now);
     }
 
     /// The search begins with the connection, if that is what the engine wants.
-    pub(crate) fn start_search(&mut self, config: &Config, now: Instant) {
+    pub(crate) fn start_pmtud(&mut self, config: &Config, now: Instant) {
         if config.mtu_probing == MtuProbing::Always && self.send.segment_limit > self.base() {
             self.search_from(self.base(), now);
         }
     }
 
     /// A time-out of the flight: one of many in a row may be the size's fault. Called before the flight is taken for lost.
-    pub(crate) fn suspect_path(&mut self, config: &Config, now: Instant) {
+    pub(crate) fn suspect_black_hole(&mut self, config: &Config, now: Instant) {
         self.end_probe();
         let (limit, base) = (self.send.segment_limit, self.base());
         // What has passed since it is in use is hardly too large: a path that loses much makes for time-outs in a row too.
         let passed = self.send.una + u64::from(self.features.option_len());
         let proven =
-            matches!(self.path_mut(), Some(path) if passed >= path.from + u64::from(limit));
+            matches!(self.pmtud_mut(), Some(pmtud) if passed >= pmtud.from + u64::from(limit));
         let needed = if proven { 2 * TIMEOUTS } else { TIMEOUTS };
         let enough = self.timers.backoff >= needed && config.mtu_probing != MtuProbing::Off;
         let smaller = if limit > base {
@@ -141,28 +141,28 @@ impl Connection {
 
     fn search_from(&mut self, limit: u16, now: Instant) {
         let una = self.send.una;
-        let path = self.path_or_new(now);
-        path.searching = true;
-        path.lost = 0;
-        path.from = una;
-        path.high = path.most;
-        path.since = now;
+        let pmtud = self.pmtud_or_new(now);
+        pmtud.searching = true;
+        pmtud.lost = 0;
+        pmtud.from = una;
+        pmtud.high = pmtud.most;
+        pmtud.since = now;
         self.use_segments(limit);
     }
 
     /// A segment larger than those in use, if it is time to look whether it passes (RFC 4821 7.2). There is something to send.
     #[cold]
     #[inline(never)]
-    pub(crate) fn probe_path(&mut self, config: &Config, now: Instant) -> Turn {
+    pub(crate) fn poll_mtu_probe(&mut self, config: &Config, now: Instant) -> ProbeTurn {
         let Some(wanted) = self.size_to_probe(now) else {
-            return Turn::Stream;
+            return ProbeTurn::Stream;
         };
         let payload = wanted - self.features.option_len();
         let mss = u32::from(self.send.mss);
         // Time-outs are congestion's fault more often than the size's, and where many share a link the window does not become large again: the full size
         // is tried as soon as its loss would be noticed, by RFC 8985, from whatever follows.
         let eager = self.features.contains(Features::SACK)
-            && matches!(self.path_mut(), Some(path) if path.high == path.most);
+            && matches!(self.pmtud_mut(), Some(pmtud) if pmtud.high == pmtud.most);
         let (least, followers) = if eager {
             (2, 1)
         } else {
@@ -172,93 +172,93 @@ impl Connection {
         let window = self.congestion.window.cwnd;
         let good = self.phase == Phase::Open
             && self.timers.backoff == 0
-            && !self.disturbed.has_reports()
+            && !self.loss_state.has_reports()
             && !self.is_urgent()
             && window >= least * mss
             && self.send.window >= followed
             && self.unsent() >= u64::from(followed);
         if !good {
-            return Turn::Stream;
+            return ProbeTurn::Stream;
         }
         let room = self.send.usable().min(window.saturating_sub(self.pipe()));
         if room < u32::from(payload) {
             // Acknowledgements of what is in flight make room; without any there would be none to wait for. A segment more than nothing always fits.
             match self.send.in_flight() {
                 0 if eager => {}
-                0 => return Turn::Stream,
-                _ => return Turn::Wait,
+                0 => return ProbeTurn::Stream,
+                _ => return ProbeTurn::Wait,
             }
         }
         let start = self.send.nxt;
-        if let Some(path) = self.path_mut() {
-            path.probe = Some(start..start + u64::from(payload));
+        if let Some(pmtud) = self.pmtud_mut() {
+            pmtud.probe = Some(start..start + u64::from(payload));
         }
-        Turn::Probe(self.send_fresh(config, payload.into(), payload, now))
+        ProbeTurn::Probe(self.send_fresh(config, payload.into(), payload, now))
     }
 
     /// The size to try next; what became of the last one is taken note of before.
     fn size_to_probe(&mut self, now: Instant) -> Option<u16> {
         let una = self.send.una;
         let limit = self.send.segment_limit;
-        let path = self.path_mut()?;
-        match path.probe.take() {
+        let pmtud = self.pmtud_mut()?;
+        match pmtud.probe.take() {
             Some(probe) if una < probe.end => {
-                path.probe = Some(probe);
+                pmtud.probe = Some(probe);
                 return None;
             }
             // It has passed.
             Some(probe) => {
-                path.since = now;
+                pmtud.since = now;
                 let found = (probe.end - probe.start) as u16 + self.features.option_len();
                 self.use_segments(found);
                 return None;
             }
             None => {}
         }
-        if now - path.since >= LIFETIME {
-            path.since = now;
-            path.high = path.most;
-            if !path.searching {
+        if now - pmtud.since >= LIFETIME {
+            pmtud.since = now;
+            pmtud.high = pmtud.most;
+            if !pmtud.searching {
                 // RFC 1191 6.3: whoever said so says it again if it is still so.
-                let most = path.most;
+                let most = pmtud.most;
                 self.use_segments(most);
-                self.forget_path();
+                self.end_pmtud();
                 return None;
             }
         }
-        if limit == path.most {
-            self.forget_path();
+        if limit == pmtud.most {
+            self.end_pmtud();
             return None;
         }
-        if !path.searching || path.high < limit + NEAR_ENOUGH {
+        if !pmtud.searching || pmtud.high < limit + NEAR_ENOUGH {
             return None;
         }
         // All of it first: mostly it was no matter of size, or it is one no more.
-        Some(if path.high == path.most {
-            path.high
+        Some(if pmtud.high == pmtud.most {
+            pmtud.high
         } else {
-            limit + (path.high - limit).div_ceil(2)
+            limit + (pmtud.high - limit).div_ceil(2)
         })
     }
 
     /// Something is lost. If it is a probe, its size does not pass, which is no sign of congestion (RFC 4821 7.7): returns whether that is all.
     #[cold]
-    pub(crate) fn lose_probe(&mut self, now: Instant) -> bool {
+    pub(crate) fn on_mtu_probe_lost(&mut self, now: Instant) -> bool {
         let una = self.send.una;
         let options = self.features.option_len();
-        let Some(path) = self.path_mut() else {
+        let Some(pmtud) = self.pmtud_mut() else {
             return false;
         };
-        match path.probe.take() {
+        match pmtud.probe.take() {
             Some(probe) if probe.start == una => {
-                path.not_passed((probe.end - probe.start) as u16 + options);
-                path.since = now;
+                pmtud.not_passed((probe.end - probe.start) as u16 + options);
+                pmtud.since = now;
                 true
             }
             // Among others that are lost it tells nothing.
             Some(probe) if una < probe.end => false,
             probe => {
-                path.probe = probe;
+                pmtud.probe = probe;
                 false
             }
         }
@@ -268,13 +268,13 @@ impl Connection {
     fn end_probe(&mut self) {
         let una = self.send.una;
         let options = self.features.option_len();
-        if let Some(path) = self.path_mut()
-            && let Some(probe) = path.probe.take()
+        if let Some(pmtud) = self.pmtud_mut()
+            && let Some(probe) = pmtud.probe.take()
         {
             if una >= probe.end {
-                path.probe = Some(probe);
+                pmtud.probe = Some(probe);
             } else if una == probe.start {
-                path.not_passed((probe.end - probe.start) as u16 + options);
+                pmtud.not_passed((probe.end - probe.start) as u16 + options);
             }
         }
     }
@@ -288,10 +288,10 @@ impl Connection {
     }
 
     /// The peer's SYN says what it takes.
-    pub(crate) fn limit_path(&mut self, peer_mss: u16) {
-        if let Some(path) = self.path_mut() {
-            path.most = path.most.min(peer_mss);
-            path.high = path.high.min(peer_mss);
+    pub(crate) fn limit_pmtud(&mut self, peer_mss: u16) {
+        if let Some(pmtud) = self.pmtud_mut() {
+            pmtud.most = pmtud.most.min(peer_mss);
+            pmtud.high = pmtud.high.min(peer_mss);
         }
     }
 
@@ -303,14 +303,14 @@ impl Connection {
         }
     }
 
-    fn path_mut(&mut self) -> Option<&mut Path> {
-        self.rare.as_mut()?.path.as_mut()
+    fn pmtud_mut(&mut self) -> Option<&mut Pmtud> {
+        self.cold_state.as_mut()?.pmtud.as_mut()
     }
 
-    fn path_or_new(&mut self, now: Instant) -> &mut Path {
+    fn pmtud_or_new(&mut self, now: Instant) -> &mut Pmtud {
         let most = self.send.segment_limit;
-        let rare: &mut Rare = self.rare.get_or_insert_default();
-        rare.path.get_or_insert(Path {
+        let cold: &mut ColdState = self.cold_state.get_or_insert_default();
+        cold.pmtud.get_or_insert(Pmtud {
             most,
             high: most,
             searching: false,
@@ -321,9 +321,9 @@ impl Connection {
         })
     }
 
-    fn forget_path(&mut self) {
-        if let Some(rare) = &mut self.rare {
-            rare.path = None;
+    fn end_pmtud(&mut self) {
+        if let Some(cold) = &mut self.cold_state {
+            cold.pmtud = None;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Losses that were none, without timestamps: F-RTO (RFC 5682) and reports of duplicates (RFC 3708, RFC 2883). With them: see `losing`.
+//! Losses that were none, without timestamps: F-RTO (RFC 5682) and reports of duplicates (RFC 3708, RFC 2883). With them: see `loss_recovery`.
 
 use millrace_tcp::{Duration, Info, Phase};
 

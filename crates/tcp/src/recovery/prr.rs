@@ -2,7 +2,7 @@
 
 /// One recovery, from the first loss until all that was in flight then is acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reduction {
+pub(crate) struct ProportionalRateReduction {
     /// Delivered since it began (prr_delivered), in bytes.
     delivered: u32,
     /// Sent since it began (prr_out).
@@ -13,21 +13,21 @@ pub(crate) struct Reduction {
     forced: bool,
 }
 
-impl Reduction {
+impl ProportionalRateReduction {
     /// Fast recovery begins with `flight` bytes in flight.
-    pub(crate) fn fast(flight: u32) -> Reduction {
-        Reduction {
+    pub(crate) fn fast(flight: u32) -> ProportionalRateReduction {
+        ProportionalRateReduction {
             flight: flight.max(1),
             forced: true,
-            ..Reduction::default()
+            ..ProportionalRateReduction::default()
         }
     }
 
     /// There was a time-out. What was sent of late may fill the window yet; the first segment is sent again all the same.
-    pub(crate) fn again() -> Reduction {
-        Reduction {
+    pub(crate) fn again() -> ProportionalRateReduction {
+        ProportionalRateReduction {
             forced: true,
-            ..Reduction::default()
+            ..ProportionalRateReduction::default()
         }
     }
 
@@ -48,7 +48,7 @@ impl Reduction {
 
     /// RFC 6937 3.1: how many bytes an acknowledgement lets out that delivered `delivered` bytes. While more than the threshold is in the network, in
     /// proportion to what leaves it; below, with the slow-start reduction bound if the acknowledgement `advanced`, else the conservative one (RFC 9937).
-    pub(crate) fn let_out(
+    pub(crate) fn quota(
         &mut self,
         delivered: u32,
         advanced: bool,
@@ -75,13 +75,12 @@ mod tests {
 
     #[test]
     fn rfc6937_3_1_as_much_is_let_out_as_the_threshold_has_of_the_flight() {
-        let mut reduction = Reduction::fast(20_000);
+        let mut prr = ProportionalRateReduction::fast(20_000);
         let mut sent = 0;
         for i in 1..=10u32 {
-            let out = reduction.let_out(1_000, false, 20_000 - 1_000 * i + sent, 10_000, 1_000)
-                / 1_000
-                * 1_000;
-            reduction.on_sent(out);
+            let out =
+                prr.quota(1_000, false, 20_000 - 1_000 * i + sent, 10_000, 1_000) / 1_000 * 1_000;
+            prr.on_sent(out);
             sent += out;
         }
         assert_eq!(sent, 5_000);
@@ -89,11 +88,11 @@ mod tests {
 
     #[test]
     fn rfc6937_3_1_after_heavy_loss_the_flight_is_built_up_again() {
-        let mut reduction = Reduction::fast(20_000);
-        assert_eq!(reduction.let_out(1_000, false, 2_000, 10_000, 1_000), 1_000);
-        reduction.on_sent(1_000);
-        assert_eq!(reduction.let_out(1_000, true, 2_000, 10_000, 1_000), 2_000);
-        reduction.on_sent(2_000);
-        assert_eq!(reduction.let_out(8_000, true, 9_500, 10_000, 1_000), 500);
+        let mut prr = ProportionalRateReduction::fast(20_000);
+        assert_eq!(prr.quota(1_000, false, 2_000, 10_000, 1_000), 1_000);
+        prr.on_sent(1_000);
+        assert_eq!(prr.quota(1_000, true, 2_000, 10_000, 1_000), 2_000);
+        prr.on_sent(2_000);
+        assert_eq!(prr.quota(8_000, true, 9_500, 10_000, 1_000), 500);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::flight::FlightLog;
+use crate::recovery::sent_log::SentLog;
 
 /// Marks of a run of bytes.
 mod mark {
@@ -93,7 +93,7 @@ pub(crate) fn sent_after(at: u32, end: u32, other_at: u32, other_end: u32) -> bo
 
 impl Scoreboard {
     /// Of the flight `una..nxt`, with the times that `log` remembers.
-    pub(crate) fn new(una: u64, nxt: u64, log: &FlightLog, limit: usize) -> Scoreboard {
+    pub(crate) fn new(una: u64, nxt: u64, log: &SentLog, limit: usize) -> Scoreboard {
         let mut runs = VecDeque::new();
         let mut from = una;
         let mut last_at = 0;
@@ -144,7 +144,7 @@ impl Scoreboard {
     }
 
     /// Whether it says nothing that is out of the ordinary.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.sacked == 0 && self.lost == 0
     }
 

@@ -3,21 +3,21 @@
 use millrace_wire::tcp::{Flags, Seq};
 
 use crate::assembler::Assembler;
-use crate::rack::Rack;
 use crate::recovery::Repair;
-use crate::tail::Tail;
-use crate::undo::Undo;
+use crate::recovery::rack::Rack;
+use crate::recovery::tlp::TailLossProbe;
+use crate::recovery::undo::Undo;
 
 /// What disturbances leave, of both directions. The default is that there was none.
 #[derive(Clone, Debug)]
-pub(crate) struct Past {
+pub(crate) struct Disturbances {
     /// SND.NXT when the last loss was acted upon (RecoveryPoint of RFC 6675); 0 before the first.
     pub(crate) high: u64,
     /// Segments that the peer must have received, by its duplicate acknowledgements; only without selective
     /// acknowledgement.
     pub(crate) duplicates: u16,
     pub(crate) rack: Rack,
-    pub(crate) tail: Tail,
+    pub(crate) tlp: TailLossProbe,
     /// What is needed only while something is out of the ordinary.
     pub(crate) repair: Option<Box<Repair>>,
     /// How to go back if there was nothing to repair.
@@ -39,11 +39,11 @@ pub(crate) struct Past {
     pub(crate) timeouts: u32,
 }
 
-static NONE: Past = Past {
+static NONE: Disturbances = Disturbances {
     high: 0,
     duplicates: 0,
     rack: Rack::NEW,
-    tail: Tail::NONE,
+    tlp: TailLossProbe::NONE,
     repair: None,
     undo: None,
     gaps: None,
@@ -59,23 +59,23 @@ static NONE: Past = Past {
 
 /// The past of a connection, without memory of its own while there is none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disturbed(Option<Box<Past>>);
+pub(crate) struct LossState(Option<Box<Disturbances>>);
 
-impl Disturbed {
+impl LossState {
     /// What there was.
     #[inline]
-    pub(crate) fn past(&self) -> &Past {
+    pub(crate) fn get(&self) -> &Disturbances {
         self.0.as_deref().unwrap_or(&NONE)
     }
 
     /// The same, to change, if there was anything.
     #[inline]
-    pub(crate) fn past_mut(&mut self) -> Option<&mut Past> {
+    pub(crate) fn get_mut(&mut self) -> Option<&mut Disturbances> {
         self.0.as_deref_mut()
     }
 
     /// Something happens: the past, to be changed.
-    pub(crate) fn begin(&mut self) -> &mut Past {
+    pub(crate) fn get_or_insert(&mut self) -> &mut Disturbances {
         self.0.get_or_insert_with(|| Box::new(NONE.clone()))
     }
 
@@ -100,35 +100,36 @@ impl Disturbed {
     /// Whether something was stored beyond a gap.
     #[inline]
     pub(crate) fn has_gaps(&self) -> bool {
-        self.0.as_ref().is_some_and(|past| past.gaps.is_some())
+        self.0.as_ref().is_some_and(|state| state.gaps.is_some())
     }
 
     /// Whether the next acknowledgement has more to say than a number: what lies beyond a gap, or was received again.
     #[inline]
     pub(crate) fn has_reports(&self) -> bool {
-        let reports = |past: &Past| past.gaps.is_some() || past.again.is_some();
+        let reports = |state: &Disturbances| state.gaps.is_some() || state.again.is_some();
         self.0.as_deref().is_some_and(reports)
     }
 
     /// Whether there is nothing to repair and nothing to report.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
-        let is_calm =
-            |past: &Past| past.repair.is_none() && past.gaps.is_none() && past.again.is_none();
+        let is_calm = |state: &Disturbances| {
+            state.repair.is_none() && state.gaps.is_none() && state.again.is_none()
+        };
         self.0.as_deref().is_none_or(is_calm)
     }
 
     /// Nothing lies beyond a gap any more.
     pub(crate) fn end_gaps(&mut self) {
-        if let Some(past) = self.past_mut() {
-            past.gaps = None;
+        if let Some(state) = self.get_mut() {
+            state.gaps = None;
         }
     }
 
     /// There is nothing more to repair.
     pub(crate) fn end_repair(&mut self) {
-        if let Some(past) = self.past_mut() {
-            past.repair = None;
+        if let Some(state) = self.get_mut() {
+            state.repair = None;
         }
     }
 }
@@ -169,8 +170,8 @@ mod tests {
     }
 
     fn holds_nothing_apart(connection: &Connection) -> bool {
-        connection.disturbed.0.is_none()
-            && connection.rare.is_none()
+        connection.loss_state.0.is_none()
+            && connection.cold_state.is_none()
             && connection.pacing.is_none()
             && connection.congestion.is_new()
     }

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::info::Phase;
 use crate::options::{Features, timestamp};
-use crate::scoreboard::{Delivered, sent_after};
+use crate::recovery::scoreboard::{Delivered, sent_after};
 use crate::time::{Duration, Instant};
 use crate::timers::Transmit;
 
@@ -50,7 +50,7 @@ impl Connection {
     /// RFC 8985 6.2, steps 1 to 3. `echo` is the timestamp that came with the acknowledgement.
     pub(crate) fn rack_advance(&mut self, delivered: &Delivered, echo: Option<u32>, now: Instant) {
         let clock = timestamp(now, self.recent.offset);
-        let rack = &mut self.disturbed.begin().rack;
+        let rack = &mut self.loss_state.get_or_insert().rack;
         rack.reordering_seen |= delivered.reordered;
         let Some((at, end, ambiguous)) = delivered.latest else {
             return;
@@ -75,9 +75,9 @@ impl Connection {
 
     /// RFC 8985 6.2, step 5; returns the bytes newly lost. What may be lost soon is left to a timer.
     pub(crate) fn rack_detect(&mut self, now: Instant) -> u32 {
-        let rack = self.disturbed.past().rack;
+        let rack = self.loss_state.get().rack;
         let window = self.reordering_window();
-        let Some(repair) = self.disturbed.repair_mut() else {
+        let Some(repair) = self.loss_state.repair_mut() else {
             return 0;
         };
         if rack.rtt_us == 0 {
@@ -100,7 +100,7 @@ impl Connection {
     /// RFC 8985 6.3: what was sent no later than this, modulo 2^32 microseconds, is lost when there is a time-out. `None`: all is, as nothing tells; or as the
     /// algorithm has a model of the path, which is to begin with nothing on it: many connections of BBR that share a long queue would not share it fairly.
     pub(crate) fn rack_deadline(&self, now: Instant) -> Option<u32> {
-        let rtt_us = match self.disturbed.past().rack.rtt_us {
+        let rtt_us = match self.loss_state.get().rack.rtt_us {
             0 => self.rtt.srtt_us(),
             rtt_us => rtt_us,
         };
@@ -113,7 +113,7 @@ impl Connection {
     /// Step 4, in microseconds: a quarter of the least round trip, or more where duplicates have shown that it does not do; a path that has never
     /// reordered gets none once recovery has begun.
     fn reordering_window(&self) -> u32 {
-        let rack = &self.disturbed.past().rack;
+        let rack = &self.loss_state.get().rack;
         if !rack.reordering_seen && matches!(self.phase, Phase::Recovery | Phase::Loss) {
             return 0;
         }
@@ -126,7 +126,7 @@ impl Connection {
     /// A duplicate-SACK report: something was sent twice for nothing, so the path reorders by more than was allowed for (step 4).
     /// Once for a round trip.
     pub(crate) fn rack_widen(&mut self) {
-        let rack = &mut self.disturbed.begin().rack;
+        let rack = &mut self.loss_state.get_or_insert().rack;
         if Seq(self.send.una as u32).at_or_after(Seq(rack.round)) {
             rack.round = self.send.nxt as u32;
             rack.widened = (rack.widened + 1).min(WIDENED_MAX);
@@ -136,7 +136,7 @@ impl Connection {
 
     /// Step 4: without further reports the reordering window shrinks back.
     pub(crate) fn rack_recovered(&mut self) {
-        let rack = &mut self.disturbed.begin().rack;
+        let rack = &mut self.loss_state.get_or_insert().rack;
         rack.persist = rack.persist.saturating_sub(1);
         if rack.persist == 0 {
             rack.widened = 0;

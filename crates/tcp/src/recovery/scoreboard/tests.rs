@@ -6,14 +6,14 @@ use super::*;
 use crate::time::Instant;
 
 fn board(start: u64, end: u64) -> Scoreboard {
-    let mut log = FlightLog::default();
+    let mut log = SentLog::default();
     log.sent(end, Instant::from_micros(5));
     Scoreboard::new(start, end, &log, 1_000)
 }
 
 #[test]
 fn takes_over_what_the_log_remembers() {
-    let mut log = FlightLog::default();
+    let mut log = SentLog::default();
     for i in 1..=3 {
         log.sent(i * 100, Instant::from_micros(i));
     }
@@ -71,7 +71,7 @@ fn rfc2018_8_time_out_forgets_marks_of_a_peer_that_reneged() {
 
 #[test]
 fn c9_splitting_stops_at_the_limit() {
-    let mut log = FlightLog::default();
+    let mut log = SentLog::default();
     log.sent(10_000, Instant::from_micros(5));
     let mut board = Scoreboard::new(0, 10_000, &log, 20);
     for start in (1..10_000).step_by(2) {

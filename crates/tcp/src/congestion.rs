@@ -132,7 +132,7 @@ pub trait Controller: fmt::Debug + Send {
     /// The flight was lost altogether: after a time-out.
     fn on_timeout(&mut self);
 
-    /// There was no loss: the window is back to what it was before the last reduction.
+    /// There was no loss: the window is back to what it was before the last prr.
     fn on_undone(&mut self, _window: &Window) {}
 }
 

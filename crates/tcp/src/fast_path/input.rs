@@ -1,48 +1,21 @@
-//! Segments that arrive (RFC 9293 3.10.7).
+//! Header prediction: the short way in, which nearly every segment of an undisturbed connection takes.
 
-mod ack;
-mod data;
-mod reset;
-mod syn_sent;
-mod synchronized;
-
-use millrace_wire::tcp::{PlainSegment, Segment};
+use millrace_wire::tcp::PlainSegment;
 
 use crate::config::Config;
-use crate::connection::{Connection, ReceiveBuffer};
+use crate::congestion::Acked;
+use crate::connection::{Connection, Pending, ReceiveBuffer};
+use crate::events::Events;
 use crate::info::Phase;
 use crate::options::{Features, Recent, timestamp_delta};
 use crate::state::State;
 use crate::time::Instant;
 
 impl Connection {
-    /// Processes a segment of this connection (RFC 9293 3.10.7.3 and .4). Answers wait for
-    /// [`Connection::poll_transmit`], so that what the program says to the same batch of segments can carry them.
-    pub fn on_segment(
-        &mut self,
-        config: &Config,
-        segment: &Segment<'_>,
-        buffer: &mut impl ReceiveBuffer,
-        now: Instant,
-    ) {
-        if let Some(plain) = PlainSegment::of(segment)
-            && (self.on_plain_segment(config, &plain, buffer, now)
-                || self.on_last_segment(config, &plain, buffer, now))
-        {
-            return;
-        }
-        self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
-        match self.state {
-            State::Closed | State::TimeWait => {}
-            State::SynSent => self.on_segment_syn_sent(config, segment, buffer, now),
-            _ => self.on_segment_synchronized(config, segment, buffer, now),
-        }
-    }
-
     /// The next segment of an undisturbed flow: in order, acknowledging something or carrying something, nothing unusual
     /// about it. Almost all are. Returns false, with nothing changed, for any other, which is [`Connection::on_segment`]'s.
     #[inline(always)]
-    pub fn on_plain_segment(
+    pub fn on_predicted_segment(
         &mut self,
         config: &Config,
         segment: &PlainSegment<'_>,
@@ -51,12 +24,12 @@ impl Connection {
     ) -> bool {
         self.state == State::Established
             && !segment.fin
-            && self.on_next::<false>(config, segment, buffer, now)
+            && self.predict::<false>(config, segment, buffer, now)
     }
 
-    /// As [`Connection::on_plain_segment`], for a segment that brings the FIN or comes after one.
+    /// As [`Connection::on_predicted_segment`], for a segment that brings the FIN or comes after one.
     #[inline]
-    pub fn on_last_segment(
+    pub fn on_predicted_closing_segment(
         &mut self,
         config: &Config,
         segment: &PlainSegment<'_>,
@@ -65,7 +38,7 @@ impl Connection {
     ) -> bool {
         // What takes sequence space needs a reader who has not had the end of the stream.
         let fin_known = self.receive.fin != u64::MAX;
-        let plain = match self.state {
+        let is_predicted = match self.state {
             State::Established => segment.fin,
             State::FinWait1 | State::FinWait2 => segment.payload.is_empty() && !fin_known,
             State::CloseWait | State::LastAck | State::Closing => {
@@ -73,12 +46,12 @@ impl Connection {
             }
             _ => false,
         };
-        plain && self.on_next::<true>(config, segment, buffer, now)
+        is_predicted && self.predict::<true>(config, segment, buffer, now)
     }
 
     /// `CLOSING`: the states after ESTABLISHED are to be thought of.
     #[inline(always)]
-    fn on_next<const CLOSING: bool>(
+    fn predict<const CLOSING: bool>(
         &mut self,
         config: &Config,
         segment: &PlainSegment<'_>,
@@ -86,16 +59,17 @@ impl Connection {
         now: Instant,
     ) -> bool {
         let acked = segment.ack - self.send.seq(self.send.una);
-        let plain = (CLOSING && self.state != State::Established || self.receive.fin == u64::MAX)
+        let is_predicted = (CLOSING && self.state != State::Established
+            || self.receive.fin == u64::MAX)
             && segment.seq == self.receive.seq(self.receive.nxt)
             && self.phase == Phase::Open
-            && !self.disturbed.has_gaps()
+            && !self.loss_state.has_gaps()
             && segment.marked == self.ecn.marked
             && acked >= 0
             && acked as u32 <= self.send.in_flight()
             && (acked > 0 || !segment.payload.is_empty() || (CLOSING && segment.fin))
             && segment.payload.len() as u64 <= u64::from(self.receive.window());
-        if !plain {
+        if !is_predicted {
             return false;
         }
         if self.features.contains(Features::TIMESTAMPS) {
@@ -115,17 +89,75 @@ impl Connection {
         self.send
             .update_window(segment.seq, segment.ack, segment.window);
         if acked > 0 {
-            self.on_plain_ack(config, acked as u32, now);
+            self.on_predicted_ack(config, acked as u32, now);
             if CLOSING && self.send.fin_acked() {
                 self.after_fin_acked(now);
             }
         }
         if !segment.payload.is_empty() {
-            self.on_plain_data(config, segment.payload, buffer, now);
+            self.on_data_in_order(config, segment.payload, buffer, now);
         }
         if CLOSING && segment.fin {
-            self.on_plain_fin(segment);
+            self.on_predicted_fin(segment);
         }
         true
+    }
+
+    /// `acked` bytes in flight are acknowledged and nothing is out of the ordinary.
+    #[inline(always)]
+    pub(crate) fn on_predicted_ack(&mut self, config: &Config, acked: u32, now: Instant) {
+        self.send.una += u64::from(acked);
+        let mut rtt_us = 0;
+        if let Some(sent) = self.sent_log.acked(self.send.una) {
+            rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
+            self.rtt.sample(config, rtt_us, now);
+            self.timers.measured();
+        }
+        let mss = u32::from(self.send.mss);
+        let (una, nxt) = (self.send.una, self.send.nxt);
+        let rto_us = self.rtt.rto_us();
+        self.congestion.on_ack(
+            config,
+            &Acked {
+                bytes: acked,
+                mss,
+                rtt_us,
+                rto_us,
+                una,
+                nxt,
+            },
+            now,
+        );
+        self.after_progress(config, now);
+    }
+
+    /// The next payload in order, within the window, with nothing stored beyond it.
+    #[inline(always)]
+    pub(crate) fn on_data_in_order(
+        &mut self,
+        config: &Config,
+        payload: &[u8],
+        buffer: &mut impl ReceiveBuffer,
+        now: Instant,
+    ) {
+        if !buffer.store(self.receive.nxt, payload) {
+            return;
+        }
+        self.receive.nxt += payload.len() as u64;
+        self.events |= Events::READABLE;
+        self.acknowledge_in_order(config, payload.len(), now);
+    }
+
+    /// The FIN of a segment in order, behind its payload.
+    #[inline(always)]
+    pub(crate) fn on_predicted_fin(&mut self, segment: &PlainSegment<'_>) {
+        let end = self.receive.offset(segment.seq) + segment.payload.len() as i64;
+        self.receive.fin = end as u64;
+        if self.receive.nxt == self.receive.fin {
+            self.on_fin();
+        } else {
+            // Its payload found no room.
+            self.pending |= Pending::ACK;
+        }
     }
 }

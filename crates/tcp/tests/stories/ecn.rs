@@ -191,7 +191,7 @@ fn rfc3168_6_1_5_what_is_sent_again_may_not_be_marked() {
 #[test]
 fn rfc8257_3_2_every_change_of_marks_is_acknowledged_by_itself() {
     let mut script = agreed(Algorithm::Dctcp);
-    // Past the segments that are acknowledged at once.
+    // Disturbances the segments that are acknowledged at once.
     for i in 0..20 {
         script.inject(&format!(
             ". {}:{}(1000) ack 1",
