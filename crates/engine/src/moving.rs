@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::mpsc::Sender;
 
-use millrace_shard::{Moved, Parcel, SocketId};
+use millrace_shard::{FlowBatch, Moved, SocketId};
 use millrace_tcp::{Duration, Instant};
 
 use crate::peers::Request;
@@ -289,7 +289,7 @@ impl Worker {
     }
 
     /// Buckets have come.
-    pub(crate) fn take_parcel(&mut self, parcel: Parcel, guests: Vec<Guest>, from: u16) {
+    pub(crate) fn take_parcel(&mut self, parcel: FlowBatch, guests: Vec<Guest>, from: u16) {
         let buckets = parcel.buckets().to_vec();
         let taken = self.shard.take(parcel, from, self.now);
         let mut guests: HashMap<SocketId, Guest> =
@@ -381,7 +381,7 @@ impl Worker {
             shard.input(frame, now);
             counters.frames_in += 1;
             if let Some(peers) = peers
-                && let Some((stray, whole)) = shard.take_stray()
+                && let Some((stray, whole)) = shard.take_misrouted()
             {
                 peers.pass(stray, frame, whole.as_deref(), counters);
             }

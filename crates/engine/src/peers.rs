@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
 use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, Moved, Opt, Options, Owner, Parcel, SocketId, Stray,
+    AcceptQueue, Arrival, Error, Flow, FlowBatch, Misrouted, Moved, Opt, Options, Owner, SocketId,
 };
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
@@ -103,7 +103,7 @@ pub(crate) enum Request {
     Unpin { flow: Flow, shard: u16 },
     /// Buckets that the asking shard gives, and what programs know the connections in them by.
     Take {
-        parcel: Parcel,
+        parcel: FlowBatch,
         guests: Vec<Guest>,
         from: u16,
     },
@@ -255,7 +255,7 @@ impl Peers {
     /// Hands a frame over as the shard says.
     pub(crate) fn pass(
         &mut self,
-        stray: Stray,
+        stray: Misrouted,
         frame: &Frame<'_>,
         whole: Option<&[u8]>,
         counters: &mut WorkerCounters,
@@ -279,12 +279,12 @@ impl Peers {
         };
         match to {
             Some(shard) => {
-                let stray = Stray::Shard(shard, Arrival::Local);
+                let stray = Misrouted::Shard(shard, Arrival::Local);
                 pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
             }
             None => {
                 for shard in 0..self.links.len() as u16 {
-                    let stray = Stray::Shard(shard, Arrival::Local);
+                    let stray = Misrouted::Shard(shard, Arrival::Local);
                     pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
                 }
             }
@@ -381,7 +381,7 @@ impl Peers {
 fn pass(
     links: &mut [Option<Link>],
     awaited: &mut VecDeque<(u64, Vec<u8>)>,
-    stray: Stray,
+    stray: Misrouted,
     frame: &Frame<'_>,
     counters: &mut WorkerCounters,
 ) {
@@ -393,16 +393,16 @@ fn pass(
         }
     };
     match stray {
-        Stray::Shard(to, arrival) => {
+        Misrouted::Shard(to, arrival) => {
             if let Some(Some(link)) = links.get_mut(usize::from(to)) {
                 hand(link, arrival);
             }
         }
-        Stray::Awaited if awaited.len() < AWAITED_MAX => {
+        Misrouted::Awaited if awaited.len() < AWAITED_MAX => {
             awaited.push_back((frame_word(frame, Arrival::ByTag), frame.bytes.to_vec()));
         }
-        Stray::Awaited => counters.handed_dropped += 1,
-        Stray::Everyone => {
+        Misrouted::Awaited => counters.handed_dropped += 1,
+        Misrouted::AllShards => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);
             }
@@ -453,7 +453,7 @@ impl Worker {
         let (frame, arrival) = frame_of(word, body);
         self.shard.input_handed(&frame, arrival, self.now);
         // What comes by a ring is whole.
-        if let Some((stray, _)) = self.shard.take_stray() {
+        if let Some((stray, _)) = self.shard.take_misrouted() {
             pass(links, awaited, stray, &frame, &mut self.counters);
         }
         Some(None)
@@ -467,7 +467,7 @@ impl Worker {
         for (word, bytes) in std::mem::take(&mut peers.awaited) {
             let (frame, arrival) = frame_of(word, &bytes);
             self.shard.input_handed(&frame, arrival, self.now);
-            if let Some((stray, whole)) = self.shard.take_stray() {
+            if let Some((stray, whole)) = self.shard.take_misrouted() {
                 peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
             }
         }

@@ -12,7 +12,7 @@ use millrace_context::{control_socket, protocol};
 use millrace_port::xdp::Held;
 use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
 use millrace_sandbox::Role;
-use millrace_shard::{Claim, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
+use millrace_shard::{ConflictDetection, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
 use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -162,8 +162,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             groups: groups.clone(),
         });
         // One speaks for all.
-        if own > 0 && shard_config.claim != Claim::Kernel {
-            shard_config.claim = Claim::Nothing;
+        if own > 0 && shard_config.conflict_detection != ConflictDetection::Kernel {
+            shard_config.conflict_detection = ConflictDetection::Nothing;
         }
         let memory = Arenas::new(own.into());
         let (commands, receiver) = mpsc::channel();
@@ -529,13 +529,15 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
     shard_config.ephemeral = opened.held.as_ref().map(|held| held.outgoing().to_vec());
     if let Some(link) = &config.link {
         // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
-        shard_config.claim = match link.device {
-            Device::Tap { .. } => Claim::Announce,
+        shard_config.conflict_detection = match link.device {
+            Device::Tap { .. } => ConflictDetection::Announce,
             // The kernel has done so.
             Device::Xdp {
                 shared: Some(_), ..
-            } => Claim::Kernel,
-            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => Claim::Probe,
+            } => ConflictDetection::Kernel,
+            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => {
+                ConflictDetection::Probe
+            }
         };
         let network = network_of(link);
         shard_config.addresses = network.addresses;
@@ -544,7 +546,7 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
         shard_config.ipv6 = (!network.addresses_v6.is_empty()).then(|| Ipv6 {
             addresses: network.addresses_v6,
             routes: network.routes_v6,
-            probes: u8::from(shard_config.claim != Claim::Kernel),
+            probes: u8::from(shard_config.conflict_detection != ConflictDetection::Kernel),
         });
     }
     Ok(shard_config)

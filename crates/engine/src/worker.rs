@@ -436,7 +436,7 @@ impl Worker {
             self.shard.input(&frame, self.now);
             self.counters.frames_in += 1;
             if let Some(peers) = &mut self.peers
-                && let Some((stray, whole)) = self.shard.take_stray()
+                && let Some((stray, whole)) = self.shard.take_misrouted()
             {
                 peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
             }
@@ -461,7 +461,7 @@ impl Worker {
                     self.shard.input(&frame, self.now);
                     self.counters.frames_in += 1;
                     if let Some(peers) = &mut self.peers
-                        && let Some((stray, whole)) = self.shard.take_stray()
+                        && let Some((stray, whole)) = self.shard.take_misrouted()
                     {
                         peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
                     }
@@ -491,7 +491,7 @@ impl Worker {
         let mut input = |frame: &Frame<'_>| {
             shard.input(frame, now);
             if let Some(peers) = peers
-                && let Some((stray, whole)) = shard.take_stray()
+                && let Some((stray, whole)) = shard.take_misrouted()
             {
                 peers.pass(stray, frame, whole.as_deref(), counters);
             }
