@@ -40,7 +40,7 @@ pub(crate) fn listener(doorbell: &OwnedFd) -> io::Result<OwnedFd> {
 
 impl Worker {
     /// Hears a program's doorbell from now on.
-    pub(crate) fn hear(&mut self, doorbell: &OwnedFd) {
+    pub(crate) fn watch_doorbell(&mut self, doorbell: &OwnedFd) {
         let token = epoll::EventData::new_u64(TOKEN_DOORBELL);
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         if let Err(errno) = epoll::add(&self.epoll, doorbell.as_fd(), token, edge) {
@@ -52,7 +52,7 @@ impl Worker {
     }
 
     /// Hears it no more.
-    pub(crate) fn hear_no_more(&mut self, doorbell: &OwnedFd) {
+    pub(crate) fn unwatch_doorbell(&mut self, doorbell: &OwnedFd) {
         // It is not there if it could not be put in.
         let _ = epoll::delete(&self.epoll, doorbell.as_fd());
     }

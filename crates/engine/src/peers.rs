@@ -17,10 +17,12 @@ use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
 use crate::doorbell::ring as ring_doorbell;
-use crate::memory::Stranger;
-use crate::moving::Guest;
-use crate::strays;
-use crate::worker::{Place, Worker, WorkerCounters};
+use crate::migration::buckets::MovedSlot;
+use crate::migration::misrouted;
+use crate::shared::arenas::ForeignBlock;
+use crate::worker::{ProgramSlot, Worker, WorkerCounters};
+
+pub(crate) mod replicas;
 
 /// Of the ring from one shard to another: sixteen of the largest frames.
 const RING_BYTES: usize = 1 << 20;
@@ -37,7 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 pub(crate) enum Request {
     /// The socket at a slot of the asking shard has this address: nobody else may take it. `bound` is what it shares, `options` was set before.
     Bind {
-        place: Place,
+        place: ProgramSlot,
         generation: u32,
         owner: Owner,
         local: SocketAddr,
@@ -49,7 +51,7 @@ pub(crate) enum Request {
     },
     /// The same of a socket for datagrams, which come to its own shard only.
     BindDatagram {
-        place: Place,
+        place: ProgramSlot,
         generation: u32,
         owner: Owner,
         local: SocketAddr,
@@ -58,13 +60,13 @@ pub(crate) enum Request {
     },
     /// It has a peer, or none any more.
     ConnectDatagram {
-        place: Place,
+        place: ProgramSlot,
         remote: Option<SocketAddr>,
         reply: Sender<Result<(), Error>>,
     },
     /// It listens: connections that the other shard accepts are to be handed to the asking one.
     Listen {
-        place: Place,
+        place: ProgramSlot,
         backlog: u32,
         queue: Option<AcceptQueue>,
         /// For its cookies of TCP Fast Open.
@@ -73,26 +75,26 @@ pub(crate) enum Request {
     },
     /// An option of it, for connections to come.
     SetOption {
-        place: Place,
+        place: ProgramSlot,
         opt: Opt,
         reply: Sender<Result<(), Error>>,
     },
     /// It listens no longer: what waits for it is reset.
     StopListening {
-        place: Place,
+        place: ProgramSlot,
         reply: Sender<Result<(), Error>>,
     },
     /// It is another program's, at another slot, and so are those of `queue` that the other shard has accepted for it, and those that nobody has claimed.
     Rename {
-        from: Place,
-        to: Place,
+        from: ProgramSlot,
+        to: ProgramSlot,
         generation: u32,
         queue: Arc<HashSet<u64>>,
         /// By their old names, the new ones.
         reply: Sender<Vec<(SlotRef, SlotRef)>>,
     },
     /// It is gone.
-    Forget { place: Place },
+    Forget { place: ProgramSlot },
     /// The asking shard opens a connection that is the other's by its tag, or yet another's, if the asking one has not heard that its bucket moved.
     Pin {
         flow: Flow,
@@ -104,20 +106,20 @@ pub(crate) enum Request {
     /// Buckets that the asking shard gives, and what programs know the connections in them by.
     Take {
         parcel: Parcel,
-        guests: Vec<Guest>,
+        slots: Vec<MovedSlot>,
         from: u16,
     },
     /// What the asking shard had no room for of what it was given.
     Back {
         refused: Vec<Moved>,
-        guests: Vec<Guest>,
+        slots: Vec<MovedSlot>,
     },
     /// What the asking shard was asked for, or yet another one, by who did not know yet that a slot has moved.
-    Stray(strays::Stray),
+    Misrouted(misrouted::MisroutedRequest),
     /// A slot that has moved is free again.
-    Freed(strays::Freed),
+    Freed(misrouted::Freed),
     /// A block of an arena, likewise.
-    Block(Stranger),
+    Block(ForeignBlock),
 }
 
 /// Another worker, from this one's side.
@@ -155,13 +157,13 @@ pub(crate) struct Peers {
     requests: Receiver<Request>,
     state: Arc<Line>,
     /// Others' sockets that this shard stands in for.
-    pub(crate) replicas: HashMap<Place, Replica>,
+    pub(crate) replicas: HashMap<ProgramSlot, Replica>,
     /// The same by their sockets.
-    pub(crate) places: HashMap<SocketId, Place>,
+    pub(crate) places: HashMap<SocketId, ProgramSlot>,
     /// Connections that others accepted for a listener whose queue is full.
-    pub(crate) late: HashMap<Place, VecDeque<SlotRef>>,
+    pub(crate) late: HashMap<ProgramSlot, VecDeque<SlotRef>>,
     /// Listeners with connections that wait for room.
-    pub(crate) stuck: Vec<Place>,
+    pub(crate) stuck: Vec<ProgramSlot>,
     /// Frames from others of flows that are on their way here, and flows among those that are over.
     pub(crate) awaited: VecDeque<(u64, Vec<u8>)>,
     pub(crate) unpinned: Vec<(Flow, u16)>,
@@ -371,7 +373,7 @@ impl Peers {
     }
 
     /// Notes that a listener's connections wait for room.
-    pub(crate) fn note_stuck(&mut self, place: Place) {
+    pub(crate) fn note_stuck(&mut self, place: ProgramSlot) {
         if !self.stuck.contains(&place) {
             self.stuck.push(place);
         }
@@ -420,14 +422,14 @@ impl Worker {
         for from in 0..peers.readers.len() {
             for _ in 0..HANDED_BURST {
                 match self.take_record(from) {
-                    Some(Some(accepted)) => self.accepted_elsewhere(&accepted),
+                    Some(Some(accepted)) => self.queue_accepted_elsewhere(&accepted),
                     Some(None) => {}
                     None => break,
                 }
                 taken += 1;
             }
         }
-        taken + self.oblige()
+        taken + self.drain_requests()
     }
 
     /// Takes one record: a frame goes to the shard, anything else is returned.
@@ -474,10 +476,10 @@ impl Worker {
     }
 
     /// Does what the others have asked for. How much that was.
-    pub(crate) fn oblige(&mut self) -> usize {
+    pub(crate) fn drain_requests(&mut self) -> usize {
         let mut done = 0;
         while let Some(Ok(request)) = self.peers.as_ref().map(|peers| peers.requests.try_recv()) {
-            self.grant(request);
+            self.serve_peer_request(request);
             done += 1;
         }
         done
@@ -510,7 +512,7 @@ impl Worker {
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) => {}
             }
-            if self.oblige() > 0 {
+            if self.drain_requests() > 0 {
                 continue;
             }
             looks += 1;

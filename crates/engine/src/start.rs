@@ -19,20 +19,22 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 use rustix::net::SocketType;
 
-use crate::audit::{self, Audit};
 use crate::config::{self, Config, Device, MtuProbing, Shared};
+use crate::control::audit::{self, Audit};
+use crate::control::kernel_network::KernelNetwork;
+use crate::control::privileged_ports::{Permits, PrivilegedPorts};
+use crate::control::region_header::{RegionHeader, device_index};
+use crate::control::workers::{WorkerHandle, Workers};
 use crate::control::{Access, Control};
-use crate::io::{Io, IoHandle, IoThread, no_load};
-use crate::kernels::Kernels;
-use crate::memory::Arenas;
-use crate::ports::{Permits, PrivilegedPorts};
-use crate::queues::{Both, Queues, Sleeper};
-use crate::reach::Reach;
-use crate::scale::Scale;
-use crate::serving::{Serving, device_index};
+use crate::links::io_thread::{Io, IoHandle, IoThread, no_load};
+use crate::links::virtual_queues::{MixedPort, VirtualQueues, Waker};
+use crate::migration::scale::Scale;
+use crate::shared::arenas::Arenas;
+use crate::worker::default_route::DefaultRoute;
 use crate::worker::{self, Wire, Worker};
-use crate::workers::{Handle, Workers};
-use crate::{doorbell, peers, pin, topology};
+use crate::{doorbell, peers, topology};
+
+pub(crate) mod affinity;
 
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -175,12 +177,12 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             doorbell: doorbell.clone(),
             commands: receiver,
             start,
-            held: link.held.clone(),
+            reserved_ports: link.held.clone(),
             follow: config.follow && shards == 1 && plan.shards[0].is_none(),
             join: config.join,
-            reach: match own {
-                0 => Reach::kept_in(default_router.clone()),
-                _ => Reach::default(),
+            default_route: match own {
+                0 => DefaultRoute::stored_in(default_router.clone()),
+                _ => DefaultRoute::default(),
             },
             permits: Permits::new(access.ports.shared()),
             audit: outbox.clone(),
@@ -192,13 +194,13 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
             .name(format!("millrace-shard{own}"))
             .spawn(move || {
                 if let Some(core) = core {
-                    pin::to(core);
+                    affinity::pin_to(core);
                 }
                 enter(Role::Shard);
                 worker.run();
             })
             .map_err(system("cannot start the shard's thread"))?;
-        workers.push(Handle {
+        workers.push(WorkerHandle {
             commands,
             doorbell,
             thread,
@@ -212,16 +214,17 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         io,
         owners: plan.owners,
     };
-    let serving = Serving::new(config, link.mtu, index, default_router);
+    let serving = RegionHeader::new(config, link.mtu, index, default_router);
     let scale = Scale::new(config.shards, groups, config.balance);
     let follow = |held| {
         let (name, shared) = shared(config)?;
         let link = config.link.as_ref()?;
-        Some(Kernels::follow(name, shared, link, held))
+        Some(KernelNetwork::follow(name, shared, link, held))
     };
-    let kernels = link.held.and_then(follow).transpose();
-    let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
-    let mut control = Control::new(config, serving, access, workers, scale, kernels)
+    let kernel_network = link.held.and_then(follow).transpose();
+    let kernel_network =
+        kernel_network.map_err(system("cannot follow the kernel's addresses and routes"))?;
+    let mut control = Control::new(config, serving, access, workers, scale, kernel_network)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -297,16 +300,16 @@ fn pipeline(
     let count = doorbells.len();
     let (port_sides, group_sides) =
         virtual_queues(ports.len(), count, QUEUE_BYTES, &policies.0, &policies.1);
-    let sleepers = |doorbells: &[Arc<OwnedFd>]| -> Vec<Sleeper> {
-        doorbells.iter().cloned().map(Sleeper::new).collect()
+    let sleepers = |doorbells: &[Arc<OwnedFd>]| -> Vec<Waker> {
+        doorbells.iter().cloned().map(Waker::new).collect()
     };
     let shards = sleepers(doorbells);
     let doorbells: io::Result<Vec<_>> = ports.iter().map(|_| doorbell::doorbell()).collect();
     let threads = sleepers(&doorbells.map_err(system("cannot make a doorbell"))?);
     let capabilities = ports[0].capabilities();
     let gives_segments = ports[0].gives_segments();
-    let wire = |(side, own): (Side, &Sleeper)| {
-        Wire::Queues(Box::new(Queues {
+    let wire = |(side, own): (Side, &Waker)| {
+        Wire::Queues(Box::new(VirtualQueues {
             side,
             io: threads.clone(),
             own: own.clone(),
@@ -328,7 +331,7 @@ fn pipeline(
         groups: groups.clone(),
         load: no_load(groups.buckets()),
         counters: Arc::default(),
-        orders: Arc::default(),
+        flags: Arc::default(),
     });
     Ok((wires, io.collect()))
 }
@@ -338,7 +341,7 @@ fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
     let mut ports = ports.into_iter();
     let with_own = |wire| match wire {
         Wire::Queues(queues) => match ports.next() {
-            Some(port) => Wire::Both(Box::new(Both::new(port, *queues))),
+            Some(port) => Wire::Mixed(Box::new(MixedPort::new(port, *queues))),
             None => Wire::Queues(queues),
         },
         other => other,
@@ -350,7 +353,7 @@ fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
 fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, StartError> {
     let start = |(number, (io, core)): (usize, (Io, &Option<usize>))| {
         let (doorbell, counters) = (io.own.doorbell.clone(), io.counters.clone());
-        let (orders, load) = (io.orders.clone(), io.load.clone());
+        let (flags, load) = (io.flags.clone(), io.load.clone());
         let gauges = io.port.gauges();
         let (switches, receiver) = mpsc::channel();
         let mut io =
@@ -360,7 +363,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             .name(format!("millrace-io{number}"))
             .spawn(move || {
                 if let Some(core) = core {
-                    pin::to(core);
+                    affinity::pin_to(core);
                 }
                 enter(Role::Io);
                 io.run();
@@ -373,7 +376,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             gauges,
             load,
             switches,
-            orders,
+            flags,
         })
     };
     io.into_iter().zip(cores).enumerate().map(start).collect()

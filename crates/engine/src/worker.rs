@@ -18,25 +18,36 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
 
-use crate::audit::Outbox;
-use crate::command::Command;
-use crate::egress::PortEgress;
-use crate::follow::Follow;
-use crate::limits::Limits;
-use crate::link;
-use crate::look::Look;
-use crate::losses::{LOOK_US, Losses};
-use crate::memory::Arenas;
-use crate::moving::Moving;
-use crate::nap::Alarm;
+use crate::control::audit::Outbox;
+use crate::control::command::Command;
+use crate::control::privileged_ports::Permits;
+use crate::links::drop_warnings::{CHECK_INTERVAL_US, DropWarnings};
+use crate::links::egress::PortEgress;
+use crate::links::link_loss;
+use crate::links::virtual_queues::{MixedPort, VirtualQueues};
+use crate::migration::buckets::BucketMoves;
+use crate::migration::socket_transfer::SharedSockets;
 use crate::peers::Peers;
-use crate::ports::Permits;
-use crate::program::Program;
-use crate::publish::Chosen;
-use crate::queues::{Both, Queues};
-use crate::reach::Reach;
-use crate::serve::Asked;
-use crate::transfer::Sharers;
+use crate::programs::program::Program;
+use crate::requests::serve::RequestMark;
+use crate::shared::arenas::Arenas;
+use crate::worker::cpu_follow::CpuFollow;
+use crate::worker::default_route::DefaultRoute;
+use crate::worker::idle_timer::IdleTimer;
+use crate::worker::limit_warnings::LimitWarnings;
+use crate::worker::publish::ExclusiveHint;
+use crate::worker::spin::Spin;
+
+mod commands;
+pub(crate) mod cpu_follow;
+pub(crate) mod default_route;
+pub(crate) mod diagnostics;
+pub(crate) mod idle_timer;
+mod limit_warnings;
+pub(crate) mod publish;
+mod reserved_ports;
+mod sleep;
+pub(crate) mod spin;
 
 /// Frames taken from the port in one round.
 const RECEIVE_BURST: usize = 64;
@@ -45,7 +56,7 @@ const FRAME_MAX: usize = 65_536 + 64;
 
 pub(crate) const TOKEN_PORT: u64 = 1;
 pub(crate) const TOKEN_DOORBELL: u64 = 2;
-pub(crate) const TOKEN_ALARM: u64 = 3;
+pub(crate) const TOKEN_IDLE_TIMER: u64 = 3;
 
 /// What a worker counts beside its shard.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -95,7 +106,7 @@ pub struct WorkerCounters {
     /// Frames dropped because that one did not keep up.
     pub handed_dropped: u64,
     /// Submissions handed to the shard whose socket they are about: it had moved there.
-    pub strays: u64,
+    pub misrouted: u64,
     /// Sockets that went from one program's memory to another's.
     pub transfers: u64,
     /// Sockets that were lost in that, since the program that was left with them had no memory for them.
@@ -104,35 +115,35 @@ pub struct WorkerCounters {
 
 /// Where a shard's socket is in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct ProgramSlot {
     pub(crate) program: u32,
     pub(crate) slot: u32,
 }
 
 /// Where a shard's sockets are in programs, by their index.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Place>);
+pub(crate) struct SocketSlots(Vec<ProgramSlot>);
 
-impl Places {
-    const NOWHERE: Place = Place {
+impl SocketSlots {
+    const NOWHERE: ProgramSlot = ProgramSlot {
         program: u32::MAX,
         slot: 0,
     };
 
     /// Notes where a socket is shown.
-    pub(crate) fn note(&mut self, id: SocketId, place: Place) {
+    pub(crate) fn note(&mut self, id: SocketId, place: ProgramSlot) {
         let index = id.index() as usize;
         if self.0.len() <= index {
-            self.0.resize(index + 1, Places::NOWHERE);
+            self.0.resize(index + 1, SocketSlots::NOWHERE);
         }
         self.0[index] = place;
     }
 
     /// Where a socket was shown that had this index last.
     #[inline]
-    pub(crate) fn get(&self, id: SocketId) -> Option<Place> {
+    pub(crate) fn get(&self, id: SocketId) -> Option<ProgramSlot> {
         let place = self.0.get(id.index() as usize).copied()?;
-        (place != Places::NOWHERE).then_some(place)
+        (place != SocketSlots::NOWHERE).then_some(place)
     }
 }
 
@@ -141,9 +152,9 @@ pub(crate) enum Wire {
     /// Queues of the device that are its own.
     Port(Box<dyn Port + Send>),
     /// Virtual queues, from and to I/O threads.
-    Queues(Box<Queues>),
+    Queues(Box<VirtualQueues>),
     /// Both: virtual queues from I/O threads alone.
-    Both(Box<Both>),
+    Mixed(Box<MixedPort>),
 }
 
 impl Wire {
@@ -151,7 +162,7 @@ impl Wire {
         match self {
             Wire::Port(port) => port.as_ref(),
             Wire::Queues(queues) => queues.as_ref(),
-            Wire::Both(both) => both.as_ref(),
+            Wire::Mixed(both) => both.as_ref(),
         }
     }
 
@@ -159,16 +170,16 @@ impl Wire {
         match self {
             Wire::Port(port) => port.as_mut(),
             Wire::Queues(queues) => queues.as_mut(),
-            Wire::Both(both) => both.as_mut(),
+            Wire::Mixed(both) => both.as_mut(),
         }
     }
 
     /// The virtual queues, if there are any.
-    pub(crate) fn queues(&self) -> Option<&Queues> {
+    pub(crate) fn queues(&self) -> Option<&VirtualQueues> {
         match self {
             Wire::Port(_) => None,
             Wire::Queues(queues) => Some(queues),
-            Wire::Both(both) => Some(&both.queues),
+            Wire::Mixed(both) => Some(&both.queues),
         }
     }
 
@@ -177,7 +188,7 @@ impl Wire {
         match self {
             Wire::Port(_) => false,
             Wire::Queues(queues) => queues.look(),
-            Wire::Both(both) => both.queues.look(),
+            Wire::Mixed(both) => both.queues.look(),
         }
     }
 }
@@ -198,21 +209,21 @@ pub struct Worker {
     pub(crate) peers: Option<Box<Peers>>,
     pub(crate) programs: Vec<Option<Program>>,
     /// By the shard's socket index.
-    pub(crate) places: Places,
+    pub(crate) places: SocketSlots,
     pub(crate) changed: Vec<SocketId>,
     /// Buckets on their way to this shard, or from it.
-    pub(crate) moving: Moving,
+    pub(crate) bucket_moves: BucketMoves,
     /// Sockets that several programs hold.
-    pub(crate) sharers: Sharers,
+    pub(crate) shared_sockets: SharedSockets,
     /// Slots whose program must be told although the shard did not change them.
-    pub(crate) touched: Vec<Place>,
+    pub(crate) touched: Vec<ProgramSlot>,
     /// Pollers that alone have been told of something since the last ringing.
-    pub(crate) chosen: Vec<Chosen>,
+    pub(crate) chosen: Vec<ExclusiveHint>,
     pub(crate) counters: WorkerCounters,
     pub(crate) now: Instant,
-    pub(crate) follow: Follow,
-    pub(crate) reach: Reach,
-    pub(crate) held: Option<Arc<Held>>,
+    pub(crate) follow: CpuFollow,
+    pub(crate) default_route: DefaultRoute,
+    pub(crate) reserved_ports: Option<Arc<Held>>,
     pub(crate) wire: Option<Wire>,
     buffer: Box<[u8]>,
     /// Joins the segments of a port that gives them one by one.
@@ -230,20 +241,20 @@ pub struct Worker {
     pub(crate) full: bool,
     /// The port's device is gone.
     lost: bool,
-    losses: Losses,
+    drop_warnings: DropWarnings,
     /// Which limits it has spoken of.
-    limits: Limits,
+    limit_warnings: LimitWarnings,
     /// The command that waits until requests before it have been served.
-    waiting: Option<(Command, Vec<Asked>)>,
+    waiting: Option<(Command, Vec<RequestMark>)>,
     /// When it looks for losses.
-    losses_at: Instant,
+    next_check: Instant,
     /// `counters.wakeups` when it slept last.
     pub(crate) wakeups_before: u64,
-    pub(crate) look: Look,
+    pub(crate) spin: Spin,
     /// Sockets on whose behalf it asks other shards now, and serves these meanwhile.
-    pub(crate) asking_for: Vec<Place>,
+    pub(crate) asking_for: Vec<ProgramSlot>,
     /// Ends naps.
-    pub(crate) alarm: Alarm,
+    pub(crate) idle_timer: IdleTimer,
 }
 
 /// What a worker is made of.
@@ -262,12 +273,12 @@ pub struct Parts {
     /// The zero of the shards' time.
     pub start: std::time::Instant,
     /// The ports that are the engine's, where it shares its addresses with the kernel.
-    pub held: Option<Arc<Held>>,
+    pub reserved_ports: Option<Arc<Held>>,
     /// Whether the thread follows its program's.
     pub follow: bool,
     /// Whether segments are joined, where the port gives them one by one.
     pub join: bool,
-    pub(crate) reach: Reach,
+    pub(crate) default_route: DefaultRoute,
     pub(crate) permits: Permits,
     pub(crate) audit: Outbox,
 }
@@ -283,10 +294,10 @@ impl Worker {
             doorbell,
             commands,
             start,
-            held,
+            reserved_ports,
             follow,
             join,
-            reach,
+            default_route,
             permits,
             audit,
         } = parts;
@@ -300,11 +311,11 @@ impl Worker {
             epoll::EventData::new_u64(TOKEN_DOORBELL),
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
-        let alarm = Alarm::new()?;
+        let idle_timer = IdleTimer::new()?;
         epoll::add(
             &epoll,
-            &alarm,
-            epoll::EventData::new_u64(TOKEN_ALARM),
+            &idle_timer,
+            epoll::EventData::new_u64(TOKEN_IDLE_TIMER),
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
         if let Some(descriptor) = port.and_then(Port::descriptor) {
@@ -320,19 +331,19 @@ impl Worker {
             own,
             peers: peers.map(Box::new),
             programs: Vec::new(),
-            places: Places::default(),
+            places: SocketSlots::default(),
             changed: Vec::new(),
             touched: Vec::new(),
             chosen: Vec::new(),
-            moving: Moving::default(),
-            sharers: Sharers::default(),
+            bucket_moves: BucketMoves::default(),
+            shared_sockets: SharedSockets::default(),
             counters: WorkerCounters::default(),
             now: Instant::from_micros(0),
-            follow: Follow::new(follow),
-            reach,
+            follow: CpuFollow::new(follow),
+            default_route,
             permits,
             audit,
-            held,
+            reserved_ports,
             wire,
             buffer: vec![0; FRAME_MAX].into_boxed_slice(),
             train,
@@ -345,14 +356,14 @@ impl Worker {
             readable: true,
             full: false,
             lost: false,
-            losses: Losses::default(),
-            limits: Limits::default(),
+            drop_warnings: DropWarnings::default(),
+            limit_warnings: LimitWarnings::default(),
             waiting: None,
-            losses_at: Instant::from_micros(LOOK_US),
+            next_check: Instant::from_micros(CHECK_INTERVAL_US),
             wakeups_before: 0,
-            look: Look::default(),
+            spin: Spin::default(),
             asking_for: Vec::new(),
-            alarm,
+            idle_timer,
         })
     }
 
@@ -385,15 +396,15 @@ impl Worker {
                 // Nobody may be waiting any more.
                 let _ = self.settled.take().map(|to| to.send(self.shard.conflict()));
             }
-            self.tell_reach();
-            if self.losses_at <= self.now {
-                self.look_for_losses();
+            self.publish_default_route();
+            if self.next_check <= self.now {
+                self.check_for_drops();
             }
             let sent = self.transmit();
             self.publish();
             self.pass_on();
             self.give_ports_back();
-            let gave = self.moving.is_leaving() && self.give_buckets();
+            let gave = self.bucket_moves.is_leaving() && self.give_buckets();
             self.counters.rounds += 1;
             let commanded = self.command();
             if commanded || gave || received + served + sent > 0 {
@@ -410,7 +421,7 @@ impl Worker {
     pub(crate) fn receive(&mut self) -> usize {
         match &mut self.wire {
             Some(Wire::Queues(queues)) => self.readable = queues.look(),
-            Some(Wire::Both(both)) => self.readable |= both.queues.look(),
+            Some(Wire::Mixed(both)) => self.readable |= both.queues.look(),
             _ => {}
         }
         if !self.readable || self.lost {
@@ -419,7 +430,7 @@ impl Worker {
         match &self.wire {
             None => 0,
             Some(_) if self.train.is_some() => self.receive_segments(),
-            Some(Wire::Port(_) | Wire::Both(_)) => self.receive_frames(),
+            Some(Wire::Port(_) | Wire::Mixed(_)) => self.receive_frames(),
             Some(Wire::Queues(_)) => self.receive_queued(),
         }
     }
@@ -528,7 +539,7 @@ impl Worker {
     /// The port has refused to be read.
     fn refused(&mut self, error: &io::Error) {
         self.counters.port_errors += 1;
-        if link::is_gone(error) {
+        if link_loss::is_gone(error) {
             self.lose_link(error);
         }
     }
@@ -541,7 +552,7 @@ impl Worker {
             // If the kernel has taken it out already, all is well.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
-        link::tell_lost(&format!("shard {}", self.own), error);
+        link_loss::tell_lost(&format!("shard {}", self.own), error);
     }
 
     fn transmit(&mut self) -> usize {
@@ -571,7 +582,7 @@ impl Worker {
             Ok(all) => self.full |= !all,
             Err(error) => {
                 self.counters.port_errors += 1;
-                gone = Some(error).filter(link::is_gone).or(gone);
+                gone = Some(error).filter(link_loss::is_gone).or(gone);
             }
         }
         if let Some(error) = gone {
@@ -596,7 +607,7 @@ impl Worker {
     }
 
     /// Carries out a command when what it comes after has been served; until then it waits, and those behind it.
-    fn carry_on(&mut self, command: Command, mut asked: Vec<Asked>) {
+    fn execute_in_order(&mut self, command: Command, mut asked: Vec<RequestMark>) {
         asked.retain(|asked| !self.is_served(asked));
         if asked.is_empty() {
             self.execute(command);
@@ -608,7 +619,7 @@ impl Worker {
     /// Carries out one command. Whether there was one.
     fn command(&mut self) -> bool {
         if let Some((command, asked)) = self.waiting.take() {
-            self.carry_on(command, asked);
+            self.execute_in_order(command, asked);
             return true;
         }
         match self.commands.try_recv() {
@@ -618,9 +629,9 @@ impl Worker {
             }
             Ok(command) => {
                 // What others have given is here before anything that the control thread has said since.
-                self.oblige();
+                self.drain_requests();
                 let asked = self.asked_before(&command);
-                self.carry_on(command, asked);
+                self.execute_in_order(command, asked);
                 true
             }
             Err(TryRecvError::Empty) => false,
@@ -674,12 +685,13 @@ impl Worker {
 
     /// Says what the link has lost, if that is new.
     #[cold]
-    fn look_for_losses(&mut self) {
-        self.losses_at = self.now + Duration::from_micros(LOOK_US);
-        self.limits.look(self.shard.counters(), &self.counters);
+    fn check_for_drops(&mut self) {
+        self.next_check = self.now + Duration::from_micros(CHECK_INTERVAL_US);
+        self.limit_warnings
+            .look(self.shard.counters(), &self.counters);
         if let Some(wire) = &self.wire {
             let thread = format!("shard {}", self.own);
-            self.losses.look(&thread, wire.port());
+            self.drop_warnings.look(&thread, wire.port());
         }
         for program in self.programs.iter().flatten() {
             let (owner, what) = (program.owner, "receive_memory_failures");
