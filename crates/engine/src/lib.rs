@@ -23,18 +23,19 @@
 //! - [`launch`]: how `millrace run` starts programs.
 
 pub mod config;
-pub mod control;
-pub mod doorbell;
+mod control;
+mod doorbell;
 pub mod launch;
 mod links;
 mod migration;
 mod peers;
-pub mod programs;
+mod programs;
 mod requests;
-pub mod shared;
+mod server;
+mod shared;
 pub mod start;
 pub mod topology;
-pub mod worker;
+mod worker;
 
 pub use config::Config;
 pub use launch::{process, seccomp};

@@ -5,4 +5,5 @@ pub(crate) mod drop_warnings;
 pub(crate) mod egress;
 pub(crate) mod io_thread;
 pub(crate) mod link_loss;
+pub(crate) mod shard_link;
 pub(crate) mod virtual_queues;

@@ -4,4 +4,6 @@
 pub mod entry;
 pub mod owners;
 pub mod program;
+pub(crate) mod slot;
+pub(crate) mod table;
 pub mod watches;

@@ -22,16 +22,26 @@ use rustix::net::SocketType;
 use crate::config::{self, Config, Device, MtuProbing, Shared};
 use crate::control::audit::{self, Audit};
 use crate::control::kernel_network::KernelNetwork;
-use crate::control::privileged_ports::{Permits, PrivilegedPorts};
+use crate::control::privileged_ports::PrivilegedPorts;
 use crate::control::region_header::{RegionHeader, device_index};
 use crate::control::workers::{WorkerHandle, Workers};
 use crate::control::{Access, Control};
 use crate::links::io_thread::{Io, IoHandle, IoThread, no_load};
+use crate::links::shard_link::{ShardLink, ShardPort};
 use crate::links::virtual_queues::{MixedPort, VirtualQueues, Waker};
+use crate::migration::bucket_moves::BucketMoves;
 use crate::migration::scale::Scale;
+use crate::migration::shared_sockets::SharedSockets;
+use crate::programs::table::Programs;
+use crate::requests::port_permits::PortPermits;
+use crate::server::ShardServer;
 use crate::shared::arenas::Arenas;
+use crate::worker::counters::WorkerCounters;
+use crate::worker::cpu_follow::CpuFollow;
 use crate::worker::default_route::DefaultRoute;
-use crate::worker::{self, Wire, Worker};
+use crate::worker::publisher::Publisher;
+use crate::worker::reserved_ports::ReservedPorts;
+use crate::worker::{self, Worker};
 use crate::{doorbell, peers, topology};
 
 pub(crate) mod affinity;
@@ -145,7 +155,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let start = std::time::Instant::now();
     let default_router = Arc::<AtomicU32>::default();
     let (mut wires, io) = match io_threads {
-        0 => (link.ports.into_iter().map(Wire::Port).collect(), Vec::new()),
+        0 => (
+            link.ports.into_iter().map(ShardPort::Device).collect(),
+            Vec::new(),
+        ),
         _ => {
             let rest = link.ports.split_off(plan.owners.into());
             let (wires, io) = pipeline(rest, &doorbells, &hash, &groups, &policies)?;
@@ -169,26 +182,35 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         }
         let memory = Arenas::new(own.into());
         let (commands, receiver) = mpsc::channel();
-        let parts = worker::Parts {
+        let server = ShardServer {
             shard: Shard::new(shard_config, memory, Instant::from_micros(0)),
             own: own.into(),
-            peers: peers.next().filter(|_| shards > 1),
-            wire: wires.pop(),
+            now: Instant::from_micros(0),
+            counters: WorkerCounters::default(),
+            audit: outbox.clone(),
+            link: ShardLink::new(wires.pop(), own.into(), config.join),
+            programs: Programs::default(),
+            publisher: Publisher::default(),
+            peers: peers.next().filter(|_| shards > 1).map(Box::new),
+            bucket_moves: BucketMoves::default(),
+            shared_sockets: SharedSockets::default(),
+            reserved_ports: ReservedPorts::new(link.held.clone(), own.into()),
+            port_permits: PortPermits::new(access.ports.shared()),
+            cpu_follow: CpuFollow::new(config.follow && shards == 1 && plan.shards[0].is_none()),
+            asking_for: Vec::new(),
+        };
+        let parts = worker::Parts {
+            server,
             doorbell: doorbell.clone(),
             commands: receiver,
             start,
-            reserved_ports: link.held.clone(),
-            follow: config.follow && shards == 1 && plan.shards[0].is_none(),
-            join: config.join,
+            settled: settled.clone(),
             default_route: match own {
                 0 => DefaultRoute::stored_in(default_router.clone()),
                 _ => DefaultRoute::default(),
             },
-            permits: Permits::new(access.ports.shared()),
-            audit: outbox.clone(),
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
-        worker.tell_when_settled(settled.clone());
         let core = plan.shards[usize::from(own)];
         let thread = std::thread::Builder::new()
             .name(format!("millrace-shard{own}"))
@@ -296,7 +318,7 @@ fn pipeline(
     hash: &Hash,
     groups: &Groups,
     policies: &(Policy, Policy),
-) -> Result<(Vec<Wire>, Vec<Io>), StartError> {
+) -> Result<(Vec<ShardPort>, Vec<Io>), StartError> {
     let count = doorbells.len();
     let (port_sides, group_sides) =
         virtual_queues(ports.len(), count, QUEUE_BYTES, &policies.0, &policies.1);
@@ -309,7 +331,7 @@ fn pipeline(
     let capabilities = ports[0].capabilities();
     let gives_segments = ports[0].gives_segments();
     let wire = |(side, own): (Side, &Waker)| {
-        Wire::Queues(Box::new(VirtualQueues {
+        ShardPort::Queues(Box::new(VirtualQueues {
             side,
             io: threads.clone(),
             own: own.clone(),
@@ -337,12 +359,12 @@ fn pipeline(
 }
 
 /// The first wires with ports of their own, as many as there are.
-fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
+fn with_own(wires: Vec<ShardPort>, ports: Vec<Box<dyn Port + Send>>) -> Vec<ShardPort> {
     let mut ports = ports.into_iter();
     let with_own = |wire| match wire {
-        Wire::Queues(queues) => match ports.next() {
-            Some(port) => Wire::Mixed(Box::new(MixedPort::new(port, *queues))),
-            None => Wire::Queues(queues),
+        ShardPort::Queues(queues) => match ports.next() {
+            Some(port) => ShardPort::Mixed(Box::new(MixedPort::new(port, *queues))),
+            None => ShardPort::Queues(queues),
         },
         other => other,
     };

@@ -8,7 +8,7 @@ use millrace_context::{Region, SlotRef};
 use millrace_shard::{Network, Owner};
 use millrace_steer::Move;
 
-use crate::migration::buckets::Leaving;
+use crate::migration::bucket_moves::Leaving;
 use crate::programs::entry::Process;
 use crate::programs::program::SlotShards;
 use crate::worker::diagnostics::SocketRow;

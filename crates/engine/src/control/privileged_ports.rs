@@ -9,10 +9,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_context::SlotRef;
-
-use crate::worker::{ProgramSlot, Worker};
-
 /// Where the kernel says which ports are everybody's.
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// What it says unless it is told otherwise.
@@ -21,8 +17,6 @@ const FIRST_UNPRIVILEGED: u32 = 1024;
 const NET_BIND_SERVICE: u64 = 1 << 10;
 /// The user namespace that a namespace belongs to.
 const NS_GET_USERNS: libc::c_ulong = 0xb701;
-/// Permits that a shard remembers; each is used at once, but for those of programs that think better of it.
-const PERMITS: usize = 256;
 
 /// The first port that is everybody's, as the control thread has last read it.
 pub(crate) type FirstUnprivileged = Arc<AtomicU32>;
@@ -125,61 +119,6 @@ impl Rights {
             effective: users.next()?.parse().ok()?,
             capabilities: u64::from_str_radix(line("CapEff:")?.trim(), 16).ok()?,
         })
-    }
-}
-
-/// A socket may have a port, once.
-#[derive(Debug)]
-struct Permit {
-    place: ProgramSlot,
-    generation: u32,
-    port: u16,
-}
-
-/// What a shard knows of privileged ports.
-#[derive(Debug)]
-pub(crate) struct Permits {
-    first: FirstUnprivileged,
-    list: Vec<Permit>,
-}
-
-impl Permits {
-    pub(crate) fn new(first: FirstUnprivileged) -> Permits {
-        let list = Vec::new();
-        Permits { first, list }
-    }
-}
-
-impl Worker {
-    /// A process that may has asked for this.
-    pub(crate) fn permit(&mut self, program: u32, socket: SlotRef, port: u16) {
-        let Ok(place) = self.find(program, socket) else {
-            return;
-        };
-        let list = &mut self.permits.list;
-        if list.len() == PERMITS {
-            list.remove(0);
-        }
-        list.push(Permit {
-            place,
-            generation: socket.generation,
-            port,
-        });
-    }
-
-    /// Whether a socket may be bound to a port: `EACCES` if the control thread has to be asked.
-    pub(crate) fn check_port(&mut self, place: ProgramSlot, port: u16) -> Result<(), i32> {
-        if port == 0 || u32::from(port) >= self.permits.first.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let generation = self.program(place.program).entries[place.slot].generation;
-        let list = &mut self.permits.list;
-        let found = list.iter().position(|permit| {
-            (permit.place, permit.generation, permit.port) == (place, generation, port)
-        });
-        let found = found.ok_or(libc::EACCES)?;
-        list.remove(found);
-        Ok(())
     }
 }
 

@@ -8,18 +8,16 @@
 //! blocks of their parts of the arena. What a program asks of the old owner is handed on (`strays`). What cannot move stays and is pinned; the new owner hands over what comes
 //! for it.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
 
 use millrace_shard::{Moved, Parcel, SocketId};
-use millrace_tcp::{Duration, Instant};
+use millrace_tcp::Duration;
 
-use crate::links::virtual_queues::PendingFrames;
-use crate::peers::Request;
-use crate::programs::entry::Entry;
-use crate::worker::{ProgramSlot, Wire, Worker};
+use crate::peers::request::{MovedSlot, Request};
 
 /// How long a shard waits in a round for the I/O threads to take what it has sent: they are at it.
 const LEAVING: std::time::Duration = std::time::Duration::from_millis(1);
@@ -29,110 +27,14 @@ const PATIENCE: Duration = Duration::from_micros(1_000_000);
 /// Bursts of submissions that are served before connections go: more than rings hold, if programs do not write new ones all the time.
 const BURSTS: usize = 16;
 
-/// What is on its way to or from a shard.
-#[derive(Debug, Default)]
-pub(crate) struct BucketMoves {
-    arriving: Option<Arriving>,
-    leaving: Option<Leaving>,
-}
-
-#[derive(Debug)]
-struct Arriving {
-    batches: usize,
-    taken: Sender<()>,
-}
-
-/// Buckets that are to go.
-#[derive(Debug)]
-pub struct Leaving {
-    /// By the shard that gets them.
-    pub(crate) buckets: Vec<(u16, Vec<usize>)>,
-    /// How far the queue of each I/O thread had been written when it took them off this shard.
-    pub(crate) positions: Vec<usize>,
-    /// Whether connections may go along.
-    pub(crate) decision: MoveDecision,
-    /// Told when they have gone.
-    pub(crate) given: Sender<()>,
-    /// Of the rings to the other shards, once the queues have come to theirs.
-    handed: Option<Vec<usize>>,
-    /// Since when it would have been time.
-    since: Option<Instant>,
-}
-
-impl Leaving {
-    pub(crate) fn new(
-        buckets: Vec<(u16, Vec<usize>)>,
-        positions: Vec<usize>,
-        decision: MoveDecision,
-        given: Sender<()>,
-    ) -> Leaving {
-        Leaving {
-            buckets,
-            positions,
-            decision,
-            given,
-            handed: None,
-            since: None,
-        }
-    }
-}
-
-/// Whether connections go along, which whoever comes first decides: the shard that gives, or the control thread that waits no longer. What goes while the control thread waits is on
-/// no shard's way of what it tells them next.
-#[derive(Clone, Debug, Default)]
-pub struct MoveDecision(Arc<AtomicU8>);
-
-impl MoveDecision {
-    const GOES: u8 = 1;
-    const LATE: u8 = 2;
-
-    fn settle(&self, decision: u8) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let before = self.0.compare_exchange(0, decision, success, failure);
-        before.is_ok() || before == Err(decision)
-    }
-
-    /// The shard begins to give: whether connections go along.
-    pub(crate) fn begin(&self) -> bool {
-        self.settle(MoveDecision::GOES)
-    }
-
-    /// Nobody waits any longer: whether it has not begun, and they stay.
-    pub(crate) fn give_up(&self) -> bool {
-        self.settle(MoveDecision::LATE)
-    }
-}
-
-/// What a program knows a connection by, on its way.
-#[derive(Debug)]
-pub(crate) struct MovedSlot {
-    id: SocketId,
-    place: ProgramSlot,
-    entry: Entry,
-}
-
-impl BucketMoves {
-    /// Whether this shard is to give some.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.is_some()
-    }
-}
-
-impl Worker {
+impl ShardServer {
     /// Buckets are about to come.
     pub(crate) fn expect_buckets(&mut self, buckets: &[usize], batches: usize, taken: Sender<()>) {
         self.shard.expect(buckets);
         let steer = self.shard.config().steer.as_ref();
-        let of = steer.map_or(0, |steer| steer.groups.buckets());
-        if let Some(Wire::Queues(queues)) = &mut self.wire {
-            queues.awaited = Some(Box::new(PendingFrames::new(of, buckets)));
-        }
-        self.bucket_moves.arriving = Some(Arriving { batches, taken });
-    }
-
-    /// Buckets are to go.
-    pub(crate) fn leave_buckets(&mut self, leaving: Leaving) {
-        self.bucket_moves.leaving = Some(leaving);
+        let count = steer.map_or(0, |steer| steer.groups.buckets());
+        self.link.hold_frames_of(buckets, count);
+        self.bucket_moves.expect(batches, taken);
     }
 
     /// Gives them if it is time; at the end of a round, when what others are to have of it is theirs. Whether there may be something to do again: what programs asked for until then.
@@ -140,10 +42,10 @@ impl Worker {
         if !self.has_received_all() {
             return false;
         }
-        let Some(mut leaving) = self.bucket_moves.leaving.take() else {
+        let Some(mut leaving) = self.bucket_moves.take_leaving() else {
             return false;
         };
-        let since = *leaving.since.get_or_insert(self.now);
+        let since = leaving.since(self.now);
         // A device that takes nothing is not waited for.
         let live = leaving.decision.begin() && self.now - since < PATIENCE;
         let mut chosen = HashMap::new();
@@ -160,7 +62,7 @@ impl Worker {
             }
             if !ready || !self.shard.is_quiet() {
                 self.keep(&chosen);
-                self.bucket_moves.leaving = Some(leaving);
+                self.bucket_moves.set_leaving(leaving);
                 return ready;
             }
         }
@@ -173,27 +75,20 @@ impl Worker {
 
     /// Whether all has been taken in that came before the buckets were taken off this shard, here and by those to whom some of it was handed.
     fn has_received_all(&mut self) -> bool {
-        let (Some(leaving), Some(peers)) = (&mut self.bucket_moves.leaving, &self.peers) else {
+        let (Some(leaving), Some(peers)) = (self.bucket_moves.leaving_mut(), &self.peers) else {
             return false;
         };
-        let passed = match &self.wire {
-            Some(Wire::Queues(queues)) => queues.side.inbound.has_passed(&leaving.positions),
-            _ => true,
-        };
-        if !passed {
+        if !self.link.has_received_up_to(&leaving.positions) {
             return false;
         }
-        let handed = leaving.handed.get_or_insert_with(|| peers.positions());
-        peers.are_read_up_to(handed)
+        peers.are_read_up_to(leaving.handed(|| peers.positions()))
     }
 
-    /// Whether the I/O threads have taken what was sent; it is waited for a little, since they are quick and there is always more.
+    /// Whether the I/O threads have taken all that was sent. It waits for that a little: they are
+    /// quick, and there is always more.
     fn is_all_sent(&self) -> bool {
-        let Some(Wire::Queues(queues)) = &self.wire else {
-            return true;
-        };
         let start = std::time::Instant::now();
-        while !queues.side.outbound.is_read() {
+        while !self.link.is_drained() {
             if start.elapsed() > LEAVING {
                 return false;
             }
@@ -207,16 +102,16 @@ impl Worker {
         let mut chosen = HashMap::new();
         for (to, buckets) in buckets {
             for id in self.shard.movable(buckets) {
-                let place = self.place(id);
+                let place = self.slot_of(id);
                 let known = place.and_then(|place| {
-                    let program = self.programs[place.program as usize].as_ref()?;
+                    let program = self.programs.get(place.program)?;
                     let entry = program.entries.get(place.slot)?;
                     Some((program.slot(place.slot), entry))
                 });
                 if let Some((slot, entry)) = known {
                     // It is in a queue of a listener's.
                     // Or other programs hold it, too: their slots would have to go along.
-                    let shared = place.is_some_and(|place| self.shared_sockets.know(place));
+                    let shared = place.is_some_and(|place| self.shared_sockets.contains(place));
                     if entry.owners.waiting().is_some() || shared {
                         continue;
                     }
@@ -231,10 +126,10 @@ impl Worker {
     /// What has not gone after all is asked for here.
     fn keep(&self, chosen: &HashMap<SocketId, Option<ProgramSlot>>) {
         for (id, place) in chosen {
-            let Some(place) = place.filter(|place| self.place(*id) == Some(*place)) else {
+            let Some(place) = place.filter(|place| self.slot_of(*id) == Some(*place)) else {
                 continue;
             };
-            let program = self.programs[place.program as usize].as_ref();
+            let program = self.programs.get(place.program);
             if let Some(slot) = program.and_then(|program| program.region.slot(place.slot)) {
                 slot.engine.shard.store(self.own, Ordering::Relaxed);
             }
@@ -259,15 +154,15 @@ impl Worker {
                 .connections()
                 .filter_map(|id| {
                     // Its program may have closed it since it was chosen, and its slot be another's.
-                    let place = self.place(id)?;
-                    let program = self.programs[place.program as usize].as_mut()?;
+                    let place = self.slot_of(id)?;
+                    let program = self.programs.get_mut(place.program)?;
                     let entry = program.entries.leave(place.slot)?;
                     Some(MovedSlot { id, place, entry })
                 })
                 .collect();
             let places: Vec<ProgramSlot> = slots.iter().map(|slot| slot.place).collect();
             if let Some(peers) = &self.peers {
-                let from = peers.own;
+                let from = peers.own();
                 let take = Request::Take {
                     parcel,
                     slots,
@@ -282,7 +177,7 @@ impl Worker {
     /// Slots are on their way to another shard, which has been told: what it is asked for after this it is asked for after that.
     fn record_new_shard(&self, places: &[ProgramSlot], to: u16) {
         for place in places {
-            if let Some(program) = &self.programs[place.program as usize] {
+            if let Some(program) = self.programs.get(place.program) {
                 program.slot_shards.set(place.slot, to);
             }
         }
@@ -309,24 +204,20 @@ impl Worker {
             self.record_new_shard(&places, from);
         }
         if let Some(peers) = &mut self.peers {
-            let unpinned = std::mem::take(&mut peers.unpinned);
-            for (flow, shard) in unpinned {
-                match self.shard.is_awaited(&flow) {
-                    true => peers.unpinned.push((flow, shard)),
-                    false => self.shard.unpin(&flow, shard),
+            let shard = &mut self.shard;
+            peers.retry_unpin(|flow, pinned_to| {
+                let here = !shard.is_awaited(flow);
+                if here {
+                    shard.unpin(flow, pinned_to);
                 }
-            }
+                here
+            });
         }
-        let mut done = false;
-        if let Some(arriving) = &mut self.bucket_moves.arriving {
-            arriving.batches = arriving.batches.saturating_sub(1);
-            done = arriving.batches == 0;
-        }
+        let done = self.bucket_moves.count_batch();
         self.take_kept(&buckets, done);
         self.take_awaited();
-        if done && let Some(arriving) = self.bucket_moves.arriving.take() {
-            // Nobody waits any more if that took too long.
-            let _ = arriving.taken.send(());
+        if done {
+            self.bucket_moves.end_arrival();
         }
     }
 
@@ -345,8 +236,7 @@ impl Worker {
         let MovedSlot {
             place, mut entry, ..
         } = slot;
-        let program = self.programs.get_mut(place.program as usize);
-        let Some(program) = program.and_then(Option::as_mut) else {
+        let Some(program) = self.programs.get_mut(place.program) else {
             // It is over, which this shard has heard first.
             let _ = self.shard.abort(id, self.now);
             return;
@@ -359,50 +249,10 @@ impl Worker {
         program.entries.seat(place.slot, entry);
         let slot = program.slot(place.slot);
         slot.engine.shard.store(self.own, Ordering::Relaxed);
-        self.places.note(id, place);
+        self.publisher.note_slot(id, place);
         if self.shard.view(id).is_some() {
             self.take_consumed(place);
         }
         self.mark_changed(place);
-    }
-
-    /// Takes in what was kept for buckets that have come; nothing is kept any more after the last of them.
-    fn take_kept(&mut self, buckets: &[usize], last: bool) {
-        let Some(Wire::Queues(queues)) = &mut self.wire else {
-            return;
-        };
-        let Some(awaited) = &mut queues.awaited else {
-            return;
-        };
-        awaited.arrived(buckets);
-        let (shard, peers) = (&mut self.shard, &mut self.peers);
-        let (counters, now) = (&mut self.counters, self.now);
-        awaited.take(|frame| {
-            shard.input(frame, now);
-            counters.frames_in += 1;
-            if let Some(peers) = peers
-                && let Some((stray, whole)) = shard.take_stray()
-            {
-                peers.pass(stray, frame, whole.as_deref(), counters);
-            }
-        });
-        if last {
-            queues.awaited = None;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_comes_first_decides_whether_connections_go_along() {
-        let decision = MoveDecision::default();
-        assert!(decision.begin() && decision.begin());
-        assert!(!decision.give_up());
-        let decision = MoveDecision::default();
-        assert!(decision.give_up());
-        assert!(!decision.begin());
     }
 }

@@ -3,41 +3,21 @@
 //! A thread of a program reads in a slot which shard to ask, and may ask the old one long after. That one asks the new one in its stead, and has its answer before it goes on
 //! to the next request: so requests keep their order, and who has seen that the old one has taken what it was asked finds it done.
 
+use crate::peers::request::{Freed, MisroutedRequest};
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use libc::{EAGAIN, EBADF};
-use millrace_context::{Operation, Region, SlotRef, Submission};
+use millrace_context::{Operation, SlotRef, Submission};
 
-use crate::peers::Request;
+use crate::peers::request::Request;
 use crate::programs::entry::Process;
 use crate::programs::program::Program;
-use crate::requests::serve::Outcome;
+use crate::requests::outcome::Outcome;
 use crate::shared::arenas::ForeignBlock;
-use crate::worker::{ProgramSlot, Worker};
 
-/// A request for a slot that another shard may serve.
-#[derive(Debug)]
-pub(crate) struct MisroutedRequest {
-    program: u32,
-    /// The program's, by which it is known that it is still that one.
-    region: Arc<Region>,
-    process: Process,
-    submission: Submission,
-    /// What was staged with it.
-    bytes: Vec<u8>,
-    reply: Sender<Outcome>,
-}
-
-/// A slot that was freed away from home.
-#[derive(Debug)]
-pub(crate) struct Freed {
-    program: u32,
-    region: Arc<Region>,
-    slot: SlotRef,
-}
-
-impl Worker {
+impl ShardServer {
     /// Carries out a submission for a slot that is not here: another shard does, if it has the slot, or this one after all.
     #[cold]
     pub(crate) fn forward_request(
@@ -77,8 +57,8 @@ impl Worker {
     /// Carries out what another shard was asked for, or hands it on once more.
     pub(crate) fn serve_misrouted(&mut self, misrouted: MisroutedRequest) {
         let same = |program: &&Program| Arc::ptr_eq(&program.region, &misrouted.region);
-        let known = self.programs.get(misrouted.program as usize);
-        let Some(program) = known.and_then(Option::as_ref).filter(same) else {
+        let known = self.programs.get(misrouted.program);
+        let Some(program) = known.filter(same) else {
             let _ = misrouted.reply.send(Err(EBADF));
             return;
         };
@@ -139,10 +119,8 @@ impl Worker {
     /// A slot of this shard's part is free again that another has served.
     pub(crate) fn come_home(&mut self, freed: &Freed) {
         let own = self.own as u16;
-        let program = self.programs.get_mut(freed.program as usize);
-        let Some(program) = program
-            .and_then(Option::as_mut)
-            .filter(|program| Arc::ptr_eq(&program.region, &freed.region))
+        let program = self.programs.get_mut(freed.program);
+        let Some(program) = program.filter(|program| Arc::ptr_eq(&program.region, &freed.region))
         else {
             return;
         };

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::control::command::Command;
 use crate::control::workers::{PATIENCE, Workers};
-use crate::migration::buckets::{Leaving, MoveDecision};
+use crate::migration::bucket_moves::{Leaving, MoveDecision};
 
 /// The bucket of what is of no flow stays where it is: one shard speaks for all to the link.
 const OF_NO_FLOW: usize = 0;

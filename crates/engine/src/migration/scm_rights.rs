@@ -1,10 +1,13 @@
 //! Sockets on their way from one process to another in messages (SCM_RIGHTS), as a shard sees them: [`IN_FLIGHT`] holds them, once for
 //! each descriptor that stands for one. The control thread knows the descriptors (`control::rights`).
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
+use std::collections::HashSet;
+
 use millrace_context::SlotRef;
 
 use crate::programs::entry::{IN_FLIGHT, Process};
-use crate::worker::{ProgramSlot, Worker};
 
 /// How often a process may hold one socket, beyond which it must let go first. A process that receives a socket which it has lets go of it
 /// at once, so this is as many as its threads receive at one moment.
@@ -12,7 +15,7 @@ const HELD_MAX: usize = 256;
 /// Bursts of submissions that are served first: more than rings hold, if programs do not write new ones all the time.
 const BURSTS: usize = 16;
 
-impl Worker {
+impl ShardServer {
     /// `to` holds as well those that `from` holds; for each whether it does.
     pub(crate) fn share(
         &mut self,
@@ -26,8 +29,7 @@ impl Worker {
         while bursts < BURSTS && self.serve() > 0 {
             bursts += 1;
         }
-        let this = self.programs.get_mut(program as usize);
-        let Some(this) = this.and_then(Option::as_mut) else {
+        let Some(this) = self.programs.get_mut(program) else {
             return vec![false; sockets.len()];
         };
         let share = |socket: &SlotRef| {
@@ -46,12 +48,35 @@ impl Worker {
         sockets.iter().map(share).collect()
     }
 
+    /// A process holds `sockets` and no others of those that it held. `more`: it also takes hold of
+    /// those that it did not hold.
+    pub(crate) fn set_held(
+        &mut self,
+        program: u32,
+        process: Process,
+        sockets: &[SlotRef],
+        more: bool,
+    ) {
+        let Some(this) = self.programs.get_mut(program) else {
+            return;
+        };
+        if more {
+            this.take_hold(process, sockets);
+        }
+        // A list may name as many sockets as a program may have: each is looked up at once.
+        let kept: HashSet<u32> = sockets.iter().filter_map(|it| this.find(*it)).collect();
+        let lost: Vec<u32> = this
+            .held_by(process)
+            .filter(|slot| !kept.contains(slot))
+            .collect();
+        for slot in lost {
+            self.release_wholly(ProgramSlot { program, slot }, process);
+        }
+    }
+
     /// One of the messages that a socket is in is gone.
     pub(crate) fn arrived(&mut self, program: u32, socket: SlotRef) {
-        let exists = self.programs.get(program as usize);
-        if exists.is_some_and(Option::is_some)
-            && let Ok(place) = self.find(program, socket)
-        {
+        if let Ok(place) = self.find(program, socket) {
             self.release(place, IN_FLIGHT);
         }
     }

@@ -8,79 +8,19 @@
 //! A socket leaves a slot only while no thread of its program is in the middle of a call on it: the shard takes the slot's locks, and does not wait for them. All slots of
 //! one socket are served by one shard, whose connection does not move to another meanwhile.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libc::{EAGAIN, EBADF, ENFILE, ENOBUFS, ESTALE};
-use millrace_context::{Region, SlotRef, Status, lock};
-use millrace_shard::{Block, Memory, Owner, SocketId, View};
+use millrace_context::{Region, SlotRef, lock};
+use millrace_shard::{Block, Memory, Owner, SocketId};
 
-use crate::peers::Request;
+use crate::peers::request::Request;
 use crate::programs::entry::{AcceptRing, IN_FLIGHT, Process, Waiting};
-use crate::requests::serve::{Outcome, done};
-use crate::worker::publish::{IN, OUT, PRI, status};
-use crate::worker::{ProgramSlot, Worker};
-
-const HUP: u32 = libc::EPOLLHUP as u32;
-const ERR: u32 = libc::EPOLLERR as u32;
-const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-
-/// The slots of sockets that several programs hold.
-#[derive(Debug, Default)]
-pub(crate) struct SharedSockets {
-    groups: HashMap<ProgramSlot, u64>,
-    places: HashMap<u64, Vec<ProgramSlot>>,
-    next: u64,
-    /// A program has been served in this round, out of its turn, before a socket went from it.
-    busy: bool,
-}
-
-impl SharedSockets {
-    /// A new round: one program may be served out of its turn.
-    pub(crate) fn begin_round(&mut self) {
-        self.busy = false;
-    }
-
-    /// Whether a slot is one of several of one socket.
-    pub(crate) fn know(&self, place: ProgramSlot) -> bool {
-        !self.groups.is_empty() && self.groups.contains_key(&place)
-    }
-
-    /// All slots of a socket; the last one has it.
-    fn of(&self, place: ProgramSlot) -> &[ProgramSlot] {
-        let group = self.groups.get(&place);
-        let places = group.and_then(|group| self.places.get(group));
-        places.map_or(&[], Vec::as_slice)
-    }
-
-    /// A socket has gone from one slot to another.
-    fn note(&mut self, from: ProgramSlot, to: ProgramSlot) {
-        let group = *self.groups.entry(from).or_insert_with(|| {
-            self.next += 1;
-            self.next
-        });
-        self.groups.insert(to, group);
-        let places = self.places.entry(group).or_insert_with(|| vec![from]);
-        places.retain(|place| *place != to);
-        places.push(to);
-    }
-
-    /// A slot is free.
-    fn forget(&mut self, place: ProgramSlot) {
-        let Some(group) = self.groups.remove(&place) else {
-            return;
-        };
-        let Some(places) = self.places.get_mut(&group) else {
-            return;
-        };
-        places.retain(|other| *other != place);
-        if let [last] = places[..] {
-            self.groups.remove(&last);
-            self.places.remove(&group);
-        }
-    }
-}
+use crate::requests::outcome::{Outcome, done};
 
 /// Both locks of a slot, until it is dropped.
 struct Locks(Option<(Arc<Region>, u32, u32)>);
@@ -100,7 +40,7 @@ impl Drop for Locks {
     }
 }
 
-impl Worker {
+impl ShardServer {
     /// A process of another program has received a socket of this one's: what its program calls it.
     pub(crate) fn transfer(
         &mut self,
@@ -109,11 +49,7 @@ impl Worker {
         to: u32,
         process: Process,
     ) -> Result<SlotRef, i32> {
-        let exists = |program: u32| {
-            let program = self.programs.get(program as usize);
-            program.is_some_and(Option::is_some)
-        };
-        if !exists(from) || !exists(to) {
+        if !self.programs.has(from) || !self.programs.has(to) {
             return Err(ESTALE);
         }
         let place = self.find(from, socket).map_err(|_| ESTALE)?;
@@ -161,7 +97,7 @@ impl Worker {
 
     /// The program of a slot holds its socket no more: one that does gets it.
     pub(crate) fn leave_to_sharers(&mut self, place: ProgramSlot) {
-        if !self.shared_sockets.know(place) {
+        if !self.shared_sockets.contains(place) {
             return;
         }
         let places = self.shared_sockets.of(place).to_vec();
@@ -179,72 +115,22 @@ impl Worker {
 
     /// All that a program has of sockets that others hold, too, goes to those.
     pub(crate) fn leave_all_to_sharers(&mut self, program: u32) {
-        let places = self.shared_sockets.groups.keys().copied();
-        let its: Vec<ProgramSlot> = places.filter(|place| place.program == program).collect();
-        for place in its {
+        for place in self.shared_sockets.slots_of(program) {
             self.leave_to_sharers(place);
         }
         self.publish();
     }
 
-    /// Of sockets that have changed, the slots of the other programs that hold them have changed, too.
-    pub(crate) fn touch_elsewhere(&self, touched: &mut Vec<ProgramSlot>) {
-        if self.shared_sockets.groups.is_empty() {
-            return;
-        }
-        for at in 0..touched.len() {
-            if let Some((last, others)) = self.shared_sockets.of(touched[at]).split_last()
-                && *last == touched[at]
-            {
-                touched.extend_from_slice(others);
-            }
-        }
-    }
-
-    /// Writes a slot whose socket another program has: what the program can know of it without fetching it.
-    pub(crate) fn show_elsewhere(&self, place: ProgramSlot) {
-        let of = |place: ProgramSlot| {
-            let program = self.programs[place.program as usize].as_ref()?;
-            Some((program, program.entries.get(place.slot)?))
-        };
-        let at = self
-            .shared_sockets
-            .of(place)
-            .last()
-            .copied()
-            .unwrap_or(place);
-        let (Some((program, _)), Some((other, entry))) = (of(place), of(at)) else {
-            return;
-        };
-        let slot = program.slot(place.slot);
-        let consumed = slot.app.consumed.load(Ordering::Relaxed);
-        let app = &other.slot(at.slot).app;
-        let taken = app.consumed.load(Ordering::Relaxed);
-        let (received, ready) = match (entry.accepts(), entry.socket) {
-            (Some(queue), _) => (queue.pushed, if queue.pushed > taken { IN } else { 0 }),
-            (None, Some(id)) => {
-                let view = self.shard.view(id);
-                let seen = app.error_seen.load(Ordering::Relaxed) == entry.error;
-                let failed = entry.error & 0xffff != 0 && !seen;
-                view.map_or((0, HUP | ERR), |view| {
-                    (view.received, ready(&view, taken, failed))
-                })
-            }
-            (None, None) => (0, OUT | HUP),
-        };
-        slot.engine.show_elsewhere(consumed, received, ready);
-    }
-
     /// A socket goes from the slot that has it to another of one of its programs.
     fn hand_to(&mut self, from: ProgramSlot, to: ProgramSlot) -> Result<(), i32> {
         // A program that is being served may ask for a socket of one that is served for that; and whoever asks again and again gets no more than one turn for others.
-        if self.shared_sockets.busy {
+        if !self.shared_sockets.may_move() {
             return Err(EAGAIN);
         }
         let _locks = self.lock(from)?;
         let generation = self.program(from.program).entries[from.slot].generation;
         // What the program has asked for of it comes first. Nothing more does: its threads are kept out.
-        self.shared_sockets.busy = true;
+        self.shared_sockets.begin_move();
         if !self.serve_before(from.program) {
             return Err(EAGAIN);
         }
@@ -298,7 +184,7 @@ impl Worker {
             if let Some(view) = self.shard.view(id).filter(|_| queue.is_none()) {
                 (consumed, queued) = (view.consumed, view.queued);
             }
-            self.places.note(id, to);
+            self.publisher.note_slot(id, to);
         }
         if let (Some(queue), Some(block)) = (queue, block) {
             consumed = self.hand_over_queue((from, to), (queue, taken), block, replicated);
@@ -311,9 +197,7 @@ impl Worker {
         self.mark_changed(from);
         self.mark_changed(to);
         if queue.is_some() {
-            let mut touched = std::mem::take(&mut self.touched);
-            self.fill_accept_ring(to, &mut touched);
-            self.touched = touched;
+            self.fill_accept_ring(to);
         }
         Ok(())
     }
@@ -354,8 +238,7 @@ impl Worker {
     ) -> u64 {
         let waiting = self.read_queue(from, queue, taken);
         let peers = self.peers.as_mut();
-        let late = peers.and_then(|peers| peers.late.remove(&from));
-        let late: Vec<SlotRef> = late.into_iter().flatten().collect();
+        let late = peers.map_or_else(Vec::new, |peers| peers.backlog.take_late(from));
         let all = waiting.iter().chain(&late);
         let listed: Arc<HashSet<u64>> = Arc::new(all.map(|slot| slot.to_bits()).collect());
         let mut renamed: Vec<(SlotRef, SlotRef)> = self.move_waiting(from, to, &listed);
@@ -399,13 +282,8 @@ impl Worker {
             }
         }
         if let Some(peers) = &mut self.peers {
-            for stuck in peers.stuck.iter_mut().filter(|stuck| **stuck == from) {
-                *stuck = to;
-            }
-            if !rest.is_empty() {
-                peers.late.insert(to, rest.into());
-                peers.note_stuck(to);
-            }
+            peers.backlog.rename_stuck(from, to);
+            peers.backlog.set_late(to, rest);
         }
         start
     }
@@ -502,11 +380,11 @@ impl Worker {
     ) -> Vec<(SlotRef, SlotRef)> {
         let generation = self.program(to.program).entries[to.slot].generation;
         let mut renamed = Vec::new();
-        let _ = self.in_shard_order(|worker, shard| {
+        let _ = self.in_shard_order(|server, shard| {
             let Some(shard) = shard else {
                 return Ok(());
             };
-            let answer = worker.ask_peer_for(shard, |reply| Request::Rename {
+            let answer = server.ask_peer_for(shard, |reply| Request::Rename {
                 from,
                 to,
                 generation,
@@ -517,53 +395,5 @@ impl Worker {
             Ok(())
         });
         renamed
-    }
-}
-
-/// What a socket is ready for of which `taken` has been read: Linux's `tcp_poll` and `udp_poll`. What is not so is corrected when the program has fetched it.
-fn ready(view: &View, taken: u64, failed: bool) -> u32 {
-    let status = status(view);
-    let dead = status.contains(Status::DEAD);
-    let fresh = !status
-        .intersects(Status::CONNECTING | Status::CONNECTED | Status::DATAGRAM | Status::DEAD);
-    let read_closed = dead || status.contains(Status::READ_CLOSED);
-    let write_closed = dead || status.contains(Status::WRITE_CLOSED);
-    let room = (view.queued - view.acked) * 3 <= u64::from(view.send_limit) * 2;
-    let mut ready = 0;
-    let mut set = |holds: bool, bits: u32| ready |= if holds { bits } else { 0 };
-    set(view.received > taken, IN & !RDHUP);
-    set(read_closed, IN);
-    set(fresh || read_closed && write_closed, HUP);
-    set(status.contains(Status::URGENT), PRI);
-    let connecting = status.contains(Status::CONNECTING);
-    set(fresh || write_closed || room && !connecting, OUT);
-    let datagrams = status.contains(Status::DATAGRAM);
-    set(failed && (dead || fresh || datagrams), ERR);
-    set(status.contains(Status::FAILURES), ERR);
-    ready
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_socket_is_where_it_went_last() {
-        let place = |program| ProgramSlot { program, slot: 7 };
-        let mut shared_sockets = SharedSockets::default();
-        assert!(!shared_sockets.know(place(1)) && shared_sockets.of(place(1)).is_empty());
-        shared_sockets.note(place(1), place(2));
-        shared_sockets.note(place(2), place(3));
-        shared_sockets.note(place(3), place(1));
-        for program in 1..=3 {
-            assert_eq!(
-                shared_sockets.of(place(program)),
-                [place(2), place(3), place(1)]
-            );
-        }
-        shared_sockets.forget(place(3));
-        assert_eq!(shared_sockets.of(place(1)), [place(2), place(1)]);
-        shared_sockets.forget(place(1));
-        assert!(!shared_sockets.know(place(1)) && !shared_sockets.know(place(2)));
     }
 }

@@ -7,22 +7,21 @@
 //! Shards are asked in their order. Of two that want one address at once the same one is first everywhere: the other fails at the first shard that
 //! both ask.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
-use millrace_context::{SlotRef, Status};
+use millrace_context::SlotRef;
 use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
 
-use crate::peers::{Accepted, Replica, Request};
-use crate::programs::entry::Waiting;
-use crate::programs::owners::Owners;
-use crate::worker::{ProgramSlot, Worker};
+use crate::peers::replica_table::Replica;
+use crate::peers::request::Request;
 
 /// Ports tried for a bind that leaves the choice to us: another shard may have connections with the first.
 const PORTS_TRIED: usize = 256;
 
-impl Worker {
+impl ShardServer {
     /// Binds a socket of this shard, in every shard.
     pub(crate) fn bind_everywhere(
         &mut self,
@@ -64,12 +63,12 @@ impl Worker {
         }
         let generation = self.program(place.program).entries[place.slot].generation;
         let home = self.own as u16;
-        let outcome = self.in_shard_order(|worker, shard| match shard {
+        let outcome = self.in_shard_order(|server, shard| match shard {
             None if own.is_some() => Ok(()),
-            None => worker
+            None => server
                 .bind_here(owner, local, &bound)
                 .map(|id| own = Some(id)),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::Bind {
+            Some(shard) => server.ask_peer(shard, |reply| Request::Bind {
                 place,
                 generation,
                 owner,
@@ -96,6 +95,16 @@ impl Worker {
         }
     }
 
+    fn bind_here(
+        &mut self,
+        owner: Owner,
+        local: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        self.reserved_ports
+            .bind_stream(&mut self.shard, owner, local, options)
+    }
+
     /// Lets a bound socket of this shard listen in every shard, or gives it another backlog.
     pub(crate) fn listen_everywhere(
         &mut self,
@@ -107,9 +116,9 @@ impl Worker {
         let entry = &self.program(place.program).entries[place.slot];
         let is_key = |opt: &&Opt| matches!(opt, Opt::FastOpenKeys(_));
         let keys = entry.options().iter().find(is_key).copied();
-        let listening = self.in_shard_order(|worker, shard| match shard {
-            None => worker.listen_here(id, backlog, queue.cloned(), keys),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::Listen {
+        let listening = self.in_shard_order(|server, shard| match shard {
+            None => server.listen_here(id, backlog, queue.cloned(), keys),
+            Some(shard) => server.ask_peer(shard, |reply| Request::Listen {
                 place,
                 backlog,
                 queue: queue.map(|queue| queue.of_shard(shard as u16)),
@@ -127,12 +136,12 @@ impl Worker {
     /// Calls `each` for every shard in its turn, the own one being none, until one fails.
     pub(crate) fn in_shard_order(
         &mut self,
-        mut each: impl FnMut(&mut Worker, Option<u32>) -> Result<(), Error>,
+        mut each: impl FnMut(&mut ShardServer, Option<u32>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(peers) = &self.peers else {
             return each(self, None);
         };
-        let (shards, own) = (peers.shards(), u32::from(peers.own));
+        let (shards, own) = (peers.shards(), u32::from(peers.own()));
         for shard in shards {
             each(self, (shard != own).then_some(shard))?;
         }
@@ -142,8 +151,8 @@ impl Worker {
     /// A bound socket of this shard is gone.
     pub(crate) fn forget_everywhere(&mut self, place: ProgramSlot) {
         if let Some(peers) = &mut self.peers {
-            peers.late.remove(&place);
-            peers.stuck.retain(|stuck| *stuck != place);
+            peers.backlog.forget(place);
+            peers.backlog.forget_stuck(place);
             peers.tell_all(|| Request::Forget { place });
         }
     }
@@ -164,28 +173,28 @@ impl Worker {
         let Some(peers) = &mut self.peers else {
             return;
         };
-        peers.late.remove(&place);
-        peers.stuck.retain(|stuck| *stuck != place);
+        peers.backlog.forget(place);
+        peers.backlog.forget_stuck(place);
         // It has nothing to refuse.
-        let _ = self.in_shard_order(|worker, shard| match shard {
+        let _ = self.in_shard_order(|server, shard| match shard {
             None => Ok(()),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::StopListening { place, reply }),
+            Some(shard) => server.ask_peer(shard, |reply| Request::StopListening { place, reply }),
         });
     }
 
     /// An option of a bound socket of this shard has been set.
     pub(crate) fn set_option_elsewhere(&mut self, place: ProgramSlot, opt: Opt) {
         // What one refuses all refuse.
-        let _ = self.in_shard_order(|worker, shard| match shard {
+        let _ = self.in_shard_order(|server, shard| match shard {
             None => Ok(()),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::SetOption { place, opt, reply }),
+            Some(shard) => server.ask_peer(shard, |reply| Request::SetOption { place, opt, reply }),
         });
     }
 
     /// Connects a bound socket. Its port is the program's choice, so the flow may be another shard's by its tag: that one must know first.
     pub(crate) fn connect_bound(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let pinned = self.shard.must_pin(id, remote);
-        let own = self.peers.as_ref().map_or(0, |peers| peers.own);
+        let own = self.peers.as_ref().map_or(0, |peers| peers.own());
         if let Some((owner, flow)) = pinned {
             self.ask_peer(owner.into(), |reply| Request::Pin {
                 flow,
@@ -209,7 +218,7 @@ impl Worker {
         let Some(peers) = &self.peers else {
             return;
         };
-        let shard = peers.own;
+        let shard = peers.own();
         for flow in self.shard.take_unpinned() {
             // If its bucket is on its way here the pin ends here, too.
             if let Some(owner) = self.shard.owner_elsewhere(&flow) {
@@ -243,7 +252,6 @@ impl Worker {
                         home,
                     };
                     peers.replicas.insert(place, replica);
-                    peers.places.insert(id, place);
                 }
                 let _ = reply.send(outcome.map(drop));
             }
@@ -294,7 +302,7 @@ impl Worker {
             }
             Request::StopListening { place, reply } => {
                 if let Some(peers) = &mut self.peers {
-                    peers.stuck.retain(|stuck| *stuck != place);
+                    peers.backlog.forget_stuck(place);
                 }
                 if let Some(replica) = self.replica(place) {
                     let _ = self.shard.shutdown(replica.id, How::Read, self.now);
@@ -316,11 +324,7 @@ impl Worker {
             }
             Request::Forget { place } => {
                 self.forget_replica(place);
-                if self
-                    .programs
-                    .get(place.program as usize)
-                    .is_some_and(Option::is_some)
-                {
+                if self.programs.has(place.program) {
                     self.reset_waiting(place, u64::MAX);
                 }
             }
@@ -335,7 +339,7 @@ impl Worker {
                 Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
                 None if self.shard.is_awaited(&flow) => {
                     if let Some(peers) = &mut self.peers {
-                        peers.unpinned.push((flow, shard));
+                        peers.defer_unpin(flow, shard);
                     }
                 }
                 None => self.shard.unpin(&flow, shard),
@@ -363,12 +367,12 @@ impl Worker {
         let Some((owner, flow)) = self.shard.opened_elsewhere(id) else {
             return Ok(());
         };
-        let shard = self.peers.as_ref().map_or(0, |peers| peers.own);
+        let shard = self.peers.as_ref().map_or(0, |peers| peers.own());
         self.ask_peer(owner.into(), |reply| Request::Pin { flow, shard, reply })
     }
 
     fn replica(&self, place: ProgramSlot) -> Option<Replica> {
-        self.peers.as_ref()?.replicas.get(&place).copied()
+        self.peers.as_ref()?.replicas.get(place)
     }
 
     /// What this shard stands in for is another program's from now on; and so is what it has accepted for it.
@@ -382,18 +386,10 @@ impl Worker {
         let Some(peers) = &mut self.peers else {
             return Vec::new();
         };
-        for stuck in peers.stuck.iter_mut().filter(|stuck| **stuck == from) {
-            *stuck = to;
-        }
-        if let Some(replica) = peers.replicas.remove(&from) {
-            let replica = Replica {
-                generation,
-                ..replica
-            };
-            peers.replicas.insert(to, replica);
-            peers.places.insert(replica.id, to);
+        peers.backlog.rename_stuck(from, to);
+        if let Some(replica) = peers.replicas.rename(from, to, generation) {
             let owner = Owner(to.program);
-            // It holds nothing that there could be no memory for.
+            // A replica holds no memory, so the new owner has enough.
             let _ = self
                 .shard
                 .change_owner(replica.id, owner, to.slot, self.now);
@@ -405,176 +401,18 @@ impl Worker {
         let Some(peers) = &mut self.peers else {
             return;
         };
-        peers.stuck.retain(|stuck| *stuck != place);
-        if let Some(replica) = peers.replicas.remove(&place) {
-            peers.places.remove(&replica.id);
+        peers.backlog.forget_stuck(place);
+        if let Some(replica) = peers.replicas.remove(place) {
             let _ = self.shard.close(replica.id, self.now);
         }
     }
 
     /// A program is over: what this shard stands in for goes.
     pub(crate) fn forget_replicas_of(&mut self, program: u32) {
-        let of_program: Vec<ProgramSlot> = self.peers.as_ref().map_or_else(Vec::new, |peers| {
-            let places = peers.replicas.keys().copied();
-            places.filter(|place| place.program == program).collect()
-        });
+        let peers = self.peers.as_ref();
+        let of_program = peers.map_or_else(Vec::new, |peers| peers.replicas.slots_of(program));
         for place in of_program {
             self.forget_replica(place);
-        }
-    }
-
-    /// Moves connections to where their program finds them, if a socket is a replica.
-    pub(crate) fn relay_accepted(&mut self, id: SocketId, touched: &mut Vec<ProgramSlot>) {
-        let peers = self.peers.as_ref();
-        if let Some(place) = peers.and_then(|peers| peers.places.get(&id)).copied() {
-            self.relay_accepted_to(place, touched);
-        }
-    }
-
-    /// Hands connections that this shard has accepted to the home of their listener.
-    pub(crate) fn relay_accepted_to(&mut self, place: ProgramSlot, touched: &mut Vec<ProgramSlot>) {
-        let Some(replica) = self.replica(place) else {
-            return;
-        };
-        let Some(program) = self.programs[place.program as usize].as_mut() else {
-            return;
-        };
-        let home = u32::from(replica.home);
-        let listener = SlotRef {
-            index: place.slot,
-            generation: replica.generation,
-        };
-        while self
-            .shard
-            .view(replica.id)
-            .is_some_and(|view| view.pending_accepts > 0)
-        {
-            let Some(peers) = &mut self.peers else {
-                return;
-            };
-            if !peers.has_room(home) {
-                return peers.note_stuck(place);
-            }
-            let Some(slot) = program.open_slot() else {
-                self.counters.slots_exhausted += 1;
-                let now = self.now.as_micros();
-                self.audit.limit(place.program, "slots_exhausted", now);
-                return peers.note_stuck(place);
-            };
-            let Ok(id) = self.shard.accept(replica.id) else {
-                program.give_back_slot(slot);
-                return;
-            };
-            let entry = &mut program.entries[slot];
-            entry.socket = Some(id);
-            entry.owners = Owners::from(Waiting {
-                listener: place.slot,
-                // It has one at the listener's home only.
-                position: 0,
-            });
-            let accepted = ProgramSlot {
-                program: place.program,
-                slot,
-            };
-            // It is published before this is the other's to read.
-            peers.hand_accepted(
-                home,
-                &Accepted {
-                    program: place.program,
-                    listener,
-                    slot: program.reference(slot),
-                },
-            );
-            self.places.note(id, accepted);
-            touched.push(accepted);
-        }
-    }
-
-    /// Another shard has accepted a connection for a listener of this one. If that is gone the other hears of it.
-    pub(crate) fn queue_accepted_elsewhere(&mut self, accepted: &Accepted) {
-        let program = self.programs.get(accepted.program as usize);
-        let listens = program.and_then(Option::as_ref).is_some_and(|program| {
-            // It may have listened before, and what waited then was reset.
-            let waits = program
-                .region
-                .slot(accepted.slot.index)
-                .is_some_and(|slot| {
-                    slot.engine.generation.load(Ordering::Acquire) == accepted.slot.generation
-                        && slot.engine.status().contains(Status::OPEN)
-                });
-            program
-                .find(accepted.listener)
-                .is_some_and(|slot| waits && program.entries[slot].accepts().is_some())
-        });
-        let Some(peers) = self.peers.as_mut().filter(|_| listens) else {
-            return;
-        };
-        let place = ProgramSlot {
-            program: accepted.program,
-            slot: accepted.listener.index,
-        };
-        peers
-            .late
-            .entry(place)
-            .or_default()
-            .push_back(accepted.slot);
-        let mut touched = std::mem::take(&mut self.touched);
-        self.fill_accept_ring(place, &mut touched);
-        self.touched = touched;
-    }
-
-    /// Puts connections that others accepted into a listener's ring, as far as it goes; false if some are left.
-    pub(crate) fn fill_accept_ring_from_peers(
-        &mut self,
-        place: ProgramSlot,
-        touched: &mut Vec<ProgramSlot>,
-    ) -> bool {
-        let Some(peers) = &mut self.peers else {
-            return true;
-        };
-        let Some(late) = peers.late.get_mut(&place) else {
-            return true;
-        };
-        let Some(program) = self.programs[place.program as usize].as_mut() else {
-            return true;
-        };
-        let mut moved = false;
-        while !late.is_empty() && program.has_room(place.slot) {
-            if let Some(reference) = late.pop_front() {
-                program.append_accepted(place.slot, reference);
-                moved = true;
-            }
-        }
-        if moved {
-            touched.push(place);
-        }
-        let done = late.is_empty();
-        if done {
-            peers.late.remove(&place);
-        } else {
-            peers.note_stuck(place);
-        }
-        done
-    }
-
-    /// Tries again for listeners whose queue was full.
-    pub(crate) fn retry_stuck(&mut self, touched: &mut Vec<ProgramSlot>) {
-        let Some(peers) = self.peers.as_mut().filter(|peers| !peers.stuck.is_empty()) else {
-            return;
-        };
-        for place in std::mem::take(&mut peers.stuck) {
-            self.make_room(place, touched);
-        }
-    }
-
-    /// There may be room in a listener's queue again.
-    pub(crate) fn make_room(&mut self, listener: ProgramSlot, touched: &mut Vec<ProgramSlot>) {
-        let program = self.programs[listener.program as usize].as_ref();
-        let home = program.is_some_and(|program| program.entries.get(listener.slot).is_some());
-        if home {
-            self.fill_accept_ring(listener, touched);
-        } else {
-            self.relay_accepted_to(listener, touched);
         }
     }
 }

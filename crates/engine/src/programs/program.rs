@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use millrace_context::submission::Cursor;
-use millrace_context::{Region, Slot, SlotRef};
+use millrace_context::{Region, Slot, SlotRef, Status};
 use millrace_shard::Owner;
 
 use crate::programs::entry::{Entry, Process};
@@ -305,6 +305,116 @@ impl Program {
             cut_off: false,
             own,
         }
+    }
+
+    /// A process uses these contexts. A process that has executed another image gets its contexts
+    /// anew.
+    pub(crate) fn add_process(&mut self, process: Process, pid: u32, contexts: &[u32]) {
+        self.forget_process(process);
+        self.processes.push(ProcessEntry { process, pid });
+        for &index in contexts {
+            if let Some((shared, _)) = self.region.context(index) {
+                shared.reset();
+                self.contexts.push(ContextEntry {
+                    index,
+                    process,
+                    cursor: Cursor::default(),
+                });
+            }
+        }
+    }
+
+    /// A process uses its contexts no more.
+    pub(crate) fn forget_process(&mut self, process: Process) {
+        self.contexts.retain(|context| context.process != process);
+        self.processes.retain(|entry| entry.process != process);
+    }
+
+    /// A child holds what its parent holds.
+    pub(crate) fn fork(&mut self, parent: Process, child: Process) {
+        let open = self.entries.iter_mut().filter(|entry| entry.open);
+        for entry in open.filter(|entry| entry.owners.holders().contains(&parent)) {
+            entry.owners.hold(child);
+        }
+        self.processes.push(ProcessEntry {
+            process: child,
+            pid: 0,
+        });
+    }
+
+    /// A process takes hold of sockets that it has without having been announced: the child of a
+    /// fork that the shim did not see.
+    pub(crate) fn take_hold(&mut self, process: Process, sockets: &[SlotRef]) {
+        for socket in sockets {
+            if self.find(*socket).is_none() {
+                continue;
+            }
+            let owners = &mut self.entries[socket.index].owners;
+            if owners.waiting().is_none() && !owners.holders().contains(&process) {
+                owners.hold(process);
+            }
+        }
+    }
+
+    /// The slots that a process holds.
+    pub(crate) fn held_by(&self, process: Process) -> impl Iterator<Item = u32> {
+        let slots = self.entries.numbers();
+        slots.filter(move |slot| self.entries[*slot].owners.holders().contains(&process))
+    }
+
+    /// The connections that a process has claimed from a queue and has not accepted.
+    pub(crate) fn claimed_by(&self, process: Process) -> Vec<u32> {
+        let is_claimed = |slot: &u32| {
+            let entry = &self.entries[*slot];
+            let claim = self.slot(*slot).app.claimed_by();
+            let mut contexts = self.contexts.iter();
+            entry.open
+                && entry.owners.waiting().is_some()
+                && contexts.any(|context| context.process == process && context.index + 1 == claim)
+        };
+        self.entries.numbers().filter(is_claimed).collect()
+    }
+
+    /// The engine reads the contexts of a process no more.
+    pub(crate) fn abandon_contexts(&self, process: Process) {
+        for context in self.contexts.iter().filter(|it| it.process == process) {
+            if let Some((shared, _)) = self.region.context(context.index) {
+                shared.abandon();
+            }
+        }
+    }
+
+    /// Adds a poller with its doorbell.
+    pub(crate) fn add_poller(&mut self, poller: u32, doorbell: Arc<OwnedFd>) {
+        let index = poller as usize;
+        if self.pollers.len() <= index {
+            self.pollers.resize_with(index + 1, || None);
+        }
+        self.pollers[index] = Some(PollerEntry {
+            doorbell,
+            tail: 0,
+            touched: false,
+        });
+    }
+
+    /// A poller is gone.
+    pub(crate) fn remove_poller(&mut self, poller: u32) {
+        if let Some(entry) = self.pollers.get_mut(poller as usize) {
+            *entry = None;
+        }
+        for entry in self.entries.iter_mut() {
+            entry.watches.forget_poller(poller);
+        }
+    }
+
+    /// Shows an error in an open slot that has no socket.
+    pub(crate) fn show_error(&mut self, slot: u32, errno: i32) {
+        let entry = &mut self.entries[slot];
+        entry.error = (entry.error >> 16).wrapping_add(1) << 16 | errno as u32;
+        let error = entry.error;
+        let shared = &self.slot(slot).engine;
+        shared.error.store(error, Ordering::Release);
+        shared.status.store(Status::OPEN.bits(), Ordering::Release);
     }
 
     /// A slot for a new socket, cleared; none when the region has no more.

@@ -3,6 +3,8 @@
 //! Such a socket is one shard's. One that is bound has a replica in each of the others, as listeners have, which hands over what comes for it; one whose
 //! port was chosen at connect has a port whose flow comes to its own shard, and needs none.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use libc::{EINVAL, ENOTCONN};
@@ -11,16 +13,16 @@ use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
 use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
 
-use crate::peers::{Replica, Request};
+use crate::peers::replica_table::Replica;
+use crate::peers::request::Request;
 use crate::programs::entry::Process;
-use crate::requests::serve::{Outcome, done, to_outcome};
+use crate::requests::outcome::{Outcome, done, to_outcome};
 use crate::requests::stream::device;
-use crate::worker::{ProgramSlot, Worker};
 
 /// Ports tried for a bind that leaves the choice to us: another shard may have a connected socket at the first.
 const PORTS_TRIED: usize = 256;
 
-impl Worker {
+impl ShardServer {
     pub(crate) fn datagram(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
         let Some(slot) = this.open_slot() else {
@@ -62,7 +64,8 @@ impl Worker {
             ..Options::default()
         };
         let id = self.datagram_id(place)?;
-        self.check_port(place, local.port())?;
+        let generation = self.program(place.program).entries[place.slot].generation;
+        self.port_permits.check(place, generation, local.port())?;
         let mut outcome = Err(Error::AddressInUse);
         let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
         for _ in 0..tries {
@@ -73,6 +76,16 @@ impl Worker {
         }
         self.mark_changed(place);
         outcome.map_or_else(|error| Err(error.errno()), |()| done())
+    }
+
+    fn bind_datagram_here(
+        &mut self,
+        id: SocketId,
+        local: SocketAddr,
+        options: &Options,
+    ) -> Result<(), Error> {
+        self.reserved_ports
+            .bind_datagram(&mut self.shard, id, local, options)
     }
 
     fn bind_datagram_in_shard_order(
@@ -93,10 +106,10 @@ impl Worker {
             self.bind_datagram_here(id, local, &bound)?;
             local = self.shard.view(id).ok_or(Error::NoSocket)?.local;
         }
-        let outcome = self.in_shard_order(|worker, shard| match shard {
+        let outcome = self.in_shard_order(|server, shard| match shard {
             None if any_port => Ok(()),
-            None => worker.bind_datagram_here(id, local, &bound),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::BindDatagram {
+            None => server.bind_datagram_here(id, local, &bound),
+            Some(shard) => server.ask_peer(shard, |reply| Request::BindDatagram {
                 place,
                 generation,
                 owner,
@@ -124,10 +137,8 @@ impl Worker {
         local: SocketAddr,
         bound: &Options,
     ) -> Result<(), Error> {
-        let program = self.programs.get(place.program as usize);
-        let home = program
-            .and_then(Option::as_ref)
-            .map_or(0, |program| program.home_of(place.slot));
+        let program = self.programs.get(place.program);
+        let home = program.map_or(0, |program| program.home_of(place.slot));
         let id = self
             .shard
             .stand_in_datagram(owner, bound, (home as u16, place.slot), local)?;
@@ -138,7 +149,6 @@ impl Worker {
                 home: home as u16,
             };
             peers.replicas.insert(place, replica);
-            peers.places.insert(id, place);
         }
         Ok(())
     }
@@ -180,9 +190,9 @@ impl Worker {
         if !self.program(place.program).entries[place.slot].replicated {
             return Ok(());
         }
-        self.in_shard_order(|worker, shard| match shard {
+        self.in_shard_order(|server, shard| match shard {
             None => Ok(()),
-            Some(shard) => worker.ask_peer(shard, |reply| Request::ConnectDatagram {
+            Some(shard) => server.ask_peer(shard, |reply| Request::ConnectDatagram {
                 place,
                 remote,
                 reply,
@@ -223,8 +233,7 @@ impl Worker {
             self.shard.lose_datagram(id, len);
             if error == Error::WouldBlock {
                 self.counters.overruns += 1;
-                let now = self.now.as_micros();
-                self.audit.limit(place.program, "overruns", now);
+                self.audit_limit(place.program, "overruns");
             }
             self.mark_changed(place);
             return Err(error.errno());

@@ -1,13 +1,14 @@
 //! Socket options, as programs set and read them.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use libc::{ENODATA, ENOPROTOOPT, ENOTCONN};
 use millrace_context::Submission;
 use millrace_context::submission::Query;
 use millrace_shard::{Buffers, Opt, OptName, Options};
 use millrace_sockopt::{Sockets, VALUE_MAX, WORDS};
 
-use crate::requests::serve::{Outcome, done, to_outcome};
-use crate::worker::{ProgramSlot, Worker};
+use crate::requests::outcome::{Outcome, done, to_outcome};
 
 /// The option of a request, with its value. The shim has checked it, but nobody believes the shim.
 pub(crate) fn parse(number: u32, arguments: &[u64; 6]) -> Result<Opt, i32> {
@@ -36,7 +37,7 @@ pub(crate) fn collect(set: &[Opt], buffers: &Buffers) -> Options {
     options
 }
 
-impl Worker {
+impl ShardServer {
     pub(crate) fn set_option(&mut self, place: ProgramSlot, submission: &Submission) -> Outcome {
         let opt = parse(submission.parameter, &submission.arguments)?;
         let entry = &mut self.program(place.program).entries[place.slot];

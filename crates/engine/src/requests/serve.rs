@@ -3,17 +3,18 @@
 //! Everything here is hostile input. A request that names a slot the program does not have, or has no more, is answered with an error or
 //! dropped; a ring that makes no sense cuts its process off.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::sync::atomic::Ordering;
 
 use libc::{EBADF, EINVAL};
 use millrace_context::submission::{Ask, Nonsense};
-use millrace_context::{Operation, SlotRef, Submission, futex};
-use millrace_shard::{Error, How, Owner};
+use millrace_context::{Operation, Submission, futex};
+use millrace_shard::{How, Owner};
 
 use crate::control::command::Command;
 use crate::programs::entry::Process;
-use crate::programs::program::Program;
-use crate::worker::{ProgramSlot, Worker};
+use crate::requests::outcome::{Outcome, done, to_outcome};
 
 /// Submissions taken from one context in one round, so that one thread cannot keep the others waiting.
 const SERVE_BURST: usize = 512;
@@ -29,23 +30,12 @@ pub(crate) struct RequestMark {
     end: u32,
 }
 
-/// What a request comes to: its result, or an errno, and data.
-pub(crate) type Outcome = Result<(i64, Vec<u8>), i32>;
-
-pub(crate) fn done() -> Outcome {
-    Ok((0, Vec::new()))
-}
-
-pub(crate) fn to_outcome(result: Result<(), Error>) -> Outcome {
-    result.map_or_else(|error| Err(error.errno()), |()| done())
-}
-
-impl Worker {
+impl ShardServer {
     /// Serves every program for a turn. How many submissions there were.
     pub(crate) fn serve(&mut self) -> usize {
         let mut served = 0;
         self.shared_sockets.begin_round();
-        for program in 0..self.programs.len() as u32 {
+        for program in self.programs.numbers() {
             served += self.serve_program(program);
             self.review_send_memory(program);
         }
@@ -55,7 +45,7 @@ impl Worker {
 
     /// Serves the contexts of one program in turn, beginning where the last turn ended.
     fn serve_program(&mut self, program: u32) -> usize {
-        let Some(this) = self.programs[program as usize].as_ref() else {
+        let Some(this) = self.programs.get(program) else {
             return 0;
         };
         let contexts = this.contexts.len();
@@ -81,28 +71,28 @@ impl Worker {
         if !self.shard.review_send_memory(Owner(program)) {
             return;
         }
-        let Some(this) = self.programs[program as usize].as_ref() else {
+        let Some(this) = self.programs.get(program) else {
             return;
         };
         let slots = this.entries.numbers();
         let open = slots.filter(|slot| this.entries[*slot].socket.is_some());
-        self.touched
-            .extend(open.map(|slot| ProgramSlot { program, slot }));
+        for slot in open {
+            self.publisher.mark(ProgramSlot { program, slot });
+        }
         self.counters.send_memory_pressure += 1;
-        let now = self.now.as_micros();
-        self.audit.limit(program, "send_memory_pressure", now);
+        self.audit_limit(program, "send_memory_pressure");
     }
 
     /// How far the contexts of the program have come that a command is about, if it must come after what the program has asked for until now: it concerns who holds what,
     /// or which pollers there are.
-    pub(crate) fn asked_before(&self, command: &Command) -> Vec<RequestMark> {
+    pub(crate) fn marks_before(&self, command: &Command) -> Vec<RequestMark> {
         let owner = command.comes_after_requests_of();
-        owner.map_or_else(Vec::new, |owner| self.asked_of(owner.0))
+        owner.map_or_else(Vec::new, |owner| self.marks_of(owner.0))
     }
 
     /// How far the contexts of a program have come that have not been served so far.
-    fn asked_of(&self, program: u32) -> Vec<RequestMark> {
-        let Some(this) = self.programs.get(program as usize).and_then(Option::as_ref) else {
+    fn marks_of(&self, program: u32) -> Vec<RequestMark> {
+        let Some(this) = self.programs.get(program) else {
             return Vec::new();
         };
         let contexts = this.contexts.iter();
@@ -119,7 +109,7 @@ impl Worker {
 
     /// Serves what a program has asked for until now, if that is no more than it has a turn for. Whether nothing of it is left.
     pub(crate) fn serve_before(&mut self, program: u32) -> bool {
-        let mut marks = self.asked_of(program);
+        let mut marks = self.marks_of(program);
         let contexts = self.program(program).contexts.len();
         let mut served = 0;
         for context in 0..contexts {
@@ -135,14 +125,14 @@ impl Worker {
     /// Whether a context has been served so far, in the turns that its program has like any other. A process that goes on asking is not waited for; one that makes no
     /// sense is cut off, and its contexts with it.
     pub(crate) fn is_served(&self, marks: &RequestMark) -> bool {
-        let this = self.programs[marks.program as usize].as_ref();
+        let this = self.programs.get(marks.program);
         let mut contexts = this.into_iter().flat_map(|this| &this.contexts);
         let found = contexts.find(|entry| entry.index == marks.context);
         found.is_none_or(|entry| entry.cursor.has_taken(marks.end))
     }
 
     fn serve_context(&mut self, program: u32, context: usize) -> usize {
-        let Some(this) = self.programs[program as usize].as_ref() else {
+        let Some(this) = self.programs.get(program) else {
             return 0;
         };
         // A command may have taken contexts away while this round ran.
@@ -158,7 +148,7 @@ impl Worker {
             return 0;
         }
         if let Some(core) = shared.core() {
-            self.follow.seen(core);
+            self.cpu_follow.program_seen_on(core);
         }
         let mut served = 0;
         while served < SERVE_BURST {
@@ -202,8 +192,9 @@ impl Worker {
             }
         }
         shared.publish(&cursor);
-        if let Some(entry) = self.programs[program as usize]
-            .as_mut()
+        if let Some(entry) = self
+            .programs
+            .get_mut(program)
             .and_then(|this| this.contexts.get_mut(context))
             && entry.index == index
         {
@@ -240,20 +231,6 @@ impl Worker {
             Operation::SendTo => self.send_to(program, submission, unstage, staged),
             _ => self.submit(program, process, submission),
         }
-    }
-
-    /// The slot that a submission means.
-    pub(crate) fn find(&self, program: u32, slot: SlotRef) -> Result<ProgramSlot, i32> {
-        let this = self.programs[program as usize].as_ref().ok_or(EBADF)?;
-        this.find(slot)
-            .map(|slot| ProgramSlot { program, slot })
-            .ok_or(EBADF)
-    }
-
-    pub(crate) fn program(&mut self, program: u32) -> &mut Program {
-        self.programs[program as usize]
-            .as_mut()
-            .expect("a submission comes from a program that exists")
     }
 
     /// `staged` are the pieces of what was staged with it.
@@ -306,7 +283,7 @@ impl Worker {
 
     /// Tells the shard how far the program has read.
     pub(crate) fn take_consumed(&mut self, place: ProgramSlot) {
-        let Some(program) = self.programs[place.program as usize].as_ref() else {
+        let Some(program) = self.programs.get(place.program) else {
             return;
         };
         let entry = &program.entries[place.slot];
@@ -321,8 +298,7 @@ impl Worker {
         if self.shard.consumed(id, consumed, self.now).is_err() {
             // Beyond what was received: the program scribbles, and its stream cannot go on.
             self.counters.nonsense += 1;
-            let now = self.now.as_micros();
-            self.audit.limit(place.program, "nonsense", now);
+            self.audit_limit(place.program, "nonsense");
             let _ = self.shard.abort(id, self.now);
         }
         self.mark_changed(place);

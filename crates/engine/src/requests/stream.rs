@@ -1,5 +1,7 @@
 //! The socket calls, one submission each: from what a program asks to what its shard does.
 
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 
@@ -12,8 +14,7 @@ use millrace_shard::{
 
 use crate::programs::entry::{AcceptRing, Process};
 use crate::requests::options;
-use crate::requests::serve::{Outcome, done, to_outcome};
-use crate::worker::{ProgramSlot, Worker};
+use crate::requests::outcome::{Outcome, done, to_outcome};
 
 /// Connections that a listener's ring holds at most; more wait in the shard.
 const ACCEPTS_MAX: u32 = 4096;
@@ -22,7 +23,7 @@ const TAKEN_MAX: u64 = 1 << 48;
 /// Ports tried for a connection that is to be told to another shard.
 const PORTS_TRIED: usize = 16;
 
-impl Worker {
+impl ShardServer {
     pub(crate) fn socket(&mut self, program: u32, process: Process) -> Outcome {
         let this = self.program(program);
         let Some(slot) = this.open_slot() else {
@@ -37,8 +38,7 @@ impl Worker {
     #[cold]
     pub(crate) fn refuse_socket(&mut self, program: u32) -> Outcome {
         self.counters.sockets_refused += 1;
-        let now = self.now.as_micros();
-        self.audit.limit(program, "sockets_refused", now);
+        self.audit_limit(program, "sockets_refused");
         Err(ENFILE)
     }
 
@@ -51,7 +51,10 @@ impl Worker {
         {
             return Err(EINVAL);
         }
-        self.check_port(place, SocketAddr::from(address).port())?;
+        let program = self.program(place.program);
+        let generation = program.entries[place.slot].generation;
+        let port = SocketAddr::from(address).port();
+        self.port_permits.check(place, generation, port)?;
         let program = self.program(place.program);
         let entry = &program.entries[place.slot];
         let (owner, options) = (program.owner, entry.options().to_vec());
@@ -132,7 +135,7 @@ impl Worker {
             .allocate(owner, log2)
             .ok_or(libc::ENOBUFS)?;
         let (own, shards) = match &self.peers {
-            Some(peers) => (peers.own, peers.shards().end),
+            Some(peers) => (peers.own(), peers.shards().end),
             None => (0, 1),
         };
         let queue = AcceptQueue::new(place.slot, taken, own, shards);
@@ -236,9 +239,7 @@ impl Worker {
             slot: waiting.listener,
         };
         // There is room in the listener's queue again.
-        let mut touched = std::mem::take(&mut self.touched);
-        self.make_room(listener, &mut touched);
-        self.touched = touched;
+        self.make_room(listener);
         done()
     }
 

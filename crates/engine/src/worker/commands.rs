@@ -1,164 +1,44 @@
-//! Who holds what, and what is closed when a holder is gone.
+//! What a worker does when the control thread commands it.
 
-use std::collections::HashSet;
-use std::sync::atomic::Ordering;
-
-use millrace_context::{SlotRef, futex};
-use millrace_shard::{Block, Memory};
+use std::os::fd::AsFd as _;
 
 use crate::control::command::Command;
-use crate::programs::entry::Process;
-use crate::programs::program::{ContextEntry, PollerEntry, ProcessEntry, Program};
-use crate::programs::watches::Watches;
-use crate::worker::{ProgramSlot, Worker};
+use crate::programs::program::Program;
+use crate::worker::Worker;
 
 impl Worker {
-    /// A process holds a socket no more. The last one closes it.
-    pub(crate) fn release(&mut self, place: ProgramSlot, process: Process) {
-        let entry = &mut self.program(place.program).entries[place.slot];
-        if entry.owners.release(process) && entry.owners.holders().is_empty() {
-            self.close(place);
-        }
-    }
-
-    /// Closes a slot's socket and frees the slot.
-    pub(crate) fn close(&mut self, place: ProgramSlot) {
-        self.leave_to_sharers(place);
-        let program = self.program(place.program);
-        let owner = program.owner;
-        let entry = &mut program.entries[place.slot];
-        entry.open = false;
-        let (socket, accepts) = (entry.socket.take(), entry.take_accepts());
-        let replicated = std::mem::take(&mut entry.replicated);
-        entry.watches = Watches::None;
-        let generation = entry.generation;
-        let home = program.entries.is_own(place.slot);
-        if home {
-            program.vacant.push(place.slot);
-        } else {
-            program.entries.leave(place.slot);
-        }
-        let slot = program.slot(place.slot);
-        let consumed = slot.app.consumed.load(Ordering::Acquire);
-        // An epoll set that processes share keeps its registrations of the socket: they match no socket from here on.
-        slot.engine.generation.store(0, Ordering::Release);
-        slot.engine
-            .status
-            .store(millrace_context::Status::DEAD.bits(), Ordering::Release);
-        if accepts.is_some() {
-            slot.engine.end_queue();
-        }
-        futex::change(&slot.engine.sequence, &slot.app.waiters);
-        if let Some(id) = socket {
-            if accepts.is_none() {
-                // What was read last decides whether unread data makes this a reset.
-                let _ = self.shard.consumed(id, consumed, self.now);
+    /// Executes a command of the control thread. Requests that come before it have been served.
+    pub(super) fn execute(&mut self, command: Command) {
+        // Other workers gave before the control thread sent this: take that first.
+        self.server.drain_requests();
+        match command {
+            Command::AddProgram { .. } | Command::RemoveProgram { .. } => {
+                self.execute_for_program(command);
             }
-            let _ = self.shard.close(id, self.now);
-        }
-        if let Some(ring) = accepts {
-            let block = Block {
-                at: ring.at,
-                log2: ring.log2,
-            };
-            self.shard.memory_mut().free(owner, block);
-            self.reset_waiting(place, u64::MAX);
-        }
-        if replicated {
-            self.forget_everywhere(place);
-        }
-        if !home {
-            self.send_home(place, generation);
-        }
-    }
-
-    /// Resets connections that wait in a listener's queue below `position`: nobody will take them. One that a living process has claimed is
-    /// its own: the submission that says so may be on its way.
-    pub(crate) fn reset_waiting(&mut self, listener: ProgramSlot, position: u64) {
-        let program = self.program(listener.program);
-        let lost: Vec<u32> = program
-            .entries
-            .numbers()
-            .filter(|slot| {
-                let entry = &program.entries[*slot];
-                entry.open
-                    && entry.owners.waiting().is_some_and(|waiting| {
-                        waiting.listener == listener.slot && waiting.position < position
-                    })
-                    && !program.is_claimed(*slot)
-            })
-            .collect();
-        self.reset(listener.program, &lost);
-    }
-
-    /// Resets connections that nobody has taken.
-    fn reset(&mut self, program: u32, slots: &[u32]) {
-        for slot in slots {
-            let entry = &mut self.program(program).entries[*slot];
-            entry.owners.take_waiting();
-            if let Some(id) = entry.socket.take() {
-                let _ = self.shard.abort(id, self.now);
-            }
-            self.close(ProgramSlot {
-                program,
-                slot: *slot,
-            });
+            Command::AddProcess { .. }
+            | Command::Serve { .. }
+            | Command::Fork { .. }
+            | Command::Holds { .. }
+            | Command::ProcessGone { .. }
+            | Command::AddPoller { .. }
+            | Command::RemovePoller { .. } => self.execute_for_process(command),
+            Command::Share { .. }
+            | Command::Transfer { .. }
+            | Command::LeaveToSharers { .. }
+            | Command::Permit { .. }
+            | Command::Arrived { .. } => self.execute_for_socket(command),
+            Command::Expect { .. }
+            | Command::Give(_)
+            | Command::Assign { .. }
+            | Command::Renumber { .. } => self.execute_for_shard(command),
+            Command::Sockets { reply } => drop(reply.send(self.server.socket_rows())),
+            Command::Describe { reply } => drop(reply.send(self.server.describe_json())),
+            // The loop of the worker takes it.
+            Command::Drain { .. } => {}
         }
     }
 
-    /// A process is gone: what it alone held is closed, and what it took from a queue and did not own up to is reset.
-    pub(crate) fn process_gone(&mut self, program: u32, process: Process) {
-        let Some(this) = self
-            .programs
-            .get_mut(program as usize)
-            .and_then(Option::as_mut)
-        else {
-            return;
-        };
-        // What it had claimed from a queue, whether or not the listener is still there.
-        let claimed: Vec<u32> = this
-            .entries
-            .numbers()
-            .filter(|slot| {
-                let entry = &this.entries[*slot];
-                let claim = this.slot(*slot).app.claimed_by();
-                let mut contexts = this.contexts.iter();
-                entry.open
-                    && entry.owners.waiting().is_some()
-                    && contexts
-                        .any(|context| context.process == process && context.index + 1 == claim)
-            })
-            .collect();
-        for context in this.contexts.iter().filter(|it| it.process == process) {
-            if let Some((shared, _)) = this.region.context(context.index) {
-                shared.abandon();
-            }
-        }
-        this.contexts.retain(|context| context.process != process);
-        this.processes.retain(|entry| entry.process != process);
-        let held: Vec<u32> = this
-            .entries
-            .numbers()
-            .filter(|slot| this.entries[*slot].owners.holders().contains(&process))
-            .collect();
-        let listeners: Vec<(u32, u64)> = held
-            .iter()
-            .filter(|slot| this.entries[**slot].accepts().is_some())
-            .map(|slot| (*slot, this.slot(*slot).app.consumed.load(Ordering::Acquire)))
-            .collect();
-        self.reset(program, &claimed);
-        for (slot, consumed) in listeners {
-            self.reset_waiting(ProgramSlot { program, slot }, consumed);
-        }
-        for slot in held {
-            self.release_wholly(ProgramSlot { program, slot }, process);
-        }
-    }
-
-    /// Carries out a command of the control thread; what it comes after has been served.
-    pub(crate) fn execute(&mut self, command: Command) {
-        // What others have given is here before anything that the control thread has said since.
-        self.drain_requests();
+    fn execute_for_program(&mut self, command: Command) {
         match command {
             Command::AddProgram {
                 owner,
@@ -166,17 +46,31 @@ impl Worker {
                 slot_shards,
                 doorbell,
             } => {
-                let index = owner.0 as usize;
-                if self.programs.len() <= index {
-                    self.programs.resize_with(index + 1, || None);
+                let own = self.server.own;
+                self.server.shard.memory_mut().insert(owner, region.clone());
+                if let Err(error) = self.wait_set.add_doorbell(&doorbell) {
+                    eprintln!(
+                        "millrace: shard {own} cannot hear a program's doorbell: {error}; its requests wait for up to a second (see fs.epoll.max_user_watches)"
+                    );
                 }
-                self.shard.memory_mut().insert(owner, region.clone());
-                self.watch_doorbell(&doorbell);
-                let program = Program::new(owner, region, slot_shards, doorbell, self.own);
+                let program = Program::new(owner, region, slot_shards, doorbell, own);
                 self.default_route.tell(&program);
-                self.programs[index] = Some(program);
+                self.server.programs.insert(program);
             }
-            Command::RemoveProgram { owner } => self.remove_program(owner.0),
+            Command::RemoveProgram { owner } => {
+                // The program may still have its doorbell open.
+                if let Some(program) = self.server.programs.get(owner.0) {
+                    self.wait_set.remove(program.doorbell.as_fd());
+                }
+                self.server.remove_program(owner.0);
+            }
+            _ => {}
+        }
+    }
+
+    fn execute_for_process(&mut self, command: Command) {
+        let programs = &mut self.server.programs;
+        match command {
             Command::AddProcess {
                 owner,
                 process,
@@ -184,31 +78,13 @@ impl Worker {
                 contexts,
                 done,
             } => {
-                if let Some(program) = self
-                    .programs
-                    .get_mut(owner.0 as usize)
-                    .and_then(Option::as_mut)
-                {
-                    program
-                        .contexts
-                        .retain(|context| context.process != process);
-                    program.processes.retain(|entry| entry.process != process);
-                    program.processes.push(ProcessEntry { process, pid });
-                    for index in contexts {
-                        if let Some((shared, _)) = program.region.context(index) {
-                            shared.reset();
-                            program.contexts.push(ContextEntry {
-                                index,
-                                process,
-                                cursor: Default::default(),
-                            });
-                        }
-                    }
+                if let Some(program) = programs.get_mut(owner.0) {
+                    program.add_process(process, pid, &contexts);
                 }
-                // Nobody waits any more if the process died meanwhile.
+                // The control thread does not wait any more if the process died meanwhile.
                 let _ = done.send(());
             }
-            // It has waited for that.
+            // The requests before it have been served, and that is all it asks for.
             Command::Serve { done, .. } => drop(done.send(())),
             Command::Fork {
                 owner,
@@ -216,22 +92,8 @@ impl Worker {
                 child,
                 done,
             } => {
-                if let Some(program) = self
-                    .programs
-                    .get_mut(owner.0 as usize)
-                    .and_then(Option::as_mut)
-                {
-                    for entry in program
-                        .entries
-                        .iter_mut()
-                        .filter(|entry| entry.open && entry.owners.holders().contains(&parent))
-                    {
-                        entry.owners.hold(child);
-                    }
-                    program.processes.push(ProcessEntry {
-                        process: child,
-                        pid: 0,
-                    });
+                if let Some(program) = programs.get_mut(owner.0) {
+                    program.fork(parent, child);
                 }
                 let _ = done.send(());
             }
@@ -242,53 +104,51 @@ impl Worker {
                 more,
                 done,
             } => {
-                if more {
-                    self.take_hold(owner.0, process, &sockets);
-                }
-                let lost: Vec<u32> = self
-                    .programs
-                    .get(owner.0 as usize)
-                    .and_then(Option::as_ref)
-                    .map_or_else(Vec::new, |program| {
-                        // A program may have as many sockets as a list has room for: each is looked up at once.
-                        let found = sockets.iter().filter_map(|held| program.find(*held));
-                        let kept: HashSet<u32> = found.collect();
-                        program
-                            .entries
-                            .numbers()
-                            .filter(|slot| {
-                                program.entries[*slot].owners.holders().contains(&process)
-                                    && !kept.contains(slot)
-                            })
-                            .collect()
-                    });
-                for slot in lost {
-                    self.release_wholly(
-                        ProgramSlot {
-                            program: owner.0,
-                            slot,
-                        },
-                        process,
-                    );
+                self.server.set_held(owner.0, process, &sockets, more);
+                let _ = done.send(());
+            }
+            Command::ProcessGone { owner, process } => {
+                self.server.process_gone(owner.0, process);
+            }
+            Command::AddPoller {
+                owner,
+                poller,
+                doorbell,
+                done,
+            } => {
+                if let Some(program) = programs.get_mut(owner.0) {
+                    program.add_poller(poller, doorbell);
                 }
                 let _ = done.send(());
             }
+            Command::RemovePoller { owner, poller } => {
+                if let Some(program) = programs.get_mut(owner.0) {
+                    program.remove_poller(poller);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn execute_for_socket(&mut self, command: Command) {
+        let server = &mut self.server;
+        match command {
             Command::Share {
                 owner,
                 sockets,
                 from,
                 to,
                 done,
-            } => drop(done.send(self.share(owner.0, &sockets, from, to))),
+            } => drop(done.send(server.share(owner.0, &sockets, from, to))),
             Command::Transfer {
                 from,
                 socket,
                 to,
                 process,
                 done,
-            } => drop(done.send(self.transfer(from.0, socket, to.0, process))),
+            } => drop(done.send(server.transfer(from.0, socket, to.0, process))),
             Command::LeaveToSharers { owner, done } => {
-                self.leave_all_to_sharers(owner.0);
+                server.leave_all_to_sharers(owner.0);
                 let _ = done.send(());
             }
             Command::Permit {
@@ -297,124 +157,39 @@ impl Worker {
                 port,
                 done,
             } => {
-                self.permit(owner.0, socket, port);
-                let _ = done.send(());
-            }
-            Command::Arrived { owner, socket } => self.arrived(owner.0, socket),
-            Command::ProcessGone { owner, process } => self.process_gone(owner.0, process),
-            Command::AddPoller {
-                owner,
-                poller,
-                doorbell,
-                done,
-            } => {
-                if let Some(program) = self
-                    .programs
-                    .get_mut(owner.0 as usize)
-                    .and_then(Option::as_mut)
-                {
-                    let index = poller as usize;
-                    if program.pollers.len() <= index {
-                        program.pollers.resize_with(index + 1, || None);
-                    }
-                    program.pollers[index] = Some(PollerEntry {
-                        doorbell,
-                        tail: 0,
-                        touched: false,
-                    });
+                if let Ok(place) = server.find(owner.0, socket) {
+                    server.port_permits.permit(place, socket.generation, port);
                 }
                 let _ = done.send(());
             }
-            Command::RemovePoller { owner, poller } => {
-                if let Some(program) = self
-                    .programs
-                    .get_mut(owner.0 as usize)
-                    .and_then(Option::as_mut)
-                {
-                    if let Some(entry) = program.pollers.get_mut(poller as usize) {
-                        *entry = None;
-                    }
-                    for entry in program.entries.iter_mut() {
-                        entry.watches.forget_poller(poller);
-                    }
-                }
-            }
+            Command::Arrived { owner, socket } => server.arrived(owner.0, socket),
+            _ => {}
+        }
+    }
+
+    fn execute_for_shard(&mut self, command: Command) {
+        let server = &mut self.server;
+        match command {
             Command::Expect {
                 buckets,
                 batches,
                 taken,
                 done,
             } => {
-                self.expect_buckets(&buckets, batches, taken);
+                server.expect_buckets(&buckets, batches, taken);
                 let _ = done.send(());
             }
-            Command::Give(leaving) => self.leave_buckets(leaving),
+            Command::Give(leaving) => server.bucket_moves.set_leaving(leaving),
             Command::Assign { moves } => {
                 for step in moves.iter() {
-                    self.shard.assign(&[step.bucket], step.to);
+                    server.shard.assign(&[step.bucket], step.to);
                 }
             }
             Command::Renumber { network, done } => {
-                self.shard.renumber(network, self.now);
+                server.shard.renumber(network, server.now);
                 let _ = done.send(());
             }
-            Command::Sockets { reply } => drop(reply.send(self.socket_rows())),
-            Command::Describe { reply } => drop(reply.send(self.describe_json())),
-            Command::Drain { .. } => {}
+            _ => {}
         }
-    }
-
-    /// A process takes hold of sockets that it has without having been announced: the child of a fork that the shim did not see.
-    fn take_hold(&mut self, program: u32, process: Process, sockets: &[SlotRef]) {
-        let Some(this) = self
-            .programs
-            .get_mut(program as usize)
-            .and_then(Option::as_mut)
-        else {
-            return;
-        };
-        for socket in sockets {
-            if this.find(*socket).is_none() {
-                continue;
-            }
-            let owners = &mut this.entries[socket.index].owners;
-            if owners.waiting().is_none() && !owners.holders().contains(&process) {
-                owners.hold(process);
-            }
-        }
-    }
-
-    /// Closes what is left of a program, as the kernel closes what an exiting process leaves open.
-    fn remove_program(&mut self, program: u32) {
-        let Some(this) = self
-            .programs
-            .get_mut(program as usize)
-            .and_then(Option::as_mut)
-        else {
-            return;
-        };
-        this.contexts.clear();
-        // The program may still have it open.
-        let doorbell = this.doorbell.clone();
-        self.unwatch_doorbell(&doorbell);
-        // First, so that nothing is accepted any more for listeners of other shards.
-        self.forget_replicas_of(program);
-        let this = self.program(program);
-        let numbers = this.entries.numbers();
-        let (waiting, open): (Vec<u32>, Vec<u32>) = numbers
-            .filter(|slot| this.entries[*slot].open)
-            .partition(|slot| this.entries[*slot].owners.waiting().is_some());
-        for slot in waiting.into_iter().chain(open) {
-            let entry = self.program(program).entries.get(slot);
-            if entry.is_some_and(|entry| entry.open) {
-                self.close(ProgramSlot { program, slot });
-            }
-        }
-        self.publish();
-        let owner = self.program(program).owner;
-        self.programs[program as usize] = None;
-        self.audit.forget(program);
-        // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.
-        self.shard.memory_mut().remove(owner);
     }
 }

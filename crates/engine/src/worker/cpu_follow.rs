@@ -29,7 +29,7 @@ impl CpuFollow {
     }
 
     /// The program's thread was seen on `core`.
-    pub(crate) fn seen(&mut self, core: u32) {
+    pub(crate) fn program_seen_on(&mut self, core: u32) {
         if !self.enabled || self.core == Some(core) {
             self.seen = 0;
             return;

@@ -1,17 +1,18 @@
-//! What programs are told, while they run, of where the engine can send.
+//! Tells programs whether a router of the link leads to all of IPv6.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::programs::program::Program;
-use crate::worker::Worker;
+use crate::programs::table::Programs;
 
-/// Whether a router of the link leads to all of IPv6: kept by one worker, read by whoever writes the header of a new region.
+/// Whether a router of the link leads to all of IPv6. One worker writes it; the control thread
+/// reads it when it writes the header of a new region.
 #[derive(Default)]
 pub(crate) struct DefaultRoute(Option<Arc<AtomicU32>>);
 
 impl DefaultRoute {
-    /// To be kept in `cell`.
+    /// The one of the worker that writes it to `cell`.
     pub(crate) fn stored_in(cell: Arc<AtomicU32>) -> DefaultRoute {
         DefaultRoute(Some(cell))
     }
@@ -24,19 +25,17 @@ impl DefaultRoute {
             line.store(known, Ordering::Relaxed);
         }
     }
-}
 
-impl Worker {
     /// Tells all programs when a router has come or gone.
-    pub(crate) fn publish_default_route(&mut self) {
-        let Some(cell) = &self.default_route.0 else {
+    pub(crate) fn update(&self, has_router: impl FnOnce() -> bool, programs: &Programs) {
+        let Some(cell) = &self.0 else {
             return;
         };
-        let known = u32::from(self.shard.has_default_router());
+        let known = u32::from(has_router());
         if cell.load(Ordering::Relaxed) != known {
             cell.store(known, Ordering::Relaxed);
-            for program in self.programs.iter().flatten() {
-                self.default_route.tell(program);
+            for program in programs.iter() {
+                self.tell(program);
             }
         }
     }

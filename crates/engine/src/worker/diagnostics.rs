@@ -1,12 +1,12 @@
 //! What `millrace ss` shows, as JSON.
 
+use crate::server::ShardServer;
 use millrace_context::{Bypass, Region};
 use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::links::drop_warnings::queues_json;
 use crate::programs::entry::IN_FLIGHT;
-use crate::worker::Worker;
 
 /// One socket, as `ss` shows it.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,7 @@ struct ProgramRow {
 struct Description {
     sockets: usize,
     programs: Vec<ProgramRow>,
-    worker: crate::worker::WorkerCounters,
+    worker: crate::worker::counters::WorkerCounters,
     /// Of the device, with AF_XDP.
     queues: Vec<serde_json::Value>,
     shard: serde_json::Map<String, serde_json::Value>,
@@ -84,7 +84,7 @@ pub(crate) fn sockets_json(shards: Vec<Vec<SocketRow>>) -> Result<String, serde_
     serde_json::to_string(&rows)
 }
 
-impl Worker {
+impl ShardServer {
     /// What `ss` calls the state of a socket.
     fn state_name(state: SocketState) -> &'static str {
         use millrace_tcp::State;
@@ -108,10 +108,10 @@ impl Worker {
     }
 
     fn pids(&self, socket: &SocketInfo) -> Vec<u32> {
-        let Some(place) = socket.id.and_then(|id| self.place(id)) else {
+        let Some(place) = socket.id.and_then(|id| self.slot_of(id)) else {
             return Vec::new();
         };
-        let Some(program) = self.programs[place.program as usize].as_ref() else {
+        let Some(program) = self.programs.get(place.program) else {
             return Vec::new();
         };
         program.entries[place.slot]
@@ -128,7 +128,7 @@ impl Worker {
         self.peers
             .as_ref()
             .zip(socket.id)
-            .is_some_and(|(peers, id)| peers.places.contains_key(&id))
+            .is_some_and(|(peers, id)| peers.replicas.original_of(id).is_some())
     }
 
     /// Every socket.
@@ -144,7 +144,7 @@ impl Worker {
                     SocketState::Udp { .. } => "udp",
                     _ => "tcp",
                 },
-                state: Worker::state_name(socket.state),
+                state: ShardServer::state_name(socket.state),
                 local: socket.local.to_string(),
                 remote: socket.remote.to_string(),
                 receive_queue: socket.receive_queue,
@@ -172,7 +172,7 @@ impl Worker {
 
     /// Counters and usage.
     pub(crate) fn describe_json(&mut self) -> String {
-        let programs = self.programs.iter().flatten().map(|program| {
+        let programs = self.programs.iter().map(|program| {
             let (receive_memory, receive_memory_failures) =
                 self.shard.memory().usage(program.owner);
             ProgramRow {
@@ -194,8 +194,8 @@ impl Worker {
         let description = Description {
             sockets,
             programs,
-            worker: self.counters(),
-            queues: queues_json(&self.gauges()),
+            worker: self.link.complete(self.counters),
+            queues: queues_json(&self.link.gauges()),
             shard: self
                 .shard
                 .counters()

@@ -2,7 +2,7 @@
 
 use millrace_shard::Counters;
 
-use crate::worker::WorkerCounters;
+use crate::worker::counters::WorkerCounters;
 
 /// Which of them a worker has spoken of, a bit each.
 #[derive(Debug, Default)]
