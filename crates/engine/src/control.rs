@@ -17,30 +17,43 @@ use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
-use crate::audit::{Audit, Inbox};
-use crate::clients::Clients;
-use crate::command::Command;
 use crate::config::{Config, Limits};
-use crate::document::document;
+use crate::control::audit::{Audit, Inbox};
+use crate::control::clients::Clients;
+use crate::control::command::Command;
+use crate::control::descriptor_quota::{Charge, DescriptorQuota};
+use crate::control::id_allocator::{IdAllocator, POLLERS_REST};
+use crate::control::kernel_network::KernelNetwork;
+use crate::control::memfd::document;
+use crate::control::privileged_ports::PrivilegedPorts;
+use crate::control::region_header::RegionHeader;
+use crate::control::robust_list::RobustList;
+use crate::control::workers::Workers;
 use crate::doorbell;
-use crate::kernels::Kernels;
-use crate::numbers::{Numbers, POLLERS_REST};
-use crate::ports::PrivilegedPorts;
-use crate::program::Whereabouts;
-use crate::quota::{Charge, DescriptorQuota};
-use crate::robust_list::RobustList;
-use crate::scale::Scale;
-use crate::serving::Serving;
-use crate::snapshot;
-use crate::socket::Process;
+use crate::migration::scale::Scale;
+use crate::programs::entry::Process;
+use crate::programs::program::SlotShards;
 use crate::start::token;
-use crate::workers::Workers;
+use crate::worker::diagnostics;
 
-mod audit;
+pub(crate) mod audit;
+mod audit_events;
+pub(crate) mod clients;
+mod closer;
+pub mod command;
+pub(crate) mod descriptor_quota;
+mod fair_shares;
+mod id_allocator;
+pub(crate) mod kernel_network;
 mod members;
+mod memfd;
 mod permits;
 mod pollers;
-mod rights;
+pub(crate) mod privileged_ports;
+pub(crate) mod region_header;
+mod robust_list;
+mod scm_rights;
+pub(crate) mod workers;
 
 /// Contexts that each process gets: its threads spread over them.
 const CONTEXTS: u32 = 4;
@@ -49,7 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same when it was told to end by `down`.
 const PATIENCE_DOWN: Duration = Duration::from_millis(500);
 /// How often an engine that is to end looks whether it has.
-const ENDING_LOOK: Duration = Duration::from_millis(5);
+const ENDING_CHECK: Duration = Duration::from_millis(5);
 
 /// Words of an answer, and the descriptors that go with it.
 type Answered = ([u64; 8], Vec<Arc<OwnedFd>>);
@@ -88,13 +101,13 @@ struct Program {
     /// What it rings each shard by.
     doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
-    whereabouts: Arc<Whereabouts>,
+    slot_shards: Arc<SlotShards>,
     members: BTreeMap<Process, Member>,
-    contexts: Numbers,
-    pollers: Numbers,
+    contexts: IdAllocator,
+    pollers: IdAllocator,
     /// Against whom each poller's descriptor counts.
     poller_charges: BTreeMap<u32, Charge>,
-    processes: Numbers,
+    processes: IdAllocator,
     /// The command line that started it is still there.
     guarded: bool,
 }
@@ -123,7 +136,7 @@ pub struct Control {
     owner: u32,
     alias: [u8; 16],
     limits: Limits,
-    serving: Serving,
+    region_header: RegionHeader,
     workers: Workers,
     epoll: OwnedFd,
     clients: Clients,
@@ -140,15 +153,15 @@ pub struct Control {
     had_program: bool,
     ending: bool,
     scale: Scale,
-    kernels: Option<Kernels>,
-    in_flight: rights::InFlight,
+    kernel_network: Option<KernelNetwork>,
+    in_flight: scm_rights::InFlight,
     ports: PrivilegedPorts,
     audit: Audit,
     inbox: Inbox,
 }
 
 const LISTENER: u64 = 0;
-const KERNELS: u64 = 1;
+const KERNEL_NETWORK: u64 = 1;
 const IN_FLIGHT: u64 = 2;
 const AUDIT: u64 = 3;
 /// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
@@ -158,11 +171,11 @@ impl Control {
     /// A control thread for workers that run already.
     pub(crate) fn new(
         config: &Config,
-        serving: Serving,
+        region_header: RegionHeader,
         access: Access,
         workers: Workers,
         scale: Scale,
-        kernels: Option<Kernels>,
+        kernel_network: Option<KernelNetwork>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let Access {
@@ -174,12 +187,12 @@ impl Control {
             inbox,
         } = access;
         let clients = Clients::new(&epoll, listeners, LISTENER, AUDIT + 1)?;
-        if let Some(kernels) = &kernels {
-            let token = epoll::EventData::new_u64(KERNELS);
-            let changes = kernels.descriptor();
+        if let Some(kernel_network) = &kernel_network {
+            let token = epoll::EventData::new_u64(KERNEL_NETWORK);
+            let changes = kernel_network.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
-        let in_flight = rights::InFlight::new()?;
+        let in_flight = scm_rights::InFlight::new()?;
         epoll::add(
             &epoll,
             in_flight.descriptor(),
@@ -196,7 +209,7 @@ impl Control {
             owner,
             alias,
             limits: config.limits.clone(),
-            serving,
+            region_header,
             workers,
             epoll,
             clients,
@@ -209,7 +222,7 @@ impl Control {
             had_program: false,
             ending: false,
             scale,
-            kernels,
+            kernel_network,
             in_flight,
             ports,
             audit,
@@ -227,12 +240,15 @@ impl Control {
                 return self.workers.outcome();
             }
             let alone = self.announced_alone().then_some(Duration::from_secs(1));
-            let ending = self.ending.then_some(ENDING_LOOK);
-            let kernels = self.kernels.as_ref().and_then(Kernels::patience);
+            let ending = self.ending.then_some(ENDING_CHECK);
+            let kernel_network = self
+                .kernel_network
+                .as_ref()
+                .and_then(KernelNetwork::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
             let accept = self.clients.resume(&self.epoll);
             let audit = self.audit.look();
-            let patience = [alone, ending, kernels, balance, accept, audit];
+            let patience = [alone, ending, kernel_network, balance, accept, audit];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
                 tv_sec: patience.as_secs() as i64,
@@ -248,8 +264,10 @@ impl Control {
                 if token == LISTENER {
                     self.clients.accept(&self.epoll);
                     self.tell_of_visitors();
-                } else if token == KERNELS {
-                    self.kernels.iter_mut().for_each(Kernels::changed);
+                } else if token == KERNEL_NETWORK {
+                    self.kernel_network
+                        .iter_mut()
+                        .for_each(KernelNetwork::changed);
                 } else if token == IN_FLIGHT {
                     self.messages_gone();
                 } else if token == AUDIT {
@@ -271,21 +289,21 @@ impl Control {
 
     /// Tells all that the kernel has other addresses or routes, if it has: first those who send, then those who ask what they can send.
     fn follow_kernel(&mut self) {
-        let Some(kernels) = &mut self.kernels else {
+        let Some(kernel_network) = &mut self.kernel_network else {
             return;
         };
-        let Some(link) = kernels.look() else {
+        let Some(link) = kernel_network.look() else {
             return;
         };
-        self.serving.renumber(&link.addresses, &link.routes);
-        let network = kernels.network();
+        self.region_header.renumber(&link.addresses, &link.routes);
+        let network = kernel_network.network();
         // One that does not answer has ended, which the loop sees next.
         let _ = self.workers.ask(|_, done| Command::Renumber {
             network: network.clone(),
             done,
         });
         for program in self.programs.iter().flatten() {
-            self.serving.tell(program.region.header());
+            self.region_header.tell(program.region.header());
         }
     }
 
@@ -432,7 +450,9 @@ impl Control {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
-        let header = self.serving.header(geometry, self.scale.serving(), quiet);
+        let header = self
+            .region_header
+            .header(geometry, self.scale.serving(), quiet);
         // SAFETY: nobody else has the region yet.
         unsafe { region.write_header(header) };
         let region = Arc::new(region);
@@ -443,7 +463,7 @@ impl Control {
             .unwrap_or(self.programs.len());
         let owner = Owner(index as u32);
         let token = token().map_err(errno)?;
-        let whereabouts = Arc::new(Whereabouts::new(&region));
+        let slot_shards = Arc::new(SlotShards::new(&region));
         let doorbells: io::Result<Vec<_>> = (0..self.workers.len())
             .map(|_| doorbell::doorbell())
             .collect();
@@ -451,7 +471,7 @@ impl Control {
         self.workers.send(|shard| Command::AddProgram {
             owner,
             region: region.clone(),
-            whereabouts: whereabouts.clone(),
+            slot_shards: slot_shards.clone(),
             doorbell: doorbells[shard as usize].clone(),
         });
         let program = Program {
@@ -461,12 +481,12 @@ impl Control {
             file,
             doorbells,
             region,
-            whereabouts,
+            slot_shards,
             members: BTreeMap::new(),
-            contexts: Numbers::new(limits.processes),
-            pollers: Numbers::resting(limits.pollers, POLLERS_REST),
+            contexts: IdAllocator::new(limits.processes),
+            pollers: IdAllocator::resting(limits.pollers, POLLERS_REST),
             poller_charges: BTreeMap::new(),
-            processes: Numbers::new(limits.processes),
+            processes: IdAllocator::new(limits.processes),
             guarded: true,
         };
         self.next_serial += 1;
@@ -533,7 +553,7 @@ impl Control {
             if program.filter(over).is_some() && !waits {
                 let owner = Owner(index as u32);
                 // One shard that does not answer has ended, which the loop sees next.
-                let leave = |_, done| Command::LeaveToOthers { owner, done };
+                let leave = |_, done| Command::LeaveToSharers { owner, done };
                 let _ = self.workers.ask(leave);
                 self.programs[index] = None;
                 self.in_flight.forget(index as u32);
@@ -561,7 +581,7 @@ impl Control {
 
     fn sockets(&self) -> Result<String, i32> {
         let shards = self.workers.ask(|_, reply| Command::Sockets { reply })?;
-        snapshot::sockets_json(shards).map_err(|_| libc::EIO)
+        diagnostics::sockets_json(shards).map_err(|_| libc::EIO)
     }
 
     fn describe(&self) -> Result<String, i32> {
@@ -575,9 +595,9 @@ impl Control {
             "name": self.name,
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
-            "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
-            "addresses": self.serving.own,
-            "mtu": self.serving.mtu,
+            "address": self.region_header.own.first().map_or_else(String::new, ToString::to_string),
+            "addresses": self.region_header.own,
+            "mtu": self.region_header.mtu,
             "loopback": self.loopback,
             "process": {
                 "user": rustix::process::geteuid().as_raw(),
@@ -595,7 +615,7 @@ impl Control {
                 "requests_denied": self.denied,
             },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
-            "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
+            "bypasses": diagnostics::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
             "shards": shards,
         });
         Ok(description.to_string())

@@ -8,12 +8,10 @@
 //!   readable after each ring and gives no way to the eventfd itself.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
-
-use crate::worker::{TOKEN_DOORBELL, Worker};
 
 /// A new one.
 pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
@@ -38,28 +36,10 @@ pub(crate) fn listener(doorbell: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-impl Worker {
-    /// Hears a program's doorbell from now on.
-    pub(crate) fn hear(&mut self, doorbell: &OwnedFd) {
-        let token = epoll::EventData::new_u64(TOKEN_DOORBELL);
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, doorbell.as_fd(), token, edge) {
-            eprintln!(
-                "millrace: shard {} cannot hear a program's doorbell: {errno}; its requests wait for up to a second (see fs.epoll.max_user_watches)",
-                self.own
-            );
-        }
-    }
-
-    /// Hears it no more.
-    pub(crate) fn hear_no_more(&mut self, doorbell: &OwnedFd) {
-        // It is not there if it could not be put in.
-        let _ = epoll::delete(&self.epoll, doorbell.as_fd());
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
     use rustix::event::Timespec;
     use std::mem::MaybeUninit;

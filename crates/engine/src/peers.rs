@@ -1,124 +1,31 @@
 //! What a worker has of the others: a ring each way for what comes with packets, a channel for what happens seldom, and their doorbells.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
-use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, FlowBatch, Misrouted, Moved, Opt, Options, Owner, SocketId,
-};
+use millrace_shard::{Arrival, Flow, Misrouted};
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
 use crate::doorbell::ring as ring_doorbell;
-use crate::memory::Stranger;
-use crate::moving::Guest;
-use crate::strays;
-use crate::worker::{Place, Worker, WorkerCounters};
+use crate::peers::accept_backlog::AcceptBacklog;
+use crate::peers::replica_table::Replicas;
+use crate::peers::request::Request;
+use crate::worker::counters::WorkerCounters;
+
+pub(crate) mod accept_backlog;
+mod exchange;
+pub(crate) mod replica_table;
+mod replicas;
+pub(crate) mod request;
 
 /// Of the ring from one shard to another: sixteen of the largest frames.
 const RING_BYTES: usize = 1 << 20;
-/// Records taken from one ring in one round.
-const HANDED_BURST: usize = 64;
-/// Looks for an answer before a worker that waits for one sleeps in between.
-const LOOKS: u32 = 64;
-/// How long it sleeps then.
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
-
-/// What one worker asks of another. Each is carried out in its turn, between rounds or while the other waits for an answer itself, so nothing that
-/// is asked for here may ask in its turn.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// The socket at a slot of the asking shard has this address: nobody else may take it. `bound` is what it shares, `options` was set before.
-    Bind {
-        place: Place,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
-        options: Vec<Opt>,
-        /// The asking shard.
-        home: u16,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// The same of a socket for datagrams, which come to its own shard only.
-    BindDatagram {
-        place: Place,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It has a peer, or none any more.
-    ConnectDatagram {
-        place: Place,
-        remote: Option<SocketAddr>,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It listens: connections that the other shard accepts are to be handed to the asking one.
-    Listen {
-        place: Place,
-        backlog: u32,
-        queue: Option<AcceptQueue>,
-        /// For its cookies of TCP Fast Open.
-        keys: Option<Opt>,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// An option of it, for connections to come.
-    SetOption {
-        place: Place,
-        opt: Opt,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It listens no longer: what waits for it is reset.
-    StopListening {
-        place: Place,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It is another program's, at another slot, and so are those of `queue` that the other shard has accepted for it, and those that nobody has claimed.
-    Rename {
-        from: Place,
-        to: Place,
-        generation: u32,
-        queue: Arc<HashSet<u64>>,
-        /// By their old names, the new ones.
-        reply: Sender<Vec<(SlotRef, SlotRef)>>,
-    },
-    /// It is gone.
-    Forget { place: Place },
-    /// The asking shard opens a connection that is the other's by its tag, or yet another's, if the asking one has not heard that its bucket moved.
-    Pin {
-        flow: Flow,
-        shard: u16,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It is over. Likewise.
-    Unpin { flow: Flow, shard: u16 },
-    /// Buckets that the asking shard gives, and what programs know the connections in them by.
-    Take {
-        parcel: FlowBatch,
-        guests: Vec<Guest>,
-        from: u16,
-    },
-    /// What the asking shard had no room for of what it was given.
-    Back {
-        refused: Vec<Moved>,
-        guests: Vec<Guest>,
-    },
-    /// What the asking shard was asked for, or yet another one, by who did not know yet that a slot has moved.
-    Stray(strays::Stray),
-    /// A slot that has moved is free again.
-    Freed(strays::Freed),
-    /// A block of an arena, likewise.
-    Block(Stranger),
-}
 
 /// Another worker, from this one's side.
 struct Link {
@@ -130,16 +37,6 @@ struct Link {
     state: Arc<Line>,
 }
 
-/// Stands in for another shard's bound or listening socket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replica {
-    pub(crate) id: SocketId,
-    /// Generation of the slot that it stands for.
-    pub(crate) generation: u32,
-    /// The shard that has it.
-    pub(crate) home: u16,
-}
-
 /// A connection that another shard has accepted for one of this shard's listeners.
 pub(crate) struct Accepted {
     pub(crate) program: u32,
@@ -149,22 +46,16 @@ pub(crate) struct Accepted {
 
 /// The other workers. By shard; none at the own place.
 pub(crate) struct Peers {
-    pub(crate) own: u16,
+    own: u16,
     links: Vec<Option<Link>>,
     readers: Vec<Option<Reader>>,
     requests: Receiver<Request>,
     state: Arc<Line>,
-    /// Others' sockets that this shard stands in for.
-    pub(crate) replicas: HashMap<Place, Replica>,
-    /// The same by their sockets.
-    pub(crate) places: HashMap<SocketId, Place>,
-    /// Connections that others accepted for a listener whose queue is full.
-    pub(crate) late: HashMap<Place, VecDeque<SlotRef>>,
-    /// Listeners with connections that wait for room.
-    pub(crate) stuck: Vec<Place>,
+    pub(crate) replicas: Replicas,
+    pub(crate) backlog: AcceptBacklog,
     /// Frames from others of flows that are on their way here, and flows among those that are over.
-    pub(crate) awaited: VecDeque<(u64, Vec<u8>)>,
-    pub(crate) unpinned: Vec<(Flow, u16)>,
+    awaited: VecDeque<(u64, Vec<u8>)>,
+    unpinned: Vec<(Flow, u16)>,
 }
 
 /// Frames from others that wait at most; more are dropped and counted.
@@ -210,10 +101,8 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
             readers: (0..count).map(|_| None).collect(),
             requests,
             state: states[own].clone(),
-            replicas: HashMap::new(),
-            places: HashMap::new(),
-            late: HashMap::new(),
-            stuck: Vec::new(),
+            replicas: Replicas::default(),
+            backlog: AcceptBacklog::default(),
             awaited: VecDeque::new(),
             unpinned: Vec::new(),
         })
@@ -370,11 +259,82 @@ impl Peers {
         }
     }
 
-    /// Notes that a listener's connections wait for room.
-    pub(crate) fn note_stuck(&mut self, place: Place) {
-        if !self.stuck.contains(&place) {
-            self.stuck.push(place);
+    /// Which shard this is.
+    pub(crate) fn own(&self) -> u16 {
+        self.own
+    }
+
+    /// The next request of another worker.
+    pub(crate) fn next_request(&self) -> Option<Request> {
+        self.requests.try_recv().ok()
+    }
+
+    /// The next record that worker `from` has written, and this worker's way to pass it on.
+    pub(crate) fn next_record(&mut self, from: usize) -> Option<Record<'_>> {
+        let (word, body) = self.readers.get_mut(from)?.as_mut()?.next()?;
+        if word & 0xff == KIND_ACCEPTED {
+            let (listener, slot) = body.split_at(8);
+            let reference = |half: &[u8]| {
+                SlotRef::from_bits(u64::from_ne_bytes(half.try_into().unwrap_or_default()))
+            };
+            return Some(Record::Accepted(Accepted {
+                program: (word >> 32) as u32,
+                listener: reference(listener),
+                slot: reference(slot),
+            }));
         }
+        let (frame, arrival) = frame_of(word, body);
+        let forward = Forward {
+            links: &mut self.links,
+            awaited: &mut self.awaited,
+        };
+        Some(Record::Frame(frame, arrival, forward))
+    }
+
+    /// Takes the frames that have waited for flows on their way here.
+    pub(crate) fn take_awaited(&mut self) -> AwaitedFrames {
+        AwaitedFrames(std::mem::take(&mut self.awaited))
+    }
+
+    /// A flow is over that is on its way to this shard: it is unpinned when it has come.
+    pub(crate) fn defer_unpin(&mut self, flow: Flow, shard: u16) {
+        self.unpinned.push((flow, shard));
+    }
+
+    /// Unpins each flow that has come.
+    pub(crate) fn retry_unpin(&mut self, mut unpin: impl FnMut(&Flow, u16) -> bool) {
+        self.unpinned.retain(|(flow, shard)| !unpin(flow, *shard));
+    }
+}
+
+/// What another worker has handed over.
+pub(crate) enum Record<'a> {
+    /// A frame, how it came to the other shard, and the way on to a third.
+    Frame(Frame<'a>, Arrival, Forward<'a>),
+    /// A connection for a listener of this shard.
+    Accepted(Accepted),
+}
+
+/// The way on for a frame that another worker has handed over.
+pub(crate) struct Forward<'a> {
+    links: &'a mut [Option<Link>],
+    awaited: &'a mut VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Forward<'_> {
+    /// Hands the frame to the shard that it belongs to.
+    pub(crate) fn pass(self, stray: Misrouted, frame: &Frame<'_>, counters: &mut WorkerCounters) {
+        pass(self.links, self.awaited, stray, frame, counters);
+    }
+}
+
+/// Frames that have waited for flows on their way to this shard.
+pub(crate) struct AwaitedFrames(VecDeque<(u64, Vec<u8>)>);
+
+impl AwaitedFrames {
+    /// Each frame, and how it came.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Frame<'_>, Arrival)> {
+        self.0.iter().map(|(word, bytes)| frame_of(*word, bytes))
     }
 }
 
@@ -405,119 +365,6 @@ fn pass(
         Misrouted::AllShards => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);
-            }
-        }
-    }
-}
-
-impl Worker {
-    /// Takes in what others have handed over, and does what they have asked for. How much that was.
-    pub(crate) fn take_handed(&mut self) -> usize {
-        let Some(peers) = &self.peers else {
-            return 0;
-        };
-        let mut taken = 0;
-        for from in 0..peers.readers.len() {
-            for _ in 0..HANDED_BURST {
-                match self.take_record(from) {
-                    Some(Some(accepted)) => self.accepted_elsewhere(&accepted),
-                    Some(None) => {}
-                    None => break,
-                }
-                taken += 1;
-            }
-        }
-        taken + self.oblige()
-    }
-
-    /// Takes one record: a frame goes to the shard, anything else is returned.
-    fn take_record(&mut self, from: usize) -> Option<Option<Accepted>> {
-        let Peers {
-            readers,
-            links,
-            awaited,
-            ..
-        } = self.peers.as_deref_mut()?;
-        let (word, body) = readers.get_mut(from)?.as_mut()?.next()?;
-        if word & 0xff == KIND_ACCEPTED {
-            let (listener, slot) = body.split_at(8);
-            let reference = |half: &[u8]| {
-                SlotRef::from_bits(u64::from_ne_bytes(half.try_into().unwrap_or_default()))
-            };
-            return Some(Some(Accepted {
-                program: (word >> 32) as u32,
-                listener: reference(listener),
-                slot: reference(slot),
-            }));
-        }
-        let (frame, arrival) = frame_of(word, body);
-        self.shard.input_handed(&frame, arrival, self.now);
-        // What comes by a ring is whole.
-        if let Some((stray, _)) = self.shard.take_misrouted() {
-            pass(links, awaited, stray, &frame, &mut self.counters);
-        }
-        Some(None)
-    }
-
-    /// Takes frames in again that have waited for what was on its way here.
-    pub(crate) fn take_awaited(&mut self) {
-        let Some(peers) = &mut self.peers else {
-            return;
-        };
-        for (word, bytes) in std::mem::take(&mut peers.awaited) {
-            let (frame, arrival) = frame_of(word, &bytes);
-            self.shard.input_handed(&frame, arrival, self.now);
-            if let Some((stray, whole)) = self.shard.take_misrouted() {
-                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
-            }
-        }
-    }
-
-    /// Does what the others have asked for. How much that was.
-    pub(crate) fn oblige(&mut self) -> usize {
-        let mut done = 0;
-        while let Some(Ok(request)) = self.peers.as_ref().map(|peers| peers.requests.try_recv()) {
-            self.grant(request);
-            done += 1;
-        }
-        done
-    }
-
-    /// Asks another worker and waits for the answer, doing meanwhile what others ask for.
-    pub(crate) fn ask_peer(
-        &mut self,
-        shard: u32,
-        request: impl FnOnce(Sender<Result<(), Error>>) -> Request,
-    ) -> Result<(), Error> {
-        // It has ended: it has nothing against it.
-        self.ask_peer_for(shard, request).unwrap_or(Ok(()))
-    }
-
-    /// The same for any answer; none from a worker that has ended.
-    pub(crate) fn ask_peer_for<T>(
-        &mut self,
-        shard: u32,
-        request: impl FnOnce(Sender<T>) -> Request,
-    ) -> Option<T> {
-        let (reply, answer) = mpsc::channel();
-        if let Some(peers) = &self.peers {
-            peers.tell(shard, request(reply));
-        }
-        let mut looks = 0;
-        loop {
-            match answer.try_recv() {
-                Ok(outcome) => return Some(outcome),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => {}
-            }
-            if self.oblige() > 0 {
-                continue;
-            }
-            looks += 1;
-            if looks < LOOKS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(LOOK_AGAIN);
             }
         }
     }

@@ -19,20 +19,32 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 use rustix::net::SocketType;
 
-use crate::audit::{self, Audit};
 use crate::config::{self, Config, Device, MtuProbing, Shared};
+use crate::control::audit::{self, Audit};
+use crate::control::kernel_network::KernelNetwork;
+use crate::control::privileged_ports::PrivilegedPorts;
+use crate::control::region_header::{RegionHeader, device_index};
+use crate::control::workers::{WorkerHandle, Workers};
 use crate::control::{Access, Control};
-use crate::io::{Io, IoHandle, IoThread, no_load};
-use crate::kernels::Kernels;
-use crate::memory::Arenas;
-use crate::ports::{Permits, PrivilegedPorts};
-use crate::queues::{Both, Queues, Sleeper};
-use crate::reach::Reach;
-use crate::scale::Scale;
-use crate::serving::{Serving, device_index};
-use crate::worker::{self, Wire, Worker};
-use crate::workers::{Handle, Workers};
-use crate::{doorbell, peers, pin, topology};
+use crate::links::io_thread::{Io, IoHandle, IoThread, no_load};
+use crate::links::shard_link::{ShardLink, ShardPort};
+use crate::links::virtual_queues::{MixedPort, VirtualQueues, Waker};
+use crate::migration::bucket_moves::BucketMoves;
+use crate::migration::scale::Scale;
+use crate::migration::shared_sockets::SharedSockets;
+use crate::programs::table::Programs;
+use crate::requests::port_permits::PortPermits;
+use crate::server::ShardServer;
+use crate::shared::arenas::Arenas;
+use crate::worker::counters::WorkerCounters;
+use crate::worker::cpu_follow::CpuFollow;
+use crate::worker::default_route::DefaultRoute;
+use crate::worker::publisher::Publisher;
+use crate::worker::reserved_ports::ReservedPorts;
+use crate::worker::{self, Worker};
+use crate::{doorbell, peers, topology};
+
+pub(crate) mod affinity;
 
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +155,10 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
     let start = std::time::Instant::now();
     let default_router = Arc::<AtomicU32>::default();
     let (mut wires, io) = match io_threads {
-        0 => (link.ports.into_iter().map(Wire::Port).collect(), Vec::new()),
+        0 => (
+            link.ports.into_iter().map(ShardPort::Device).collect(),
+            Vec::new(),
+        ),
         _ => {
             let rest = link.ports.split_off(plan.owners.into());
             let (wires, io) = pipeline(rest, &doorbells, &hash, &groups, &policies)?;
@@ -167,38 +182,47 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         }
         let memory = Arenas::new(own.into());
         let (commands, receiver) = mpsc::channel();
-        let parts = worker::Parts {
+        let server = ShardServer {
             shard: Shard::new(shard_config, memory, Instant::from_micros(0)),
             own: own.into(),
-            peers: peers.next().filter(|_| shards > 1),
-            wire: wires.pop(),
+            now: Instant::from_micros(0),
+            counters: WorkerCounters::default(),
+            audit: outbox.clone(),
+            link: ShardLink::new(wires.pop(), own.into(), config.join),
+            programs: Programs::default(),
+            publisher: Publisher::default(),
+            peers: peers.next().filter(|_| shards > 1).map(Box::new),
+            bucket_moves: BucketMoves::default(),
+            shared_sockets: SharedSockets::default(),
+            reserved_ports: ReservedPorts::new(link.held.clone(), own.into()),
+            port_permits: PortPermits::new(access.ports.shared()),
+            cpu_follow: CpuFollow::new(config.follow && shards == 1 && plan.shards[0].is_none()),
+            asking_for: Vec::new(),
+        };
+        let parts = worker::Parts {
+            server,
             doorbell: doorbell.clone(),
             commands: receiver,
             start,
-            held: link.held.clone(),
-            follow: config.follow && shards == 1 && plan.shards[0].is_none(),
-            join: config.join,
-            reach: match own {
-                0 => Reach::kept_in(default_router.clone()),
-                _ => Reach::default(),
+            settled: settled.clone(),
+            default_route: match own {
+                0 => DefaultRoute::stored_in(default_router.clone()),
+                _ => DefaultRoute::default(),
             },
-            permits: Permits::new(access.ports.shared()),
-            audit: outbox.clone(),
         };
         let mut worker = Worker::new(parts).map_err(system("cannot set up the shard's waiting"))?;
-        worker.tell_when_settled(settled.clone());
         let core = plan.shards[usize::from(own)];
         let thread = std::thread::Builder::new()
             .name(format!("millrace-shard{own}"))
             .spawn(move || {
                 if let Some(core) = core {
-                    pin::to(core);
+                    affinity::pin_to(core);
                 }
                 enter(Role::Shard);
                 worker.run();
             })
             .map_err(system("cannot start the shard's thread"))?;
-        workers.push(Handle {
+        workers.push(WorkerHandle {
             commands,
             doorbell,
             thread,
@@ -212,16 +236,17 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         io,
         owners: plan.owners,
     };
-    let serving = Serving::new(config, link.mtu, index, default_router);
+    let serving = RegionHeader::new(config, link.mtu, index, default_router);
     let scale = Scale::new(config.shards, groups, config.balance);
     let follow = |held| {
         let (name, shared) = shared(config)?;
         let link = config.link.as_ref()?;
-        Some(Kernels::follow(name, shared, link, held))
+        Some(KernelNetwork::follow(name, shared, link, held))
     };
-    let kernels = link.held.and_then(follow).transpose();
-    let kernels = kernels.map_err(system("cannot follow the kernel's addresses and routes"))?;
-    let mut control = Control::new(config, serving, access, workers, scale, kernels)
+    let kernel_network = link.held.and_then(follow).transpose();
+    let kernel_network =
+        kernel_network.map_err(system("cannot follow the kernel's addresses and routes"))?;
+    let mut control = Control::new(config, serving, access, workers, scale, kernel_network)
         .map_err(system("cannot set up the control socket"))?;
     // A worker has ended if it says nothing, and the control thread will notice that.
     drop(settled);
@@ -293,20 +318,20 @@ fn pipeline(
     hash: &Hash,
     groups: &Groups,
     policies: &(Policy, Policy),
-) -> Result<(Vec<Wire>, Vec<Io>), StartError> {
+) -> Result<(Vec<ShardPort>, Vec<Io>), StartError> {
     let count = doorbells.len();
     let (port_sides, group_sides) =
         virtual_queues(ports.len(), count, QUEUE_BYTES, &policies.0, &policies.1);
-    let sleepers = |doorbells: &[Arc<OwnedFd>]| -> Vec<Sleeper> {
-        doorbells.iter().cloned().map(Sleeper::new).collect()
+    let sleepers = |doorbells: &[Arc<OwnedFd>]| -> Vec<Waker> {
+        doorbells.iter().cloned().map(Waker::new).collect()
     };
     let shards = sleepers(doorbells);
     let doorbells: io::Result<Vec<_>> = ports.iter().map(|_| doorbell::doorbell()).collect();
     let threads = sleepers(&doorbells.map_err(system("cannot make a doorbell"))?);
     let capabilities = ports[0].capabilities();
     let gives_segments = ports[0].gives_segments();
-    let wire = |(side, own): (Side, &Sleeper)| {
-        Wire::Queues(Box::new(Queues {
+    let wire = |(side, own): (Side, &Waker)| {
+        ShardPort::Queues(Box::new(VirtualQueues {
             side,
             io: threads.clone(),
             own: own.clone(),
@@ -328,18 +353,18 @@ fn pipeline(
         groups: groups.clone(),
         load: no_load(groups.buckets()),
         counters: Arc::default(),
-        orders: Arc::default(),
+        flags: Arc::default(),
     });
     Ok((wires, io.collect()))
 }
 
 /// The first wires with ports of their own, as many as there are.
-fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
+fn with_own(wires: Vec<ShardPort>, ports: Vec<Box<dyn Port + Send>>) -> Vec<ShardPort> {
     let mut ports = ports.into_iter();
     let with_own = |wire| match wire {
-        Wire::Queues(queues) => match ports.next() {
-            Some(port) => Wire::Both(Box::new(Both::new(port, *queues))),
-            None => Wire::Queues(queues),
+        ShardPort::Queues(queues) => match ports.next() {
+            Some(port) => ShardPort::Mixed(Box::new(MixedPort::new(port, *queues))),
+            None => ShardPort::Queues(queues),
         },
         other => other,
     };
@@ -350,7 +375,7 @@ fn with_own(wires: Vec<Wire>, ports: Vec<Box<dyn Port + Send>>) -> Vec<Wire> {
 fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, StartError> {
     let start = |(number, (io, core)): (usize, (Io, &Option<usize>))| {
         let (doorbell, counters) = (io.own.doorbell.clone(), io.counters.clone());
-        let (orders, load) = (io.orders.clone(), io.load.clone());
+        let (flags, load) = (io.flags.clone(), io.load.clone());
         let gauges = io.port.gauges();
         let (switches, receiver) = mpsc::channel();
         let mut io =
@@ -360,7 +385,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             .name(format!("millrace-io{number}"))
             .spawn(move || {
                 if let Some(core) = core {
-                    pin::to(core);
+                    affinity::pin_to(core);
                 }
                 enter(Role::Io);
                 io.run();
@@ -373,7 +398,7 @@ fn start_io(io: Vec<Io>, cores: &[Option<usize>]) -> Result<Vec<IoHandle>, Start
             gauges,
             load,
             switches,
-            orders,
+            flags,
         })
     };
     io.into_iter().zip(cores).enumerate().map(start).collect()

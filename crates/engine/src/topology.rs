@@ -7,7 +7,7 @@ use millrace_port::device;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Device};
-use crate::pin;
+use crate::start::affinity;
 
 /// Who owns the queues of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
     };
     let machine = Machine {
         queues: queues(config),
-        cores: &pin::cores(),
+        cores: &affinity::cores(),
     };
     plan(asked, machine)
 }

@@ -10,10 +10,10 @@ use millrace_shard::Owner;
 use rustix::event::epoll;
 
 use super::{Answered, CONTEXTS, Control, Member, PIDFD, Program, words};
-use crate::clients::{Membership, parent_of, pid_of};
-use crate::command::Command;
-use crate::quota::Charge;
-use crate::socket::Process;
+use crate::control::clients::{Membership, parent_of, pid_of};
+use crate::control::command::Command;
+use crate::control::descriptor_quota::Charge;
+use crate::programs::entry::Process;
 
 /// How long a child that was announced may take to attach once its parent is dead.
 const ANNOUNCED: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use millrace_shard::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Answered, Control, words};
-use crate::command::Command;
+use crate::control::command::Command;
 
 impl Control {
     /// Lets a socket have a port once, if the process that asks has the right to it now.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use millrace_shard::Owner;
 
 use super::{Answered, Control, words};
-use crate::command::Command;
+use crate::control::command::Command;
+use crate::control::descriptor_quota::Charge;
 use crate::doorbell;
-use crate::quota::Charge;
-use crate::socket::Process;
+use crate::programs::entry::Process;
 
 impl Control {
     pub(super) fn poller(&mut self, number: u64) -> Result<Answered, i32> {

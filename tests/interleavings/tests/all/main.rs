@@ -11,7 +11,7 @@ mod kernel;
 mod order;
 mod rings;
 mod sleep;
-#[path = "../../../../crates/engine/src/watches.rs"]
+#[path = "../../../../crates/engine/src/programs/watches.rs"]
 #[expect(
     dead_code,
     clippy::box_collection,

@@ -1,0 +1,93 @@
+//! Sockets on their way from one process to another in messages (SCM_RIGHTS), as a shard sees them: [`IN_FLIGHT`] holds them, once for
+//! each descriptor that stands for one. The control thread knows the descriptors (`control::rights`).
+
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
+use std::collections::HashSet;
+
+use millrace_context::SlotRef;
+
+use crate::programs::entry::{IN_FLIGHT, Process};
+
+/// How often a process may hold one socket, beyond which it must let go first. A process that receives a socket which it has lets go of it
+/// at once, so this is as many as its threads receive at one moment.
+const HELD_MAX: usize = 256;
+/// Bursts of submissions that are served first: more than rings hold, if programs do not write new ones all the time.
+const BURSTS: usize = 16;
+
+impl ShardServer {
+    /// `to` holds as well those that `from` holds; for each whether it does.
+    pub(crate) fn share(
+        &mut self,
+        program: u32,
+        sockets: &[SlotRef],
+        from: Process,
+        to: Process,
+    ) -> Vec<bool> {
+        // A connection may have been accepted this moment: who took it has said so, and not been heard yet.
+        let mut bursts = 0;
+        while bursts < BURSTS && self.serve() > 0 {
+            bursts += 1;
+        }
+        let Some(this) = self.programs.get_mut(program) else {
+            return vec![false; sockets.len()];
+        };
+        let share = |socket: &SlotRef| {
+            let Some(slot) = this.find(*socket) else {
+                return false;
+            };
+            let owners = &mut this.entries[slot].owners;
+            let holders = owners.holders();
+            let times = || holders.iter().filter(|holder| **holder == to).count();
+            if !holders.contains(&from) || (to != IN_FLIGHT && times() >= HELD_MAX) {
+                return false;
+            }
+            owners.hold(to);
+            true
+        };
+        sockets.iter().map(share).collect()
+    }
+
+    /// A process holds `sockets` and no others of those that it held. `more`: it also takes hold of
+    /// those that it did not hold.
+    pub(crate) fn set_held(
+        &mut self,
+        program: u32,
+        process: Process,
+        sockets: &[SlotRef],
+        more: bool,
+    ) {
+        let Some(this) = self.programs.get_mut(program) else {
+            return;
+        };
+        if more {
+            this.take_hold(process, sockets);
+        }
+        // A list may name as many sockets as a program may have: each is looked up at once.
+        let kept: HashSet<u32> = sockets.iter().filter_map(|it| this.find(*it)).collect();
+        let lost: Vec<u32> = this
+            .held_by(process)
+            .filter(|slot| !kept.contains(slot))
+            .collect();
+        for slot in lost {
+            self.release_wholly(ProgramSlot { program, slot }, process);
+        }
+    }
+
+    /// One of the messages that a socket is in is gone.
+    pub(crate) fn arrived(&mut self, program: u32, socket: SlotRef) {
+        if let Ok(place) = self.find(program, socket) {
+            self.release(place, IN_FLIGHT);
+        }
+    }
+
+    /// A process holds a socket no more, however often it held it.
+    pub(crate) fn release_wholly(&mut self, place: ProgramSlot, process: Process) {
+        let owners = &self.program(place.program).entries[place.slot].owners;
+        let holds = |holder: &&Process| **holder == process;
+        let times = owners.holders().iter().filter(holds).count();
+        for _ in 0..times {
+            self.release(place, process);
+        }
+    }
+}

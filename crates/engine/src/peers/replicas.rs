@@ -1,0 +1,418 @@
+//! Addresses and listeners that concern every shard.
+//!
+//! A bound socket is one shard's, its home; each of the others has a *replica* of it, so that every shard knows which addresses are taken, and
+//! hears connections for every listener. A shard that accepts a connection keeps it, and hands its slot to the listener's home, which puts it
+//! into the program's queue.
+//!
+//! Shards are asked in their order. Of two that want one address at once the same one is first everywhere: the other fails at the first shard that
+//! both ask.
+
+use crate::programs::slot::ProgramSlot;
+use crate::server::ShardServer;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use millrace_context::SlotRef;
+use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
+
+use crate::peers::replica_table::Replica;
+use crate::peers::request::Request;
+
+/// Ports tried for a bind that leaves the choice to us: another shard may have connections with the first.
+const PORTS_TRIED: usize = 256;
+
+impl ShardServer {
+    /// Binds a socket of this shard, in every shard.
+    pub(crate) fn bind_everywhere(
+        &mut self,
+        place: ProgramSlot,
+        owner: Owner,
+        local: SocketAddr,
+        bound: Options,
+        options: &[Opt],
+    ) -> Result<SocketId, Error> {
+        let address_only = bound.address_only && local.port() == 0;
+        if self.peers.is_none() || address_only {
+            return self.bind_here(owner, local, &bound);
+        }
+        let tries = if local.port() == 0 { PORTS_TRIED } else { 1 };
+        let mut outcome = Err(Error::AddressInUse);
+        for _ in 0..tries {
+            outcome = self.bind_in_shard_order(place, owner, local, bound, options);
+            if outcome != Err(Error::AddressInUse) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn bind_in_shard_order(
+        &mut self,
+        place: ProgramSlot,
+        owner: Owner,
+        mut local: SocketAddr,
+        bound: Options,
+        options: &[Opt],
+    ) -> Result<SocketId, Error> {
+        let mut own = None;
+        if local.port() == 0 {
+            let id = self.bind_here(owner, local, &bound)?;
+            let view = self.shard.view(id).ok_or(Error::NoSocket)?;
+            local = view.local;
+            own = Some(id);
+        }
+        let generation = self.program(place.program).entries[place.slot].generation;
+        let home = self.own as u16;
+        let outcome = self.in_shard_order(|server, shard| match shard {
+            None if own.is_some() => Ok(()),
+            None => server
+                .bind_here(owner, local, &bound)
+                .map(|id| own = Some(id)),
+            Some(shard) => server.ask_peer(shard, |reply| Request::Bind {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                options: options.to_vec(),
+                home,
+                reply,
+            }),
+        });
+        match (outcome, own) {
+            (Ok(()), Some(id)) => {
+                self.program(place.program).entries[place.slot].replicated = true;
+                Ok(id)
+            }
+            (outcome, own) => {
+                // Those that were not asked know nothing of it, and forget that.
+                self.forget_everywhere(place);
+                if let Some(id) = own {
+                    let _ = self.shard.close(id, self.now);
+                }
+                Err(outcome.err().unwrap_or(Error::NoSocket))
+            }
+        }
+    }
+
+    fn bind_here(
+        &mut self,
+        owner: Owner,
+        local: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        self.reserved_ports
+            .bind_stream(&mut self.shard, owner, local, options)
+    }
+
+    /// Lets a bound socket of this shard listen in every shard, or gives it another backlog.
+    pub(crate) fn listen_everywhere(
+        &mut self,
+        place: ProgramSlot,
+        id: SocketId,
+        backlog: u32,
+        queue: Option<&AcceptQueue>,
+    ) -> Result<(), Error> {
+        let entry = &self.program(place.program).entries[place.slot];
+        let is_key = |opt: &&Opt| matches!(opt, Opt::FastOpenKeys(_));
+        let keys = entry.options().iter().find(is_key).copied();
+        let listening = self.in_shard_order(|server, shard| match shard {
+            None => server.listen_here(id, backlog, queue.cloned(), keys),
+            Some(shard) => server.ask_peer(shard, |reply| Request::Listen {
+                place,
+                backlog,
+                queue: queue.map(|queue| queue.of_shard(shard as u16)),
+                keys,
+                reply,
+            }),
+        });
+        if listening.is_err() {
+            let _ = self.shard.shutdown(id, How::Read, self.now);
+            self.stop_accepting_elsewhere(place);
+        }
+        listening
+    }
+
+    /// Calls `each` for every shard in its turn, the own one being none, until one fails.
+    pub(crate) fn in_shard_order(
+        &mut self,
+        mut each: impl FnMut(&mut ShardServer, Option<u32>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(peers) = &self.peers else {
+            return each(self, None);
+        };
+        let (shards, own) = (peers.shards(), u32::from(peers.own()));
+        for shard in shards {
+            each(self, (shard != own).then_some(shard))?;
+        }
+        Ok(())
+    }
+
+    /// A bound socket of this shard is gone.
+    pub(crate) fn forget_everywhere(&mut self, place: ProgramSlot) {
+        if let Some(peers) = &mut self.peers {
+            peers.backlog.forget(place);
+            peers.backlog.forget_stuck(place);
+            peers.tell_all(|| Request::Forget { place });
+        }
+    }
+
+    fn listen_here(
+        &mut self,
+        id: SocketId,
+        backlog: u32,
+        queue: Option<AcceptQueue>,
+        keys: Option<Opt>,
+    ) -> Result<(), Error> {
+        self.shard.listen_bound(id, backlog, queue)?;
+        keys.map_or(Ok(()), |keys| self.shard.set_option(id, keys, self.now))
+    }
+
+    /// A listener of this shard is one no more. When this returns nothing is left that others had accepted for it: it may listen again.
+    pub(crate) fn stop_accepting_elsewhere(&mut self, place: ProgramSlot) {
+        let Some(peers) = &mut self.peers else {
+            return;
+        };
+        peers.backlog.forget(place);
+        peers.backlog.forget_stuck(place);
+        // It has nothing to refuse.
+        let _ = self.in_shard_order(|server, shard| match shard {
+            None => Ok(()),
+            Some(shard) => server.ask_peer(shard, |reply| Request::StopListening { place, reply }),
+        });
+    }
+
+    /// An option of a bound socket of this shard has been set.
+    pub(crate) fn set_option_elsewhere(&mut self, place: ProgramSlot, opt: Opt) {
+        // What one refuses all refuse.
+        let _ = self.in_shard_order(|server, shard| match shard {
+            None => Ok(()),
+            Some(shard) => server.ask_peer(shard, |reply| Request::SetOption { place, opt, reply }),
+        });
+    }
+
+    /// Connects a bound socket. Its port is the program's choice, so the flow may be another shard's by its tag: that one must know first.
+    pub(crate) fn connect_bound(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
+        let pinned = self.shard.must_pin(id, remote);
+        let own = self.peers.as_ref().map_or(0, |peers| peers.own());
+        if let Some((owner, flow)) = pinned {
+            self.ask_peer(owner.into(), |reply| Request::Pin {
+                flow,
+                shard: own,
+                reply,
+            })?;
+        }
+        let outcome = self.shard.connect_bound(id, remote, self.now);
+        let outcome = outcome.and_then(|()| match pinned {
+            Some(_) => Ok(()),
+            None => self.pin_if_elsewhere(id),
+        });
+        if let (Err(_), Some((owner, flow)), Some(peers)) = (&outcome, pinned, &self.peers) {
+            peers.tell(owner.into(), Request::Unpin { flow, shard: own });
+        }
+        outcome
+    }
+
+    /// Lets the others forget the flows that were pinned to this shard and are over.
+    pub(crate) fn unpin(&mut self) {
+        let Some(peers) = &self.peers else {
+            return;
+        };
+        let shard = peers.own();
+        for flow in self.shard.take_unpinned() {
+            // If its bucket is on its way here the pin ends here, too.
+            if let Some(owner) = self.shard.owner_elsewhere(&flow) {
+                peers.tell(owner.into(), Request::Unpin { flow, shard });
+            }
+        }
+    }
+
+    /// Does what another worker asks for.
+    pub(crate) fn serve_peer_request(&mut self, request: Request) {
+        match request {
+            Request::Bind {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                options,
+                home,
+                reply,
+            } => {
+                let outcome = self.bind_here(owner, local, &bound);
+                if let (Ok(id), Some(peers)) = (outcome, &mut self.peers) {
+                    for opt in options {
+                        // As for the socket itself.
+                        let _ = self.shard.set_option(id, opt, self.now);
+                    }
+                    let replica = Replica {
+                        id,
+                        generation,
+                        home,
+                    };
+                    peers.replicas.insert(place, replica);
+                }
+                let _ = reply.send(outcome.map(drop));
+            }
+            Request::BindDatagram {
+                place,
+                generation,
+                owner,
+                local,
+                bound,
+                reply,
+            } => {
+                let outcome = self.stand_in_datagram(place, generation, owner, local, &bound);
+                let _ = reply.send(outcome);
+            }
+            Request::ConnectDatagram {
+                place,
+                remote,
+                reply,
+            } => {
+                let outcome = match (self.replica(place), remote) {
+                    (Some(replica), Some(remote)) => {
+                        self.shard.connect_datagram(replica.id, remote)
+                    }
+                    (Some(replica), None) => self.shard.disconnect_datagram(replica.id),
+                    (None, _) => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
+            }
+            Request::Listen {
+                place,
+                backlog,
+                queue,
+                keys,
+                reply,
+            } => {
+                let outcome = match self.replica(place) {
+                    Some(replica) => self.listen_here(replica.id, backlog, queue, keys),
+                    None => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
+            }
+            Request::SetOption { place, opt, reply } => {
+                let outcome = match self.replica(place) {
+                    Some(replica) => self.shard.set_option(replica.id, opt, self.now),
+                    None => Err(Error::NoSocket),
+                };
+                let _ = reply.send(outcome);
+            }
+            Request::StopListening { place, reply } => {
+                if let Some(peers) = &mut self.peers {
+                    peers.backlog.forget_stuck(place);
+                }
+                if let Some(replica) = self.replica(place) {
+                    let _ = self.shard.shutdown(replica.id, How::Read, self.now);
+                    self.reset_waiting(place, u64::MAX);
+                }
+                let _ = reply.send(Ok(()));
+            }
+            Request::Rename {
+                from,
+                to,
+                generation,
+                queue,
+                reply,
+            } => {
+                let renamed = self.rename_replica(from, to, generation, &queue);
+                // Their slots say so before anybody is told of them.
+                self.publish();
+                let _ = reply.send(renamed);
+            }
+            Request::Forget { place } => {
+                self.forget_replica(place);
+                if self.programs.has(place.program) {
+                    self.reset_waiting(place, u64::MAX);
+                }
+            }
+            Request::Pin { flow, shard, reply } => match self.shard.owner_elsewhere(&flow) {
+                // The asking shard may be the one that its bucket has gone to.
+                Some(owner) if owner == shard => drop(reply.send(Ok(()))),
+                Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
+                None => drop(reply.send(self.shard.pin(flow, shard))),
+            },
+            Request::Unpin { flow, shard } => match self.shard.owner_elsewhere(&flow) {
+                Some(owner) if owner == shard => {}
+                Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
+                None if self.shard.is_awaited(&flow) => {
+                    if let Some(peers) = &mut self.peers {
+                        peers.defer_unpin(flow, shard);
+                    }
+                }
+                None => self.shard.unpin(&flow, shard),
+            },
+            Request::Take {
+                parcel,
+                slots,
+                from,
+            } => self.take_flow_batch(parcel, slots, from),
+            Request::Back { refused, slots } => self.take_back(refused, slots),
+            Request::Misrouted(request) => self.serve_misrouted(request),
+            Request::Freed(freed) => self.come_home(&freed),
+            Request::Block(foreign) => self.take_block(&foreign),
+        }
+    }
+
+    fn pass_request(&self, to: u16, request: Request) {
+        if let Some(peers) = &self.peers {
+            peers.tell(to.into(), request);
+        }
+    }
+
+    /// What was just opened at `id` is told where its tag leads, if that is not here because this shard has no buckets: before anything of it is sent.
+    pub(crate) fn pin_if_elsewhere(&mut self, id: SocketId) -> Result<(), Error> {
+        let Some((owner, flow)) = self.shard.opened_elsewhere(id) else {
+            return Ok(());
+        };
+        let shard = self.peers.as_ref().map_or(0, |peers| peers.own());
+        self.ask_peer(owner.into(), |reply| Request::Pin { flow, shard, reply })
+    }
+
+    fn replica(&self, place: ProgramSlot) -> Option<Replica> {
+        self.peers.as_ref()?.replicas.get(place)
+    }
+
+    /// What this shard stands in for is another program's from now on; and so is what it has accepted for it.
+    fn rename_replica(
+        &mut self,
+        from: ProgramSlot,
+        to: ProgramSlot,
+        generation: u32,
+        queue: &HashSet<u64>,
+    ) -> Vec<(SlotRef, SlotRef)> {
+        let Some(peers) = &mut self.peers else {
+            return Vec::new();
+        };
+        peers.backlog.rename_stuck(from, to);
+        if let Some(replica) = peers.replicas.rename(from, to, generation) {
+            let owner = Owner(to.program);
+            // A replica holds no memory, so the new owner has enough.
+            let _ = self
+                .shard
+                .change_owner(replica.id, owner, to.slot, self.now);
+        }
+        self.move_waiting(from, to, queue)
+    }
+
+    fn forget_replica(&mut self, place: ProgramSlot) {
+        let Some(peers) = &mut self.peers else {
+            return;
+        };
+        peers.backlog.forget_stuck(place);
+        if let Some(replica) = peers.replicas.remove(place) {
+            let _ = self.shard.close(replica.id, self.now);
+        }
+    }
+
+    /// A program is over: what this shard stands in for goes.
+    pub(crate) fn forget_replicas_of(&mut self, program: u32) {
+        let peers = self.peers.as_ref();
+        let of_program = peers.map_or_else(Vec::new, |peers| peers.replicas.slots_of(program));
+        for place in of_program {
+            self.forget_replica(place);
+        }
+    }
+}
