@@ -95,6 +95,9 @@ pub fn add_locked(
     let own = sets::poller_or_new(index, socket.engine, memory, set)?;
     let item = set.insert(fd, Some(socket.reference), events, data)?;
     refs::note_in_sets(socket.reference.index);
+    if set.is_shared() {
+        socket.change_flags(flag::IN_SHARED_SET, 0);
+    }
     let wanted = watched_for(set, socket.reference);
     if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, wanted) {
         set.remove(item);
@@ -434,7 +437,8 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
+    let flags = || shared.app.flags.load(Ordering::Relaxed);
+    let others = || flags() & (flag::SHARED | flag::IN_SHARED_SET) != 0;
     (current && (shared_set || refs::any(slot.index) || others())).then(|| {
         // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
         ManuallyDrop::new(Socket {
