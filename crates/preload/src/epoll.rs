@@ -65,7 +65,7 @@ pub fn control(
             item.events.store(events, Ordering::Relaxed);
             item.data.store(data, Ordering::Relaxed);
             set.refresh(found);
-            wake_sleepers(index, socket.engine);
+            wake_sleepers(&set, memory, index, socket.engine);
             Ok(())
         }
         EPOLL_CTL_DEL => {
@@ -103,7 +103,7 @@ pub fn add_locked(
         set.remove(item);
         return Err(errno);
     }
-    wake_sleepers(index, socket.engine);
+    wake_sleepers(set, memory, index, socket.engine);
     Ok(())
 }
 
@@ -132,12 +132,16 @@ fn forget_stale(set: &Set<'_>, slot: SlotRef) {
     }
 }
 
-/// Another thread may sleep in the set: it has something to look at.
-fn wake_sleepers(index: u32, engine: &'static Engine) {
+/// Another thread may sleep in the set: it has something to look at. Who waits for the set itself is shown it only if it is ready: where that one cannot look into the
+/// set, in a process that has closed it, the ring is all that it knows.
+fn wake_sleepers(set: &Set<'_>, memory: Memory, index: u32, engine: &'static Engine) {
     fence(Ordering::SeqCst);
-    if let Some(own) = sets::poller(index)
-        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers())
-    {
+    let Some(own) = sets::poller(index) else {
+        return;
+    };
+    if memory.is_waited_for() {
+        show_locked(set, own, engine, has_ready(set, own, engine));
+    } else if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers()) {
         own.ring();
     }
 }

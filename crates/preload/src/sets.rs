@@ -150,6 +150,13 @@ pub fn release(index: u32) {
         })
     });
     if before.is_ok_and(|before| openers(before) == 1) {
+        // A process that keeps it may leave rings as they are, and here nobody can look into it any more.
+        if let (Some(engine), Some(memory)) = (engine::mapped(), memory(index))
+            && memory.is_waited_for()
+            && memory.is_shared()
+        {
+            crate::epoll::show(index, engine);
+        }
         // From here on the kernel does not report it where it is in other sets.
         close_kernel(place);
         look_away(place);
