@@ -6,7 +6,19 @@ use millrace_context::layout;
 use millrace_port::kernel::Way;
 use serde::{Deserialize, Serialize};
 
-use crate::topology::Topology;
+/// Who owns the queues of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Topology {
+    /// The shards if there are enough queues and no I/O threads were asked for, else I/O threads.
+    #[default]
+    Auto,
+    /// The shards: each runs its frames from the device to the program, and back.
+    RunToCompletion,
+    /// I/O threads, which give the shards their frames through virtual queues.
+    Pipeline,
+    /// Some shards have a queue each, as far as there are queues that I/O threads do not own; the others have I/O threads.
+    Mixed,
+}
 
 /// Everything that flags decide. It crosses to the engine's process as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -31,9 +31,9 @@ use crate::control::robust_list::RobustList;
 use crate::control::workers::Workers;
 use crate::doorbell;
 use crate::migration::scale::Scale;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::program::SlotShards;
-use crate::start::token;
+use crate::start::random::token;
 use crate::worker::diagnostics;
 
 pub(crate) mod audit;

@@ -4,24 +4,11 @@ use std::fmt::Write as _;
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_port::device;
-use serde::{Deserialize, Serialize};
+
+pub use crate::config::Topology;
 
 use crate::config::{Config, Device};
 use crate::start::affinity;
-
-/// Who owns the queues of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Topology {
-    /// The shards if there are enough queues and no I/O threads were asked for, else I/O threads.
-    #[default]
-    Auto,
-    /// The shards: each runs its frames from the device to the program, and back.
-    RunToCompletion,
-    /// I/O threads, which give the shards their frames through virtual queues.
-    Pipeline,
-    /// Some shards have a queue each, as far as there are queues that I/O threads do not own; the others have I/O threads.
-    Mixed,
-}
 
 /// Why there cannot be such threads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,6 +108,16 @@ pub(crate) struct Plan {
     pub(crate) shards: Vec<Option<usize>>,
     /// What a person should know.
     pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// How many ports of the device are opened for `shards` shards.
+    pub(crate) fn ports(&self, shards: u16) -> u16 {
+        match self.io.len() as u16 {
+            0 => shards,
+            io => self.owners + io,
+        }
+    }
 }
 
 /// Which threads an engine of this configuration has on this machine.

@@ -16,7 +16,7 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use crate::control::closer::Closer;
 use crate::control::descriptor_quota::Charge;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 
 /// Connections of one user that have neither attached nor made a program. Beyond that the oldest
 /// of them is closed.

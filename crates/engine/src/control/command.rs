@@ -9,7 +9,7 @@ use millrace_shard::{Network, Owner};
 use millrace_steer::Move;
 
 use crate::migration::bucket_moves::Leaving;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::program::SlotShards;
 use crate::worker::diagnostics::SocketRow;
 
@@ -89,7 +89,7 @@ pub enum Command {
         /// Told for each, in order, whether it does.
         done: Sender<Vec<bool>>,
     },
-    /// A process of another program has received a socket that [`crate::programs::entry::IN_FLIGHT`] holds.
+    /// A process of another program has received a socket that [`crate::programs::owners::IN_FLIGHT`] holds.
     Transfer {
         /// The program that has sent it.
         from: Owner,

@@ -10,7 +10,7 @@ use millrace_port::kernel::{self, Changes, Network};
 use millrace_port::xdp::Held;
 
 use crate::config::{self, ADDRESSES_MAX, Link, ROUTES_MAX, Route, Shared};
-use crate::start::network_of;
+use crate::start::network::network_of;
 
 /// How long changes are collected: they come in bursts.
 const BURST: Duration = Duration::from_millis(50);

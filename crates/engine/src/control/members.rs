@@ -13,7 +13,7 @@ use super::{Answered, CONTEXTS, Control, Member, PIDFD, Program, words};
 use crate::control::clients::{Membership, parent_of, pid_of};
 use crate::control::command::Command;
 use crate::control::descriptor_quota::Charge;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 
 /// How long a child that was announced may take to attach once its parent is dead.
 const ANNOUNCED: Duration = Duration::from_secs(5);

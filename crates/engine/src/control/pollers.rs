@@ -8,7 +8,7 @@ use super::{Answered, Control, words};
 use crate::control::command::Command;
 use crate::control::descriptor_quota::Charge;
 use crate::doorbell;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 
 impl Control {
     pub(super) fn poller(&mut self, number: u64) -> Result<Answered, i32> {

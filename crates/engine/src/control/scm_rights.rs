@@ -19,8 +19,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Control, words};
 use crate::control::command::Command;
-use crate::programs::entry::{IN_FLIGHT, Process};
-use crate::start::token;
+use crate::programs::owners::{IN_FLIGHT, Process};
+use crate::start::random::token;
 
 /// Descriptors that stand for sockets of one program at once. Each takes the engine a descriptor.
 const IN_FLIGHT_MAX: u32 = 1024;

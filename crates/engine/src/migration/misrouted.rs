@@ -12,7 +12,7 @@ use libc::{EAGAIN, EBADF};
 use millrace_context::{Operation, SlotRef, Submission};
 
 use crate::peers::request::Request;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::program::Program;
 use crate::requests::outcome::Outcome;
 use crate::shared::arenas::ForeignBlock;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use millrace_context::SlotRef;
 
-use crate::programs::entry::{IN_FLIGHT, Process};
+use crate::programs::owners::{IN_FLIGHT, Process};
 
 /// How often a process may hold one socket, beyond which it must let go first. A process that receives a socket which it has lets go of it
 /// at once, so this is as many as its threads receive at one moment.

@@ -19,7 +19,8 @@ use millrace_context::{Region, SlotRef, lock};
 use millrace_shard::{Block, Memory, Owner, SocketId};
 
 use crate::peers::request::Request;
-use crate::programs::entry::{AcceptRing, IN_FLIGHT, Process, Waiting};
+use crate::programs::entry::AcceptRing;
+use crate::programs::owners::{IN_FLIGHT, Process, Waiting};
 use crate::requests::outcome::{Outcome, done};
 
 /// Both locks of a slot, until it is dropped.

@@ -11,12 +11,13 @@ use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
 
 use millrace_context::SlotRef;
-use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
+use millrace_shard::{AcceptQueue, Error, Flow, How, Opt, Options, Owner, SocketId};
 
 use crate::peers::replica_table::Replica;
-use crate::peers::request::Request;
+use crate::peers::request::{Bind, Request};
 
 /// Ports tried for a bind that leaves the choice to us: another shard may have connections with the first.
 const PORTS_TRIED: usize = 256;
@@ -68,16 +69,18 @@ impl ShardServer {
             None => server
                 .bind_here(owner, local, &bound)
                 .map(|id| own = Some(id)),
-            Some(shard) => server.ask_peer(shard, |reply| Request::Bind {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                options: options.to_vec(),
-                home,
-                reply,
-            }),
+            Some(shard) => {
+                let bind = Bind {
+                    place,
+                    generation,
+                    owner,
+                    local,
+                    bound,
+                    options: options.to_vec(),
+                    home,
+                };
+                server.ask_peer(shard, |reply| Request::Bind { bind, reply })
+            }
         });
         match (outcome, own) {
             (Ok(()), Some(id)) => {
@@ -230,56 +233,17 @@ impl ShardServer {
     /// Does what another worker asks for.
     pub(crate) fn serve_peer_request(&mut self, request: Request) {
         match request {
-            Request::Bind {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                options,
-                home,
-                reply,
-            } => {
-                let outcome = self.bind_here(owner, local, &bound);
-                if let (Ok(id), Some(peers)) = (outcome, &mut self.peers) {
-                    for opt in options {
-                        // As for the socket itself.
-                        let _ = self.shard.set_option(id, opt, self.now);
-                    }
-                    let replica = Replica {
-                        id,
-                        generation,
-                        home,
-                    };
-                    peers.replicas.insert(place, replica);
-                }
-                let _ = reply.send(outcome.map(drop));
+            Request::Bind { bind, reply } => {
+                let _ = reply.send(self.replicate(bind));
             }
-            Request::BindDatagram {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                reply,
-            } => {
-                let outcome = self.stand_in_datagram(place, generation, owner, local, &bound);
-                let _ = reply.send(outcome);
+            Request::BindDatagram { bind, reply } => {
+                let _ = reply.send(self.replicate_datagram(&bind));
             }
             Request::ConnectDatagram {
                 place,
                 remote,
                 reply,
-            } => {
-                let outcome = match (self.replica(place), remote) {
-                    (Some(replica), Some(remote)) => {
-                        self.shard.connect_datagram(replica.id, remote)
-                    }
-                    (Some(replica), None) => self.shard.disconnect_datagram(replica.id),
-                    (None, _) => Err(Error::NoSocket),
-                };
-                let _ = reply.send(outcome);
-            }
+            } => drop(reply.send(self.connect_replica(place, remote))),
             Request::Listen {
                 place,
                 backlog,
@@ -328,22 +292,8 @@ impl ShardServer {
                     self.reset_waiting(place, u64::MAX);
                 }
             }
-            Request::Pin { flow, shard, reply } => match self.shard.owner_elsewhere(&flow) {
-                // The asking shard may be the one that its bucket has gone to.
-                Some(owner) if owner == shard => drop(reply.send(Ok(()))),
-                Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
-                None => drop(reply.send(self.shard.pin(flow, shard))),
-            },
-            Request::Unpin { flow, shard } => match self.shard.owner_elsewhere(&flow) {
-                Some(owner) if owner == shard => {}
-                Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
-                None if self.shard.is_awaited(&flow) => {
-                    if let Some(peers) = &mut self.peers {
-                        peers.defer_unpin(flow, shard);
-                    }
-                }
-                None => self.shard.unpin(&flow, shard),
-            },
+            Request::Pin { flow, shard, reply } => self.pin_for(flow, shard, reply),
+            Request::Unpin { flow, shard } => self.unpin_for(flow, shard),
             Request::Take {
                 parcel,
                 slots,
@@ -353,6 +303,61 @@ impl ShardServer {
             Request::Misrouted(request) => self.serve_misrouted(request),
             Request::Freed(freed) => self.come_home(&freed),
             Request::Block(foreign) => self.take_block(&foreign),
+        }
+    }
+
+    /// Makes a replica of another shard's stream socket.
+    fn replicate(&mut self, bind: Bind) -> Result<(), Error> {
+        let id = self.bind_here(bind.owner, bind.local, &bind.bound)?;
+        if let Some(peers) = &mut self.peers {
+            for opt in bind.options {
+                // The socket itself took or refused it in the same way.
+                let _ = self.shard.set_option(id, opt, self.now);
+            }
+            let replica = Replica {
+                id,
+                generation: bind.generation,
+                home: bind.home,
+            };
+            peers.replicas.insert(bind.place, replica);
+        }
+        Ok(())
+    }
+
+    /// Connects the replica of a datagram socket, or disconnects it.
+    fn connect_replica(
+        &mut self,
+        place: ProgramSlot,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let id = self.replica(place).ok_or(Error::NoSocket)?.id;
+        match remote {
+            Some(remote) => self.shard.connect_datagram(id, remote),
+            None => self.shard.disconnect_datagram(id),
+        }
+    }
+
+    /// Pins a flow to another shard, or passes the request on to the shard that has its bucket.
+    fn pin_for(&mut self, flow: Flow, shard: u16, reply: Sender<Result<(), Error>>) {
+        match self.shard.owner_elsewhere(&flow) {
+            // The bucket may have gone to the asking shard.
+            Some(owner) if owner == shard => drop(reply.send(Ok(()))),
+            Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
+            None => drop(reply.send(self.shard.pin(flow, shard))),
+        }
+    }
+
+    /// A flow that was pinned to another shard is over.
+    fn unpin_for(&mut self, flow: Flow, shard: u16) {
+        match self.shard.owner_elsewhere(&flow) {
+            Some(owner) if owner == shard => {}
+            Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
+            None if self.shard.is_awaited(&flow) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.defer_unpin(flow, shard);
+                }
+            }
+            None => self.shard.unpin(&flow, shard),
         }
     }
 

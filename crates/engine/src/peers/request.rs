@@ -8,7 +8,8 @@ use std::sync::mpsc::Sender;
 use millrace_context::{Region, SlotRef, Submission};
 use millrace_shard::{AcceptQueue, Error, Flow, Moved, Opt, Options, Owner, Parcel, SocketId};
 
-use crate::programs::entry::{Entry, Process};
+use crate::programs::entry::Entry;
+use crate::programs::owners::Process;
 use crate::programs::slot::ProgramSlot;
 use crate::requests::outcome::Outcome;
 use crate::shared::arenas::ForeignBlock;
@@ -19,23 +20,12 @@ use crate::shared::arenas::ForeignBlock;
 pub(crate) enum Request {
     /// The socket at a slot of the asking shard has this address: nobody else may take it. `bound` is what it shares, `options` was set before.
     Bind {
-        place: ProgramSlot,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
-        options: Vec<Opt>,
-        /// The asking shard.
-        home: u16,
+        bind: Bind,
         reply: Sender<Result<(), Error>>,
     },
-    /// The same of a socket for datagrams, which come to its own shard only.
+    /// The same for a datagram socket. Its datagrams go to its own shard only.
     BindDatagram {
-        place: ProgramSlot,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
+        bind: Bind,
         reply: Sender<Result<(), Error>>,
     },
     /// It has a peer, or none any more.
@@ -129,4 +119,19 @@ pub(crate) struct MovedSlot {
     pub(crate) id: SocketId,
     pub(crate) place: ProgramSlot,
     pub(crate) entry: Entry,
+}
+
+/// A socket of the asking shard and the address that it is bound to.
+#[derive(Debug)]
+pub(crate) struct Bind {
+    pub(crate) place: ProgramSlot,
+    pub(crate) generation: u32,
+    pub(crate) owner: Owner,
+    pub(crate) local: SocketAddr,
+    /// What the socket shares.
+    pub(crate) bound: Options,
+    /// Options that were set before.
+    pub(crate) options: Vec<Opt>,
+    /// The asking shard.
+    pub(crate) home: u16,
 }

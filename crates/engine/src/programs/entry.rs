@@ -6,21 +6,6 @@ use millrace_shard::{Opt, SocketId};
 use crate::programs::owners::Owners;
 use crate::programs::watches::Watches;
 
-/// A process slot of a program.
-pub type Process = u16;
-
-/// Holds what is on its way in a message, once for each descriptor: see `crate::migration::scm_rights`. No process has this slot.
-pub const IN_FLIGHT: Process = Process::MAX;
-
-/// Where an accepted socket waits for its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The listener's slot.
-    pub listener: u32,
-    /// Its place in the listener's queue.
-    pub position: u64,
-}
-
 /// A listener's queue in the program's memory. What does not fit waits in the shard.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptRing {

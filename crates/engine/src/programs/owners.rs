@@ -1,6 +1,19 @@
 //! Who has a slot: the processes that hold it, or the queue in which it waits for one.
 
-use crate::programs::entry::{Process, Waiting};
+/// A process slot of a program.
+pub type Process = u16;
+
+/// Holds what is on its way in a message, once for each descriptor: see `crate::migration::scm_rights`. No process has this slot.
+pub const IN_FLIGHT: Process = Process::MAX;
+
+/// Where an accepted socket waits for its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The listener's slot.
+    pub listener: u32,
+    /// Its place in the listener's queue.
+    pub position: u64,
+}
 
 /// Processes that are held without memory of their own.
 const FEW: usize = 3;
@@ -23,6 +36,7 @@ pub enum Owners {
         list: [Process; FEW],
     },
     /// More, or fewer again: few slots have them, and a word is less than three.
+    #[allow(clippy::box_collection, reason = "a box takes one word, a list three")]
     Many(Box<Vec<Process>>),
 }
 

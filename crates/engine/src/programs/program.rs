@@ -8,7 +8,8 @@ use millrace_context::submission::Cursor;
 use millrace_context::{Region, Slot, SlotRef, Status};
 use millrace_shard::Owner;
 
-use crate::programs::entry::{Entry, Process};
+use crate::programs::entry::Entry;
+use crate::programs::owners::Process;
 
 /// A context that a process uses.
 #[derive(Debug)]

@@ -86,6 +86,7 @@ pub enum Watches {
     /// A single one.
     One(Watch),
     /// As many as there are: few slots have several, and a word is less than three.
+    #[allow(clippy::box_collection, reason = "a box takes one word, a list three")]
     Many(Box<Vec<Watch>>),
 }
 

@@ -11,11 +11,11 @@ use libc::{EINVAL, ENOTCONN};
 use millrace_context::reply::Failure;
 use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
+use millrace_shard::{Error, Options, Reuse, SocketId};
 
 use crate::peers::replica_table::Replica;
-use crate::peers::request::Request;
-use crate::programs::entry::Process;
+use crate::peers::request::{Bind, Request};
+use crate::programs::owners::Process;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 use crate::requests::stream::device;
 
@@ -101,6 +101,7 @@ impl ShardServer {
         let program = self.program(place.program);
         let owner = program.owner;
         let generation = program.entries[place.slot].generation;
+        let home = program.home_of(place.slot) as u16;
         let any_port = local.port() == 0;
         if any_port {
             self.bind_datagram_here(id, local, &bound)?;
@@ -109,14 +110,18 @@ impl ShardServer {
         let outcome = self.in_shard_order(|server, shard| match shard {
             None if any_port => Ok(()),
             None => server.bind_datagram_here(id, local, &bound),
-            Some(shard) => server.ask_peer(shard, |reply| Request::BindDatagram {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                reply,
-            }),
+            Some(shard) => {
+                let bind = Bind {
+                    place,
+                    generation,
+                    owner,
+                    local,
+                    bound,
+                    options: Vec::new(),
+                    home,
+                };
+                server.ask_peer(shard, |reply| Request::BindDatagram { bind, reply })
+            }
         });
         match outcome {
             Ok(()) => self.program(place.program).entries[place.slot].replicated = true,
@@ -128,27 +133,21 @@ impl ShardServer {
         outcome
     }
 
-    /// Another shard has bound a socket.
-    pub(crate) fn stand_in_datagram(
-        &mut self,
-        place: ProgramSlot,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: &Options,
-    ) -> Result<(), Error> {
-        let program = self.programs.get(place.program);
-        let home = program.map_or(0, |program| program.home_of(place.slot));
-        let id = self
-            .shard
-            .stand_in_datagram(owner, bound, (home as u16, place.slot), local)?;
+    /// Makes a replica of another shard's datagram socket.
+    pub(crate) fn replicate_datagram(&mut self, bind: &Bind) -> Result<(), Error> {
+        let id = self.shard.stand_in_datagram(
+            bind.owner,
+            &bind.bound,
+            (bind.home, bind.place.slot),
+            bind.local,
+        )?;
         if let Some(peers) = &mut self.peers {
             let replica = Replica {
                 id,
-                generation,
-                home: home as u16,
+                generation: bind.generation,
+                home: bind.home,
             };
-            peers.replicas.insert(place, replica);
+            peers.replicas.insert(bind.place, replica);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use millrace_context::{Operation, Submission, futex};
 use millrace_shard::{How, Owner};
 
 use crate::control::command::Command;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 
 /// Submissions taken from one context in one round, so that one thread cannot keep the others waiting.

@@ -12,7 +12,8 @@ use millrace_shard::{
     AcceptQueue, Block, Device, Error, Memory, Opt, Options, Owner, Reuse, SocketId,
 };
 
-use crate::programs::entry::{AcceptRing, Process};
+use crate::programs::entry::AcceptRing;
+use crate::programs::owners::Process;
 use crate::requests::options;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 

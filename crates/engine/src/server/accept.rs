@@ -6,8 +6,8 @@ use millrace_context::{SlotRef, Status};
 use millrace_shard::SocketId;
 
 use crate::peers::Accepted;
-use crate::programs::entry::Waiting;
 use crate::programs::owners::Owners;
+use crate::programs::owners::Waiting;
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
 

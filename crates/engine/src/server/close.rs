@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use millrace_context::futex;
 use millrace_shard::{Block, Memory};
 
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::slot::ProgramSlot;
 use crate::programs::watches::Watches;
 use crate::server::ShardServer;

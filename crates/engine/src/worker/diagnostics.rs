@@ -6,7 +6,7 @@ use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::links::drop_warnings::queues_json;
-use crate::programs::entry::IN_FLIGHT;
+use crate::programs::owners::IN_FLIGHT;
 
 /// One socket, as `ss` shows it.
 #[derive(Debug, Serialize)]
