@@ -103,7 +103,7 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
         settled,
     };
     let workers = shards.start(ports)?;
-    // The audit channel and `wait` end with the last worker.
+    // The workers keep their own copies of these.
     drop(shards);
     let workers = Workers {
         shards: workers,
@@ -146,7 +146,7 @@ fn wait_for_addresses(settled: &Receiver<Option<Conflict>>) -> Result<(), StartE
     Ok(())
 }
 
-/// What roles depend on.
+/// The kind of link, which decides the system calls that roles may make.
 fn kind_of_link(config: &Config) -> millrace_sandbox::Link {
     match config.link.as_ref().map(|link| &link.device) {
         Some(Device::Xdp { shared: None, .. }) => millrace_sandbox::Link::Xdp,
@@ -155,7 +155,7 @@ fn kind_of_link(config: &Config) -> millrace_sandbox::Link {
     }
 }
 
-/// Opens the control sockets and the audit log, and takes the name.
+/// Opens the control sockets and the audit log, and takes the name of the engine.
 fn access(config: &Config) -> Result<(Access, audit::Outbox, control_socket::Held), StartError> {
     let name = &config.name;
     let open = system("cannot open the control socket");
@@ -185,11 +185,11 @@ fn access(config: &Config) -> Result<(Access, audit::Outbox, control_socket::Hel
     Ok((access, outbox, held))
 }
 
-/// Each poller and process costs the engine a descriptor: take as many as allowed.
+/// Raises the limit of descriptors as far as allowed. Each poller and process takes one.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it the engine serves fewer processes, and says so when they are refused.
+    // Otherwise the engine serves fewer processes, and says so when it refuses them.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {

@@ -1,7 +1,8 @@
-//! The socket calls on sockets for datagrams.
+//! The socket calls of datagram sockets.
 //!
-//! Such a socket is one shard's. One that is bound has a replica in each of the others, as listeners have, which hands over what comes for it; one whose
-//! port was chosen at connect has a port whose flow comes to its own shard, and needs none.
+//! A datagram socket belongs to one shard. A bound socket has a replica in each of the other
+//! shards, as listeners have, which hands its datagrams over. A socket whose port was chosen at
+//! connect needs no replica: the flow of that port comes to its own shard.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -19,7 +20,7 @@ use crate::programs::owners::Process;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 use crate::requests::stream::device;
 
-/// Ports tried for a bind that leaves the choice to us: another shard may have a connected socket at the first.
+/// Ports that a bind without a port tries. Another shard may have a connected socket at the first.
 const PORTS_TRIED: usize = 256;
 
 impl ShardServer {
@@ -180,7 +181,8 @@ impl ShardServer {
         to_outcome(self.tell_of_peer(place, None))
     }
 
-    /// Those that stand in for a socket know whom it hears before the program goes on: what it binds next to the same port hears the others.
+    /// Tells the replicas of a socket its peer before the program goes on. A socket that the
+    /// program binds to the same port next gets the datagrams of other peers.
     fn tell_of_peer(
         &mut self,
         place: ProgramSlot,
@@ -228,7 +230,7 @@ impl ShardServer {
         };
         let sent = self.shard.send_to(id, &what, len, fill, self.now);
         if let Err(error) = sent {
-            // The program has been told that it is sent, and counts it: it has left as far as it is concerned.
+            // The program was told that the datagram is sent, and counts it. So it counts as sent.
             self.shard.lose_datagram(id, len);
             if error == Error::WouldBlock {
                 self.counters.overruns += 1;

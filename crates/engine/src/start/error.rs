@@ -12,63 +12,63 @@ use crate::topology;
 /// Why an engine does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The name is in use.
+    /// The name is in use by another engine.
     #[error(
         "an engine named {0:?} is running already; choose another --name, or end it with `millrace down --name {0}`"
     )]
     NameTaken(String),
-    /// Something about the device.
+    /// The TAP or TUN device could not be opened.
     #[error(transparent)]
     Tap(#[from] tap::Error),
-    /// Likewise.
+    /// The packet sockets could not be opened.
     #[error(transparent)]
     Packet(#[from] packet::Error),
-    /// Likewise.
+    /// The macvtap device could not be opened.
     #[error(transparent)]
     Macvtap(#[from] macvtap::Error),
-    /// Likewise.
+    /// The AF_XDP sockets could not be opened.
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
-    /// AF_XDP sockets see no tags, and macvtap devices are on one LAN.
+    /// A VLAN was asked for on AF_XDP, which sees no tags, or on macvtap, which is on one VLAN.
     #[error(
         "this link sees no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
     )]
     NoTags(String),
-    /// An address that no host can have.
+    /// No host can have this address.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
-    /// Another station on the link has an address.
+    /// Another station on the link has this address.
     #[error("{address} is in use on the link: {station} answers for it; give another --addr")]
     AddressTaken {
         /// The address.
         address: IpAddr,
-        /// Whose it is.
+        /// The station that has it.
         station: String,
     },
-    /// No number of a virtual LAN.
+    /// A VLAN number that does not exist.
     #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
     Vlan(u16),
-    /// None, or more than a program can speak to.
+    /// No shards, or more than a program can use.
     #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),
-    /// Something about the threads.
+    /// These threads are not possible.
     #[error(transparent)]
     Topology(#[from] topology::Error),
-    /// No order of virtual queues.
+    /// An unknown order of virtual queues.
     #[error("the order of virtual queues is {0}")]
     Schedule(#[from] PolicyError),
-    /// The process keeps rights that it is to drop.
+    /// The process could not drop its rights.
     #[error(transparent)]
     Sandbox(#[from] millrace_sandbox::Error),
     /// Neither a link nor loopback.
     #[error("an engine needs a --link, --loopback, or both")]
     NothingToServe,
-    /// The machine refuses.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What the engine tried.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the system call.
         error: io::Error,
     },
 }

@@ -17,10 +17,12 @@ use crate::start::affinity;
 use crate::start::error::{StartError, system};
 use crate::start::role::enter;
 
-/// Bytes of a virtual queue each way: a burst of the largest frames, thousands of the usual ones. Memory is taken as it is first used, and kept.
+/// Bytes of a virtual queue each way: a burst of the largest frames, or thousands of the usual
+/// ones. Memory is taken at first use, and kept.
 const QUEUE_BYTES: usize = 1 << 22;
 
-/// The parts of a pipeline: what each shard has of it, and what each I/O thread has. The policies are the I/O threads' and the shards'.
+/// The virtual queues of a pipeline: the part of each shard, and the part of each I/O thread.
+/// `policies` are those of the I/O threads and of the shards.
 pub(super) fn pipeline(
     ports: Vec<Box<dyn Port + Send>>,
     doorbells: &[Arc<OwnedFd>],
@@ -67,7 +69,7 @@ pub(super) fn pipeline(
     Ok((wires, io.collect()))
 }
 
-/// The first wires with ports of their own, as many as there are.
+/// Gives the first shards ports of their own, as many as there are.
 pub(super) fn with_own(wires: Vec<ShardPort>, ports: Vec<Box<dyn Port + Send>>) -> Vec<ShardPort> {
     let mut ports = ports.into_iter();
     let with_own = |wire| match wire {

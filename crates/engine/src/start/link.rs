@@ -14,13 +14,14 @@ use crate::config::{self, Config, Device, Shared};
 use crate::start::error::{StartError, system};
 use crate::start::network::addresses;
 
-/// The link, with a port for each thread that owns one; nothing of it for an engine without one.
+/// The link of an engine, with a port for each thread that owns one. An engine without a link has
+/// no port.
 pub(super) struct Link {
     pub(super) device: Option<String>,
     pub(super) ports: Vec<Box<dyn Port + Send>>,
     pub(super) mac: Mac,
     pub(super) mtu: u16,
-    /// The ports that are the engine's, where it shares its addresses with the kernel.
+    /// The ports that the engine has reserved, where it shares addresses with the kernel.
     pub(super) held: Option<Arc<Held>>,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Link {
 const LOOPBACK_MTU: u16 = u16::MAX;
 
 impl Link {
-    /// Opens it with so many ports.
+    /// Opens the link with this many ports.
     pub(super) fn open(config: &Config, ports: u16) -> Result<Link, StartError> {
         let Some(link) = &config.link else {
             return Ok(Link {
@@ -39,7 +40,7 @@ impl Link {
                 held: None,
             });
         };
-        // What the kernel has it has, whatever the prefix.
+        // Addresses of the kernel are valid, whatever their prefix.
         if shared(config).is_none() {
             for (address, len) in addresses::<Ipv4Addr>(link) {
                 spec::Prefix::of_host(address, len)?;
@@ -118,7 +119,7 @@ impl Link {
         Ok(Link { held, ..link })
     }
 
-    /// The link of these ports, of which there is one at least.
+    /// The link of these ports. There must be at least one.
     fn of<P: Port + Send + 'static>(device: String, mtu: u16, ports: Vec<P>) -> Link {
         let capabilities = ports
             .first()
@@ -144,7 +145,7 @@ impl Link {
     }
 }
 
-/// The device whose addresses are the kernel's, too, and what of the kernel's is followed.
+/// The device whose addresses the engine shares with the kernel, and what the engine follows there.
 pub(super) fn shared(config: &Config) -> Option<(&str, Shared)> {
     match &config.link.as_ref()?.device {
         Device::Xdp { name, shared, .. } => Some((name, (*shared)?)),
@@ -158,13 +159,14 @@ fn tag(link: &config::Link) -> Result<Option<Tag>, StartError> {
     link.vlan.map(tag).transpose()
 }
 
-/// A word that the command line has looked at; who makes a configuration by other means may not have.
+/// Parses a word of the configuration. The command line has checked it, but a configuration may be
+/// made by other means.
 fn word<T: FromStr>(text: &str, unknown: &'static str) -> Result<T, StartError> {
     let error = |_| system(unknown)(io::ErrorKind::InvalidInput.into());
     text.parse().map_err(error)
 }
 
-/// Refuses a virtual LAN.
+/// Refuses a virtual LAN on a link that sees no tags.
 fn untagged(link: &config::Link, name: &str) -> Result<(), StartError> {
     match link.vlan {
         Some(_) => Err(StartError::NoTags(name.to_owned())),

@@ -6,7 +6,7 @@ use millrace_shard::{Network, Via};
 
 use crate::config;
 
-/// What shards are told of a link.
+/// The addresses and routes of a link, as shards are told them.
 pub(crate) fn network_of(link: &config::Link) -> Network {
     Network {
         addresses: addresses(link),
@@ -39,14 +39,14 @@ impl Family for Ipv6Addr {
     }
 }
 
-/// Those of a link's addresses that are of one family.
+/// The addresses of a link that are of one family.
 pub(super) fn addresses<A: Family>(link: &config::Link) -> Vec<(A, u8)> {
     let all = link.addresses.iter();
     all.filter_map(|&(ip, len)| Some((A::of(ip)?, len)))
         .collect()
 }
 
-/// Those of a link's routes that are of one family.
+/// The routes of a link that are of one family.
 fn routes<A: Family>(link: &config::Link) -> Vec<Via<A>> {
     let via = |route: &config::Route| {
         Some(Via {

@@ -5,7 +5,7 @@ use std::io;
 use millrace_context::protocol;
 use millrace_shard::Hash;
 
-/// The tags that tell the shards' flows apart: others for each engine.
+/// A keyed hash for the tags of flows. Each engine has other keys.
 pub(super) fn hash() -> io::Result<Hash> {
     let mut keys = [0; 24];
     random(&mut keys)?;
@@ -21,7 +21,7 @@ pub(super) fn random(out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A token that nobody guesses.
+/// A token that cannot be guessed.
 pub(crate) fn token() -> io::Result<protocol::Token> {
     let mut token = [0; 16];
     random(&mut token)?;

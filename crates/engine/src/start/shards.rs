@@ -44,14 +44,14 @@ pub(super) struct Shards<'a> {
     pub(super) hash: Hash,
     pub(super) groups: Groups,
     pub(super) doorbells: Vec<Arc<OwnedFd>>,
-    /// The core of each shard; none for one that runs where it may.
+    /// The core of each shard. None: the shard may run on any core.
     pub(super) cores: &'a [Option<usize>],
     /// The ports that the engine has reserved, where it shares addresses with the kernel.
     pub(super) held: Option<Arc<Held>>,
     pub(super) first_unprivileged: FirstUnprivileged,
     pub(super) audit: Outbox,
     pub(super) default_router: Arc<AtomicU32>,
-    /// Told by each shard when its addresses can be used, or that one cannot.
+    /// Told by each shard when its addresses can be used, or that one of them cannot.
     pub(super) settled: Sender<Option<Conflict>>,
 }
 
@@ -134,7 +134,7 @@ impl Shards<'_> {
     }
 }
 
-/// What every shard is told.
+/// The configuration of each shard.
 pub(super) fn shard_config(
     config: &Config,
     opened: &Link,
@@ -157,10 +157,11 @@ pub(super) fn shard_config(
     };
     shard_config.ephemeral = opened.held.as_ref().map(|held| held.outgoing().to_vec());
     if let Some(link) = &config.link {
-        // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
+        // Only the kernel is at the other end of a TAP device, unless the device is bridged.
+        // Stations beyond the bridge may remember another engine.
         shard_config.claim = match link.device {
             Device::Tap { .. } => Claim::Announce,
-            // The kernel has done so.
+            // The kernel has checked that the addresses are unique.
             Device::Xdp {
                 shared: Some(_), ..
             } => Claim::Kernel,

@@ -1,14 +1,15 @@
-//! Limits that programs share: the first time that one is reached it is said, with what can be done.
+//! Warnings about limits that programs share. The first time that one is reached, it is printed
+//! with a remedy.
 
 use millrace_shard::Counters;
 
 use crate::worker::counters::WorkerCounters;
 
-/// Which of them a worker has spoken of, a bit each.
+/// The warnings that were printed, one bit each.
 #[derive(Debug, Default)]
 pub(crate) struct LimitWarnings(u32);
 
-/// A limit by its counter, and what is to be said of it.
+/// Counters of limits, with their warnings.
 const SPOKEN_OF: [(&str, &str); 7] = [
     (
         "orphans_refused",
@@ -41,7 +42,7 @@ const SPOKEN_OF: [(&str, &str); 7] = [
 ];
 
 impl LimitWarnings {
-    /// Says what is new.
+    /// Prints new warnings.
     #[cold]
     pub(crate) fn look(&mut self, shard: &Counters, worker: &WorkerCounters) {
         let all = shard
