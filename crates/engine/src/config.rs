@@ -115,12 +115,12 @@ pub enum Device {
     },
     /// An existing device, through packet sockets.
     Packet {
-        /// The name of the existing device.
+        /// Its name.
         name: String,
     },
     /// A macvtap device, which the engine creates on top of an existing device.
     Macvtap {
-        /// Its name.
+        /// The name of the existing device.
         name: String,
     },
     /// An existing device, through AF_XDP sockets.

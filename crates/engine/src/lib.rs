@@ -17,7 +17,8 @@
 //! - `peers`: the other shards: rings, channels, replicas of bound sockets.
 //! - `requests`: what programs ask for through their rings.
 //! - `migration`: sockets that move to another shard or another program.
-//! - `worker`: the thread of a shard.
+//! - `server`: one shard with all that it serves. It wires the parts in the rooms above.
+//! - `worker`: the thread of a shard: its rounds, its sleep, the commands that it executes.
 //! - `control`: the control thread.
 //! - [`config`], [`topology`], [`mod@start`]: from flags to a running engine.
 //! - [`launch`]: how `millrace run` starts programs.

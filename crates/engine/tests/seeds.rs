@@ -1,6 +1,9 @@
-//! Programs made of random numbers, against an engine in this process: any content of the region, any submissions, any control
-//! messages and descriptors, forks and deaths in any order. The engine never panics or waits, another program is served as before,
-//! and when they are gone nothing is left of them. `MILLRACE_SEEDS=0..10000` runs others; a seed that fails is named.
+//! Random programs against an engine in this process.
+//!
+//! They write any content into the region, submit any requests, send any control messages and
+//! descriptors, fork and die in any order. The engine must neither panic nor wait, must serve
+//! another program as before, and must keep nothing of them when they are gone.
+//! `MILLRACE_SEEDS=0..10000` runs other seeds. A failure names its seed.
 
 mod common;
 
@@ -12,9 +15,9 @@ use millrace_context::layout::{CONTEXT_STRIDE, PAGE};
 use millrace_context::protocol::{Kind, Request};
 use millrace_context::{Address, Operation, SlotRef, Submission};
 
-/// What tells a process that it is to run seeds: the engine, the first and the end.
+/// The variable that tells a process to run seeds: the engine, the first seed, and the end.
 const CHILD: &str = "MILLRACE_TEST_SEEDS";
-/// How long the engine may take to be as it was.
+/// How long the engine may take to return to its former state.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Random(u64);
@@ -31,7 +34,7 @@ impl Random {
         (self.next() >> 11) % limit.max(1)
     }
 
-    /// A number that code may stumble over.
+    /// A number that may break code.
     fn word(&mut self) -> u64 {
         const EDGES: [u64; 12] = [
             0,
@@ -59,7 +62,7 @@ impl Random {
     }
 }
 
-/// What a random program has heard of.
+/// A random program and all that it has heard of.
 struct Stranger {
     random: Random,
     program: Program,
@@ -87,7 +90,7 @@ impl Stranger {
         known.filter(|_| self.random.below(8) > 0).unwrap_or(any)
     }
 
-    /// A submission; its context may have room or not.
+    /// Submits a request; the ring may have room or not.
     fn submit(&mut self) {
         let number = 1 + self.random.below(18) as u8;
         let Some(operation) = Operation::from_number(number) else {
@@ -123,7 +126,7 @@ impl Stranger {
         self.program.ring();
     }
 
-    /// A new socket, if the engine still listens to the context.
+    /// Opens a socket, if the engine still reads the context.
     fn open(&mut self) {
         let none = SlotRef {
             index: 0,
@@ -168,7 +171,8 @@ impl Stranger {
             let base = std::ptr::from_ref(self.program.region.header())
                 .cast_mut()
                 .cast::<u8>();
-            // SAFETY: inside the region, which is shared and holds integers; the engine copes with any.
+            // SAFETY: the address is inside the region, which is shared and holds integers. The
+            // engine copes with any value.
             unsafe {
                 base.add(offset)
                     .cast::<u64>()
@@ -177,7 +181,7 @@ impl Stranger {
         }
     }
 
-    /// A control message, with descriptors or without.
+    /// Sends a control message, with descriptors or without.
     fn say(&mut self) {
         const KINDS: [Kind; 7] = [
             Kind::Fork,
@@ -237,7 +241,8 @@ impl Stranger {
     }
 }
 
-/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
+/// What programs hold by the engine's account: processes, sockets, receive memory, sockets in
+/// messages.
 fn held(name: &str) -> Vec<u64> {
     let socket = common::connect(&format!("{name}-{}", std::process::id()));
     let request = Request::new(Kind::Describe, [0; 16], [0; 4]);
@@ -259,7 +264,7 @@ fn held(name: &str) -> Vec<u64> {
     held
 }
 
-/// Runs seeds in processes of their own, which then end, beside a program that goes on.
+/// Runs seeds in child processes, which then end, beside a program that goes on.
 fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
     const BATCH: u64 = 25;
     let thread = engine_with_shards(name, shards);
@@ -312,7 +317,7 @@ fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
     end(name, thread);
 }
 
-/// What the processes of [`random_programs`] do; nothing in any other.
+/// What the processes of [`random_programs`] do. In any other process it does nothing.
 #[test]
 fn runs_seeds() {
     let Ok(words) = std::env::var(CHILD) else {

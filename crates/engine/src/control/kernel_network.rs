@@ -90,13 +90,15 @@ impl KernelNetwork {
         let held = match self.held.share(&ips) {
             Ok(held) => held,
             Err(error) => {
-                self.say(format!("the XDP program is not told of addresses: {error}"));
+                self.say(format!(
+                    "cannot tell the XDP program of new addresses: {error}"
+                ));
                 return self.link.addresses.clone();
             }
         };
         if let Some(ip) = ips.iter().find(|ip| !held.contains(ip)) {
             self.say(format!(
-                "{ip} is not shared: the kernel has a port there that is the engine's at other addresses"
+                "{ip} is not shared: the kernel uses a port there that the engine has reserved at other addresses"
             ));
         }
         let addresses = addresses.into_iter();
@@ -109,7 +111,7 @@ impl KernelNetwork {
         }
         if network.ways.len() > ROUTES_MAX {
             self.say(format!(
-                "the kernel has {} routes by {}, an engine has {ROUTES_MAX} at most: it goes by those that it had",
+                "the kernel has {} routes on {}, and an engine at most {ROUTES_MAX}: the engine keeps its earlier routes",
                 network.ways.len(),
                 self.name
             ));

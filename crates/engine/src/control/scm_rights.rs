@@ -108,8 +108,8 @@ impl InFlight {
         if !room {
             if self.counters.refused == 0 {
                 eprintln!(
-                    "millrace: program {program} has {count} sockets on their way in messages, and may have {IN_FLIGHT_MAX}: those that it \
-                     sends now are refused (ETOOMANYREFS) until some have been received"
+                    "millrace: program {program} has {count} sockets in messages and may have {IN_FLIGHT_MAX}: \
+                     further sends fail (ETOOMANYREFS) until some have been received"
                 );
             }
             self.counters.refused += more as u64;

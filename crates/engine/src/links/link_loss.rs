@@ -14,7 +14,7 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
 /// Prints that a thread has lost its link.
 pub(crate) fn tell_lost(thread: &str, error: &io::Error) {
     eprintln!(
-        "millrace: {thread} has lost its link ({error}): connections over it will time out; when the device is there again, start the engine anew"
+        "millrace: {thread} has lost its link ({error}): connections over it will time out; restart the engine when the device is there again"
     );
 }
 

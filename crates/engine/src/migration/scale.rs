@@ -142,7 +142,7 @@ impl Scale {
             }
         }
         if self.carry_out(&moves, workers).is_err() {
-            eprintln!("millrace: a shard does not answer: flows that are to move wait for it");
+            eprintln!("millrace: a shard does not answer; flows that should move wait for it");
         }
     }
 

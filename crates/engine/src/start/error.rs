@@ -31,7 +31,7 @@ pub enum StartError {
     Xdp(#[from] xdp::Error),
     /// A VLAN was asked for on AF_XDP, which sees no tags, or on macvtap, which is on one VLAN.
     #[error(
-        "this link sees no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
+        "this link sees no tags of virtual LANs; use packet:{0} with --vlan, or a device on that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
     )]
     NoTags(String),
     /// No host can have this address.

@@ -1,4 +1,5 @@
-//! A program in miniature: it speaks to an engine as the shim does, and can misbehave as no shim would.
+//! A small program for tests. It speaks to an engine as the shim does, and can misbehave as no shim
+//! would.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
@@ -19,22 +20,23 @@ use rustix::net::SocketType;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What tells a process that it is a child, and whose.
+/// The variable that tells a process that it is a child, and of whom.
 const CHILD: &str = "MILLRACE_TEST_CHILD";
-/// How the line begins that a child says.
+/// The beginning of the line that a child prints.
 const SAYS: &str = "child says: ";
 
-/// An engine in this process that serves loopback alone; [`end`] ends it, since its programs' process is this one, which lives on.
+/// An engine in this process that serves loopback alone. A test must call [`end`], since the engine
+/// waits for its programs, and their process is this one.
 pub fn engine(name: &str) -> std::thread::JoinHandle<()> {
     engine_of(name, None, 1)
 }
 
-/// The same with several shards.
+/// An engine with several shards that serves loopback alone.
 pub fn engine_with_shards(name: &str, shards: u16) -> std::thread::JoinHandle<()> {
     engine_of(name, None, shards)
 }
 
-/// An engine on a link, without loopback; or without one, with it.
+/// An engine on a link; without a link it serves loopback.
 pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::JoinHandle<()> {
     start(config(name, link, shards))
 }
@@ -103,7 +105,7 @@ pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
 
 /// A process of a program, with one context for each shard in use.
 pub struct Program {
-    // Held open: the program lives as long.
+    // Held open: the program lives as long as this connection.
     guard: OwnedFd,
     control: OwnedFd,
     engine: String,
@@ -162,18 +164,19 @@ impl Program {
         Ok(request.call(&self.control, &[])?.0.words)
     }
 
-    /// Tells the control thread what has no answer.
+    /// Sends the control thread a message that has no answer.
     pub fn tell(&self, kind: Kind, arguments: [u64; 4]) {
         let request = Request::new(kind, [0; 16], arguments);
         request.send(&self.control, &[]).unwrap();
     }
 
-    /// Announces a child; its process slot.
+    /// Announces a child. Returns its ticket.
     pub fn announce(&self) -> u64 {
         self.control(Kind::Fork, [0; 4]).unwrap()[0]
     }
 
-    /// Starts a process, the child that was announced, which does what the test `role` does for it ([`Program::as_child`]). What it says.
+    /// Starts the announced child, which runs the test `role` ([`Program::as_child`]). Returns what
+    /// it prints.
     pub fn spawn(&self, announced: u64, role: &str) -> (std::process::Child, Vec<u64>) {
         let token = protocol::format_token(&self.token);
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -191,7 +194,7 @@ impl Program {
         (child, words.collect())
     }
 
-    /// The child that another process has started, if this one is that.
+    /// The program, if this process is a child of another test process.
     pub fn as_child() -> Option<Program> {
         let words = std::env::var(CHILD).ok()?;
         let mut words = words.split(' ');
@@ -202,14 +205,14 @@ impl Program {
         Some(Program::process(engine, guard, token, announced))
     }
 
-    /// Says what [`Program::spawn`] returns, and waits to be killed.
+    /// Prints what [`Program::spawn`] returns, and waits to be killed.
     pub fn say(&self, words: &[u64]) {
         let words: Vec<String> = words.iter().map(u64::to_string).collect();
         println!("\n{SAYS}{}", words.join(" "));
         std::thread::sleep(PATIENCE);
     }
 
-    /// Submits to a shard, and rings for nothing.
+    /// Submits to a shard without ringing.
     pub fn leave(&self, shard: u32, submission: &Submission) {
         let (context, ring) = self.region.context(self.attached.context + shard).unwrap();
         assert!(context.room() > 0);
@@ -238,7 +241,7 @@ impl Program {
     pub fn shard_of(&self, slot: SlotRef) -> u32 {
         let shared = self.region.slot(slot.index);
         let shard = shared.map_or(0, |shared| shared.engine.shard.load(Ordering::Relaxed));
-        // After a program has scribbled it may be anything.
+        // After a program has overwritten its memory this may be any number.
         shard.min(self.attached.geometry.shards - 1)
     }
 
@@ -346,7 +349,7 @@ impl Program {
         slot
     }
 
-    /// Sends what fits now; how much that was.
+    /// Sends what fits now. Returns how much that was.
     pub fn send(&self, slot: SlotRef, data: &[u8]) -> usize {
         let shared = self.region.slot(slot.index).unwrap();
         let index = self.context_of(slot);
