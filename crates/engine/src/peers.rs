@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
-use millrace_shard::{Arrival, Flow, Stray};
+use millrace_shard::{Arrival, Flow, Misrouted};
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
@@ -147,7 +147,7 @@ impl Peers {
     /// reassembled.
     pub(crate) fn pass(
         &mut self,
-        stray: Stray,
+        misrouted: Misrouted,
         frame: &Frame<'_>,
         whole: Option<&[u8]>,
         counters: &mut WorkerCounters,
@@ -159,7 +159,13 @@ impl Peers {
             segment_size: 0,
         });
         let frame = whole.as_ref().unwrap_or(frame);
-        pass(&mut self.links, &mut self.awaited, stray, frame, counters);
+        pass(
+            &mut self.links,
+            &mut self.awaited,
+            misrouted,
+            frame,
+            counters,
+        );
     }
 
     /// Hands a datagram between two sockets of this host to the shard of the receiver, or to all
@@ -172,13 +178,25 @@ impl Peers {
         };
         match to {
             Some(shard) => {
-                let stray = Stray::Shard(shard, Arrival::Local);
-                pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
+                let misrouted = Misrouted::Shard(shard, Arrival::Local);
+                pass(
+                    &mut self.links,
+                    &mut self.awaited,
+                    misrouted,
+                    &frame,
+                    counters,
+                );
             }
             None => {
                 for shard in 0..self.links.len() as u16 {
-                    let stray = Stray::Shard(shard, Arrival::Local);
-                    pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
+                    let misrouted = Misrouted::Shard(shard, Arrival::Local);
+                    pass(
+                        &mut self.links,
+                        &mut self.awaited,
+                        misrouted,
+                        &frame,
+                        counters,
+                    );
                 }
             }
         }
@@ -327,8 +345,13 @@ pub(crate) struct Forward<'a> {
 
 impl Forward<'_> {
     /// Hands the frame to the shard that it belongs to.
-    pub(crate) fn pass(self, stray: Stray, frame: &Frame<'_>, counters: &mut WorkerCounters) {
-        pass(self.links, self.awaited, stray, frame, counters);
+    pub(crate) fn pass(
+        self,
+        misrouted: Misrouted,
+        frame: &Frame<'_>,
+        counters: &mut WorkerCounters,
+    ) {
+        pass(self.links, self.awaited, misrouted, frame, counters);
     }
 }
 
@@ -345,7 +368,7 @@ impl AwaitedFrames {
 fn pass(
     links: &mut [Option<Link>],
     awaited: &mut VecDeque<(u64, Vec<u8>)>,
-    stray: Stray,
+    misrouted: Misrouted,
     frame: &Frame<'_>,
     counters: &mut WorkerCounters,
 ) {
@@ -356,17 +379,17 @@ fn pass(
             counters.handed_dropped += 1;
         }
     };
-    match stray {
-        Stray::Shard(to, arrival) => {
+    match misrouted {
+        Misrouted::Shard(to, arrival) => {
             if let Some(Some(link)) = links.get_mut(usize::from(to)) {
                 hand(link, arrival);
             }
         }
-        Stray::Awaited if awaited.len() < AWAITED_MAX => {
+        Misrouted::Awaited if awaited.len() < AWAITED_MAX => {
             awaited.push_back((frame_word(frame, Arrival::ByTag), frame.bytes.to_vec()));
         }
-        Stray::Awaited => counters.handed_dropped += 1,
-        Stray::Everyone => {
+        Misrouted::Awaited => counters.handed_dropped += 1,
+        Misrouted::AllShards => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);
             }

@@ -58,9 +58,9 @@ fn take_in(
 ) {
     shard.input(frame, now);
     if let Some(peers) = peers
-        && let Some((stray, whole)) = shard.take_stray()
+        && let Some((misrouted, whole)) = shard.take_misrouted()
     {
-        peers.pass(stray, frame, whole.as_deref(), counters);
+        peers.pass(misrouted, frame, whole.as_deref(), counters);
     }
 }
 

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use millrace_wire::tcp::{Options, Seq};
 
-use crate::acknowledge::Acknowledge;
+use crate::cold_state::ColdState;
 use crate::config::Config;
 use crate::congestion::Congestion;
+use crate::delayed_ack::DelayedAck;
 use crate::ecn::Ecn;
 use crate::events::{Error, Events};
-use crate::flight::FlightLog;
 use crate::half_open::HalfOpen;
 use crate::info::Phase;
 use crate::options::{self, Features, Recent};
 use crate::pacing::Pacing;
-use crate::past::Disturbed;
-use crate::rare::Rare;
+use crate::recovery::loss_state::LossState;
+use crate::recovery::sent_log::SentLog;
 use crate::rtt::Rtt;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -104,7 +104,7 @@ impl Pending {
         .union(Pending::PROBE);
 }
 
-/// What is counted of each, for [`crate::Info`]; the rest is in [`crate::past::Past`].
+/// What is counted of each, for [`crate::Info`]; the rest is in [`crate::recovery::loss_state::Disturbances`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) segments_in: u32,
@@ -128,14 +128,14 @@ pub struct Connection {
     pub(crate) send: SendSpace,
     pub(crate) receive: ReceiveSpace,
     pub(crate) timers: Timers,
-    pub(crate) acknowledge: Acknowledge,
+    pub(crate) delayed_ack: DelayedAck,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
     /// Where loss recovery stands; what it has only after a loss is in `disturbed`.
     pub(crate) phase: Phase,
-    pub(crate) flight_log: FlightLog,
+    pub(crate) sent_log: SentLog,
     /// What most connections never need.
-    pub(crate) disturbed: Disturbed,
+    pub(crate) loss_state: LossState,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Shared<Settings>,
@@ -143,7 +143,7 @@ pub struct Connection {
     pub(crate) pacing: Option<Box<Pacing>>,
     pub(crate) ecn: Ecn,
     /// What few connections need.
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) cold_state: Option<Box<ColdState>>,
     /// What we announced, or would.
     pub(crate) advertised_mss: u16,
     /// [`Open::default_mss`].
@@ -247,12 +247,12 @@ impl Connection {
             send: SendSpace::new(open.iss, mss),
             receive: ReceiveSpace::new(open.receive_limit, scale, mss),
             timers: Timers::default(),
-            acknowledge: Acknowledge::new(config, settings.interactive, now),
+            delayed_ack: DelayedAck::new(config, settings.interactive, now),
             rtt: Rtt::new(config),
             congestion: Congestion::new(config, settings.algorithm(config)),
             phase: Phase::default(),
-            flight_log: FlightLog::default(),
-            disturbed: Disturbed::default(),
+            sent_log: SentLog::default(),
+            loss_state: LossState::default(),
             recent: Recent::default(),
             counters: Counters {
                 last_sent: now.ticks(),
@@ -262,7 +262,7 @@ impl Connection {
             settings: settings.clone(),
             pacing: None,
             ecn: Ecn::default(),
-            rare: None,
+            cold_state: None,
             advertised_mss: mss,
             default_mss: open.default_mss,
         }
@@ -271,7 +271,7 @@ impl Connection {
     /// Both SYNs are known: what follows from the options of the peer's.
     pub(crate) fn agree(&mut self, peer_mss: u16, peer_scale: u8) {
         self.send.segment_limit = self.send.segment_limit.min(peer_mss);
-        self.limit_path(peer_mss);
+        self.limit_pmtud(peer_mss);
         self.send.mss = self.send.segment_limit - self.features.option_len();
         self.receive.mss = self.receive.mss.min(self.greatest_received());
         if self.features.contains(Features::SCALE) {
@@ -291,7 +291,7 @@ impl Connection {
         self.state = State::Established;
         self.events |= Events::ESTABLISHED;
         let (mss, srtt_us) = (u32::from(self.send.mss), self.rtt.srtt_us());
-        let early = self.rare.is_some() && self.end_early();
+        let early = self.cold_state.is_some() && self.end_early();
         if !early {
             self.congestion.start(config, mss, srtt_us, now);
         }
@@ -300,7 +300,7 @@ impl Connection {
             self.congestion.window.cwnd = mss;
         }
         self.choose_pacing();
-        self.start_search(config, now);
+        self.start_pmtud(config, now);
         self.timers.transmit = Instant::NEVER;
         self.timers.progress();
         self.timers.measured();
@@ -530,7 +530,7 @@ impl Connection {
         self.state = State::TimeWait;
         self.events |= Events::TIME_WAIT;
         self.timers.stop();
-        self.disturbed.end_repair();
+        self.loss_state.end_repair();
     }
 
     /// The end, with what the program is to know of it.
@@ -551,8 +551,8 @@ impl Connection {
         self.events |= Events::CLOSED;
         self.pending &= Pending::RESET | Pending::REFUSE;
         self.timers.stop();
-        self.disturbed.end_repair();
-        self.disturbed.end_gaps();
+        self.loss_state.end_repair();
+        self.loss_state.end_gaps();
     }
 
     /// Options of an ordinary segment.

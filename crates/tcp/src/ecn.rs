@@ -2,8 +2,8 @@
 
 use millrace_wire::tcp::{Flags, Segment, Seq};
 
-use crate::acknowledge::MARKED_QUICK;
 use crate::connection::{Connection, Pending};
+use crate::delayed_ack::MARKED_QUICK;
 use crate::info::Phase;
 use crate::options::Features;
 use crate::time::Instant;
@@ -56,7 +56,8 @@ impl Connection {
         if self.congestion.counts_marks() {
             if segment.marked != self.ecn.marked {
                 if self.receive.unacked() > 0 {
-                    self.disturbed.begin().former = Some((self.receive.nxt as u32, self.ecn.echo));
+                    self.loss_state.get_or_insert().former =
+                        Some((self.receive.nxt as u32, self.ecn.echo));
                 }
                 self.ecn.marked = segment.marked;
                 self.ecn.echo.set(Flags::ECE, segment.marked);
@@ -71,7 +72,7 @@ impl Connection {
         }
         if segment.marked && self.ecn.echo.is_empty() {
             self.ecn.echo = Flags::ECE;
-            self.acknowledge.hasten(MARKED_QUICK);
+            self.delayed_ack.enter_quickack(MARKED_QUICK);
         }
     }
 
@@ -85,7 +86,7 @@ impl Connection {
         let una = Seq(self.send.una as u32);
         let repairing = matches!(self.phase, Phase::Recovery | Phase::Loss);
         if repairing
-            || una.before(self.disturbed.past().reduced_until)
+            || una.before(self.loss_state.get().reduced_until)
             || self.send.in_flight() == 0
         {
             return;
@@ -95,7 +96,7 @@ impl Connection {
         let window = &mut self.congestion.window;
         window.ssthresh = threshold;
         window.cwnd = window.cwnd.min(threshold);
-        self.disturbed.begin().reduced_until = Seq(self.send.nxt as u32);
+        self.loss_state.get_or_insert().reduced_until = Seq(self.send.nxt as u32);
         self.ecn.reduced = true;
     }
 
@@ -106,7 +107,7 @@ impl Connection {
 
     /// Whether the window came down for a mark within the last round trip.
     pub(crate) fn is_reduced(&self) -> bool {
-        Seq(self.send.una as u32).before(self.disturbed.past().reduced_until)
+        Seq(self.send.una as u32).before(self.loss_state.get().reduced_until)
             && self.send.in_flight() > 0
     }
 }

@@ -44,8 +44,8 @@ impl Connection {
     /// it along.
     pub fn open_fast(&mut self, cookie: Option<Cookie>, room: u16) {
         if self.state == State::SynSent && self.pending.contains(Pending::SYN) {
-            let rare = self.rare.get_or_insert_default();
-            rare.fast_open = Some(FastOpen {
+            let cold = self.cold_state.get_or_insert_default();
+            cold.fast_open = Some(FastOpen {
                 cookie,
                 room,
                 ..FastOpen::default()
@@ -74,14 +74,14 @@ impl Connection {
     /// Whether it was to be an active open with TCP Fast Open.
     #[inline]
     pub fn is_opened_fast(&self) -> bool {
-        self.rare
+        self.cold_state
             .as_ref()
-            .is_some_and(|rare| rare.fast_open.is_some())
+            .is_some_and(|cold| cold.fast_open.is_some())
     }
 
     /// What there is to remember of the peer's host; once.
     pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
-        let fast = self.rare.as_mut()?.fast_open.as_mut()?;
+        let fast = self.cold_state.as_mut()?.fast_open.as_mut()?;
         let news = FastOpenNews {
             cookie: fast.given.take(),
             lost: std::mem::take(&mut fast.lost),
@@ -109,7 +109,7 @@ impl Connection {
     /// A passive open begins before its handshake is complete.
     pub(crate) fn begin_early(&mut self, config: &Config, now: Instant) {
         self.pending = Pending::SYN;
-        self.rare.get_or_insert_default().fast_open = Some(FastOpen {
+        self.cold_state.get_or_insert_default().fast_open = Some(FastOpen {
             early: true,
             ..FastOpen::default()
         });
@@ -193,10 +193,10 @@ impl Connection {
     }
 
     fn fast_open(&self) -> Option<&FastOpen> {
-        self.rare.as_ref()?.fast_open.as_ref()
+        self.cold_state.as_ref()?.fast_open.as_ref()
     }
 
     fn fast_open_mut(&mut self) -> Option<&mut FastOpen> {
-        self.rare.as_mut()?.fast_open.as_mut()
+        self.cold_state.as_mut()?.fast_open.as_mut()
     }
 }

@@ -30,7 +30,7 @@ impl Connection {
         }
         match error {
             IcmpError::FragmentationNeeded { max_segment } => {
-                self.on_smaller_path(config, max_segment, now);
+                self.on_path_limit(config, max_segment, now);
             }
             IcmpError::Unreachable(error) if self.state == State::SynSent => {
                 self.fail(error, Events::REFUSED);

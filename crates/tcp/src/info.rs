@@ -103,7 +103,7 @@ impl Connection {
     /// A snapshot for `tcp_info` and `ss`.
     pub fn info(&self, now: Instant) -> Info {
         let scaled = self.features.contains(Features::SCALE);
-        let board = self.disturbed.repair().map(|repair| &repair.board);
+        let board = self.loss_state.repair().map(|repair| &repair.board);
         Info {
             state: self.state,
             error: self.error,
@@ -136,12 +136,12 @@ impl Connection {
             receive_window: self.receive.window(),
             bytes_acked: self.acked(),
             bytes_received: self.received(),
-            bytes_retransmitted: self.disturbed.past().bytes_retransmitted,
-            segments_retransmitted: self.disturbed.past().segments_retransmitted,
-            dsacks: self.disturbed.past().dsacks,
+            bytes_retransmitted: self.loss_state.get().bytes_retransmitted,
+            segments_retransmitted: self.loss_state.get().segments_retransmitted,
+            dsacks: self.loss_state.get().dsacks,
             segments_in: self.counters.segments_in,
             segments_out: self.counters.segments_out,
-            timeouts: self.disturbed.past().timeouts,
+            timeouts: self.loss_state.get().timeouts,
             last_sent_ms: self.counters.last_sent.elapsed(now).as_millis() as u32,
             last_received_ms: self.counters.last_received.elapsed(now).as_millis() as u32,
         }

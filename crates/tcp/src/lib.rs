@@ -8,15 +8,16 @@
 //! [`TimeWait`] for TIME-WAIT.
 #![forbid(unsafe_code)]
 
-mod acknowledge;
 mod assembler;
+mod cold_state;
 mod config;
 pub mod congestion;
 mod connection;
+mod delayed_ack;
 mod ecn;
 mod events;
 mod fast_open;
-mod flight;
+mod fast_path;
 mod half_open;
 mod icmp;
 mod info;
@@ -25,23 +26,15 @@ mod options;
 mod outgoing;
 mod output;
 mod pacing;
-mod past;
-mod path;
-mod plain;
-mod rack;
-mod rare;
+mod pmtud;
 mod recovery;
-mod reduction;
 mod rtt;
-mod scoreboard;
 mod settings;
 mod shared;
 mod state;
-mod tail;
 mod time;
 mod time_wait;
 mod timers;
-mod undo;
 mod urgent;
 mod window;
 
@@ -49,11 +42,11 @@ pub use config::{Config, Ecn, MtuProbing};
 pub use connection::{Connection, Open, ReceiveBuffer};
 pub use events::{Error, Events, IcmpError};
 pub use fast_open::FastOpenNews;
+pub use fast_path::output::FastOutgoing;
 pub use half_open::{HalfOpen, HalfOpenVerdict};
 pub use info::{Info, Phase};
 pub use millrace_sockopt::Algorithm;
 pub use outgoing::{Limits, Outgoing, refuse};
-pub use plain::PlainOutgoing;
 pub use settings::{Keepalive, Settings};
 pub use shared::{Shared, Sharing, Usual};
 pub use state::State;

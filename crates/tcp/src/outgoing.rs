@@ -132,8 +132,8 @@ mod tests {
             let reset = refuse(&stamped).expect("a reply");
             let echoed = Timestamps { value: 0, echo: 7 };
             assert_eq!(reset.options.timestamps, Some(echoed));
-            let plain = refuse(&segment(flags, b"")).expect("a reply");
-            assert_eq!(plain.options, Options::default());
+            let unstamped = refuse(&segment(flags, b"")).expect("a reply");
+            assert_eq!(unstamped.options, Options::default());
         }
     }
 }

@@ -9,9 +9,9 @@ use crate::connection::{Connection, Pending};
 use crate::info::Phase;
 use crate::options::{Features, timestamp};
 use crate::outgoing::{Limits, Outgoing};
-use crate::path::Turn;
+use crate::pmtud::ProbeTurn;
+use crate::recovery::tlp::TailLossProbe;
 use crate::state::State;
-use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
@@ -37,7 +37,7 @@ impl Connection {
     /// Whether it is worth asking [`Connection::poll_transmit`].
     #[inline(always)]
     pub fn has_output(&self) -> bool {
-        !self.pending.is_empty() || self.send.has_unsent() || self.disturbed.repair().is_some()
+        !self.pending.is_empty() || self.send.has_unsent() || self.loss_state.repair().is_some()
     }
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
@@ -58,17 +58,17 @@ impl Connection {
             if self.pacing.is_some() && self.has_more() && self.must_wait(now) {
                 return self.acknowledge_alone(now);
             }
-            if self.disturbed.repair().is_some()
+            if self.loss_state.repair().is_some()
                 && !self.probes_time_out(config, limits, now)
                 && let Some(range) = self.next_lost(limits)
             {
                 return Some(self.send_again(config, range, now));
             }
-            if self.rare.is_some() && self.send.has_unsent() {
-                match self.probe_path(config, now) {
-                    Turn::Probe(probe) => return Some(probe),
-                    Turn::Wait => return self.acknowledge_alone(now),
-                    Turn::Stream => {}
+            if self.cold_state.is_some() && self.send.has_unsent() {
+                match self.poll_mtu_probe(config, now) {
+                    ProbeTurn::Probe(probe) => return Some(probe),
+                    ProbeTurn::Wait => return self.acknowledge_alone(now),
+                    ProbeTurn::Stream => {}
                 }
             }
             if self.send.has_unsent()
@@ -94,7 +94,7 @@ impl Connection {
 
     /// Whether there is something of the stream to send, now or later, for the first time or again.
     fn has_more(&self) -> bool {
-        let repair = self.disturbed.repair();
+        let repair = self.loss_state.repair();
         self.send.has_unsent() || repair.is_some_and(|repair| repair.board.next_lost().is_some())
     }
 
@@ -115,7 +115,7 @@ impl Connection {
     fn control(&mut self, config: &Config, now: Instant) -> Outgoing {
         if self.pending.contains(Pending::REFUSE) {
             self.pending.remove(Pending::REFUSE);
-            return Outgoing::control(self.disturbed.past().refuse_seq, Seq(0), Flags::RST, 0);
+            return Outgoing::control(self.loss_state.get().refuse_seq, Seq(0), Flags::RST, 0);
         }
         if self.pending.contains(Pending::RESET) {
             self.pending = Pending::empty();
@@ -154,7 +154,7 @@ impl Connection {
                 (flags, self.receive.seq(self.receive.nxt))
             }
         };
-        self.flight_log.sent(0, now);
+        self.sent_log.sent(0, now);
         if self.timers.transmit == Instant::NEVER {
             self.arm_timeout(config, now);
         }
@@ -184,9 +184,9 @@ impl Connection {
         self.pending.remove(Pending::ACK);
         let options = self.ack_options(now);
         if let Some((end, echo)) = self
-            .disturbed
-            .past_mut()
-            .and_then(|past| past.former.take())
+            .loss_state
+            .get_mut()
+            .and_then(|state| state.former.take())
             && Seq(end).after(self.receive.acked)
         {
             // RFC 8257 3.2: what came before the mark, or its end, is acknowledged by itself.
@@ -196,24 +196,24 @@ impl Connection {
             former.ack = self.receive.seq(u64::from(end));
             return former;
         }
-        if self.acknowledge.duplicates > 1 {
+        if self.delayed_ack.duplicates > 1 {
             // One for each segment that came out of order: the peer counts them.
-            self.acknowledge.duplicates -= 1;
+            self.delayed_ack.duplicates -= 1;
             self.pending |= Pending::ACK;
         } else {
-            self.acknowledge.duplicates = 0;
+            self.delayed_ack.duplicates = 0;
         }
         self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0)
     }
 
     /// Whether what is lost waits, because new data goes first and alone after a time-out (RFC 5682 2.1, step 2b). If none can go, nothing waits for it.
     fn probes_time_out(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
-        if !matches!(&self.disturbed.past().undo, Some(undo) if undo.prefers_fresh()) {
+        if !matches!(&self.loss_state.get().undo, Some(undo) if undo.prefers_fresh()) {
             return false;
         }
-        let fresh = self.send.nxt > self.disturbed.past().high
+        let fresh = self.send.nxt > self.loss_state.get().high
             || self.send.has_unsent() && self.sendable(config, limits, now).is_some();
-        if !fresh && let Some(undo) = self.disturbed.undo_mut() {
+        if !fresh && let Some(undo) = self.loss_state.undo_mut() {
             undo.stop_probe();
         }
         fresh
@@ -221,7 +221,7 @@ impl Connection {
 
     /// Bytes that were lost, the first of them first, as far as the congestion window allows.
     fn next_lost(&mut self, limits: &Limits) -> Option<Range<u64>> {
-        let lost = self.disturbed.repair()?.board.next_lost()?;
+        let lost = self.loss_state.repair()?.board.next_lost()?;
         // What the peer has taken out of its window is not sent again, but for the first byte, which then probes it
         // (RFC 9293 3.8.6, SHLD-14).
         let edge = self.send.una + u64::from(self.send.window);
@@ -235,7 +235,7 @@ impl Connection {
         if len > room {
             len = room / mss * mss;
             if len == 0 {
-                if !self.disturbed.repair_mut()?.reduction.take_forced() {
+                if !self.loss_state.repair_mut()?.prr.take_forced() {
                     return None;
                 }
                 len = mss.min(lost.end - lost.start);
@@ -265,7 +265,7 @@ impl Connection {
             .board
             .tail(u64::from(mss))
             .filter(|tail| tail.start < edge)?;
-        self.disturbed.begin().tail = Tail::probed(self.send.nxt);
+        self.loss_state.get_or_insert().tlp = TailLossProbe::probed(self.send.nxt);
         Some(self.send_again(config, tail, now))
     }
 
@@ -274,15 +274,15 @@ impl Connection {
         let size = self.segment_size();
         let payload = range.start.min(self.send.end)..range.end.min(self.send.end);
         let len = payload.end - payload.start;
-        self.disturbed.begin().bytes_retransmitted += len;
-        self.disturbed.begin().segments_retransmitted +=
+        self.loss_state.get_or_insert().bytes_retransmitted += len;
+        self.loss_state.get_or_insert().segments_retransmitted +=
             len.div_ceil(u64::from(size)).max(1) as u32;
         let stamp = timestamp(now, self.recent.offset);
         let repair = self.repair(config);
         repair.board.resend(range.clone(), now.as_micros() as u32);
-        repair.reduction.on_sent((range.end - range.start) as u32);
-        repair.reduction.on_sent_again();
-        if let Some(undo) = self.disturbed.undo_mut() {
+        repair.prr.on_sent((range.end - range.start) as u32);
+        repair.prr.on_sent_again();
+        if let Some(undo) = self.loss_state.undo_mut() {
             undo.on_sent_again((range.end - range.start) as u32, stamp);
         }
         // RFC 6298 5: a time-out after this, and not after what was sent before, the first segment may be sent once more.
@@ -386,10 +386,10 @@ impl Connection {
         let (una, nxt) = (send.una, send.nxt);
         let was_idle = una == payload.start;
 
-        self.flight_log.sent(nxt, now);
-        if let Some(repair) = self.disturbed.repair_mut() {
+        self.sent_log.sent(nxt, now);
+        if let Some(repair) = self.loss_state.repair_mut() {
             repair.board.sent(nxt, now.as_micros() as u32);
-            repair.reduction.on_sent(len as u32);
+            repair.prr.on_sent(len as u32);
         }
         let pipe = self.pipe();
         self.congestion.on_sent(una, nxt, pipe);
@@ -442,7 +442,7 @@ impl Connection {
 
     /// Payload of a full segment with the options that the next one carries.
     fn segment_size(&self) -> u16 {
-        let reports = self.disturbed.has_reports();
+        let reports = self.loss_state.has_reports();
         if !reports || !self.features.contains(Features::SACK) {
             return self.send.mss;
         }
@@ -459,7 +459,7 @@ impl Connection {
     #[inline(always)]
     fn ack_options(&mut self, now: Instant) -> Options {
         let mut options = self.segment_options(now);
-        if self.disturbed.has_reports() {
+        if self.loss_state.has_reports() {
             self.report(&mut options);
         }
         options
@@ -469,7 +469,11 @@ impl Connection {
     #[cold]
     fn report(&mut self, options: &mut Options) {
         let mut room = if options.timestamps.is_some() { 3 } else { 4 };
-        if let Some((start, end)) = self.disturbed.past_mut().and_then(|past| past.again.take()) {
+        if let Some((start, end)) = self
+            .loss_state
+            .get_mut()
+            .and_then(|state| state.again.take())
+        {
             options.sack.push(start, end);
             room -= 1;
         }
@@ -477,8 +481,8 @@ impl Connection {
             return;
         }
         let base = self.receive.seq(0);
-        let past = self.disturbed.past_mut();
-        let Some(gaps) = past.and_then(|past| past.gaps.as_mut()) else {
+        let state = self.loss_state.get_mut();
+        let Some(gaps) = state.and_then(|state| state.gaps.as_mut()) else {
             return;
         };
         for range in gaps.report(room).into_iter().flatten() {

@@ -1,5 +1,13 @@
 //! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5, RFC 4015).
 
+pub(crate) mod loss_state;
+pub(crate) mod prr;
+pub(crate) mod rack;
+pub(crate) mod scoreboard;
+pub(crate) mod sent_log;
+pub(crate) mod tlp;
+pub(crate) mod undo;
+
 use millrace_wire::tcp::Seq;
 
 use crate::config::Config;
@@ -7,18 +15,18 @@ use crate::congestion::{Acked, Delivery};
 use crate::connection::Connection;
 use crate::info::Phase;
 use crate::options::Features;
-use crate::reduction::Reduction;
-use crate::scoreboard::{Delivered, Scoreboard};
-use crate::tail::Tail;
+use crate::recovery::prr::ProportionalRateReduction;
+use crate::recovery::scoreboard::{Delivered, Scoreboard};
+use crate::recovery::tlp::TailLossProbe;
+use crate::recovery::undo::Undo;
 use crate::time::Instant;
 use crate::timers::Transmit;
-use crate::undo::Undo;
 
 /// The repair of a flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Repair {
     pub(crate) board: Scoreboard,
-    pub(crate) reduction: Reduction,
+    pub(crate) prr: ProportionalRateReduction,
 }
 
 impl Connection {
@@ -30,7 +38,7 @@ impl Connection {
             return flight;
         }
         let counted_out = self.counted_out(flight);
-        match self.disturbed.repair() {
+        match self.loss_state.repair() {
             None => flight.saturating_sub(counted_out),
             Some(repair) => {
                 let board = &repair.board;
@@ -43,22 +51,22 @@ impl Connection {
     /// Bytes that duplicate acknowledgements say have left the network; never all of the flight.
     fn counted_out(&self, flight: u32) -> u32 {
         let mss = u32::from(self.send.mss);
-        (u32::from(self.disturbed.past().duplicates) * mss).min(flight.saturating_sub(mss))
+        (u32::from(self.loss_state.get().duplicates) * mss).min(flight.saturating_sub(mss))
     }
 
     /// The repair in progress. If there is none it begins: header prediction is off from then on.
     pub(crate) fn repair(&mut self, config: &Config) -> &mut Repair {
-        let (send, log) = (&self.send, &self.flight_log);
-        let past = self.disturbed.begin();
+        let (send, log) = (&self.send, &self.sent_log);
+        let state = self.loss_state.get_or_insert();
         if self.phase == Phase::Open {
             self.phase = Phase::Disorder;
         }
-        past.repair.get_or_insert_with(|| {
+        state.repair.get_or_insert_with(|| {
             let limit = config.runs_max(send.in_flight());
             let board = Scoreboard::new(send.una, send.nxt, log, limit);
             Box::new(Repair {
                 board,
-                reduction: Reduction::default(),
+                prr: ProportionalRateReduction::default(),
             })
         })
     }
@@ -93,7 +101,7 @@ impl Connection {
         match self.phase {
             Phase::Open | Phase::Disorder | Phase::Reduced => {
                 let left = self
-                    .disturbed
+                    .loss_state
                     .repair()
                     .is_some_and(|repair| repair.board.lost() > 0);
                 if self.detect_loss(config, now) || left {
@@ -107,7 +115,7 @@ impl Connection {
                 self.grow(config, acked, now);
                 self.calm_down();
             }
-            Phase::Recovery if self.send.una >= self.disturbed.past().high => {
+            Phase::Recovery if self.send.una >= self.loss_state.get().high => {
                 self.congestion.leave_recovery();
                 self.rack_recovered();
                 self.recovered();
@@ -121,7 +129,7 @@ impl Connection {
                 }
                 self.reduce(bytes, acked > 0);
             }
-            Phase::Loss if self.send.una >= self.disturbed.past().high => {
+            Phase::Loss if self.send.una >= self.loss_state.get().high => {
                 self.congestion.leave_loss();
                 self.rack_recovered();
                 self.recovered();
@@ -161,17 +169,17 @@ impl Connection {
         let deadline = self.rack_deadline(now);
         let repair = self.repair(config);
         repair.board.mark_timed_out(mss, deadline);
-        repair.reduction = Reduction::again();
+        repair.prr = ProportionalRateReduction::again();
         if first {
             let undo = Undo::new(before, una, repair.board.ambiguous());
-            self.disturbed.begin().undo = Some(Box::new(undo));
+            self.loss_state.get_or_insert().undo = Some(Box::new(undo));
         }
         // RFC 5682 2.1, step 1: "If the TCP sender is already in RTO recovery AND "recover" is larger than or equal to SND.UNA, do not enter step 2 of this
         // algorithm." Otherwise each time-out would repair a single segment. As in Linux it may if this is the same segment's again; and not in fast recovery.
         let repairs = phase == Phase::Loss && self.timers.backoff == 0;
         if phase != Phase::Recovery
             && !repairs
-            && let Some(undo) = self.disturbed.undo_mut()
+            && let Some(undo) = self.loss_state.undo_mut()
         {
             undo.timed_out();
         }
@@ -180,7 +188,7 @@ impl Connection {
     /// The path carries smaller segments only: what is in flight did not get through, which is no sign of congestion.
     pub(crate) fn lose_oversized(&mut self, config: &Config) {
         if self.send.in_flight() > 0 {
-            self.disturbed.begin().undo = None;
+            self.loss_state.get_or_insert().undo = None;
             self.begin_again();
             let mss = u32::from(self.send.mss);
             self.repair(config).board.mark_timed_out(mss, None);
@@ -190,9 +198,9 @@ impl Connection {
     /// The flight is to be repaired from its start.
     fn begin_again(&mut self) {
         self.phase = Phase::Loss;
-        self.disturbed.begin().tail = Tail::NONE;
-        self.disturbed.begin().high = self.send.nxt;
-        self.disturbed.begin().duplicates = 0;
+        self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
+        self.loss_state.get_or_insert().high = self.send.nxt;
+        self.loss_state.get_or_insert().duplicates = 0;
     }
 
     /// Marks what must be lost by now; returns whether anything new is.
@@ -202,15 +210,15 @@ impl Connection {
         if !self.features.contains(Features::SACK) {
             // RFC 6582 3.2 step 2: duplicates of what a time-out sent again say nothing. In recovery one is enough work.
             let fresh =
-                self.send.una > self.disturbed.past().high || self.disturbed.past().high == 0;
+                self.send.una > self.loss_state.get().high || self.loss_state.get().high == 0;
             let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
             return calm
                 && fresh
-                && u32::from(self.disturbed.past().duplicates) >= reordering
+                && u32::from(self.loss_state.get().duplicates) >= reordering
                 && self.repair(config).board.mark_head_lost(mss) > 0;
         }
-        let reordering_seen = self.disturbed.past().rack.reordering_seen;
-        let Some(repair) = self.disturbed.repair_mut() else {
+        let reordering_seen = self.loss_state.get().rack.reordering_seen;
+        let Some(repair) = self.loss_state.repair_mut() else {
             return false;
         };
         let mut lost = 0;
@@ -230,27 +238,27 @@ impl Connection {
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {
             return;
         }
-        if self.rare.is_some() && self.lose_probe(now) {
+        if self.cold_state.is_some() && self.on_mtu_probe_lost(now) {
             // What else is in flight has its acknowledgements to come; the window stays.
             self.phase = Phase::Loss;
-            self.disturbed.begin().tail = Tail::NONE;
-            self.disturbed.begin().high = self.send.nxt;
-            self.disturbed.begin().undo = None;
+            self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
+            self.loss_state.get_or_insert().high = self.send.nxt;
+            self.loss_state.get_or_insert().undo = None;
             return self.arm_timeout(config, now);
         }
         let mss = u32::from(self.send.mss);
         let flight = self.send.in_flight();
         let window = self.congestion.window;
         self.phase = Phase::Recovery;
-        self.disturbed.begin().tail = Tail::NONE;
+        self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
         self.announce_reduction();
-        self.disturbed.begin().high = self.send.nxt;
+        self.loss_state.get_or_insert().high = self.send.nxt;
         self.congestion.window.ssthresh =
             self.congestion.reduced(flight.min(window.cwnd), mss, now);
         let repair = self.repair(config);
-        repair.reduction = Reduction::fast(flight);
+        repair.prr = ProportionalRateReduction::fast(flight);
         let undo = Undo::new(window, repair.board.start(), repair.board.ambiguous());
-        self.disturbed.begin().undo = Some(Box::new(undo));
+        self.loss_state.get_or_insert().undo = Some(Box::new(undo));
         let pipe = self.pipe();
         self.congestion.conserve(pipe);
         self.reduce(0, false);
@@ -264,10 +272,10 @@ impl Connection {
         let pipe = self.pipe();
         let paced = self.congestion.is_paced();
         let (window, mss) = (&mut self.congestion.window, u32::from(self.send.mss));
-        if let Some(repair) = self.disturbed.repair_mut() {
+        if let Some(repair) = self.loss_state.repair_mut() {
             let more = repair
-                .reduction
-                .let_out(delivered, advanced, pipe, window.ssthresh, mss);
+                .prr
+                .quota(delivered, advanced, pipe, window.ssthresh, mss);
             if !paced {
                 // With nothing in the network a segment may always leave: else only a time-out would help.
                 window.cwnd = (pipe + more).max(mss);
@@ -282,24 +290,24 @@ impl Connection {
         let loss = self.phase == Phase::Loss;
         // The flight is given up: a duplicate answers what is sent twice. But if new data went first (RFC 5682 2.1, step 2b), it says that some of that has left
         // the network, and what is lost can follow (step 3a).
-        let answers_new = self.send.nxt > self.disturbed.past().high;
+        let answers_new = self.send.nxt > self.loss_state.get().high;
         if duplicate && (!loss || answers_new) {
-            let past = self.disturbed.begin();
-            past.duplicates = past.duplicates.saturating_add(1);
+            let state = self.loss_state.get_or_insert();
+            state.duplicates = state.duplicates.saturating_add(1);
             return if loss { 0 } else { mss };
         }
         if acked == 0 || loss && !answers_new {
             return acked;
         }
         // All but the first segment had been counted when their duplicates came.
-        let past = self.disturbed.begin();
-        let counted = (acked.div_ceil(mss) - 1).min(u32::from(past.duplicates));
-        past.duplicates -= counted as u16;
+        let state = self.loss_state.get_or_insert();
+        let counted = (acked.div_ceil(mss) - 1).min(u32::from(state.duplicates));
+        state.duplicates -= counted as u16;
         if loss {
             return acked;
         }
         if self.phase == Phase::Disorder {
-            past.duplicates = 0;
+            state.duplicates = 0;
         }
         acked.saturating_sub(counted * mss)
     }
@@ -307,7 +315,7 @@ impl Connection {
     /// An acknowledgement in the midst of a repair: goes back if it shows that nothing was lost.
     fn undo_if_disproved(&mut self, echo: Option<u32>, original: bool, advanced: bool) {
         let can_send = self.send.nxt < self.send.end && self.send.usable() > 0;
-        let Some(undo) = self.disturbed.undo_mut() else {
+        let Some(undo) = self.loss_state.undo_mut() else {
             return;
         };
         let by_echo = advanced && undo.disproved_by_echo(echo);
@@ -321,7 +329,7 @@ impl Connection {
     /// The peer reports that it has received a range twice; all that was sent again may have been for nothing (RFC 3708 2).
     pub(crate) fn undo_if_reported(&mut self, start: i64, end: i64) {
         let una = self.send.una;
-        if let Some(undo) = self.disturbed.undo_mut()
+        if let Some(undo) = self.loss_state.undo_mut()
             && undo.reported(start, end, una)
         {
             self.undo();
@@ -330,16 +338,20 @@ impl Connection {
 
     /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
     fn undo(&mut self) {
-        let Some(undo) = self.disturbed.past_mut().and_then(|past| past.undo.take()) else {
+        let Some(undo) = self
+            .loss_state
+            .get_mut()
+            .and_then(|state| state.undo.take())
+        else {
             return;
         };
         self.congestion.undo(undo.before());
-        self.disturbed.begin().rack.reordering_seen = true;
+        self.loss_state.get_or_insert().rack.reordering_seen = true;
         if matches!(self.phase, Phase::Recovery | Phase::Loss) {
-            if let Some(repair) = self.disturbed.repair_mut() {
+            if let Some(repair) = self.loss_state.repair_mut() {
                 repair.board.forgive();
             }
-            self.disturbed.begin().duplicates = 0;
+            self.loss_state.get_or_insert().duplicates = 0;
             self.phase = Phase::Disorder;
         }
     }
@@ -378,25 +390,25 @@ impl Connection {
 
     /// Recovery is over; the flight may still have marks, of bytes sent since it began.
     fn recovered(&mut self) {
-        if let Some(undo) = self.disturbed.undo_mut() {
+        if let Some(undo) = self.loss_state.undo_mut() {
             undo.ended(self.send.nxt);
         }
-        self.disturbed.begin().duplicates = 0;
+        self.loss_state.get_or_insert().duplicates = 0;
         self.phase = Phase::Disorder;
         self.calm_down();
     }
 
     /// To Open if nothing in flight is out of the ordinary, else to Disorder.
     fn calm_down(&mut self) {
-        let past = self.disturbed.begin();
-        let plain = past
+        let state = self.loss_state.get_or_insert();
+        let clean = state
             .repair
             .as_ref()
-            .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
-        self.phase = if plain && past.duplicates == 0 {
-            past.repair = None;
+            .is_none_or(|it| it.board.is_clean() && it.board.ambiguous() == 0);
+        self.phase = if clean && state.duplicates == 0 {
+            state.repair = None;
             // What tells whether a probe has repaired something is no plain acknowledgement.
-            if past.tail.is_open() {
+            if state.tlp.is_open() {
                 Phase::Disorder
             } else {
                 Phase::Open

@@ -18,7 +18,7 @@ const RETRIES_MIN: u8 = 3;
 pub(crate) enum Transmit {
     /// Retransmission time-out (RFC 6298).
     Timeout,
-    /// Tail loss probe (RFC 8985 7).
+    /// TailLossProbe loss probe (RFC 8985 7).
     LossProbe,
     /// Bytes that may be merely reordered will then be lost (RFC 8985 6.2).
     Reorder,
@@ -241,8 +241,8 @@ impl Connection {
         if tried && now - since >= self.patience(config) {
             return self.time_out();
         }
-        self.disturbed.begin().timeouts += 1;
-        self.suspect_path(config, now);
+        self.loss_state.get_or_insert().timeouts += 1;
+        self.suspect_black_hole(config, now);
         self.lose_flight(config, now);
         self.timers.backoff = self.timers.backoff.saturating_add(1);
         self.timers.doubled = self.timers.doubled.saturating_add(1);
@@ -271,7 +271,7 @@ impl Connection {
         self.timers.backoff += 1;
         self.timers.doubled = self.timers.backoff;
         self.pending |= Pending::SYN;
-        self.disturbed.begin().segments_retransmitted += 1;
+        self.loss_state.get_or_insert().segments_retransmitted += 1;
         self.arm_timeout(config, now);
     }
 

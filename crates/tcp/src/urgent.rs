@@ -20,29 +20,31 @@ impl Connection {
     /// The last byte queued is urgent (`MSG_OOB`): segments say so until it is acknowledged, and it is not held back.
     pub fn send_urgent(&mut self) {
         if self.send.end > self.send.una && !self.send.fin {
-            self.rare.get_or_insert_default().urgent.sent = self.send.end;
+            self.cold_state.get_or_insert_default().urgent.sent = self.send.end;
         }
     }
 
     /// Stream offset of the latest byte that the peer has announced as urgent; it need not have come yet.
     #[inline]
     pub fn urgent(&self) -> Option<u64> {
-        self.rare.as_ref().and_then(|rare| rare.urgent.received)
+        self.cold_state
+            .as_ref()
+            .and_then(|cold| cold.urgent.received)
     }
 
     /// Whether something urgent is queued or in flight.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
-        self.rare
+        self.cold_state
             .as_ref()
-            .is_some_and(|rare| rare.urgent.sent > self.send.una)
+            .is_some_and(|cold| cold.urgent.sent > self.send.una)
     }
 
     /// The urgent pointer of a segment that begins at `seq`; `None` if the segment has no part in what is urgent. What is further off than the field
     /// can say is announced as beyond all that was sent, once that is in reach.
     #[cold]
     pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
-        let end = self.rare.as_ref()?.urgent.sent as i64;
+        let end = self.cold_state.as_ref()?.urgent.sent as i64;
         let start = self.send.offset(seq);
         if start >= end {
             return None;
@@ -59,7 +61,7 @@ impl Connection {
         let news = mark >= self.receive.nxt as i64
             && self.urgent().is_none_or(|known| mark > known as i64);
         if news {
-            self.rare.get_or_insert_default().urgent.received = Some(mark as u64);
+            self.cold_state.get_or_insert_default().urgent.received = Some(mark as u64);
             self.events |= Events::URGENT;
         }
     }

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
 
-use millrace_shard::{Moved, Parcel, SocketId};
+use millrace_shard::{FlowBatch, Moved, SocketId};
 use millrace_tcp::Duration;
 
 use crate::peers::request::{MovedSlot, Request};
@@ -153,14 +153,14 @@ impl ShardServer {
         live: bool,
     ) {
         for (to, buckets) in buckets {
-            let parcel = match live {
+            let batch = match live {
                 true => self.shard.give(buckets, *to, |id| chosen.contains_key(&id)),
                 false => self.shard.give_new(buckets, *to),
             };
-            let Some(parcel) = parcel else {
+            let Some(batch) = batch else {
                 continue;
             };
-            let slots: Vec<MovedSlot> = parcel
+            let slots: Vec<MovedSlot> = batch
                 .connections()
                 .filter_map(|id| {
                     // The program may have closed it since it was chosen, and the slot may show
@@ -174,11 +174,7 @@ impl ShardServer {
             let places: Vec<ProgramSlot> = slots.iter().map(|slot| slot.place).collect();
             if let Some(peers) = &self.peers {
                 let from = peers.own();
-                let take = Request::Take {
-                    parcel,
-                    slots,
-                    from,
-                };
+                let take = Request::Take { batch, slots, from };
                 peers.tell((*to).into(), take);
             }
             self.record_new_shard(&places, *to);
@@ -196,9 +192,9 @@ impl ShardServer {
     }
 
     /// Takes buckets that have come.
-    pub(crate) fn take_flow_batch(&mut self, parcel: Parcel, slots: Vec<MovedSlot>, from: u16) {
-        let buckets = parcel.buckets().to_vec();
-        let taken = self.shard.take(parcel, from, self.now);
+    pub(crate) fn take_flow_batch(&mut self, batch: FlowBatch, slots: Vec<MovedSlot>, from: u16) {
+        let buckets = batch.buckets().to_vec();
+        let taken = self.shard.take(batch, from, self.now);
         let mut slots: HashMap<SocketId, MovedSlot> =
             slots.into_iter().map(|slot| (slot.id, slot)).collect();
         for (old, new) in taken.moved {

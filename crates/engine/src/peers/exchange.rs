@@ -30,8 +30,8 @@ impl ShardServer {
                     Some(Record::Frame(frame, arrival, forward)) => {
                         self.shard.input_handed(&frame, arrival, self.now);
                         // A frame from a ring is whole.
-                        if let Some((stray, _)) = self.shard.take_stray() {
-                            forward.pass(stray, &frame, &mut self.counters);
+                        if let Some((misrouted, _)) = self.shard.take_misrouted() {
+                            forward.pass(misrouted, &frame, &mut self.counters);
                         }
                     }
                     Some(Record::Accepted(accepted)) => self.queue_accepted_elsewhere(&accepted),
@@ -50,8 +50,8 @@ impl ShardServer {
         };
         for (frame, arrival) in peers.take_awaited().iter() {
             self.shard.input_handed(&frame, arrival, self.now);
-            if let Some((stray, whole)) = self.shard.take_stray() {
-                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
+            if let Some((misrouted, whole)) = self.shard.take_misrouted() {
+                peers.pass(misrouted, &frame, whole.as_deref(), &mut self.counters);
             }
         }
     }

@@ -297,11 +297,7 @@ impl ShardServer {
             }
             Request::Pin { flow, shard, reply } => self.pin_for(flow, shard, reply),
             Request::Unpin { flow, shard } => self.unpin_for(flow, shard),
-            Request::Take {
-                parcel,
-                slots,
-                from,
-            } => self.take_flow_batch(parcel, slots, from),
+            Request::Take { batch, slots, from } => self.take_flow_batch(batch, slots, from),
             Request::Back { refused, slots } => self.take_back(refused, slots),
             Request::Misrouted(request) => self.serve_misrouted(request),
             Request::Freed(freed) => self.come_home(&freed),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use millrace_context::{Region, SlotRef, Submission};
-use millrace_shard::{AcceptQueue, Error, Flow, Moved, Opt, Options, Owner, Parcel, SocketId};
+use millrace_shard::{AcceptQueue, Error, Flow, FlowBatch, Moved, Opt, Options, Owner, SocketId};
 
 use crate::programs::entry::Entry;
 use crate::programs::owners::Process;
@@ -77,7 +77,7 @@ pub(crate) enum Request {
     Unpin { flow: Flow, shard: u16 },
     /// Buckets move to the other shard, with the slots of their connections.
     Take {
-        parcel: Parcel,
+        batch: FlowBatch,
         slots: Vec<MovedSlot>,
         from: u16,
     },

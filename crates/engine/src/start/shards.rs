@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 
 use millrace_port::xdp::Held;
 use millrace_sandbox::Role;
-use millrace_shard::{Claim, Groups, Hash, Ipv6, Shard, Steer};
+use millrace_shard::{ConflictDetection, Groups, Hash, Ipv6, Shard, Steer};
 use millrace_tcp::Instant;
 
 use crate::config::{Config, Device, MtuProbing};
@@ -97,8 +97,8 @@ impl Shards<'_> {
             groups: self.groups.clone(),
         });
         // The first shard claims the addresses for all.
-        if own > 0 && config.claim != Claim::Kernel {
-            config.claim = Claim::Nothing;
+        if own > 0 && config.conflict_detection != ConflictDetection::Kernel {
+            config.conflict_detection = ConflictDetection::Nothing;
         }
         let memory = Arenas::new(own.into());
         ShardServer {
@@ -159,13 +159,15 @@ pub(super) fn shard_config(
     if let Some(link) = &config.link {
         // Only the kernel is at the other end of a TAP device, unless the device is bridged.
         // Stations beyond the bridge may remember another engine.
-        shard_config.claim = match link.device {
-            Device::Tap { .. } => Claim::Announce,
+        shard_config.conflict_detection = match link.device {
+            Device::Tap { .. } => ConflictDetection::Announce,
             // The kernel has checked that the addresses are unique.
             Device::Xdp {
                 shared: Some(_), ..
-            } => Claim::Kernel,
-            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => Claim::Probe,
+            } => ConflictDetection::Kernel,
+            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => {
+                ConflictDetection::Probe
+            }
         };
         let network = network_of(link);
         shard_config.addresses = network.addresses;
@@ -174,7 +176,7 @@ pub(super) fn shard_config(
         shard_config.ipv6 = (!network.addresses_v6.is_empty()).then(|| Ipv6 {
             addresses: network.addresses_v6,
             routes: network.routes_v6,
-            probes: u8::from(shard_config.claim != Claim::Kernel),
+            probes: u8::from(shard_config.conflict_detection != ConflictDetection::Kernel),
         });
     }
     shard_config.limits = shard_config.limits.shared_by(shards);

@@ -12,7 +12,7 @@ const SPAN_MAX_MS: i64 = 100_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
     /// W_max: the window before the last reduction, lowered if that was itself lower than the one before (fast convergence). 0 before the first.
-    peak: u32,
+    w_max: u32,
     stage: Stage,
 }
 
@@ -21,7 +21,7 @@ enum Stage {
     SlowStart(HyStart),
     /// Congestion avoidance, before its first acknowledgement.
     Paused {
-        /// cwnd_prior: the window before the last reduction.
+        /// cwnd_prior: the window before the last prr.
         prior: u32,
     },
     Avoidance(Curve),
@@ -33,11 +33,11 @@ struct Curve {
     /// When it began, in milliseconds modulo 2^32.
     start_ms: u32,
     /// K: how long it takes to reach the peak again, in milliseconds.
-    climb_ms: u32,
+    k_ms: u32,
     /// W_est: what NewReno would have.
-    reno: u32,
-    /// Bytes acknowledged since `reno` last grew.
-    reno_acked: u32,
+    w_est: u32,
+    /// Bytes acknowledged since `w_est` last grew.
+    w_est_acked: u32,
     /// cwnd_prior.
     prior: u32,
 }
@@ -45,7 +45,7 @@ struct Curve {
 impl Default for Cubic {
     fn default() -> Cubic {
         Cubic {
-            peak: 0,
+            w_max: 0,
             stage: Stage::SlowStart(HyStart::new(0)),
         }
     }
@@ -61,19 +61,19 @@ impl Cubic {
 
     /// Begins a stretch with the window as it is (RFC 9438 4.2).
     fn curve(&mut self, window: &Window, mss: u32, now_ms: u32) -> Curve {
-        let mut climb_ms = 0;
-        if window.cwnd < self.peak {
+        let mut k_ms = 0;
+        if window.cwnd < self.w_max {
             // K = cubic root of (W_max - cwnd_epoch) / C in seconds, with C = 0.4 segments per second cubed.
-            let missing = u64::from(self.peak - window.cwnd);
-            climb_ms = cube_root(missing * 2_500_000_000 / u64::from(mss));
+            let missing = u64::from(self.w_max - window.cwnd);
+            k_ms = cube_root(missing * 2_500_000_000 / u64::from(mss));
         } else {
-            self.peak = window.cwnd;
+            self.w_max = window.cwnd;
         }
         Curve {
             start_ms: now_ms,
-            climb_ms,
-            reno: window.cwnd,
-            reno_acked: 0,
+            k_ms,
+            w_est: window.cwnd,
+            w_est_acked: 0,
             prior: self.prior(),
         }
     }
@@ -84,13 +84,13 @@ impl Cubic {
             Stage::Avoidance(curve) => curve,
             _ => self.curve(window, acked.mss, now_ms),
         };
-        curve.grow_reno(window.cwnd, acked.mss, rest);
+        curve.grow_w_est(window.cwnd, acked.mss, rest);
         let elapsed_ms = i64::from(now_ms.wrapping_sub(curve.start_ms));
         let cwnd = i64::from(window.cwnd);
         let now_at = self.at(&curve, elapsed_ms, acked.mss);
-        if now_at < i64::from(curve.reno) {
+        if now_at < i64::from(curve.w_est) {
             // RFC 9438 4.3: NewReno would be ahead.
-            window.cwnd = window.cwnd.max(curve.reno);
+            window.cwnd = window.cwnd.max(curve.w_est);
         } else {
             // RFC 9438 4.4, 4.5: towards where the curve will be in a round trip, by at most half in a round trip.
             let ahead_ms = elapsed_ms + i64::from(acked.rtt_us / 1_000);
@@ -105,24 +105,24 @@ impl Cubic {
 
     /// W_cubic, in bytes, at this time from the start of the curve: C (t - K)^3 + W_max.
     fn at(&self, curve: &Curve, elapsed_ms: i64, mss: u32) -> i64 {
-        let distance = (elapsed_ms - i64::from(curve.climb_ms)).clamp(-SPAN_MAX_MS, SPAN_MAX_MS);
+        let distance = (elapsed_ms - i64::from(curve.k_ms)).clamp(-SPAN_MAX_MS, SPAN_MAX_MS);
         let millionths_of_segments = distance.pow(3) / 10 * 4 / 1_000;
-        i64::from(self.peak) + millionths_of_segments * i64::from(mss) / 1_000_000
+        i64::from(self.w_max) + millionths_of_segments * i64::from(mss) / 1_000_000
     }
 }
 
 impl Curve {
     /// RFC 9438 4.3: NewReno with the same reduction adds 3 (1 - 0.7) / (1 + 0.7) = 9/17 segments in a round trip, and a whole one once it is where it was.
-    fn grow_reno(&mut self, cwnd: u32, mss: u32, acked: u32) {
-        self.reno_acked = self.reno_acked.saturating_add(acked);
-        let needed = if self.reno >= self.prior {
+    fn grow_w_est(&mut self, cwnd: u32, mss: u32, acked: u32) {
+        self.w_est_acked = self.w_est_acked.saturating_add(acked);
+        let needed = if self.w_est >= self.prior {
             u64::from(cwnd)
         } else {
             u64::from(cwnd) * 17 / 9
         };
-        if u64::from(self.reno_acked) >= needed {
-            self.reno_acked -= needed as u32;
-            self.reno = self.reno.saturating_add(mss);
+        if u64::from(self.w_est_acked) >= needed {
+            self.w_est_acked -= needed as u32;
+            self.w_est = self.w_est.saturating_add(mss);
         }
     }
 }
@@ -154,7 +154,7 @@ impl Controller for Cubic {
     /// RFC 9438 4.6 and 4.7.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, _now: Instant) -> u32 {
         let cwnd = window.cwnd;
-        self.peak = if cwnd < self.peak {
+        self.w_max = if cwnd < self.w_max {
             (u64::from(cwnd) * 17 / 20) as u32
         } else {
             cwnd
@@ -165,12 +165,12 @@ impl Controller for Cubic {
 
     /// RFC 9438 4.8: the next curve begins at its own top, wherever slow start leads.
     fn on_timeout(&mut self) {
-        self.peak = 0;
+        self.w_max = 0;
     }
 
     /// RFC 9438 4.9.2: the window is back where it was, and so is the top of the curve.
     fn on_undone(&mut self, window: &Window) {
-        self.peak = self.peak.max(window.cwnd);
+        self.w_max = self.w_max.max(window.cwnd);
         self.on_unused();
     }
 }
@@ -293,7 +293,7 @@ mod tests {
     fn rfc9438_4_7_fast_convergence() {
         let (mut cubic, window) = reduced(1_000_000);
         cubic.reduced(&window, window.cwnd, MSS, Instant::default());
-        assert_eq!(cubic.peak, 595_000);
+        assert_eq!(cubic.w_max, 595_000);
     }
 
     #[test]

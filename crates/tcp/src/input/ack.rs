@@ -3,44 +3,15 @@
 use millrace_wire::tcp::{Flags, Segment, Timestamps};
 
 use crate::config::Config;
-use crate::congestion::Acked;
 use crate::connection::Connection;
 use crate::events::Events;
 use crate::info::Phase;
 use crate::options::{Features, timestamp};
-use crate::scoreboard::Delivered;
+use crate::recovery::scoreboard::Delivered;
 use crate::state::State;
 use crate::time::Instant;
 
 impl Connection {
-    /// `acked` bytes in flight are acknowledged and nothing is out of the ordinary.
-    #[inline(always)]
-    pub(super) fn on_plain_ack(&mut self, config: &Config, acked: u32, now: Instant) {
-        self.send.una += u64::from(acked);
-        let mut rtt_us = 0;
-        if let Some(sent) = self.flight_log.acked(self.send.una) {
-            rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
-            self.rtt.sample(config, rtt_us, now);
-            self.timers.measured();
-        }
-        let mss = u32::from(self.send.mss);
-        let (una, nxt) = (self.send.una, self.send.nxt);
-        let rto_us = self.rtt.rto_us();
-        self.congestion.on_ack(
-            config,
-            &Acked {
-                bytes: acked,
-                mss,
-                rtt_us,
-                rto_us,
-                una,
-                nxt,
-            },
-            now,
-        );
-        self.after_progress(config, now);
-    }
-
     /// Any acceptable acknowledgement: its number lies at or before SND.NXT. One before SND.UNA is old and says nothing.
     #[inline]
     pub(super) fn on_ack(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
@@ -52,11 +23,11 @@ impl Connection {
             .send
             .update_window(segment.seq, segment.ack, segment.window);
         if acked > 0 && self.phase == Phase::Open && segment.options.sack.is_empty() {
-            self.on_plain_ack(config, acked as u32, now);
+            self.on_predicted_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
-            || self.disturbed.past().tail.is_open()
-            || self.disturbed.past().undo.is_some()
+            || self.loss_state.get().tlp.is_open()
+            || self.loss_state.get().undo.is_some()
             || self.timers.stalled_since != Instant::NEVER
         {
             self.on_unusual_ack(config, segment, acked as u32, window_changed, now);
@@ -81,7 +52,7 @@ impl Connection {
         let mut delivered = Delivered::default();
         let mut doubled = None;
         let highest = self
-            .disturbed
+            .loss_state
             .repair()
             .map_or(self.send.una, |repair| repair.board.highest_sacked());
         if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() {
@@ -106,7 +77,7 @@ impl Connection {
         if let Some((start, end)) = doubled {
             self.undo_if_reported(start, end);
         }
-        self.judge_probe(
+        self.judge_loss_probe(
             segment,
             doubled.is_some(),
             acked == 0 && !window_changed && delivered.bytes == 0,
@@ -136,8 +107,8 @@ impl Connection {
     ) -> Delivered {
         self.send.una += u64::from(acked);
         let una = self.send.una;
-        let sent = self.flight_log.acked(una);
-        let delivered = match self.disturbed.repair_mut() {
+        let sent = self.sent_log.acked(una);
+        let delivered = match self.loss_state.repair_mut() {
             Some(repair) => repair.board.acked(una, highest),
             None => Delivered {
                 bytes: acked,
@@ -192,7 +163,7 @@ impl Connection {
             below || within
         });
         if is_duplicate {
-            self.disturbed.begin().dsacks += 1;
+            self.loss_state.get_or_insert().dsacks += 1;
             self.rack_widen();
         }
         let floor = ack.max(self.send.una as i64);
@@ -209,7 +180,7 @@ impl Connection {
 
     /// Something new was acknowledged.
     #[inline(always)]
-    pub(super) fn after_progress(&mut self, config: &Config, now: Instant) {
+    pub(crate) fn after_progress(&mut self, config: &Config, now: Instant) {
         self.events |= Events::WRITABLE;
         self.timers.progress();
         if self.send.una == self.send.nxt {
@@ -220,7 +191,7 @@ impl Connection {
     }
 
     /// RFC 9293 3.10.7.4, fifth, FIN-WAIT-1, CLOSING and LAST-ACK: our FIN is acknowledged.
-    pub(super) fn after_fin_acked(&mut self, now: Instant) {
+    pub(crate) fn after_fin_acked(&mut self, now: Instant) {
         match self.state {
             State::FinWait1 => {
                 self.state = State::FinWait2;

@@ -1,6 +1,6 @@
 //! Payload and FIN (RFC 9293 3.10.7.4, seventh and eighth; RFC 2018, RFC 2883).
 
-use millrace_wire::tcp::{PlainSegment, Segment};
+use millrace_wire::tcp::Segment;
 
 use crate::config::Config;
 use crate::connection::{Connection, Pending, ReceiveBuffer};
@@ -10,36 +10,6 @@ use crate::state::State;
 use crate::time::Instant;
 
 impl Connection {
-    /// The next payload in order, within the window, with nothing stored beyond it.
-    #[inline(always)]
-    pub(super) fn on_plain_data(
-        &mut self,
-        config: &Config,
-        payload: &[u8],
-        buffer: &mut impl ReceiveBuffer,
-        now: Instant,
-    ) {
-        if !buffer.store(self.receive.nxt, payload) {
-            return;
-        }
-        self.receive.nxt += payload.len() as u64;
-        self.events |= Events::READABLE;
-        self.acknowledge_in_order(config, payload.len(), now);
-    }
-
-    /// The FIN of a segment in order, behind its payload.
-    #[inline(always)]
-    pub(super) fn on_plain_fin(&mut self, segment: &PlainSegment<'_>) {
-        let end = self.receive.offset(segment.seq) + segment.payload.len() as i64;
-        self.receive.fin = end as u64;
-        if self.receive.nxt == self.receive.fin {
-            self.on_fin();
-        } else {
-            // Its payload found no room.
-            self.pending |= Pending::ACK;
-        }
-    }
-
     /// Any payload and FIN of an acceptable segment, beginning at stream offset `start`.
     pub(crate) fn on_payload(
         &mut self,
@@ -52,9 +22,9 @@ impl Connection {
     ) {
         let end = start + payload.len() as i64;
         let nxt = self.receive.nxt as i64;
-        let in_order = start == nxt && !self.disturbed.has_gaps() && self.receive.fin == u64::MAX;
+        let in_order = start == nxt && !self.loss_state.has_gaps() && self.receive.fin == u64::MAX;
         if in_order && !fin && end <= self.receive.edge() as i64 {
-            return self.on_plain_data(config, payload, buffer, now);
+            return self.on_data_in_order(config, payload, buffer, now);
         }
         // Nothing follows the FIN, and what is beyond the window is not taken: the peer sends it again.
         let limit = self.receive.edge().min(self.receive.fin) as i64;
@@ -73,8 +43,8 @@ impl Connection {
         }
         if from < to {
             let part = &payload[(from - start) as usize..(to - start) as usize];
-            if from == nxt && !self.disturbed.has_gaps() {
-                self.on_plain_data(config, part, buffer, now);
+            if from == nxt && !self.loss_state.has_gaps() {
+                self.on_data_in_order(config, part, buffer, now);
             } else if !self.store_out_of_order(config, from as u64, part, buffer) {
                 // RFC 2018 8: bytes that were reported and not yet read may be discarded "if the receiver runs out of buffer
                 // space", and what is next in order is worth more (Linux's `tcp_prune_ofo_queue`).
@@ -82,7 +52,7 @@ impl Connection {
                     return;
                 }
                 self.pending |= Pending::ACK;
-                self.on_plain_data(config, part, buffer, now);
+                self.on_data_in_order(config, part, buffer, now);
             }
         }
         if fin_here && self.receive.nxt < self.receive.fin {
@@ -99,8 +69,8 @@ impl Connection {
     fn take_fin_offset(&mut self, end: i64) -> bool {
         let end = end as u64;
         let highest = self
-            .disturbed
-            .past()
+            .loss_state
+            .get()
             .gaps
             .as_ref()
             .map_or(self.receive.nxt, |gaps| gaps.end());
@@ -120,8 +90,8 @@ impl Connection {
     ) -> bool {
         let range = from..from + part.len() as u64;
         let next = self.receive.nxt;
-        let past = self.disturbed.begin();
-        let gaps = past.gaps.get_or_insert_default();
+        let state = self.loss_state.get_or_insert();
+        let gaps = state.gaps.get_or_insert_default();
         let held = gaps.covering(&range);
         if held.is_none()
             && from > next
@@ -137,7 +107,7 @@ impl Connection {
             });
         if !stored {
             if gaps.is_empty() {
-                past.gaps = None;
+                state.gaps = None;
             }
             return false;
         }
@@ -150,14 +120,14 @@ impl Connection {
                 gaps.insert(range);
             }
             if !self.features.contains(Features::SACK) {
-                self.acknowledge.duplicates = self.acknowledge.duplicates.saturating_add(1);
+                self.delayed_ack.duplicates = self.delayed_ack.duplicates.saturating_add(1);
             }
             return true;
         }
         // RFC 5681 4.2: what fills a gap is acknowledged at once.
         self.receive.nxt = gaps.advance(range.end);
         if gaps.is_empty() {
-            past.gaps = None;
+            state.gaps = None;
         }
         self.events |= Events::READABLE;
         true
@@ -165,13 +135,16 @@ impl Connection {
 
     /// Whether bytes are stored beyond a gap.
     pub fn has_gaps(&self) -> bool {
-        self.disturbed.has_gaps()
+        self.loss_state.has_gaps()
     }
 
     /// Forgets what was stored beyond a gap, so that its memory is free: the peer, which keeps what is not acknowledged (RFC 2018 8), sends it
     /// again. Returns how many bytes that were.
     pub fn drop_out_of_order(&mut self, buffer: &mut impl ReceiveBuffer) -> u64 {
-        let gaps = self.disturbed.past_mut().and_then(|past| past.gaps.take());
+        let gaps = self
+            .loss_state
+            .get_mut()
+            .and_then(|state| state.gaps.take());
         let bytes = gaps.map_or(0, |gaps| gaps.bytes());
         if bytes > 0 {
             buffer.forget_beyond(self.receive.nxt, bytes);
@@ -180,9 +153,9 @@ impl Connection {
     }
 
     /// Everything before the peer's FIN has been received (RFC 9293 3.10.7.4, eighth).
-    fn on_fin(&mut self) {
+    pub(crate) fn on_fin(&mut self) {
         self.receive.nxt += 1;
-        self.disturbed.end_gaps();
+        self.loss_state.end_gaps();
         self.pending |= Pending::ACK;
         self.events |= Events::PEER_CLOSED;
         match self.state {
@@ -197,7 +170,8 @@ impl Connection {
     /// Bytes came that had been received before.
     fn report_again(&mut self, start: u64, end: u64) {
         if self.features.contains(Features::SACK) {
-            self.disturbed.begin().again = Some((self.receive.seq(start), self.receive.seq(end)));
+            self.loss_state.get_or_insert().again =
+                Some((self.receive.seq(start), self.receive.seq(end)));
         }
     }
 

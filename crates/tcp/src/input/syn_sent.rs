@@ -25,7 +25,7 @@ impl Connection {
         if has_ack && !(beyond >= 0 && beyond as u32 <= self.sent_with_syn()) {
             if !flags.contains(Flags::RST) {
                 self.pending |= Pending::REFUSE;
-                self.disturbed.begin().refuse_seq = segment.ack;
+                self.loss_state.get_or_insert().refuse_seq = segment.ack;
             }
             return;
         }
@@ -93,7 +93,7 @@ impl Connection {
         now: Instant,
     ) {
         let once = self.timers.backoff == 0;
-        match (self.flight_log.acked(0), segment.options.timestamps) {
+        match (self.sent_log.acked(0), segment.options.timestamps) {
             (Some(sent), _) if once => {
                 self.rtt
                     .sample(config, (now.as_micros() as u32).wrapping_sub(sent), now);

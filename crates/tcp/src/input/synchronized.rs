@@ -71,7 +71,7 @@ impl Connection {
         if self.state == State::SynReceived {
             if ack < 0 || ack > self.send.nxt as i64 {
                 self.pending |= Pending::REFUSE;
-                self.disturbed.begin().refuse_seq = segment.ack;
+                self.loss_state.get_or_insert().refuse_seq = segment.ack;
                 return;
             }
             self.complete_handshake(config, segment, now);
@@ -159,7 +159,7 @@ impl Connection {
         let end = self.receive.offset(segment.seq) + segment.payload.len() as i64;
         // RFC 2883 4: old bytes are reported as such.
         if start < end && end <= self.receive.nxt as i64 && self.features.contains(Features::SACK) {
-            self.disturbed.begin().again =
+            self.loss_state.get_or_insert().again =
                 Some((self.receive.seq(start as u64), self.receive.seq(end as u64)));
         }
     }

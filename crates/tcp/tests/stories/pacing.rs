@@ -95,7 +95,7 @@ fn a_rate_that_is_lifted_lets_go() {
 
 /// A path, and what a transfer of `seconds` at its rate makes of it: the part of the rate that was used, in percent, and the longest round trip
 /// after the first second, in milliseconds.
-struct Path {
+struct Pmtud {
     megabits: u64,
     one_way_ms: u64,
     queue_ms: u64,
@@ -104,7 +104,7 @@ struct Path {
     seconds: u64,
 }
 
-fn fill(path: &Path, settings: Settings) -> (u64, u64) {
+fn fill(path: &Pmtud, settings: Settings) -> (u64, u64) {
     let mut pair = Pair::new(&Config::default(), settings, Settings::default());
     pair.rate = path.megabits * 1_000_000;
     pair.delay = Duration::from_millis(path.one_way_ms);
@@ -151,7 +151,7 @@ fn bbr() -> Settings {
 
 #[test]
 fn a_rate_bounds_a_whole_transfer() {
-    let path = Path {
+    let path = Pmtud {
         megabits: 100,
         one_way_ms: 5,
         queue_ms: 50,
@@ -172,7 +172,7 @@ fn bbr_4_3_fills_the_path_and_leaves_the_queue_short() {
     for (megabits, one_way_ms, queue_ms) in
         [(20, 5, 200), (20, 25, 200), (100, 20, 100), (2, 40, 400)]
     {
-        let path = Path {
+        let path = Pmtud {
             megabits,
             one_way_ms,
             queue_ms,
@@ -191,7 +191,7 @@ fn bbr_4_3_fills_the_path_and_leaves_the_queue_short() {
 
 #[test]
 fn bbr_4_3_losses_that_are_not_congestion_do_not_slow_it() {
-    let path = Path {
+    let path = Pmtud {
         megabits: 20,
         one_way_ms: 20,
         queue_ms: 100,
@@ -205,7 +205,7 @@ fn bbr_4_3_losses_that_are_not_congestion_do_not_slow_it() {
 
 #[test]
 fn bbr_4_3_shallow_queues_do_not_stop_it() {
-    let path = Path {
+    let path = Pmtud {
         megabits: 50,
         one_way_ms: 20,
         queue_ms: 4,

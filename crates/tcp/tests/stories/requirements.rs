@@ -14,7 +14,7 @@ fn nodelay() -> Script {
     })
 }
 
-/// Past the time when every full segment is acknowledged at once.
+/// Disturbances the time when every full segment is acknowledged at once.
 fn past_quick() -> Script {
     let config = Config {
         quick_ack_segments: 0,

@@ -216,7 +216,7 @@ impl Script {
 
     pub fn poll(&mut self) -> Option<Outgoing> {
         // The short way first, as owners do: `pair` goes the long way alone, and both tell the same.
-        let plain = self.connection.poll_plain(&self.config, self.now);
+        let plain = self.connection.poll_transmit_fast(&self.config, self.now);
         let outgoing = plain.map(Outgoing::from).or_else(|| {
             self.connection
                 .poll_transmit(&self.config, &self.limits, self.now)

@@ -1,0 +1,518 @@
+//! What is known of the bytes in flight once something is out of the ordinary (RFC 6675 3). It exists only then.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::recovery::sent_log::SentLog;
+
+/// Marks of a run of bytes.
+mod mark {
+    /// Selectively acknowledged.
+    pub(super) const SACKED: u8 = 1;
+    /// Taken for lost.
+    pub(super) const LOST: u8 = 1 << 1;
+    /// Sent again since it was taken for lost.
+    pub(super) const RESENT: u8 = 1 << 2;
+    /// Sent more than once, ever.
+    pub(super) const AMBIGUOUS: u8 = 1 << 3;
+}
+
+/// The flight as runs of bytes with equal marks: contiguous from the first unacknowledged byte to the last one sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Scoreboard {
+    start: u64,
+    runs: VecDeque<Run>,
+    /// Most runs that selective acknowledgements may split the flight into.
+    limit: usize,
+    /// Bytes by mark; `resent` counts what is lost and sent again.
+    sacked: u32,
+    lost: u32,
+    resent: u32,
+    /// All that is lost below this has been sent again (HighRxt of RFC 6675).
+    resent_below: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Run {
+    end: u64,
+    /// When it was last sent, in microseconds modulo 2^32.
+    at: u32,
+    marks: u8,
+}
+
+/// What an acknowledgement, cumulative or selective, delivered that none before it had.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Delivered {
+    /// Bytes.
+    pub(crate) bytes: u32,
+    /// Whether some had been sent more than once.
+    pub(crate) ambiguous: bool,
+    /// Of the run sent last among them, the time it was sent, its end (modulo 2^32), and whether it had been sent more than once.
+    pub(crate) latest: Option<(u32, u32, bool)>,
+    /// Whether some had been taken for lost and not been sent again.
+    pub(crate) original: bool,
+    /// Whether some had been overtaken by what was sent after them: the path reorders.
+    pub(crate) reordered: bool,
+}
+
+impl Delivered {
+    /// Adds what another part of the same acknowledgement delivered.
+    pub(crate) fn join(&mut self, other: Delivered) {
+        self.bytes += other.bytes;
+        self.ambiguous |= other.ambiguous;
+        self.reordered |= other.reordered;
+        self.original |= other.original;
+        self.latest = match (self.latest, other.latest) {
+            (Some(a), Some(b)) => Some(if sent_after(b.0, b.1, a.0, a.1) { b } else { a }),
+            (a, b) => a.or(b),
+        };
+    }
+
+    fn add(&mut self, start: u64, run: &Run, highest: u64) {
+        self.bytes += (run.end - start) as u32;
+        let ambiguous = run.marks & mark::AMBIGUOUS != 0;
+        self.ambiguous |= ambiguous;
+        self.original |= run.marks & (mark::LOST | mark::AMBIGUOUS) == mark::LOST;
+        self.reordered |= !ambiguous && run.end < highest;
+        let later = self
+            .latest
+            .is_none_or(|(at, end, _)| sent_after(run.at, run.end as u32, at, end));
+        if later {
+            self.latest = Some((run.at, run.end as u32, ambiguous));
+        }
+    }
+}
+
+/// Whether a run that was sent at `at` and ends at `end` left after another (RACK_sent_after of RFC 8985 6.2).
+pub(crate) fn sent_after(at: u32, end: u32, other_at: u32, other_end: u32) -> bool {
+    match at.wrapping_sub(other_at) as i32 {
+        0 => end.wrapping_sub(other_end) as i32 > 0,
+        later => later > 0,
+    }
+}
+
+impl Scoreboard {
+    /// Of the flight `una..nxt`, with the times that `log` remembers.
+    pub(crate) fn new(una: u64, nxt: u64, log: &SentLog, limit: usize) -> Scoreboard {
+        let mut runs = VecDeque::new();
+        let mut from = una;
+        let mut last_at = 0;
+        for (end, at) in log.iter() {
+            let end = from + u64::from(end.wrapping_sub(from as u32));
+            last_at = at;
+            if end > from && end <= nxt {
+                runs.push_back(Run { end, at, marks: 0 });
+                from = end;
+            }
+        }
+        if from < nxt {
+            runs.push_back(Run {
+                end: nxt,
+                at: last_at,
+                marks: 0,
+            });
+        }
+        Scoreboard {
+            start: una,
+            runs,
+            limit,
+            sacked: 0,
+            lost: 0,
+            resent: 0,
+            resent_below: una,
+        }
+    }
+
+    /// The first byte that is not acknowledged.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(crate) fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Bytes taken for lost, sent again or not.
+    pub(crate) fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Bytes sent again and not accounted for since.
+    pub(crate) fn resent(&self) -> u32 {
+        self.resent
+    }
+
+    /// Whether it says nothing that is out of the ordinary.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.sacked == 0 && self.lost == 0
+    }
+
+    /// New data up to `end` was sent.
+    pub(crate) fn sent(&mut self, end: u64, at: u32) {
+        match self.runs.back_mut() {
+            Some(last) if last.marks == 0 && last.at == at => last.end = end,
+            _ => self.runs.push_back(Run { end, at, marks: 0 }),
+        }
+    }
+
+    /// Everything before `una` is acknowledged. What had been selectively acknowledged before is not delivered again.
+    /// `highest` is what [`Scoreboard::highest_sacked`] said before the segment that acknowledges.
+    pub(crate) fn acked(&mut self, una: u64, highest: u64) -> Delivered {
+        let mut delivered = Delivered::default();
+        while self.start < una {
+            let Some(&run) = self.runs.front() else {
+                self.start = una;
+                break;
+            };
+            let gone = Run {
+                end: run.end.min(una),
+                ..run
+            };
+            self.uncount(&gone, (gone.end - self.start) as u32);
+            if run.marks & mark::SACKED == 0 {
+                delivered.add(self.start, &gone, highest);
+            }
+            self.start = gone.end;
+            if gone.end == run.end {
+                self.runs.pop_front();
+            }
+        }
+        self.resent_below = self.resent_below.max(una);
+        delivered
+    }
+
+    /// The peer holds `range`, which lies within the flight. Splitting stops at the limit of runs: the rest of the
+    /// report is then ignored, as selective acknowledgements may be (RFC 2018 8).
+    /// `highest` is as for [`Scoreboard::acked`].
+    pub(crate) fn sack(&mut self, range: Range<u64>, highest: u64) -> Delivered {
+        let mut delivered = Delivered::default();
+        let mut index = self.index_of(range.start);
+        let mut start = self.start_of(index);
+        while start < range.end && index < self.runs.len() {
+            let run = self.runs[index];
+            if run.marks & mark::SACKED != 0 {
+                start = run.end;
+                index += 1;
+                continue;
+            }
+            if self.runs.len() + 2 > self.limit {
+                break;
+            }
+            if start < range.start {
+                self.runs[index].end = range.start;
+                index += 1;
+                self.runs.insert(index, run);
+                start = range.start;
+            }
+            if run.end > range.end {
+                self.runs.insert(
+                    index,
+                    Run {
+                        end: range.end,
+                        ..run
+                    },
+                );
+            }
+            let taken = self.runs[index];
+            delivered.add(start, &taken, highest);
+            let len = (taken.end - start) as u32;
+            self.uncount(&taken, len);
+            self.sacked += len;
+            self.runs[index].marks = mark::SACKED | (taken.marks & mark::AMBIGUOUS);
+            index = self.join(index);
+            start = self.runs[index].end;
+            index += 1;
+        }
+        delivered
+    }
+
+    /// IsLost of RFC 6675 4: what has `reordering` separate runs, or more than `reordering - 1` segments' worth of
+    /// bytes, selectively acknowledged above it, and was not sent again already, is lost. Returns the bytes newly lost.
+    pub(crate) fn mark_lost(&mut self, reordering: u32, mss: u32) -> u32 {
+        let mut above = 0;
+        let mut separate = 0;
+        let mut index = self.runs.len();
+        let mut in_sacked = false;
+        while index > 0 {
+            let run = &self.runs[index - 1];
+            if run.marks & mark::SACKED == 0 {
+                in_sacked = false;
+                if separate >= reordering || above > (reordering - 1) * mss {
+                    break;
+                }
+            } else {
+                above += (run.end - self.start_of(index - 1)) as u32;
+                separate += u32::from(!in_sacked);
+                in_sacked = true;
+            }
+            index -= 1;
+        }
+        self.lose_where(index, |run| run.marks & (mark::SACKED | mark::LOST) == 0)
+    }
+
+    /// What was sent before the run `(at, end)` that was delivered, and more than `window_us` before now or so, is lost
+    /// (RFC 8985 6.2, step 5). `deadline` is the latest time of transmission, modulo 2^32 microseconds, that counts as lost.
+    /// Returns the bytes newly lost and, of those that may be lost soon, the latest time of transmission.
+    pub(crate) fn mark_lost_by_age(
+        &mut self,
+        at: u32,
+        end: u32,
+        deadline: u32,
+    ) -> (u32, Option<u32>) {
+        let mut soon: Option<u32> = None;
+        let count = self.runs.len();
+        let lost = self.lose_where(count, |run| {
+            let outstanding = run.marks & mark::SACKED == 0
+                && run.marks & (mark::LOST | mark::RESENT) != mark::LOST;
+            if !outstanding || !sent_after(at, end, run.at, run.end as u32) {
+                return false;
+            }
+            if run.at.wrapping_sub(deadline) as i32 <= 0 {
+                return true;
+            }
+            if soon.is_none_or(|latest| run.at.wrapping_sub(latest) as i32 > 0) {
+                soon = Some(run.at);
+            }
+            false
+        });
+        (lost, soon)
+    }
+
+    /// The first unacknowledged bytes, one segment of them, are lost (RFC 6582 3.2, RFC 6675 5 step 4.3), unless they are
+    /// marked already. Returns the bytes newly lost.
+    pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
+        let segment_end = self.start + u64::from(mss);
+        if self
+            .runs
+            .front()
+            .is_none_or(|head| head.marks & (mark::SACKED | mark::LOST) != 0)
+        {
+            return 0;
+        }
+        self.split(segment_end);
+        self.lose_where(self.index_of(segment_end), |run| {
+            run.marks & (mark::SACKED | mark::LOST) == 0
+        })
+    }
+
+    /// After a time-out the first bytes are lost, a segment of them, and of the others that are not selectively acknowledged those that were sent, for the
+    /// first time or again, no later than `deadline`, modulo 2^32 microseconds (RFC 8985 6.3); without one all of them (RFC 6675 5.1). If the
+    /// first byte is marked as held by the peer although it was not acknowledged in all this time, the peer has gone back on its
+    /// word, and no such mark counts (RFC 2018 8).
+    pub(crate) fn mark_timed_out(&mut self, mss: u32, deadline: Option<u32>) {
+        let reneged = self
+            .runs
+            .front()
+            .is_some_and(|head| head.marks & mark::SACKED != 0);
+        let deadline = deadline.filter(|_| !reneged);
+        let head_end = self.start + u64::from(mss);
+        if deadline.is_some() {
+            self.split(head_end);
+        }
+        (self.sacked, self.lost, self.resent) = (0, 0, 0);
+        let mut start = self.start;
+        for run in &mut self.runs {
+            let len = (run.end - start) as u32;
+            let head = start < head_end;
+            start = run.end;
+            if run.marks & mark::SACKED != 0 && !reneged {
+                self.sacked += len;
+                continue;
+            }
+            if head || deadline.is_none_or(|deadline| run.at.wrapping_sub(deadline) as i32 <= 0) {
+                run.marks = mark::LOST | (run.marks & mark::AMBIGUOUS);
+            }
+            if run.marks & mark::LOST != 0 {
+                self.lost += len;
+            }
+            if run.marks & mark::RESENT != 0 {
+                self.resent += len;
+            }
+        }
+        if !self.runs.is_empty() {
+            self.join(0);
+        }
+        self.resent_below = self.start;
+    }
+
+    /// The first run that is lost and was not sent again since.
+    pub(crate) fn next_lost(&self) -> Option<Range<u64>> {
+        if self.lost == self.resent {
+            return None;
+        }
+        let mut index = self.index_of(self.resent_below);
+        let mut start = self.start_of(index);
+        while let Some(run) = self.runs.get(index) {
+            if run.marks & (mark::LOST | mark::RESENT) == mark::LOST {
+                return Some(start..run.end);
+            }
+            start = run.end;
+            index += 1;
+        }
+        None
+    }
+
+    /// The highest bytes in flight that are not selectively acknowledged, `len` of them at most: what a rescue (RFC 6675 4, rule 4) or a tail loss probe sends.
+    pub(crate) fn tail(&self, len: u64) -> Option<Range<u64>> {
+        let index = self
+            .runs
+            .iter()
+            .rposition(|run| run.marks & mark::SACKED == 0)?;
+        let end = self.runs[index].end;
+        Some(self.start_of(index).max(end.saturating_sub(len))..end)
+    }
+
+    /// `range`, which begins with a lost run (or is a tail), has been sent again.
+    pub(crate) fn resend(&mut self, range: Range<u64>, at: u32) {
+        if self
+            .next_lost()
+            .is_some_and(|lost| lost.start == range.start)
+        {
+            self.resent_below = range.end;
+        }
+        let mut index = self.index_of(range.start);
+        let mut start = self.start_of(index);
+        while start < range.end && index < self.runs.len() {
+            let run = self.runs[index];
+            if start < range.start {
+                self.runs[index].end = range.start;
+                index += 1;
+                self.runs.insert(index, run);
+                start = range.start;
+            }
+            if run.end > range.end {
+                self.runs.insert(
+                    index,
+                    Run {
+                        end: range.end,
+                        ..run
+                    },
+                );
+            }
+            let again = &mut self.runs[index];
+            let len = (again.end - start) as u32;
+            if again.marks & mark::SACKED == 0 {
+                again.at = at;
+                if again.marks & (mark::LOST | mark::RESENT) == mark::LOST {
+                    again.marks |= mark::RESENT;
+                    self.resent += len;
+                }
+                again.marks |= mark::AMBIGUOUS;
+            }
+            index = self.join(index);
+            start = self.runs[index].end;
+            index += 1;
+        }
+    }
+
+    /// The losses were none: what was taken for lost is in flight.
+    pub(crate) fn forgive(&mut self) {
+        for run in &mut self.runs {
+            run.marks &= !(mark::LOST | mark::RESENT);
+        }
+        (self.lost, self.resent) = (0, 0);
+    }
+
+    /// Bytes in flight that have been sent more than once.
+    pub(crate) fn ambiguous(&self) -> u32 {
+        let mut start = self.start;
+        let lengths = self.runs.iter().map(|run| {
+            let len = (run.end - std::mem::replace(&mut start, run.end)) as u32;
+            if run.marks & mark::AMBIGUOUS != 0 {
+                len
+            } else {
+                0
+            }
+        });
+        lengths.sum()
+    }
+
+    /// Highest byte selectively acknowledged; the start of the flight if there is none.
+    pub(crate) fn highest_sacked(&self) -> u64 {
+        self.runs
+            .iter()
+            .rev()
+            .find(|run| run.marks & mark::SACKED != 0)
+            .map_or(self.start, |run| run.end)
+    }
+
+    /// Marks those of the first `count` runs that `condition` picks as lost.
+    fn lose_where(&mut self, count: usize, mut condition: impl FnMut(&Run) -> bool) -> u32 {
+        let mut newly = 0;
+        let mut start = self.start;
+        for run in self.runs.iter_mut().take(count) {
+            let len = (run.end - start) as u32;
+            let run_start = start;
+            start = run.end;
+            if !condition(run) {
+                continue;
+            }
+            if run.marks & mark::LOST == 0 {
+                self.lost += len;
+            }
+            if run.marks & mark::RESENT != 0 {
+                self.resent -= len;
+            }
+            run.marks = (run.marks & mark::AMBIGUOUS) | mark::LOST;
+            newly += len;
+            self.resent_below = self.resent_below.min(run_start);
+        }
+        newly
+    }
+
+    /// Takes a run's bytes out of the counts.
+    fn uncount(&mut self, run: &Run, len: u32) {
+        if run.marks & mark::SACKED != 0 {
+            self.sacked -= len;
+        }
+        if run.marks & mark::LOST != 0 {
+            self.lost -= len;
+        }
+        if run.marks & mark::RESENT != 0 {
+            self.resent -= len;
+        }
+    }
+
+    /// Joins the run at `index` with its neighbours if they are alike; returns where it is then. Of runs that are
+    /// selectively acknowledged the time no longer matters.
+    fn join(&mut self, mut index: usize) -> usize {
+        fn alike(a: &Run, b: &Run) -> bool {
+            a.marks == b.marks && (a.at == b.at || a.marks & mark::SACKED != 0)
+        }
+        if index + 1 < self.runs.len() && alike(&self.runs[index], &self.runs[index + 1]) {
+            self.runs.remove(index);
+        }
+        if index > 0 && alike(&self.runs[index - 1], &self.runs[index]) {
+            self.runs.remove(index - 1);
+            index -= 1;
+        }
+        index
+    }
+
+    /// Makes a run end at `offset`, if that lies within the flight.
+    fn split(&mut self, offset: u64) {
+        let index = self.index_of(offset);
+        if index < self.runs.len() && self.start_of(index) < offset {
+            let run = self.runs[index];
+            self.runs.insert(index, Run { end: offset, ..run });
+        }
+    }
+
+    /// The run that contains `offset`.
+    fn index_of(&self, offset: u64) -> usize {
+        self.runs.partition_point(|run| run.end <= offset)
+    }
+
+    fn start_of(&self, index: usize) -> u64 {
+        if index == 0 {
+            self.start
+        } else {
+            self.runs[index - 1].end
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "scoreboard/tests.rs"]
+mod tests;
