@@ -18,8 +18,9 @@ use millrace_wire::ethernet::Mac;
 use millrace_wire::offload::{Capabilities, Frame, Offload};
 use rustix::event::epoll;
 
-use crate::audit::Outbox;
+use crate::audit::{self, Outbox};
 use crate::command::Command;
+use crate::doorbell;
 use crate::egress::PortEgress;
 use crate::follow::Follow;
 use crate::limits::Limits;
@@ -30,7 +31,7 @@ use crate::memory::Arenas;
 use crate::moving::Moving;
 use crate::nap::Alarm;
 use crate::peers::Peers;
-use crate::ports::Permits;
+use crate::ports::{Permits, PrivilegedPorts};
 use crate::program::Program;
 use crate::publish::Chosen;
 use crate::queues::{Both, Queues};
@@ -272,6 +273,31 @@ pub struct Parts {
     pub(crate) audit: Outbox,
 }
 
+impl Parts {
+    /// Those of an engine's only shard, which has no link.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn alone(shard: Shard<Arenas>, commands: Receiver<Command>) -> io::Result<Parts> {
+        let (audit, _) = audit::channel(false)?;
+        Ok(Parts {
+            shard,
+            own: 0,
+            peers: None,
+            wire: None,
+            doorbell: doorbell::doorbell()?,
+            commands,
+            start: std::time::Instant::now(),
+            held: None,
+            follow: false,
+            join: false,
+            reach: Reach::default(),
+            permits: Permits::new(PrivilegedPorts::new().shared()),
+            audit,
+        })
+    }
+}
+
 impl Worker {
     /// A worker for a shard and its port.
     pub fn new(parts: Parts) -> io::Result<Worker> {
@@ -369,34 +395,7 @@ impl Worker {
     pub fn run(&mut self) {
         loop {
             self.clock();
-            let received = self.receive() + self.take_handed();
-            let served = self.serve();
-            if self
-                .shard
-                .deadline()
-                .is_some_and(|deadline| deadline <= self.now)
-            {
-                self.shard.advance(self.now);
-                if self.shard.has_freed_much() {
-                    trim();
-                }
-            }
-            if self.settled.is_some() && !self.shard.is_tentative() {
-                // Nobody may be waiting any more.
-                let _ = self.settled.take().map(|to| to.send(self.shard.conflict()));
-            }
-            self.tell_reach();
-            if self.losses_at <= self.now {
-                self.look_for_losses();
-            }
-            let sent = self.transmit();
-            self.publish();
-            self.pass_on();
-            self.give_ports_back();
-            let gave = self.moving.is_leaving() && self.give_buckets();
-            self.counters.rounds += 1;
-            let commanded = self.command();
-            if commanded || gave || received + served + sent > 0 {
+            if self.round(self.now) {
                 continue;
             }
             if self.drained() {
@@ -404,6 +403,39 @@ impl Worker {
             }
             self.sleep();
         }
+    }
+
+    /// Does what there is to do at `now`, without waiting. Whether there was anything.
+    pub fn round(&mut self, now: Instant) -> bool {
+        self.now = now;
+        let received = self.receive() + self.take_handed();
+        let served = self.serve();
+        if self
+            .shard
+            .deadline()
+            .is_some_and(|deadline| deadline <= self.now)
+        {
+            self.shard.advance(self.now);
+            if self.shard.has_freed_much() {
+                trim();
+            }
+        }
+        if self.settled.is_some() && !self.shard.is_tentative() {
+            // Nobody may be waiting any more.
+            let _ = self.settled.take().map(|to| to.send(self.shard.conflict()));
+        }
+        self.tell_reach();
+        if self.losses_at <= self.now {
+            self.look_for_losses();
+        }
+        let sent = self.transmit();
+        self.publish();
+        self.pass_on();
+        self.give_ports_back();
+        let gave = self.moving.is_leaving() && self.give_buckets();
+        self.counters.rounds += 1;
+        let commanded = self.command();
+        commanded || gave || received + served + sent > 0
     }
 
     /// Takes a burst of frames.
