@@ -29,6 +29,8 @@ impl Engine {
         let listener = victim.listener(7000);
         let client = victim.connect(7000);
         let server = victim.accept(listener);
+        // Others would connect to it, and wait in its queue beyond their end.
+        victim.close(listener);
         let engine = Engine {
             name,
             victim,
@@ -147,9 +149,16 @@ impl Process {
     /// Waits for its end, which must be its own.
     pub fn wait(self) {
         let mut status = 0;
-        // SAFETY: the status is ours, and the process a child that nobody else waits for.
-        let waited = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
-        assert_eq!(waited, self.0, "{}", std::io::Error::last_os_error());
+        loop {
+            // SAFETY: the status is ours, and the process a child that nobody else waits for.
+            let waited = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
+            let error = std::io::Error::last_os_error();
+            if waited == self.0 {
+                break;
+            }
+            // libFuzzer looks at its clock by a signal.
+            assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}");
+        }
         let alarmed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
         assert!(!alarmed, "a program was not answered for {ALARM} s");
     }

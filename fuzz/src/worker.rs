@@ -275,6 +275,9 @@ impl House {
         self.server = SlotRef::from_bits(u64::from_ne_bytes(data));
         let accepted = Submission::new(Operation::Accepted, self.server, 0);
         assert_eq!(self.request(accepted).0, 0);
+        // Others would connect to it, and wait in its queue beyond their end.
+        let close = Submission::new(Operation::Close, listener, 0);
+        assert_eq!(self.request(close).0, 0);
     }
 
     /// The first program sends itself a few bytes, which come as they were.
