@@ -24,19 +24,19 @@
 //! - [`launch`]: how `millrace run` starts programs.
 
 pub mod config;
-mod control;
-mod doorbell;
+pub mod control;
+pub mod doorbell;
 pub mod launch;
 mod links;
 mod migration;
 mod peers;
-mod programs;
+pub mod programs;
 mod requests;
 mod server;
-mod shared;
+pub mod shared;
 pub mod start;
 pub mod topology;
-mod worker;
+pub mod worker;
 
 pub use config::Config;
 pub use launch::{process, seccomp};

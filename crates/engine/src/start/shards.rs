@@ -17,10 +17,7 @@ use crate::control::audit::Outbox;
 use crate::control::privileged_ports::FirstUnprivileged;
 use crate::control::workers::WorkerHandle;
 use crate::links::shard_link::{ShardLink, ShardPort};
-use crate::migration::bucket_moves::BucketMoves;
-use crate::migration::shared_sockets::SharedSockets;
 use crate::peers;
-use crate::programs::table::Programs;
 use crate::requests::port_permits::PortPermits;
 use crate::server::ShardServer;
 use crate::shared::arenas::Arenas;
@@ -30,10 +27,8 @@ use crate::start::link::Link;
 use crate::start::network::network_of;
 use crate::start::random::random;
 use crate::start::role::enter;
-use crate::worker::counters::WorkerCounters;
 use crate::worker::cpu_follow::CpuFollow;
 use crate::worker::default_route::DefaultRoute;
-use crate::worker::publisher::Publisher;
 use crate::worker::reserved_ports::ReservedPorts;
 use crate::worker::{self, Conflict, Worker};
 
@@ -70,7 +65,7 @@ impl Shards<'_> {
                 doorbell: doorbell.clone(),
                 commands: receiver,
                 start,
-                settled: self.settled.clone(),
+                settled: Some(self.settled.clone()),
                 default_route: match own {
                     0 => DefaultRoute::stored_in(self.default_router.clone()),
                     _ => DefaultRoute::default(),
@@ -100,23 +95,15 @@ impl Shards<'_> {
         if own > 0 && config.conflict_detection != ConflictDetection::Kernel {
             config.conflict_detection = ConflictDetection::Nothing;
         }
-        let memory = Arenas::new(own.into());
+        let shard = Shard::new(config, Arenas::new(own.into()), Instant::from_micros(0));
+        let permits = PortPermits::new(self.first_unprivileged.clone());
         ShardServer {
-            shard: Shard::new(config, memory, Instant::from_micros(0)),
             own: own.into(),
-            now: Instant::from_micros(0),
-            counters: WorkerCounters::default(),
-            audit: self.audit.clone(),
             link: ShardLink::new(port, own.into(), self.config.join),
-            programs: Programs::default(),
-            publisher: Publisher::default(),
             peers: several.then(|| Box::new(peers)),
-            bucket_moves: BucketMoves::default(),
-            shared_sockets: SharedSockets::default(),
             reserved_ports: ReservedPorts::new(self.held.clone(), own.into()),
-            port_permits: PortPermits::new(self.first_unprivileged.clone()),
             cpu_follow: CpuFollow::new(self.config.follow && !several && self.cores[0].is_none()),
-            asking_for: Vec::new(),
+            ..ShardServer::alone(shard, self.audit.clone(), permits)
         }
     }
 

@@ -2,9 +2,18 @@
 //! would.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../../../../fuzz/src/bytes.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "the crate that has the file has this one, too"
+)]
+pub mod bytes;
+pub mod stranger;
+
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -88,10 +97,15 @@ fn start(config: Config) -> std::thread::JoinHandle<()> {
     thread
 }
 
+/// Where an engine of this user is.
+pub fn address(name: &str) -> PathBuf {
+    let (directory, _) = Directory::own().unwrap();
+    directory.path_of(name)
+}
+
 /// A connection to an engine of this user.
 pub fn connect(name: &str) -> OwnedFd {
-    let (directory, _) = Directory::own().unwrap();
-    control_socket::connect(&directory.path_of(name), SocketType::SEQPACKET).unwrap()
+    control_socket::connect(&address(name), SocketType::SEQPACKET).unwrap()
 }
 
 /// Ends an engine.
@@ -101,6 +115,12 @@ pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
         .call(&socket, &[])
         .unwrap();
     thread.join().unwrap();
+}
+
+/// A program that lives as long as this.
+pub struct Guard {
+    pub connection: OwnedFd,
+    pub token: [u8; 16],
 }
 
 /// A process of a program, with one context for each shard in use.
@@ -125,19 +145,48 @@ impl Program {
 
     /// A new program of an engine that may be in another process.
     pub fn attach_to(engine: String) -> Program {
-        let guard = connect(&engine);
+        let Guard { connection, token } = Program::guard(&engine);
+        Program::process(engine, connection, token, 0)
+    }
+
+    /// The first process of a program that another process guards.
+    pub fn attach_with(engine: String, token: [u8; 16]) -> Program {
+        let connection = connect(&engine);
+        Program::process(engine, connection, token, 0)
+    }
+
+    /// Its control connection.
+    pub fn connection(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// A new program without a process.
+    pub fn guard(engine: &str) -> Guard {
+        let connection = connect(engine);
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
-            .call(&guard, &[])
+            .call(&connection, &[])
             .unwrap();
         let mut token = [0; 16];
         token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
         token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
-        Program::process(engine, guard, token, 0)
+        Guard { connection, token }
+    }
+
+    /// Another process of this program, which calls this: the one of a ticket, or of a fork that was not announced and shares
+    /// the epoll sets of the slot `sharing` - 1 ([`Kind::Attach`]).
+    pub fn join(&self, ticket: u64, sharing: u64) -> Program {
+        let guard = connect(&self.engine);
+        Program::attach_as(self.engine.clone(), guard, self.token, [ticket, sharing])
     }
 
     fn process(engine: String, guard: OwnedFd, token: [u8; 16], announced: u64) -> Program {
+        Program::attach_as(engine, guard, token, [announced, 0])
+    }
+
+    fn attach_as(engine: String, guard: OwnedFd, token: [u8; 16], named: [u64; 2]) -> Program {
         let control = connect(&engine);
-        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [announced, 0, 0, 0])
+        let [ticket, sharing] = named;
+        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [ticket, sharing, 0, 0])
             .call(&control, &[])
             .unwrap();
         let attached = Attached::from_words(answer.words);
@@ -403,6 +452,33 @@ impl Program {
     pub fn close(&self, slot: SlotRef) {
         self.ask(Submission::new(Operation::Close, slot, 0));
     }
+}
+
+/// What an engine says of itself.
+pub fn describe(name: &str) -> serde_json::Value {
+    let socket = connect(&format!("{name}-{}", std::process::id()));
+    let request = Request::new(Kind::Describe, [0; 16], [0; 4]);
+    let (_, mut descriptors) = request.call(&socket, &[]).unwrap();
+    let file = std::fs::File::from(descriptors.take(0).unwrap());
+    let text = std::io::read_to_string(file).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
+pub fn held(name: &str) -> Vec<u64> {
+    let all = describe(name);
+    let mut held = vec![all["in_flight"]["now"].as_u64().unwrap()];
+    for shard in all["shards"].as_array().unwrap() {
+        let mut sums = [0; 4];
+        for program in shard["programs"].as_array().unwrap() {
+            sums[0] += 1;
+            sums[1] += program["pids"].as_array().unwrap().len() as u64;
+            sums[2] += program["sockets"].as_u64().unwrap();
+            sums[3] += program["receive_memory"].as_u64().unwrap();
+        }
+        held.extend(sums);
+    }
+    held
 }
 
 /// The byte at `offset` of a test stream.
