@@ -17,25 +17,26 @@
 //! - `peers`: the other shards: rings, channels, replicas of bound sockets.
 //! - `requests`: what programs ask for through their rings.
 //! - `migration`: sockets that move to another shard or another program.
-//! - `worker`: the thread of a shard.
+//! - `server`: one shard with all that it serves. It wires the parts in the rooms above.
+//! - `worker`: the thread of a shard: its rounds, its sleep, the commands that it executes.
 //! - `control`: the control thread.
 //! - [`config`], [`topology`], [`mod@start`]: from flags to a running engine.
 //! - [`launch`]: how `millrace run` starts programs.
 
 pub mod config;
-mod control;
-mod doorbell;
+pub mod control;
+pub mod doorbell;
 pub mod launch;
 mod links;
 mod migration;
 mod peers;
-mod programs;
+pub mod programs;
 mod requests;
 mod server;
-mod shared;
+pub mod shared;
 pub mod start;
 pub mod topology;
-mod worker;
+pub mod worker;
 
 pub use config::Config;
 pub use launch::{process, seccomp};

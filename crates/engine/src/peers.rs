@@ -1,4 +1,5 @@
-//! What a worker has of the others: a ring each way for what comes with packets, a channel for what happens seldom, and their doorbells.
+//! The other workers: a ring each way for frames and accepted connections, a channel for rare
+//! requests, and their doorbells.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,10 +25,10 @@ pub(crate) mod replica_table;
 mod replicas;
 pub(crate) mod request;
 
-/// Of the ring from one shard to another: sixteen of the largest frames.
+/// Size of the ring from one shard to another: sixteen of the largest frames.
 const RING_BYTES: usize = 1 << 20;
 
-/// Another worker, from this one's side.
+/// The way to another worker.
 struct Link {
     writer: Writer,
     written: bool,
@@ -37,14 +38,14 @@ struct Link {
     state: Arc<Line>,
 }
 
-/// A connection that another shard has accepted for one of this shard's listeners.
+/// A connection that another shard has accepted for a listener of this shard.
 pub(crate) struct Accepted {
     pub(crate) program: u32,
     pub(crate) listener: SlotRef,
     pub(crate) slot: SlotRef,
 }
 
-/// The other workers. By shard; none at the own place.
+/// The other workers, by shard. There is none at this worker's own index.
 pub(crate) struct Peers {
     own: u16,
     links: Vec<Option<Link>>,
@@ -53,19 +54,19 @@ pub(crate) struct Peers {
     state: Arc<Line>,
     pub(crate) replicas: Replicas,
     pub(crate) backlog: AcceptBacklog,
-    /// Frames from others of flows that are on their way here, and flows among those that are over.
+    /// Frames for flows that are on their way here, and pinned flows among those that are over.
     awaited: VecDeque<(u64, Vec<u8>)>,
     unpinned: Vec<(Flow, u16)>,
 }
 
-/// Frames from others that wait at most; more are dropped and counted.
+/// Frames that wait at most; further frames are dropped and counted.
 const AWAITED_MAX: usize = 256;
 
 const KIND_FRAME: u64 = 0;
 const KIND_ACCEPTED: u64 = 1;
 
 fn frame_word(frame: &Frame<'_>, arrival: Arrival) -> u64 {
-    // It has been verified on the way here.
+    // The other shard has verified the checksum.
     let partial = frame.checksum == ChecksumState::Partial;
     KIND_FRAME
         | u64::from(arrival.to_bits()) << 8
@@ -87,7 +88,7 @@ fn frame_of(word: u64, bytes: &[u8]) -> (Frame<'_>, Arrival) {
     (frame, arrival.unwrap_or_default())
 }
 
-/// The workers' parts, each with all that it needs of the others.
+/// Connects workers with each other. Returns the part of each.
 pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
     let count = doorbells.len();
     let states: Vec<Arc<Line>> = doorbells.iter().map(|_| Arc::default()).collect();
@@ -127,7 +128,8 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
 }
 
 impl Link {
-    /// Writes a record, to be committed with the others of this round; false if there is no room.
+    /// Writes a record, which is committed at the end of the round. Returns false if there is no
+    /// room.
     fn write(&mut self, word: u64, body: &[u8]) -> bool {
         let done = self.writer.write(word, [body]);
         self.written |= done;
@@ -136,30 +138,38 @@ impl Link {
 }
 
 impl Peers {
-    /// The shards in their order, the own one among them.
+    /// All shards in order, this one included.
     pub(crate) fn shards(&self) -> std::ops::Range<u32> {
         0..self.links.len() as u32
     }
 
-    /// Hands a frame over as the shard says.
+    /// Hands a frame to the shard that it belongs to. `whole` replaces a frame that was
+    /// reassembled.
     pub(crate) fn pass(
         &mut self,
-        stray: Misrouted,
+        misrouted: Misrouted,
         frame: &Frame<'_>,
         whole: Option<&[u8]>,
         counters: &mut WorkerCounters,
     ) {
-        // What was put together of fragments has nothing left to the link.
+        // Reassembly has verified the checksum, and nothing is left to offload.
         let whole = whole.map(|bytes| Frame {
             bytes,
             checksum: ChecksumState::Valid,
             segment_size: 0,
         });
         let frame = whole.as_ref().unwrap_or(frame);
-        pass(&mut self.links, &mut self.awaited, stray, frame, counters);
+        pass(
+            &mut self.links,
+            &mut self.awaited,
+            misrouted,
+            frame,
+            counters,
+        );
     }
 
-    /// Hands a datagram between two sockets of this host to the other's shard, or to all.
+    /// Hands a datagram between two sockets of this host to the shard of the receiver, or to all
+    /// shards.
     pub(crate) fn cross(&mut self, to: Option<u16>, bytes: &[u8], counters: &mut WorkerCounters) {
         let frame = Frame {
             bytes,
@@ -168,25 +178,37 @@ impl Peers {
         };
         match to {
             Some(shard) => {
-                let stray = Misrouted::Shard(shard, Arrival::Local);
-                pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
+                let misrouted = Misrouted::Shard(shard, Arrival::Local);
+                pass(
+                    &mut self.links,
+                    &mut self.awaited,
+                    misrouted,
+                    &frame,
+                    counters,
+                );
             }
             None => {
                 for shard in 0..self.links.len() as u16 {
-                    let stray = Misrouted::Shard(shard, Arrival::Local);
-                    pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
+                    let misrouted = Misrouted::Shard(shard, Arrival::Local);
+                    pass(
+                        &mut self.links,
+                        &mut self.awaited,
+                        misrouted,
+                        &frame,
+                        counters,
+                    );
                 }
             }
         }
     }
 
-    /// Whether a connection can be handed to `shard`.
+    /// Whether the ring to `shard` takes an accepted connection.
     pub(crate) fn has_room(&mut self, shard: u32) -> bool {
         let link = self.links.get_mut(shard as usize).and_then(Option::as_mut);
         link.is_some_and(|link| link.writer.has_room(16))
     }
 
-    /// Hands a connection to the shard of its listener; [`Peers::has_room`] has been asked.
+    /// Hands an accepted connection to the shard of its listener. [`Peers::has_room`] must be true.
     pub(crate) fn hand_accepted(&mut self, shard: u32, accepted: &Accepted) {
         if let Some(Some(link)) = self.links.get_mut(shard as usize) {
             let mut body = [0; 16];
@@ -196,7 +218,7 @@ impl Peers {
         }
     }
 
-    /// Gives the others what was written in this round, and wakes those that sleep.
+    /// Commits the records of this round, and wakes the workers that sleep.
     pub(crate) fn flush(&mut self) {
         if !self.links.iter().flatten().any(|link| link.written) {
             return;
@@ -204,7 +226,7 @@ impl Peers {
         for link in self.links.iter_mut().flatten().filter(|link| link.written) {
             link.writer.commit();
         }
-        // They say that they sleep before they look once more.
+        // A worker says that it sleeps before it checks its rings again.
         fence(Ordering::SeqCst);
         for link in self.links.iter_mut().flatten().filter(|link| link.written) {
             link.written = false;
@@ -214,13 +236,13 @@ impl Peers {
         }
     }
 
-    /// Where the rings to the others have been written up to.
+    /// The write positions of the rings to the others.
     pub(crate) fn positions(&self) -> Vec<usize> {
         let position = |link: &Option<Link>| link.as_ref().map_or(0, |link| link.writer.position());
         self.links.iter().map(position).collect()
     }
 
-    /// Whether the others have read, and done with, what was written before these positions.
+    /// Whether the others have served all records before these positions.
     pub(crate) fn are_read_up_to(&self, positions: &[usize]) -> bool {
         let mut links = self.links.iter().zip(positions);
         links.all(|(link, position)| {
@@ -229,13 +251,13 @@ impl Peers {
         })
     }
 
-    /// Says whether this worker sleeps; a full fence is to follow if so.
+    /// Sets whether this worker sleeps. If it sleeps, a full fence must follow.
     pub(crate) fn sleeps(&self, asleep: bool) {
         let state = if asleep { ASLEEP } else { AWAKE };
         self.state.0.store(state, Ordering::Relaxed);
     }
 
-    /// Whether others have handed something over. Requests come with a doorbell.
+    /// Whether other workers have written records. Their requests come with a doorbell.
     pub(crate) fn pending(&mut self) -> bool {
         self.readers
             .iter_mut()
@@ -243,16 +265,16 @@ impl Peers {
             .any(|reader| !reader.is_empty())
     }
 
-    /// Asks another worker for something that has no answer.
+    /// Sends a request to another worker.
     pub(crate) fn tell(&self, shard: u32, request: Request) {
         if let Some(Some(link)) = self.links.get(shard as usize) {
-            // One that has ended needs no telling.
+            // A worker that has ended needs no request.
             let _ = link.requests.send(request);
             ring_doorbell(link.doorbell.as_fd());
         }
     }
 
-    /// Asks all others.
+    /// Sends a request to all other workers.
     pub(crate) fn tell_all(&self, request: impl Fn() -> Request) {
         for shard in self.shards().filter(|shard| *shard != u32::from(self.own)) {
             self.tell(shard, request());
@@ -269,7 +291,7 @@ impl Peers {
         self.requests.try_recv().ok()
     }
 
-    /// The next record that worker `from` has written, and this worker's way to pass it on.
+    /// The next record of worker `from`, with the way to pass it on.
     pub(crate) fn next_record(&mut self, from: usize) -> Option<Record<'_>> {
         let (word, body) = self.readers.get_mut(from)?.as_mut()?.next()?;
         if word & 0xff == KIND_ACCEPTED {
@@ -323,8 +345,13 @@ pub(crate) struct Forward<'a> {
 
 impl Forward<'_> {
     /// Hands the frame to the shard that it belongs to.
-    pub(crate) fn pass(self, stray: Misrouted, frame: &Frame<'_>, counters: &mut WorkerCounters) {
-        pass(self.links, self.awaited, stray, frame, counters);
+    pub(crate) fn pass(
+        self,
+        misrouted: Misrouted,
+        frame: &Frame<'_>,
+        counters: &mut WorkerCounters,
+    ) {
+        pass(self.links, self.awaited, misrouted, frame, counters);
     }
 }
 
@@ -341,7 +368,7 @@ impl AwaitedFrames {
 fn pass(
     links: &mut [Option<Link>],
     awaited: &mut VecDeque<(u64, Vec<u8>)>,
-    stray: Misrouted,
+    misrouted: Misrouted,
     frame: &Frame<'_>,
     counters: &mut WorkerCounters,
 ) {
@@ -352,7 +379,7 @@ fn pass(
             counters.handed_dropped += 1;
         }
     };
-    match stray {
+    match misrouted {
         Misrouted::Shard(to, arrival) => {
             if let Some(Some(link)) = links.get_mut(usize::from(to)) {
                 hand(link, arrival);

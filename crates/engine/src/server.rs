@@ -58,13 +58,38 @@ fn take_in(
 ) {
     shard.input(frame, now);
     if let Some(peers) = peers
-        && let Some((stray, whole)) = shard.take_misrouted()
+        && let Some((misrouted, whole)) = shard.take_misrouted()
     {
-        peers.pass(stray, frame, whole.as_deref(), counters);
+        peers.pass(misrouted, frame, whole.as_deref(), counters);
     }
 }
 
 impl ShardServer {
+    /// The server of an only shard that has no link.
+    pub(crate) fn alone(
+        shard: Shard<Arenas>,
+        audit: Outbox,
+        port_permits: PortPermits,
+    ) -> ShardServer {
+        ShardServer {
+            shard,
+            own: 0,
+            now: Instant::from_micros(0),
+            counters: WorkerCounters::default(),
+            audit,
+            link: ShardLink::new(None, 0, false),
+            programs: Programs::default(),
+            publisher: Publisher::default(),
+            peers: None,
+            bucket_moves: BucketMoves::default(),
+            shared_sockets: SharedSockets::default(),
+            reserved_ports: ReservedPorts::new(None, 0),
+            port_permits,
+            cpu_follow: CpuFollow::new(false),
+            asking_for: Vec::new(),
+        }
+    }
+
     /// Takes a burst of frames. Returns how many came.
     pub(crate) fn receive(&mut self) -> usize {
         let (shard, peers, now) = (&mut self.shard, &mut self.peers, self.now);

@@ -10,13 +10,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
+use millrace_shard::Shard;
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::ethernet::Mac;
 
+use crate::control::audit;
 use crate::control::command::Command;
+use crate::control::privileged_ports::PrivilegedPorts;
+use crate::doorbell;
 use crate::links::drop_warnings::CHECK_INTERVAL_US;
+use crate::requests::port_permits::PortPermits;
 use crate::requests::serve::RequestMark;
 use crate::server::ShardServer;
+use crate::shared::arenas::Arenas;
 use crate::worker::default_route::DefaultRoute;
 use crate::worker::limit_warnings::LimitWarnings;
 use crate::worker::spin::Spin;
@@ -39,7 +45,7 @@ mod wait_set;
 pub(crate) type Conflict = (IpAddr, Option<Mac>);
 
 /// A worker: the loop around one [`ShardServer`]. All of it belongs to its thread.
-pub(crate) struct Worker {
+pub struct Worker {
     server: ShardServer,
     wait_set: WaitSet,
     spin: Spin,
@@ -61,7 +67,7 @@ pub(crate) struct Worker {
 }
 
 /// What a worker is made of.
-pub(crate) struct Parts {
+pub struct Parts {
     pub(crate) server: ShardServer,
     /// Rung by the control thread and the other workers.
     pub(crate) doorbell: Arc<OwnedFd>,
@@ -70,8 +76,27 @@ pub(crate) struct Parts {
     /// The zero of the time of all shards.
     pub(crate) start: std::time::Instant,
     /// Told when the addresses of the shard can be used, or that one of them cannot.
-    pub(crate) settled: Sender<Option<Conflict>>,
+    pub(crate) settled: Option<Sender<Option<Conflict>>>,
     pub(crate) default_route: DefaultRoute,
+}
+
+impl Parts {
+    /// The parts of the worker of an engine that has one shard and no link.
+    ///
+    /// # Errors
+    /// The kernel has no descriptor for a doorbell.
+    pub fn alone(shard: Shard<Arenas>, commands: Receiver<Command>) -> io::Result<Parts> {
+        let (audit, _) = audit::channel(false)?;
+        let permits = PortPermits::new(PrivilegedPorts::new().shared());
+        Ok(Parts {
+            server: ShardServer::alone(shard, audit, permits),
+            doorbell: doorbell::doorbell()?,
+            commands,
+            start: std::time::Instant::now(),
+            settled: None,
+            default_route: DefaultRoute::default(),
+        })
+    }
 }
 
 impl Worker {
@@ -79,7 +104,7 @@ impl Worker {
     ///
     /// # Errors
     /// The kernel has no descriptor for the epoll set or the timer.
-    pub(crate) fn new(parts: Parts) -> io::Result<Worker> {
+    pub fn new(parts: Parts) -> io::Result<Worker> {
         let wait_set = WaitSet::new(&parts.doorbell, parts.server.link.descriptor())?;
         Ok(Worker {
             server: parts.server,
@@ -90,7 +115,7 @@ impl Worker {
             waiting: None,
             start: parts.start,
             draining: None,
-            settled: Some(parts.settled),
+            settled: parts.settled,
             default_route: parts.default_route,
             limit_warnings: LimitWarnings::default(),
             next_check: Instant::from_micros(CHECK_INTERVAL_US),
@@ -105,11 +130,7 @@ impl Worker {
     pub(crate) fn run(&mut self) {
         loop {
             self.read_clock();
-            let moved = self.run_round();
-            let gave = self.server.bucket_moves.is_leaving() && self.server.give_buckets();
-            self.server.counters.rounds += 1;
-            let commanded = self.execute_next();
-            if commanded || gave || moved > 0 {
+            if self.round(self.server.now) {
                 continue;
             }
             if self.is_drained() {
@@ -119,8 +140,18 @@ impl Worker {
         }
     }
 
-    /// One round. Returns how many frames and requests it served.
-    fn run_round(&mut self) -> usize {
+    /// Does what there is to do at `now`, without waiting. Returns whether there was anything.
+    pub fn round(&mut self, now: Instant) -> bool {
+        self.server.now = now;
+        let moved = self.move_frames();
+        let gave = self.server.bucket_moves.is_leaving() && self.server.give_buckets();
+        self.server.counters.rounds += 1;
+        let commanded = self.execute_next();
+        commanded || gave || moved > 0
+    }
+
+    /// Receives, serves, transmits and publishes. Returns how many frames and requests there were.
+    fn move_frames(&mut self) -> usize {
         let server = &mut self.server;
         let received = server.receive() + server.take_handed();
         let served = server.serve();

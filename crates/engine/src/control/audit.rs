@@ -1,7 +1,9 @@
-//! The audit log: who attached, what was refused and why, who was cut off, who changed what. One line an event.
+//! The audit log: which processes attached, which requests were refused and why, which processes
+//! were cut off, who changed the engine. Each event is one line.
 //!
-//! The control thread writes it. Shards hand it what they have refused, and never wait for it. Each user has a number of lines that it can cause; the rest is
-//! counted, and the count is written. So nobody can make the log grow as he likes, or hide another user's lines.
+//! The control thread writes the log. Shards send their events to it and never wait. A user can
+//! cause a limited number of lines. Further lines are counted, and the count is written. So a user
+//! can neither make the log grow at will nor hide the lines of another user.
 
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};
@@ -20,20 +22,20 @@ use crate::doorbell;
 
 /// Lines that a user can cause at once.
 const BURST: u32 = 40;
-/// How long until a user can cause one more.
+/// The time after which a user can cause one more line.
 const REFILL: Duration = Duration::from_millis(100);
-/// Users that are told apart; more share what one has.
+/// Users that are counted separately. All further users share one allowance.
 const USERS: usize = 1024;
-/// Stands for those.
+/// The number of the further users.
 const OTHERS: u32 = u32::MAX;
-/// Bytes of a line, at most: a pipe takes as many in one piece.
+/// Longest line in bytes: a pipe takes that much in one piece.
 const LINE_MAX: usize = 2048;
-/// Events of shards that wait for the control thread.
+/// Events of shards that can wait for the control thread.
 const WAITING: usize = 1024;
-/// How often a shard says that one program has reached one limit.
+/// How often, in microseconds, a shard reports the same limit of the same program.
 const EVERY_US: u64 = 1_000_000;
 
-/// A line that is being made.
+/// A line under construction.
 #[derive(Debug)]
 pub(crate) struct Line(String);
 
@@ -42,20 +44,20 @@ impl Line {
         Line(format!("event={event}"))
     }
 
-    /// A word of ours, or a number.
+    /// Adds a word of the engine's own, or a number.
     pub(crate) fn word(mut self, key: &str, value: impl Display) -> Line {
         // Writing to a string does not fail.
         let _ = write!(self.0, " {key}={value}");
         self
     }
 
-    /// Bytes that somebody else has chosen.
+    /// Adds bytes that another program has chosen.
     pub(crate) fn text(mut self, key: &str, value: &[u8]) -> Line {
         let _ = write!(self.0, " {key}=\"{}\"", escaped(value));
         self
     }
 
-    /// A process: its number, its user, and what it runs.
+    /// Adds a process: its pid, its user, its name and its executable.
     pub(crate) fn process(self, pid: u32, uid: u32) -> Line {
         let line = self.word("pid", pid).word("uid", uid);
         let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -67,7 +69,7 @@ impl Line {
     }
 }
 
-/// Printable ASCII as it is, but for what ends a text; other bytes as `\xNN`.
+/// Escapes quotes, backslashes and all bytes that are not printable ASCII (`\xNN`).
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
     for &byte in bytes {
@@ -82,7 +84,7 @@ fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// What a user may still cause, and what it could not.
+/// The lines that a user can still cause.
 #[derive(Debug)]
 struct User {
     left: u32,
@@ -90,18 +92,19 @@ struct User {
     suppressed: u64,
 }
 
-/// The log.
+/// The audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
     to: Option<OwnedFd>,
     engine: String,
     users: HashMap<u32, User>,
-    /// Lines that the file did not take.
+    /// Lines that the file did not take, since the last one that it took.
     lost: u64,
 }
 
 impl Audit {
-    /// To a file, or with `-` to standard error; nowhere without either. Before the privileges go that opening the file takes.
+    /// Opens a file, or standard error for `-`. Must be called before the process drops the
+    /// privileges that opening takes.
     pub(crate) fn open(to: Option<&str>, engine: &str) -> io::Result<Audit> {
         let to = match to {
             None => None,
@@ -153,14 +156,15 @@ impl Audit {
         self.put(&line());
     }
 
-    /// Writes a line that only who owns the engine can cause.
+    /// Writes a line that only the owner of the engine can cause.
     pub(crate) fn write_always(&mut self, line: impl FnOnce() -> Line) {
         if self.is_on() {
             self.put(&line());
         }
     }
 
-    /// Says what was suppressed and can be said now; how long until there may be something to say.
+    /// Writes the counts of suppressed lines whose users may cause lines again. Returns when to
+    /// call it again; none if no count is left.
     pub(crate) fn look(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -179,7 +183,7 @@ impl Audit {
         waits.then_some(Duration::from_secs(1))
     }
 
-    /// Says what is left to be said.
+    /// Writes all counts that are left, and the end of the log.
     pub(crate) fn end(&mut self) {
         let users = std::mem::take(&mut self.users);
         for (uid, user) in users.into_iter().filter(|(_, user)| user.suppressed > 0) {
@@ -205,7 +209,7 @@ impl Audit {
         let Some(to) = &self.to else {
             return;
         };
-        // Nobody waits for a pipe that is not read.
+        // The engine does not wait for a pipe that nobody reads.
         let mut ready = [PollFd::new(to, PollFlags::OUT)];
         let is_ready = poll(&mut ready, Some(&Timespec::default())) == Ok(1)
             && ready[0].revents().contains(PollFlags::OUT);
@@ -233,35 +237,35 @@ impl User {
     }
 }
 
-/// What a shard has refused a program, or why it has cut a process off.
+/// A shard refused something to a program, or cut a process off.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) program: u32,
     pub(crate) pid: Option<u32>,
-    /// The limit as the counter is called, or `nonsense`.
+    /// The limit, by the name of its counter, or `nonsense`.
     pub(crate) what: &'static str,
-    /// How often since the last time that it was said.
+    /// How often since the last report.
     pub(crate) count: u64,
-    /// Why, if there is more to say.
+    /// The reason, if the limit does not say it all.
     pub(crate) why: Option<String>,
 }
 
-/// Where shards' events come out, and what says so.
+/// The control thread's end of the channel from the shards.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) events: Receiver<Event>,
     pub(crate) doorbell: Arc<OwnedFd>,
 }
 
-/// A shard's way to the log.
+/// A shard's end of the channel to the audit log.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     to: SyncSender<Event>,
     doorbell: Arc<OwnedFd>,
     is_on: bool,
-    /// When each limit of each program was last said, and how often it was reached since.
+    /// For each program and limit: when it was last reported, and how often it was reached since.
     said: HashMap<(u32, &'static str), (u64, u64)>,
-    /// What was counted for each program when it was last looked at.
+    /// The failures of each program at the last check.
     counted: HashMap<u32, u64>,
 }
 
@@ -277,7 +281,7 @@ impl Clone for Outbox {
     }
 }
 
-/// The way from shards to the log.
+/// A channel from the shards to the audit log.
 pub(crate) fn channel(is_on: bool) -> io::Result<(Outbox, Inbox)> {
     let (to, events) = sync_channel(WAITING);
     let doorbell = doorbell::doorbell()?;
@@ -292,7 +296,7 @@ pub(crate) fn channel(is_on: bool) -> io::Result<(Outbox, Inbox)> {
 }
 
 impl Outbox {
-    /// A program has reached a limit, at this time of the shard.
+    /// Reports that a program has reached a limit, at time `now_us` of the shard.
     #[cold]
     pub(crate) fn limit(&mut self, program: u32, what: &'static str, now_us: u64) {
         if !self.is_on {
@@ -314,7 +318,7 @@ impl Outbox {
         });
     }
 
-    /// What has been counted of a program until now: more of it is a limit that was reached since.
+    /// Reports a limit by its total count, if the total has grown.
     pub(crate) fn count(&mut self, program: u32, what: &'static str, total: u64, now_us: u64) {
         if !self.is_on {
             return;
@@ -326,7 +330,7 @@ impl Outbox {
         }
     }
 
-    /// A process of a program, or a connection of it, was cut off.
+    /// Reports that a process of a program was cut off.
     #[cold]
     pub(crate) fn cut_off(&mut self, program: u32, pid: u32, why: String) {
         if self.is_on {
@@ -340,7 +344,7 @@ impl Outbox {
         }
     }
 
-    /// A program is over: its number may be another one's.
+    /// Forgets a program that has ended. Another program may get its number.
     pub(crate) fn forget(&mut self, program: u32) {
         self.said.retain(|(of, _), _| *of != program);
         self.counted.remove(&program);
@@ -352,7 +356,7 @@ impl Outbox {
         if self.to.try_send(event).is_ok() {
             doorbell::ring(self.doorbell.as_fd());
         } else {
-            // There is no room: it is said with the next one.
+            // The channel is full: the next report includes this one.
             self.said.entry(key).or_default().1 += count;
         }
     }

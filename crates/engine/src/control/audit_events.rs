@@ -1,4 +1,4 @@
-//! What the control thread writes to the audit log.
+//! The events of the control thread in the audit log.
 
 use millrace_context::protocol::{Kind, Received};
 
@@ -7,7 +7,8 @@ use crate::control::audit::Line;
 use crate::control::clients::VISITORS;
 
 impl Control {
-    /// A request of a client, and the errno that it was refused with if it was. `refused_before`: descriptors that had been refused before it.
+    /// Writes a request of a client, with the errno if it was refused. `refused_before` counts the
+    /// descriptors that were refused before it.
     pub(super) fn tell_of_request(
         &mut self,
         number: u64,
@@ -22,7 +23,7 @@ impl Control {
         let Some(client) = self.clients.get(number) else {
             return;
         };
-        // Who has connected may be another user by now.
+        // The connection may have been passed to another user.
         let (pid, uid) = received.sender.unwrap_or((client.pid, client.uid));
         let request = &received.request;
         let of_program = |index: u32| self.programs.get(index as usize)?.as_ref();
@@ -70,7 +71,7 @@ impl Control {
         self.audit.write(uid, || line.process(pid, uid));
     }
 
-    /// A client speaks another version.
+    /// Writes that a client speaks another version of the protocol.
     pub(super) fn tell_of_version(&mut self, number: u64, version: u32) {
         let (pid, uid) = self.sender(number);
         self.audit.write(uid, || {
@@ -79,7 +80,7 @@ impl Control {
         });
     }
 
-    /// A message says what its sender may not say.
+    /// Writes that a client sent a message that it may not send.
     pub(super) fn tell_of_message(&mut self, number: u64, what: &str) {
         let (pid, uid) = self.sender(number);
         self.audit.write(uid, || {
@@ -93,7 +94,7 @@ impl Control {
         client.map_or((0, 0), |client| (client.pid, client.uid))
     }
 
-    /// Connections that were closed, or that there was nothing for.
+    /// Writes the connections that were closed or could not be accepted.
     pub(super) fn tell_of_visitors(&mut self) {
         for uid in self.clients.take_turned_away() {
             self.audit.write(uid, || {
@@ -111,7 +112,7 @@ impl Control {
         }
     }
 
-    /// What shards have refused, and whom they have cut off.
+    /// Writes what shards have refused, and which processes they have cut off.
     pub(super) fn tell_of_shards(&mut self) {
         while let Ok(event) = self.inbox.events.try_recv() {
             let program = self.programs.get(event.program as usize);
@@ -134,7 +135,7 @@ impl Control {
         }
     }
 
-    /// A process is gone.
+    /// Writes that a process has ended.
     pub(super) fn tell_of_end(&mut self, program: u64, member: &Member) {
         if member.pid != 0 {
             let uid = member.charge.uid;

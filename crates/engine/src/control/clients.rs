@@ -1,7 +1,7 @@
-//! Who is connected to the control socket, and how many of them a user may have.
+//! Connections to the control socket, and how many a user may have.
 //!
-//! Any local user can connect, with a token or without one. Nobody is waited for, and what
-//! one user does leaves the connections of the others alone.
+//! Any local user can connect, with a token or without. The engine waits for no client, and a user
+//! cannot use up the connections of another.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -16,14 +16,14 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use crate::control::closer::Closer;
 use crate::control::descriptor_quota::Charge;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 
-/// Connections of one user that have neither attached nor made a program. Beyond that the oldest
-/// of them is closed.
+/// Connections that one user may have that have neither attached nor made a program. The oldest of
+/// too many is closed.
 pub(crate) const VISITORS: usize = 256;
-/// Connections accepted before those that are there are served.
+/// Connections that are accepted before the existing ones are served.
 const BURST: usize = 64;
-/// How long none is accepted after the engine has run out of descriptors or memory.
+/// How long the engine accepts no connection after it has run out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A process of a program, for as long as it lives.
@@ -31,9 +31,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Membership {
     /// The program.
     pub(crate) program: u32,
-    /// The process's slot in it.
+    /// Its process slot in the program.
     pub(crate) process: Process,
-    /// The member's, which no other member ever has: program and slot are used again.
+    /// The serial number of the member. Program numbers and process slots are used again; serial
+    /// numbers are not.
     pub(crate) serial: u64,
 }
 
@@ -43,41 +44,42 @@ pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// It was made for a child of a process of this user.
+    /// It was made for the child of a process of this user.
     pub(crate) for_child: bool,
-    /// What it is once it has attached.
+    /// The process, once it has attached.
     pub(crate) member: Option<Membership>,
-    /// The program that it guards.
+    /// The program that lives as long as this connection.
     pub(crate) guards: Option<u32>,
-    /// What its descriptor counts against once it has attached.
+    /// The program and user that its descriptor counts against, once it has attached.
     pub(crate) charged: Option<Charge>,
 }
 
-/// All of them.
+/// All connections.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    /// By its path, and by its alias if it has one.
+    /// The control socket, by its path and by its alias.
     listeners: Vec<OwnedFd>,
-    /// The event that says that there are connections to accept.
+    /// The epoll token of the listeners.
     token: u64,
     by_number: HashMap<u64, Client>,
-    /// Numbers of those that have not attached, by user, the oldest first.
+    /// By user, the numbers of connections that have not attached, the oldest first.
     visitors: HashMap<u32, BTreeSet<u64>>,
     closer: Closer,
     next: u64,
     paused: Option<Instant>,
     /// Connections closed because their user had too many.
     pub(crate) refused: u64,
-    /// Users of those that nobody has been told of.
+    /// The users of such connections that are not in the audit log yet.
     turned_away: Vec<u32>,
-    /// How many of `exhausted` somebody has been told of.
+    /// The part of `exhausted` that is in the audit log.
     told_exhausted: u64,
-    /// Times that there was no descriptor or memory for one.
+    /// Connections for which there was no descriptor or memory.
     pub(crate) exhausted: u64,
 }
 
 impl Clients {
-    /// Nobody yet; `token` is the listeners' event, clients' events are the numbers from `first` on.
+    /// No connections. `token` is the epoll token of the listeners; those of clients start at
+    /// `first`.
     pub(crate) fn new(
         epoll: &OwnedFd,
         listeners: Vec<OwnedFd>,
@@ -107,7 +109,7 @@ impl Clients {
         self.by_number.get(&number)
     }
 
-    /// Accepts some of those that wait.
+    /// Accepts a burst of waiting connections.
     pub(crate) fn accept(&mut self, epoll: &OwnedFd) {
         for listener in 0..self.listeners.len() {
             for _ in 0..BURST {
@@ -117,7 +119,7 @@ impl Clients {
                     Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                         return self.pause(epoll);
                     }
-                    // One that has gone again.
+                    // This client has disconnected already.
                     Err(Errno::CONNABORTED | Errno::INTR) => {}
                     Err(_) => break,
                 }
@@ -129,7 +131,7 @@ impl Clients {
         let Ok(control_socket::Peer { pid, uid }) = control_socket::peer(&socket) else {
             return;
         };
-        // Descriptors are inherited and passed on: a message says who has sent it.
+        // Connections are inherited and passed on, so each message must say who sent it.
         if sockopt::set_socket_passcred(&socket, true).is_err() {
             return;
         }
@@ -138,8 +140,9 @@ impl Clients {
         }
     }
 
-    /// Adds a connection that has been made for a child of a process; it is nobody's until the child speaks. It is no
-    /// visitor: its descriptor counts against `charge` from the start. Whether it could be added.
+    /// Adds a connection for the child of a process. Its pid is unknown until the child sends a
+    /// message. It does not count as a visitor: its descriptor counts against `charge` from the
+    /// start. Returns whether it could be added.
     pub(crate) fn add_for_child(
         &mut self,
         epoll: &OwnedFd,
@@ -150,7 +153,7 @@ impl Clients {
             .is_some()
     }
 
-    /// Who has spoken on a connection that was made for a child.
+    /// Notes which process uses a connection that was made for a child.
     pub(crate) fn note_pid(&mut self, number: u64, pid: u32) {
         let client = self.by_number.get_mut(&number);
         if let Some(client) = client.filter(|client| client.for_child) {
@@ -158,7 +161,7 @@ impl Clients {
         }
     }
 
-    /// Adds a connection; `charge`: one that was made for a child.
+    /// Adds a connection. With a `charge` it is one that was made for a child.
     fn add(
         &mut self,
         epoll: &OwnedFd,
@@ -186,7 +189,7 @@ impl Clients {
         Some(number)
     }
 
-    /// A connection counts as its user's until it attaches; the oldest of too many is closed.
+    /// Counts a connection as a visitor of its user. The oldest of too many visitors is closed.
     fn visit(&mut self, number: u64, uid: u32) {
         let visitors = self.visitors.entry(uid).or_default();
         visitors.insert(number);
@@ -203,17 +206,18 @@ impl Clients {
         }
     }
 
-    /// The users of connections that were closed since the last time.
+    /// Takes the users whose connections were closed since the last call.
     pub(crate) fn take_turned_away(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.turned_away)
     }
 
-    /// Whether there was no descriptor or memory for a connection since the last time.
+    /// Whether a connection could not be accepted since the last call.
     pub(crate) fn take_exhausted(&mut self) -> bool {
         std::mem::replace(&mut self.told_exhausted, self.exhausted) != self.exhausted
     }
 
-    /// Descriptors or memory have run out: those that wait go on waiting for a moment, since the event would come again at once.
+    /// Stops accepting for a moment: the engine has no descriptor or memory left, and the event
+    /// would come again at once.
     fn pause(&mut self, epoll: &OwnedFd) {
         if self.exhausted == 0 {
             eprintln!(
@@ -222,13 +226,13 @@ impl Clients {
         }
         self.exhausted += 1;
         for listener in &self.listeners {
-            // One may be out of the set already.
+            // A listener may have left the set already.
             let _ = epoll::delete(epoll, listener);
         }
         self.paused = Some(Instant::now());
     }
 
-    /// Accepts again if it is time; how long until it is.
+    /// Accepts again if the pause is over. Returns how long it still lasts.
     pub(crate) fn resume(&mut self, epoll: &OwnedFd) -> Option<Duration> {
         let since = self.paused?.elapsed();
         if since < PAUSE {
@@ -243,7 +247,8 @@ impl Clients {
         self.paused.map(|_| PAUSE)
     }
 
-    /// The client has attached as this; from the first time on its descriptor counts against `charge`.
+    /// Notes that a client has attached. Its descriptor counts against `charge`, unless it counts
+    /// already.
     pub(crate) fn attached(&mut self, number: u64, member: Membership, charge: Charge) {
         self.settle(number);
         if let Some(client) = self.by_number.get_mut(&number) {
@@ -253,7 +258,7 @@ impl Clients {
         }
     }
 
-    /// The client guards this program.
+    /// Notes that a program lives as long as this client.
     pub(crate) fn guards(&mut self, number: u64, program: u32) {
         self.settle(number);
         if let Some(client) = self.by_number.get_mut(&number) {
@@ -261,7 +266,7 @@ impl Clients {
         }
     }
 
-    /// It does not count as a visitor any more.
+    /// Ends the time as a visitor.
     fn settle(&mut self, number: u64) {
         let Some(client) = self.by_number.get(&number) else {
             return;
@@ -274,7 +279,8 @@ impl Clients {
         }
     }
 
-    /// The client has gone, or is to go: what its descriptor counted against, and the program that it guarded.
+    /// Removes a client. Returns what its descriptor counted against, and the program that it
+    /// guarded.
     pub(crate) fn remove(&mut self, number: u64) -> (Option<Charge>, Option<u32>) {
         self.settle(number);
         let Some(client) = self.by_number.remove(&number) else {
@@ -284,7 +290,7 @@ impl Clients {
         (client.charged, client.guards)
     }
 
-    /// Closes what came from a user.
+    /// Closes descriptors that a user sent.
     pub(crate) fn dispose(&mut self, uid: u32, mut came: Descriptors) {
         for index in 0..came.len() {
             if let Some(descriptor) = came.take(index) {
@@ -294,7 +300,8 @@ impl Clients {
     }
 }
 
-/// The number that a process has here, by a descriptor of it that another one has opened, in a PID namespace of its own perhaps: 0 if it has ended.
+/// The pid, in this PID namespace, of a process whose pidfd another process opened; 0 if it has
+/// ended.
 pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<u32> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
     let info = std::fs::read_to_string(path).ok()?;
@@ -306,10 +313,10 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<u32> {
     }
 }
 
-/// The parent of a process, as far as this process can see it: not in another PID namespace, nor without /proc.
+/// The parent of a process. None if it is in another PID namespace or there is no /proc.
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // "4711 (any name) S 4710 ...": the name may have parentheses and spaces.
+    // Format: "4711 (any name) S 4710 ...". The name may contain parentheses and spaces.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_ends + 1..]).ok()?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -342,7 +349,8 @@ mod tests {
         assert_eq!(parent_of(u32::MAX), None);
     }
 
-    /// Whoever connects and says nothing does not keep others of the same user away, nor costs more than a bounded number of descriptors.
+    /// A client that says nothing costs a bounded number of descriptors, and keeps no other client
+    /// of its user away.
     #[test]
     fn the_oldest_of_too_many_visitors_is_closed() {
         let (listener, alias) = control_socket::listen_by_alias().unwrap();
@@ -377,7 +385,7 @@ mod tests {
             "who has attached is no visitor"
         );
         assert!(clients.get(11).is_some());
-        // Children that have not spoken yet are many where a server starts many, and none of them may lose its connection.
+        // A server may start many children at once. None of them may lose its connection.
         let (own, _child) = millrace_context::protocol::pair().unwrap();
         assert!(clients.add_for_child(&set, own, charge));
         for _ in 0..=VISITORS {

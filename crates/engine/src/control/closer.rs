@@ -1,8 +1,9 @@
-//! Closes descriptors that came from programs, and connections to them, without the control thread waiting for it.
+//! Closes descriptors that came from programs, and connections to them, on threads of its own.
 //!
-//! Closing can take as long as the sender likes: the last descriptor of a TCP socket with SO_LINGER waits for its
-//! peer, that of a file for its file system, and a connection closes whatever lies unread in it. So each user has a
-//! thread that closes for it, which nobody else waits for.
+//! The sender decides how long closing takes: the last descriptor of a TCP socket with SO_LINGER
+//! waits for its peer, that of a file for its file system, and a connection closes all that lies
+//! unread in it. So each user has a thread that closes its descriptors, and no other user waits for
+//! it.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,10 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long a thread without anything to close waits for more.
+/// How long a thread waits for more to close before it ends.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The threads, by user.
+/// The closing threads, by user.
 #[derive(Debug, Default)]
 pub(crate) struct Closer {
     threads: HashMap<u32, Sender<OwnedFd>>,
@@ -26,11 +27,12 @@ impl Closer {
             Some(thread) => thread.send(descriptor).err().map(|error| error.0),
             None => Some(descriptor),
         };
-        // There is no thread, or it has ended for want of work.
+        // There is no thread, or it has ended because there was nothing to close.
         if let Some(descriptor) = rest {
             let (sender, receiver) = channel();
             let named = thread::Builder::new().name("millrace-closer".to_owned());
-            // Without a thread the channel goes, and the descriptor with it: it is closed here.
+            // If the thread cannot be started, the channel is dropped with the descriptor, which
+            // closes it.
             let _ = named.spawn(move || close_all(&receiver));
             let _ = sender.send(descriptor);
             self.threads.insert(uid, sender);
@@ -39,7 +41,7 @@ impl Closer {
 }
 
 fn close_all(descriptors: &Receiver<OwnedFd>) {
-    // Without it the thread has the control thread's role, whose child it is.
+    // If this fails, the thread keeps the role of the control thread that started it.
     let _ = millrace_sandbox::enter(millrace_sandbox::Role::Closer);
     while let Ok(descriptor) = descriptors.recv_timeout(IDLE) {
         drop(descriptor);

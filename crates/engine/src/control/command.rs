@@ -1,4 +1,4 @@
-//! What the control thread tells a worker.
+//! Commands of the control thread to a worker.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,114 +9,116 @@ use millrace_shard::{Network, Owner};
 use millrace_steer::Move;
 
 use crate::migration::bucket_moves::Leaving;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::program::SlotShards;
 use crate::worker::diagnostics::SocketRow;
 
-/// A command. Those with a `done` are waited for: the program must not go on before they have been carried out.
+/// A command. If it has a `done`, the control thread waits until it is executed.
 #[derive(Debug)]
 pub enum Command {
     /// A new program.
     AddProgram {
-        /// Its number.
+        /// Number of the program.
         owner: Owner,
         /// The memory shared with it.
         region: Arc<Region>,
-        /// Which shard serves each of its slots.
+        /// The shard that serves each of its slots.
         slot_shards: Arc<SlotShards>,
-        /// What the program rings this shard by, and nobody else.
+        /// The doorbell of this shard. Only the program rings it.
         doorbell: Arc<OwnedFd>,
     },
-    /// A program is over: its sockets close as the kernel would close them.
+    /// A program has ended. Its sockets close as the kernel would close them.
     RemoveProgram {
-        /// Its number.
+        /// Number of the program.
         owner: Owner,
     },
-    /// A process uses contexts. A process that exists already (exec) gets its contexts anew.
+    /// A process uses contexts. A process that has called exec gets its contexts anew.
     AddProcess {
         /// The program.
         owner: Owner,
-        /// The process slot.
+        /// Its process slot.
         process: Process,
         /// Its pid.
         pid: u32,
         /// Indices of the contexts.
         contexts: Vec<u32>,
-        /// Told when it is served.
+        /// Told when the contexts are served.
         done: Sender<()>,
     },
-    /// All that a program has asked for until now is to be served.
+    /// Serve all requests that a program has made until now.
     Serve {
         /// The program.
         owner: Owner,
-        /// Told when it is.
+        /// Told when they are served.
         done: Sender<()>,
     },
-    /// A child will hold what its parent holds.
+    /// A child holds what its parent holds.
     Fork {
         /// The program.
         owner: Owner,
-        /// The parent's process slot.
+        /// The process slot of the parent.
         parent: Process,
-        /// The child's.
+        /// The process slot of the child.
         child: Process,
-        /// Told when it holds them.
+        /// Told when the child holds the sockets.
         done: Sender<()>,
     },
-    /// After an exec: the process holds these and no others.
+    /// After an exec: the process holds these sockets and no others.
     Holds {
         /// The program.
         owner: Owner,
         /// The process slot.
         process: Process,
-        /// What it holds.
+        /// The sockets that it holds.
         sockets: Vec<SlotRef>,
-        /// It takes hold of those that it did not hold.
+        /// Whether it also takes hold of sockets that it did not hold.
         more: bool,
-        /// Told when the others have been let go.
+        /// Told when the other sockets are released.
         done: Sender<()>,
     },
-    /// A process holds as well what another one holds.
+    /// A process takes hold of sockets that another process holds.
     Share {
         /// The program.
         owner: Owner,
-        /// The sockets, all of them this shard's.
+        /// The sockets. This shard serves all of them.
         sockets: Vec<SlotRef>,
-        /// Who must hold them.
+        /// The process that must hold them.
         from: Process,
-        /// Who holds them then.
+        /// The process that takes hold of them.
         to: Process,
-        /// Told for each, in order, whether it does.
+        /// Told for each socket, in order, whether `to` holds it.
         done: Sender<Vec<bool>>,
     },
-    /// A process of another program has received a socket that [`crate::programs::entry::IN_FLIGHT`] holds.
+    /// A process of another program has received a socket that
+    /// [`crate::programs::owners::IN_FLIGHT`] holds.
     Transfer {
         /// The program that has sent it.
         from: Owner,
-        /// What it calls it.
+        /// The socket, as that program knows it.
         socket: SlotRef,
         /// The program that has received it.
         to: Owner,
-        /// The process that holds it from then on.
+        /// The process that takes hold of it.
         process: Process,
-        /// Told what that program calls it, or an errno.
+        /// Told the socket as the receiving program knows it, or an errno.
         done: Sender<Result<SlotRef, i32>>,
     },
-    /// A program is about to be forgotten: what others hold of its sockets goes to them.
+    /// A program is about to be forgotten. Its shared sockets go to the other programs that hold
+    /// them.
     LeaveToSharers {
         /// The program.
         owner: Owner,
-        /// Told when it has gone.
+        /// Told when they have gone.
         done: Sender<()>,
     },
-    /// A socket is no longer held by a message on its way.
+    /// One of the messages that hold a socket is gone.
     Arrived {
         /// The program.
         owner: Owner,
         /// The socket.
         socket: SlotRef,
     },
-    /// A socket may have a privileged port, once.
+    /// A socket may be bound to a privileged port, once.
     Permit {
         /// The program.
         owner: Owner,
@@ -134,7 +136,7 @@ pub enum Command {
         /// The process slot.
         process: Process,
     },
-    /// A poller.
+    /// A new poller.
     AddPoller {
         /// The program.
         owner: Owner,
@@ -142,61 +144,64 @@ pub enum Command {
         poller: u32,
         /// Its eventfd, which the program does not have: see `crate::doorbell`.
         doorbell: Arc<OwnedFd>,
-        /// Told when it can be watched with.
+        /// Told when requests can name the poller.
         done: Sender<()>,
     },
-    /// A poller is not needed any more.
+    /// No process uses a poller any more.
     RemovePoller {
         /// The program.
         owner: Owner,
         /// Its index.
         poller: u32,
     },
-    /// These buckets are about to become the worker's, in so many parcels.
+    /// Buckets are about to come to this worker.
     Expect {
-        /// Which.
+        /// The buckets.
         buckets: Vec<usize>,
-        /// From how many others.
+        /// How many other workers send them.
         batches: usize,
         /// Told when all of them are here.
         taken: Sender<()>,
-        /// Told when it knows.
+        /// Told when the worker is ready for them.
         done: Sender<()>,
     },
-    /// It is to give buckets to other shards, as soon as it has had all that was in its queues when the I/O threads took it off them.
+    /// Give buckets to other shards, once all frames are served that were queued before the I/O
+    /// threads moved the buckets.
     Give(Leaving),
-    /// These buckets have another shard now.
+    /// Buckets have moved to other shards.
     Assign {
         /// All that moved.
         moves: Arc<[Move]>,
     },
-    /// The link has other addresses and routes now.
+    /// The link has other addresses and routes.
     Renumber {
-        /// All of them.
+        /// All addresses and routes.
         network: Network,
-        /// Told when it goes by them.
+        /// Told when the shard uses them.
         done: Sender<()>,
     },
-    /// All sockets.
+    /// List all sockets.
     Sockets {
-        /// Where to.
+        /// Told the list.
         reply: Sender<Vec<SocketRow>>,
     },
-    /// Counters and usage as JSON.
+    /// Report counters and memory use as JSON.
     Describe {
-        /// Where to.
+        /// Told the report.
         reply: Sender<String>,
     },
-    /// End once no connection is left that still has something to say, at the latest after `patience_ms`.
+    /// End when no connection has data to send any more, or when the patience is over.
     Drain {
-        /// Milliseconds.
+        /// Patience in milliseconds.
         patience_ms: u64,
     },
 }
 
 impl Command {
-    /// The program whose requests until now are to be served first. They may close a socket, open one that a child must hold, be what an image before an exec
-    /// or a process that died has left, claim a connection, or be to watch with a poller whose index another will have.
+    /// The program whose requests until now must be served before this command. Such a request may
+    /// close a socket, open one that a child must hold, claim a connection, or watch with a poller
+    /// whose index another poller will have. It may also be left by a process that has died, or by
+    /// the image before an exec.
     pub(crate) fn comes_after_requests_of(&self) -> Option<Owner> {
         match self {
             Command::AddProcess { owner, .. }

@@ -1,16 +1,16 @@
-//! How many of the engine's descriptors each program and each user may cause it to keep.
+//! How many of the engine's descriptors each program and each user may use.
 
 use crate::control::fair_shares::FairShares;
 
-/// Descriptors that the engine keeps for itself: devices, threads, listeners.
+/// Descriptors that the engine needs itself: devices, threads, listeners.
 const OWN: u64 = 256;
 
-/// Against whom a descriptor counts.
+/// The program and the user that a descriptor counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     /// The serial number of a program.
     pub(crate) program: u64,
-    /// A user.
+    /// The user id.
     pub(crate) uid: u32,
 }
 
@@ -20,8 +20,8 @@ enum Holder {
     User(u32),
 }
 
-/// The descriptors that programs and users hold. A program's user may have other programs, and a
-/// program processes of other users, so each is counted twice.
+/// The descriptors of programs and users. The user of a program may have other programs, and a
+/// program may have processes of other users, so each descriptor is counted twice.
 #[derive(Debug)]
 pub(crate) struct DescriptorQuota {
     by_program: FairShares<Holder>,
@@ -29,7 +29,7 @@ pub(crate) struct DescriptorQuota {
 }
 
 impl DescriptorQuota {
-    /// As many as this process may open.
+    /// The limit is what this process may open.
     pub(crate) fn new() -> DescriptorQuota {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let supply = limit.unwrap_or(u64::MAX).saturating_sub(OWN);
@@ -39,7 +39,7 @@ impl DescriptorQuota {
         }
     }
 
-    /// Counts one.
+    /// Counts a descriptor.
     ///
     /// # Errors
     /// `EMFILE`: the program or the user has as many as are left for all others.
@@ -48,7 +48,7 @@ impl DescriptorQuota {
         if !self.by_program.take(Holder::Program(charge.program)) {
             return self.refuse(refused, charge);
         }
-        // Root can make programs, and so as many as it likes.
+        // Root can make any number of programs, so a limit for root has no use.
         if charge.uid != 0 && !self.by_user.take(Holder::User(charge.uid)) {
             self.by_program.give(Holder::Program(charge.program));
             return self.refuse(refused, charge);
@@ -67,7 +67,7 @@ impl DescriptorQuota {
         Err(libc::EMFILE)
     }
 
-    /// Counts one less.
+    /// Counts a descriptor less.
     pub(crate) fn give(&mut self, charge: Charge) {
         self.by_program.give(Holder::Program(charge.program));
         if charge.uid != 0 {

@@ -1,11 +1,11 @@
-//! Fair shares of what all programs and users take from one supply.
+//! Fair shares in a supply that all programs and users use.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A supply that is divided by one rule: nobody may hold more than is left. One holder alone gets
-/// half of it, two get a third each, and a newcomer always finds as much as the largest holder has.
-/// (Choudhury and Hahne's dynamic threshold, which switches use for packet buffers.)
+/// A supply that is divided by one rule: no holder may have more than is left. A lone holder gets
+/// half, two get a third each, and a new holder always finds as much as the largest holder has (the
+/// dynamic threshold of Choudhury and Hahne, which switches use for packet buffers).
 #[derive(Debug)]
 pub(crate) struct FairShares<Holder> {
     supply: u64,
@@ -24,7 +24,7 @@ impl<Holder: Copy + Eq + Hash> FairShares<Holder> {
         }
     }
 
-    /// Takes one, if `holder` may have one more.
+    /// Takes one unit, if `holder` may have one more.
     pub(crate) fn take(&mut self, holder: Holder) -> bool {
         let held = self.held.get(&holder).copied().unwrap_or(0);
         if held + 1 > self.supply.saturating_sub(self.used) {
@@ -36,7 +36,7 @@ impl<Holder: Copy + Eq + Hash> FairShares<Holder> {
         true
     }
 
-    /// Gives one back.
+    /// Gives one unit back.
     pub(crate) fn give(&mut self, holder: Holder) {
         let Some(held) = self.held.get_mut(&holder) else {
             return;

@@ -1,11 +1,13 @@
-//! Small numbers given out and taken back: contexts, pollers, process slots.
+//! Allocates small numbers: contexts, pollers, process slots.
 
 use std::collections::VecDeque;
 
-/// How many pollers are given back before the index of one is given out again: a shard that is behind may still pass on what was asked for the last one.
+/// How many other pollers are released before a poller index is used again. A shard that is behind
+/// may still pass on a request for the earlier poller.
 pub(crate) const POLLERS_REST: usize = 64;
 
-/// Small numbers given out: free ones again, if more than `rest` are free, the one first that has been free for longest.
+/// Allocates small numbers. A released number is used again when more than `rest` numbers are free;
+/// the number that was free longest comes first.
 #[derive(Debug)]
 pub(crate) struct IdAllocator {
     limit: u32,
@@ -15,13 +17,14 @@ pub(crate) struct IdAllocator {
 }
 
 impl IdAllocator {
-    /// A number that is given back is given out next.
+    /// An allocator that uses a released number next.
     pub(crate) fn new(limit: u32) -> IdAllocator {
         IdAllocator::resting(limit, 0)
     }
 
-    /// A number that is given back rests until `rest` others have been given back, unless there are no more: whoever has heard of its last use only will have heard of its
-    /// end by the time of the next one.
+    /// An allocator that uses a released number only after `rest` others were released, unless
+    /// there is no other number. A reader that is behind then hears of the release before the next
+    /// use.
     pub(crate) fn resting(limit: u32, rest: usize) -> IdAllocator {
         IdAllocator {
             limit,

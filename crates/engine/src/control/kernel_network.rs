@@ -1,4 +1,5 @@
-//! The kernel's addresses and routes, followed while the engine shares them: whatever changes is read anew, and all are told.
+//! The kernel's addresses and routes, followed while the engine shares them. When they change, they
+//! are read anew, and shards and programs are told.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -10,29 +11,30 @@ use millrace_port::kernel::{self, Changes, Network};
 use millrace_port::xdp::Held;
 
 use crate::config::{self, ADDRESSES_MAX, Link, ROUTES_MAX, Route, Shared};
-use crate::start::network_of;
+use crate::start::network::network_of;
 
-/// How long changes are collected: they come in bursts.
+/// How long changes are collected. They come in bursts.
 const BURST: Duration = Duration::from_millis(50);
 
-/// What the engine has of the kernel's on a device, and how it hears of changes.
+/// The kernel's addresses and routes on one device.
 pub(crate) struct KernelNetwork {
     name: String,
     shared: Shared,
-    /// As configured at first, then as it is.
+    /// First as configured, then as the kernel has it.
     link: Link,
     /// The addresses that were asked for, where not all are wanted.
     wanted: Vec<(IpAddr, u8)>,
     held: Arc<Held>,
     changes: Changes,
-    /// When it is to be read anew.
+    /// When addresses and routes are read next.
     due: Option<Instant>,
-    /// What could not be followed, said once.
+    /// The last problem that was printed. Each problem is printed once.
     said: Option<String>,
 }
 
 impl KernelNetwork {
-    /// Hears of changes from now on; what has changed since the configuration was made is seen at the first look.
+    /// Follows changes from now on. The first update also finds what changed since the
+    /// configuration was made.
     pub(crate) fn follow(
         name: &str,
         shared: Shared,
@@ -56,22 +58,22 @@ impl KernelNetwork {
         self.changes.descriptor()
     }
 
-    /// It is readable.
+    /// Notes that the descriptor is readable.
     pub(crate) fn changed(&mut self) {
         self.changes.take();
         self.due.get_or_insert_with(|| Instant::now() + BURST);
     }
 
-    /// How long until there is something to do.
+    /// How long until the next update; none if nothing has changed.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.due
             .map(|due| due.saturating_duration_since(Instant::now()))
     }
 
-    /// Reads what the kernel has, if it is time. What the engine is to have from now on, if that is something else than before.
+    /// Reads addresses and routes, if it is time. Returns the link if they have changed.
     pub(crate) fn look(&mut self) -> Option<&Link> {
         self.due.take_if(|due| *due <= Instant::now())?;
-        // A device that is gone has nothing; the link says so.
+        // A device that was deleted has no addresses. The link reports that.
         let network = device::index(&self.name).and_then(kernel::network).ok()?;
         let addresses = self.addresses(&network);
         let routes = self.routes(&network);
@@ -88,13 +90,15 @@ impl KernelNetwork {
         let held = match self.held.share(&ips) {
             Ok(held) => held,
             Err(error) => {
-                self.say(format!("the XDP program is not told of addresses: {error}"));
+                self.say(format!(
+                    "cannot tell the XDP program of new addresses: {error}"
+                ));
                 return self.link.addresses.clone();
             }
         };
         if let Some(ip) = ips.iter().find(|ip| !held.contains(ip)) {
             self.say(format!(
-                "{ip} is not shared: the kernel has a port there that is the engine's at other addresses"
+                "{ip} is not shared: the kernel uses a port there that the engine has reserved at other addresses"
             ));
         }
         let addresses = addresses.into_iter();
@@ -107,7 +111,7 @@ impl KernelNetwork {
         }
         if network.ways.len() > ROUTES_MAX {
             self.say(format!(
-                "the kernel has {} routes by {}, an engine has {ROUTES_MAX} at most: it goes by those that it had",
+                "the kernel has {} routes on {}, and an engine at most {ROUTES_MAX}: the engine keeps its earlier routes",
                 network.ways.len(),
                 self.name
             ));
@@ -123,13 +127,14 @@ impl KernelNetwork {
         }
     }
 
-    /// What the shards are told.
+    /// The addresses and routes, as shards are told them.
     pub(crate) fn network(&self) -> millrace_shard::Network {
         network_of(&self.link)
     }
 }
 
-/// Of the kernel's addresses those that the engine is to have: `all`, as far as there is room, or those that were asked for.
+/// The kernel's addresses that the engine uses: `all`, as far as there is room, or those that were
+/// asked for.
 fn wanted(there: &[(IpAddr, u8)], asked: &[(IpAddr, u8)], all: bool) -> Vec<(IpAddr, u8)> {
     if !all {
         let asked = asked.iter().copied();

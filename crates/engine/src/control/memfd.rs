@@ -1,11 +1,11 @@
-//! Answers that do not fit into a packet: a descriptor of a file in memory.
+//! Answers that do not fit into a packet: a memfd.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millrace_context::protocol;
 
-/// A text of any length: its length and its file.
+/// Puts a text into a memfd. Returns its length and the memfd.
 pub(crate) fn document(text: &str) -> Result<([u64; 8], Vec<Arc<OwnedFd>>), i32> {
     let errno = |errno: rustix::io::Errno| errno.raw_os_error();
     let file = rustix::fs::memfd_create(protocol::ENV_ENGINE, rustix::fs::MemfdFlags::CLOEXEC)

@@ -1,5 +1,6 @@
-//! Ports that take a privilege to bind to, as Linux has it: those below `net.ipv4.ip_unprivileged_port_start` of the engine's network
-//! namespace, and CAP_NET_BIND_SERVICE in the user namespace that this namespace belongs to.
+//! Privileged ports, as in Linux: ports below `net.ipv4.ip_unprivileged_port_start` of the engine's
+//! network namespace take CAP_NET_BIND_SERVICE in the user namespace that owns the network
+//! namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,29 +10,30 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the kernel says which ports are everybody's.
+/// The sysctl for the first unprivileged port.
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-/// What it says unless it is told otherwise.
+/// The default of the sysctl.
 const FIRST_UNPRIVILEGED: u32 = 1024;
 /// The bit of CAP_NET_BIND_SERVICE in a set of capabilities.
 const NET_BIND_SERVICE: u64 = 1 << 10;
-/// The user namespace that a namespace belongs to.
+/// The ioctl for the user namespace that owns a namespace.
 const NS_GET_USERNS: libc::c_ulong = 0xb701;
 
-/// The first port that is everybody's, as the control thread has last read it.
+/// The first unprivileged port, as the control thread last read it. Shards read it too.
 pub(crate) type FirstUnprivileged = Arc<AtomicU32>;
 
-/// Who may bind to which port.
+/// Which process may bind to which port.
 #[derive(Debug)]
 pub(crate) struct PrivilegedPorts {
     first: FirstUnprivileged,
     sysctl: Option<File>,
-    /// The user namespace of the network namespace, by its number; none if this process may not know.
+    /// The inode of the user namespace that owns the network namespace. None: this process may not
+    /// know it.
     owner: Option<u64>,
 }
 
 impl PrivilegedPorts {
-    /// As this process's network namespace has it.
+    /// For the network namespace of this process.
     pub(crate) fn new() -> PrivilegedPorts {
         let ports = PrivilegedPorts {
             first: Arc::new(AtomicU32::new(FIRST_UNPRIVILEGED)),
@@ -42,12 +44,12 @@ impl PrivilegedPorts {
         ports
     }
 
-    /// What shards go by.
+    /// The value that shards read.
     pub(crate) fn shared(&self) -> FirstUnprivileged {
         self.first.clone()
     }
 
-    /// The first port that is everybody's, read anew.
+    /// Reads the first unprivileged port.
     pub(crate) fn first_unprivileged(&self) -> u16 {
         let mut text = [0; 16];
         let read = self.sysctl.as_ref().and_then(|file| {
@@ -59,11 +61,12 @@ impl PrivilegedPorts {
         first
     }
 
-    /// Whether a thread of process `pid` has the capability now. `uid`: the process's real user when it asked. A process that has
-    /// executed a set-user-ID program since has the rights of that program, which did not ask.
+    /// Whether a thread of process `pid` has the capability now. `uid` is the real user of the
+    /// process when it asked. A process that has executed a set-user-ID program since then has the
+    /// rights of that program, which did not ask.
     pub(crate) fn may_bind(&self, pid: u32, thread: u32, uid: u32) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
-        // In a PID namespace of its own a thread does not know the number that it has here.
+        // A thread in another PID namespace does not know its number here.
         let status = status.or_else(|_| fs::read_to_string(format!("/proc/{pid}/status")));
         let Some(rights) = status.ok().and_then(|status| Rights::parse(&status)) else {
             return false;
@@ -72,13 +75,14 @@ impl PrivilegedPorts {
         rights.capabilities & NET_BIND_SERVICE != 0 && !is_of_another && self.is_in_owner(pid)
     }
 
-    /// Whether a process is in the user namespace that the network namespace belongs to.
+    /// Whether a process is in the user namespace that owns the network namespace.
     fn is_in_owner(&self, pid: u32) -> bool {
         let number = |pid: &str| Some(fs::metadata(format!("/proc/{pid}/ns/user")).ok()?.ino());
         let (own, its) = (number("self"), number(&pid.to_string()));
         match its {
             Some(_) => its == self.owner,
-            // An engine without privileges may not know. A namespace below has another map of users, unless a privileged process made it so.
+            // An engine without privileges may not read this link. A user namespace below has
+            // another uid_map, unless a privileged process has given it the same one.
             None => {
                 let map = |pid: &str| fs::read_to_string(format!("/proc/{pid}/uid_map")).ok();
                 own == self.owner
@@ -88,10 +92,10 @@ impl PrivilegedPorts {
     }
 }
 
-/// The user namespace that this process's network namespace belongs to.
+/// The user namespace that owns the network namespace of this process.
 fn owner_of_network() -> io::Result<u64> {
     let network = File::open("/proc/self/ns/net")?;
-    // SAFETY: the request has no argument, and what it returns is a descriptor of our own.
+    // SAFETY: the request has no argument and returns a descriptor that this process owns.
     let owner = unsafe {
         match libc::ioctl(network.as_raw_fd(), NS_GET_USERNS) {
             -1 => return Err(io::Error::last_os_error()),
@@ -101,7 +105,7 @@ fn owner_of_network() -> io::Result<u64> {
     Ok(File::from(owner).metadata()?.ino())
 }
 
-/// What a thread may do.
+/// The rights of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Rights {
     real: u32,

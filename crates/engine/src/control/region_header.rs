@@ -1,4 +1,4 @@
-//! What programs are told of the engine: which destinations are its own.
+//! The header of a program's region: the destinations that the engine serves, and its limits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::config::{self, Config};
 
-/// What programs are told of the engine.
+/// What the header of each region says.
 #[derive(Clone, Debug)]
 pub struct RegionHeader {
     loopback: bool,
@@ -19,12 +19,12 @@ pub struct RegionHeader {
     pub(crate) mtu: u16,
     device_index: u32,
     routes: Vec<Route>,
-    /// [`Header::default_router`], as the worker that keeps it last saw it.
+    /// The value of [`Header::default_router`], as the worker last wrote it.
     default_router: Arc<AtomicU32>,
 }
 
 impl RegionHeader {
-    /// From the configuration; `mtu` is the link's, `device_index` the kernel's number of its device, 0 for none.
+    /// `mtu` is that of the link; `device_index` is the kernel's number of its device, 0 for none.
     pub fn new(
         config: &Config,
         mtu: u16,
@@ -45,7 +45,7 @@ impl RegionHeader {
         serving
     }
 
-    /// The link's addresses and routes are these from now on.
+    /// Replaces the addresses and routes of the link.
     pub(crate) fn renumber(&mut self, addresses: &[(IpAddr, u8)], routes: &[config::Route]) {
         self.own = addresses.iter().map(|&(ip, _)| ip).collect();
         let on_link = addresses.iter().copied();
@@ -54,12 +54,12 @@ impl RegionHeader {
         self.routes = all.map(|(ip, bits)| Route::new(ip, bits)).collect();
     }
 
-    /// Tells a program of it that has been told something else.
+    /// Updates the header of a program that has been told other addresses.
     pub(crate) fn tell(&self, header: &Header) {
         header.reach.set(&self.own, &self.routes);
     }
 
-    /// The header of a region, while so many shards serve.
+    /// The header of a new region, while `shards` shards serve.
     pub(crate) fn header(&self, geometry: Geometry, shards: u16, quiet: bool) -> Header {
         Header {
             magic: layout::MAGIC,

@@ -1,10 +1,13 @@
-//! Wakes the programs that sleep when the engine ends, however it ends.
+//! Wakes sleeping programs when the engine ends, even if it is killed.
 //!
-//! A blocked call sleeps on a futex for as long as its program asked; nobody is left to wake it when the engine is killed. The kernel does: when a
-//! thread ends it walks the thread's list of robust futexes (`set_robust_list(2)`), sets `FUTEX_OWNER_DIED` in each word that has the thread's id and
-//! wakes a sleeper. The word is in the header of each program's region ([`millrace_context::layout::Header::life`]). The kernel finds a word at a
-//! fixed distance from its list entry, and a program could scribble on an entry in memory that it shares; so each word is mapped here once
-//! more, behind a page of our own that holds the entry.
+//! A blocked call sleeps on a futex. The kernel wakes it when the engine is killed: when a thread
+//! ends, the kernel walks the thread's list of robust futexes (`set_robust_list(2)`), sets
+//! `FUTEX_OWNER_DIED` in each word that has the thread's id, and wakes a sleeper. The word is in
+//! the header of each region ([`millrace_context::layout::Header::life`]).
+//!
+//! The kernel expects a word at a fixed distance from its list entry. A program could overwrite an
+//! entry in shared memory. So each word is mapped a second time, behind a private page that holds
+//! the entry.
 
 use std::io;
 use std::mem::offset_of;
@@ -16,7 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// Words that the kernel looks at in one list (`ROBUST_LIST_LIMIT`), less the head.
 const ENTRIES_MAX: usize = 2047;
-/// Where the word's page is in the region's file, and where the word is in it.
+/// The page of the word in the region's file, and the offset of the word in that page.
 const WORD_PAGE: usize = offset_of!(Header, life) / PAGE * PAGE;
 const WORD_AT: usize = offset_of!(Header, life) % PAGE;
 
@@ -24,15 +27,16 @@ const WORD_AT: usize = offset_of!(Header, life) % PAGE;
 #[repr(C)]
 struct Head {
     next: AtomicUsize,
-    /// From an entry to its word.
+    /// Distance from an entry to its word.
     offset: usize,
     pending: AtomicUsize,
 }
 
-/// The list of the thread that made it. It is never freed: the kernel reads it when the thread has ended.
+/// The list of the thread that made it. It is never freed: the kernel reads it after the thread has
+/// ended.
 pub(crate) struct RobustList {
     head: &'static Head,
-    /// Addresses of the entries, the latest first, and whose they are.
+    /// Addresses of the entries with their programs, the latest first.
     entries: Vec<(usize, u32)>,
 }
 
@@ -43,7 +47,8 @@ impl std::fmt::Debug for RobustList {
 }
 
 impl RobustList {
-    /// An empty list, the calling thread's from now on in place of the C library's, which is for its robust mutexes.
+    /// An empty list for the calling thread. It replaces the list of the C library, which serves
+    /// robust mutexes.
     pub(crate) fn new() -> io::Result<RobustList> {
         let head: &'static Head = Box::leak(Box::new(Head {
             next: AtomicUsize::new(0),
@@ -52,7 +57,7 @@ impl RobustList {
         }));
         head.next
             .store(std::ptr::from_ref(head) as usize, Ordering::Relaxed);
-        // SAFETY: the head stays for ever, and its entries are mapped as long as they are in the list.
+        // SAFETY: the head is never freed, and its entries stay mapped while they are in the list.
         let result = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
         if result != 0 {
             return Err(io::Error::last_os_error());
@@ -63,14 +68,15 @@ impl RobustList {
         })
     }
 
-    /// The word of a new region, the program's number `program`: its sleepers will be woken. An error leaves it 0, and the program's sleepers look
-    /// for themselves from time to time.
+    /// Adds the word of the region of `program`. After an error the word stays 0, and the program's
+    /// sleepers check from time to time.
     pub(crate) fn add(&mut self, region: BorrowedFd<'_>, program: u32) -> io::Result<()> {
         if self.entries.len() >= ENTRIES_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let entry = map(region)?;
-        // SAFETY: two pages mapped by `map`: the entry in ours, the word in the region's.
+        // SAFETY: `map` mapped both pages: the entry is in the private one, the word in the
+        // region's.
         let (entry, word) = unsafe {
             (
                 &*(entry as *const AtomicUsize),
@@ -88,7 +94,7 @@ impl RobustList {
         Ok(())
     }
 
-    /// The program is gone, and its region with it.
+    /// Removes the word of a program that has ended.
     pub(crate) fn remove(&mut self, program: u32) {
         let Some(place) = self.entries.iter().position(|(_, own)| *own == program) else {
             return;
@@ -99,20 +105,22 @@ impl RobustList {
             None => std::ptr::from_ref(self.head) as usize,
         };
         let before = match place.checked_sub(1) {
-            // SAFETY: an entry of the list, mapped as long as it is there.
+            // SAFETY: an entry of the list stays mapped while it is in the list.
             Some(before) => unsafe { &*(self.entries[before].0 as *const AtomicUsize) },
             None => &self.head.next,
         };
         before.store(next, Ordering::Release);
-        // SAFETY: mapped by `map`, in the list no more.
+        // SAFETY: `map` mapped it, and it has left the list.
         let _ = unsafe { rustix::mm::munmap((at - WORD_AT) as *mut _, 2 * PAGE) };
     }
 }
 
-/// A page of our own, and behind it the region's page with the word: the address of the entry, a page before the word.
+/// Maps a private page, and behind it the page of the region with the word. Returns the address of
+/// the entry, one page before the word.
 fn map(region: BorrowedFd<'_>) -> io::Result<usize> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping chosen by the kernel overlaps nothing; its second page is mapped over by the file's, which is sealed and has it.
+    // SAFETY: the kernel chooses a range that overlaps nothing. The file replaces its second page;
+    // the file is sealed and has that page.
     unsafe {
         let at =
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, rights, MapFlags::PRIVATE)?;

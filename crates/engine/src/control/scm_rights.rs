@@ -1,9 +1,14 @@
 //! Sockets on their way from one process to another in messages (SCM_RIGHTS).
 //!
-//! A descriptor of a millrace socket says nothing of the socket, so another one is sent in its place, which the engine makes: one end of a
-//! pair of Unix sockets. As long as it is open anywhere, in a message that nobody reads too, the socket is held; when the kernel closes it,
-//! the engine sees that at the other end (and if somebody shuts it, who gives it up by that). A process that has received it shows it to the engine, and holds the socket from then on. Who
-//! cannot show it gets nothing, and to those who know nothing of us it is a socket whose peer has closed it.
+//! The descriptor of a millrace socket means nothing to the kernel. The engine makes a stand-in,
+//! one end of a pair of Unix sockets, and the message carries that. While the stand-in is open
+//! anywhere, even in a message that nobody reads, the engine holds the socket. When the kernel
+//! closes it, the engine sees that at its own end. (A process that shuts the stand-in down gives
+//! the socket up.)
+//!
+//! A process that has received the stand-in shows it to the engine, and then holds the socket. A
+//! process that cannot show it gets nothing. A program without millrace sees a socket whose peer
+//! has closed it.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,35 +24,35 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Control, words};
 use crate::control::command::Command;
-use crate::programs::entry::{IN_FLIGHT, Process};
-use crate::start::token;
+use crate::programs::owners::{IN_FLIGHT, Process};
+use crate::start::random::token;
 
-/// Descriptors that stand for sockets of one program at once. Each takes the engine a descriptor.
+/// Stand-ins of one program at a time. Each takes the engine a descriptor.
 const IN_FLIGHT_MAX: u32 = 1024;
 
-/// What an answer is made of.
+/// The words and descriptors of an answer.
 type Words = Result<([u64; 8], Vec<Arc<OwnedFd>>), i32>;
 
-/// The engine's end, and what the other end stands for.
+/// The engine's end of a pair, and the socket that the other end stands for.
 #[derive(Debug)]
 struct Passed {
-    /// Kept for its place in the epoll set.
+    /// Kept open because it is in the epoll set.
     _end: OwnedFd,
-    /// Of the other end.
+    /// The inode of the other end.
     inode: u64,
     program: u32,
     socket: SlotRef,
     claimed: bool,
 }
 
-/// All of them.
+/// All stand-ins.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    /// The engine's ends.
+    /// The epoll set of the engine's ends.
     epoll: OwnedFd,
-    /// By the cookie of the other end, which no other socket ever has.
+    /// By the cookie of the other end. No other socket ever has that cookie.
     passed: HashMap<u64, Passed>,
-    /// How many, by program.
+    /// Stand-ins of each program.
     count: HashMap<u32, u32>,
     counters: Counters,
 }
@@ -62,7 +67,7 @@ struct Counters {
 }
 
 impl InFlight {
-    /// None.
+    /// No stand-ins.
     pub(super) fn new() -> io::Result<InFlight> {
         Ok(InFlight {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -72,12 +77,12 @@ impl InFlight {
         })
     }
 
-    /// Readable when some may be gone.
+    /// Readable when a stand-in may have been closed.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// For `describe`.
+    /// The counters, for `describe`.
     pub(super) fn json(&self) -> serde_json::Value {
         let counters = &self.counters;
         serde_json::json!({
@@ -90,21 +95,21 @@ impl InFlight {
         })
     }
 
-    /// A program is over, and its sockets with it.
+    /// Forgets the stand-ins of a program that has ended.
     pub(super) fn forget(&mut self, program: u32) {
         self.passed.retain(|_, passed| passed.program != program);
         self.count.remove(&program);
     }
 
-    /// Whether a program may have so many more.
+    /// Whether a program may have this many more stand-ins.
     fn has_room(&mut self, program: u32, more: usize) -> bool {
         let count = self.count.get(&program).copied().unwrap_or(0);
         let room = IN_FLIGHT_MAX.saturating_sub(count) as usize >= more;
         if !room {
             if self.counters.refused == 0 {
                 eprintln!(
-                    "millrace: program {program} has {count} sockets on their way in messages, and may have {IN_FLIGHT_MAX}: those that it \
-                     sends now are refused (ETOOMANYREFS) until some have been received"
+                    "millrace: program {program} has {count} sockets in messages and may have {IN_FLIGHT_MAX}: \
+                     further sends fail (ETOOMANYREFS) until some have been received"
                 );
             }
             self.counters.refused += more as u64;
@@ -112,7 +117,7 @@ impl InFlight {
         room
     }
 
-    /// A descriptor that stands for a socket, and those others that are gone meanwhile.
+    /// Makes a stand-in for a socket. Also returns the stand-ins that were closed meanwhile.
     fn add(&mut self, program: u32, socket: SlotRef) -> io::Result<(OwnedFd, Vec<Passed>)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (end, out) =
@@ -124,7 +129,8 @@ impl InFlight {
         let cookie = rustix::net::sockopt::socket_cookie(&out)?;
         let inode = rustix::fs::fstat(&out)?.st_ino;
         let data = epoll::EventData::new_u64(cookie);
-        // An end that has been shut is ready from the start: what counts is that it becomes so once more.
+        // An end that was shut down is ready at once. Only a further event means that the other end
+        // is closed.
         epoll::add(&self.epoll, &end, data, epoll::EventFlags::ET)?;
         let gone = self.take_gone(Some(cookie));
         let passed = Passed {
@@ -140,7 +146,8 @@ impl InFlight {
         Ok((out, gone))
     }
 
-    /// Those that the kernel has closed. `open`: one that the engine has open itself, whatever the kernel reports of it.
+    /// Takes the stand-ins that the kernel has closed. `open` is one that the engine itself has
+    /// open.
     fn take_gone(&mut self, open: Option<u64>) -> Vec<Passed> {
         let mut gone = Vec::new();
         let at_once = Timespec {
@@ -170,7 +177,7 @@ impl InFlight {
         }
     }
 
-    /// A process has received one, which its program calls `socket`.
+    /// Notes that a process has received a stand-in.
     fn note_claimed(&mut self, cookie: u64, socket: SlotRef) -> SlotRef {
         if let Some(passed) = self.passed.get_mut(&cookie) {
             passed.claimed = true;
@@ -184,18 +191,19 @@ impl InFlight {
         self.count.get(&program).is_some_and(|count| *count > 0)
     }
 
-    /// The cookie of what a process shows, if it is one of ours; and what it stands for.
+    /// The cookie, program and socket of a stand-in that a process shows.
     fn find(&self, shown: &OwnedFd) -> Option<(u64, u32, SlotRef)> {
         let cookie = rustix::net::sockopt::socket_cookie(shown).ok()?;
         let passed = self.passed.get(&cookie)?;
-        // Before Linux 5.10 cookies begin anew in each network namespace.
+        // Before Linux 5.10 each network namespace counts cookies from the start.
         let inode = rustix::fs::fstat(shown).ok()?.st_ino;
         (passed.inode == inode).then_some((cookie, passed.program, passed.socket))
     }
 }
 
 impl Control {
-    /// The process that asks, if it lives: its number may be another one's already when its last request is read.
+    /// The process of a client, if it lives. Another process may have its pid when its last request
+    /// is read.
     fn living_member(&self, number: u64) -> Result<(u32, Process), i32> {
         let (index, process) = self.member(number)?;
         let program = self.programs[index as usize].as_ref();
@@ -207,7 +215,7 @@ impl Control {
         }
     }
 
-    /// Sockets are about to leave a process: a descriptor for each.
+    /// A process is about to send sockets: makes a stand-in for each.
     pub(super) fn pass(&mut self, number: u64, payload: &[u8]) -> Words {
         let (index, process) = self.living_member(number)?;
         let sockets: Vec<SlotRef> = payload
@@ -239,11 +247,11 @@ impl Control {
             }
             self.release_passed(index, *socket);
         }
-        // Of an error's descriptors the kernel says that they are gone.
+        // If this fails, dropping the stand-ins releases the sockets.
         Ok((words(&[]), outcome?))
     }
 
-    /// A process shows what it has received: a word for each.
+    /// A process shows the stand-ins that it has received. The answer has a word for each.
     pub(super) fn claim(&mut self, number: u64, came: &Descriptors) -> Words {
         let (index, process) = self.living_member(number)?;
         if came.is_empty() || came.len() > CLAIMED_MAX {
@@ -277,7 +285,7 @@ impl Control {
         Ok(self.in_flight.note_claimed(cookie, socket))
     }
 
-    /// A socket of one program's that a message holds becomes one of another's as well, if they have a mind to it.
+    /// Moves a socket that a message holds to another program, which has received it.
     fn transfer(
         &self,
         (program, socket): (u32, SlotRef),
@@ -296,7 +304,7 @@ impl Control {
             })?
     }
 
-    /// The kernel may have closed some.
+    /// Releases the sockets whose stand-ins the kernel has closed.
     pub(super) fn messages_gone(&mut self) {
         let gone = self.in_flight.take_gone(None);
         self.arrived(gone);
@@ -308,7 +316,8 @@ impl Control {
         }
     }
 
-    /// [`IN_FLIGHT`] holds a socket once less. It is still where it was when it was held: the control thread waits for moves to end.
+    /// Releases one hold of [`IN_FLIGHT`] on a socket. The socket has not changed its shard: the
+    /// control thread waits for moves to end.
     fn release_passed(&self, index: u32, socket: SlotRef) {
         if let Some(program) = &self.programs[index as usize] {
             let shard = program.slot_shards.shard_of(socket.index, &program.region);
@@ -318,7 +327,7 @@ impl Control {
         }
     }
 
-    /// Has `to` hold what `from` holds; for each, in order, whether it does.
+    /// Has `to` hold the sockets that `from` holds. Returns for each, in order, whether it does.
     fn share(
         &self,
         index: u32,

@@ -17,30 +17,30 @@ use crate::links::io_thread::{IoHandle, Switch};
 /// How long a worker may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One worker.
+/// The control thread's side of a worker.
 pub(crate) struct WorkerHandle {
     pub(crate) commands: Sender<Command>,
     pub(crate) doorbell: Arc<OwnedFd>,
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// All of them.
+/// All workers.
 pub(crate) struct Workers {
     /// By shard.
     pub(crate) shards: Vec<WorkerHandle>,
-    /// The threads that own queues of the device, if the shards do not.
+    /// The I/O threads, if there are any.
     pub(crate) io: Vec<IoHandle>,
-    /// How many shards own queues beside these.
+    /// How many shards own queues of the device beside the I/O threads.
     pub(crate) owners: u16,
 }
 
 impl Workers {
-    /// How many there are.
+    /// The number of shards.
     pub(crate) fn len(&self) -> u32 {
         self.shards.len() as u32
     }
 
-    /// Who owns the queues of the device, as `--topology` has it.
+    /// The topology by its name on the command line.
     pub(crate) fn topology(&self) -> &'static str {
         match (self.io.len(), self.owners) {
             (0, _) => "rtc",
@@ -49,21 +49,21 @@ impl Workers {
         }
     }
 
-    /// Whether I/O threads say of every flow where it goes.
+    /// Whether I/O threads steer all flows, so that flows can move.
     pub(crate) fn can_move_flows(&self) -> bool {
         !self.io.is_empty() && self.owners == 0
     }
 
-    /// Commands each worker, by its shard.
+    /// Sends a command to each worker.
     pub(crate) fn send(&self, command: impl Fn(u32) -> Command) {
         for (shard, handle) in self.shards.iter().enumerate() {
-            // If the worker is gone the main loop sees it next.
+            // If the worker has ended, the main loop notices that next.
             let _ = handle.commands.send(command(shard as u32));
             ring(handle.doorbell.as_fd());
         }
     }
 
-    /// Commands each worker, and waits for the answers of all, by shard.
+    /// Sends a command to each worker, and waits for all answers.
     pub(crate) fn ask<T>(
         &self,
         command: impl Fn(u32, Sender<T>) -> Command,
@@ -78,7 +78,7 @@ impl Workers {
         answers.collect()
     }
 
-    /// Commands one of them, and waits for its answer.
+    /// Sends a command to one worker, and waits for its answer.
     pub(crate) fn ask_shard<T>(
         &self,
         shard: u16,
@@ -89,12 +89,13 @@ impl Workers {
         receiver.recv_timeout(PATIENCE).map_err(|_| libc::EIO)
     }
 
-    /// Has the I/O threads go by other groups. Each answers how far the queue of each shard had been written until then.
+    /// Has the I/O threads steer by other groups. Each answers how far it had written the queue of
+    /// each shard before.
     pub(crate) fn switch(&self, groups: &Groups) -> Vec<Receiver<Vec<usize>>> {
         let (sender, answers): (Vec<_>, Vec<_>) = self.io.iter().map(|_| mpsc::channel()).unzip();
         for (handle, positions) in self.io.iter().zip(sender) {
             let groups = groups.clone();
-            // If the thread is gone it does not answer.
+            // A thread that has ended does not answer.
             let _ = handle.switches.send(Switch { groups, positions });
             handle.flags.switch.store(true, Ordering::SeqCst);
             ring(handle.doorbell.as_fd());
@@ -102,16 +103,16 @@ impl Workers {
         answers
     }
 
-    /// Commands one of them.
+    /// Sends a command to one worker.
     pub(crate) fn send_to(&self, shard: u16, command: Command) {
         if let Some(handle) = self.shards.get(usize::from(shard)) {
-            // As for all.
+            // If the worker has ended, the main loop notices that next.
             let _ = handle.commands.send(command);
             ring(handle.doorbell.as_fd());
         }
     }
 
-    /// What each bucket has had, by all I/O threads.
+    /// The load of each bucket, summed over all I/O threads.
     pub(crate) fn load(&self) -> Vec<u64> {
         let mut load = Vec::new();
         for handle in &self.io {
@@ -123,7 +124,8 @@ impl Workers {
         load
     }
 
-    /// Whether they have ended: all of them, as they do when told to; or one, which it should not.
+    /// Whether the workers have ended. `told`: they were told to end, so all must have; otherwise
+    /// one is enough.
     pub(crate) fn have_ended(&self, told: bool) -> bool {
         let mut handles = self.shards.iter();
         let ended = |handle: &WorkerHandle| handle.thread.is_finished();
@@ -134,7 +136,7 @@ impl Workers {
         }
     }
 
-    /// What the I/O threads have counted; none if there are none.
+    /// The counters of the I/O threads.
     pub(crate) fn io_json(&self) -> Vec<serde_json::Value> {
         let counters = self
             .io
@@ -143,7 +145,7 @@ impl Workers {
         counters.collect()
     }
 
-    /// How they ended. One that goes on although it should not is left.
+    /// How the workers ended. Threads that still run are left alone.
     pub(crate) fn outcome(&mut self) -> io::Result<()> {
         for handle in self
             .shards
@@ -154,7 +156,7 @@ impl Workers {
                 return Err(io::Error::other("a shard's thread panicked"));
             }
         }
-        // What the shards have said last is still to be sent.
+        // The I/O threads still have to send the last frames of the shards.
         for handle in self.io.drain(..) {
             handle.flags.stop.store(true, Ordering::Release);
             ring(handle.doorbell.as_fd());

@@ -1,11 +1,11 @@
-//! What `run` needs of the system to start processes and to stand in for one: session, signals, inherited descriptors.
+//! Starts processes for `millrace run`: session, signals, inherited descriptors.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Starts the command in a session of its own: what a terminal sends does not reach it.
+/// Starts the command in its own session, so that signals of the terminal do not reach it.
 pub fn detach(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe; nothing else happens between fork and exec.
     unsafe {
@@ -13,14 +13,15 @@ pub fn detach(command: &mut Command) {
     }
 }
 
-/// Lets the command inherit a descriptor, at `least` or above if the limit allows, out of the way of its own.
+/// Lets the command inherit a descriptor under a number of at least `least`, if the limit allows.
 pub fn inherit(command: &mut Command, descriptor: BorrowedFd<'_>, least: i32) {
     let descriptor = descriptor.as_raw_fd();
-    // SAFETY: fcntl is async-signal-safe, and the descriptor is open in the child if it is in the parent.
+    // SAFETY: fcntl is async-signal-safe, and a descriptor that is open in the parent is open in
+    // the child.
     unsafe {
         command.pre_exec(move || {
             if libc::fcntl(descriptor, libc::F_DUPFD, least) < 0 {
-                // The limit is lower: then where it is.
+                // The limit is lower: it keeps its number.
                 libc::fcntl(descriptor, libc::F_SETFD, 0);
             }
             Ok(())
@@ -28,7 +29,7 @@ pub fn inherit(command: &mut Command, descriptor: BorrowedFd<'_>, least: i32) {
     }
 }
 
-/// Signals that this process takes from a descriptor instead of being interrupted.
+/// Signals that this process reads from a descriptor.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: OwnedFd,
@@ -40,17 +41,18 @@ pub struct Signals {
 pub struct Signal {
     /// Its number.
     pub number: i32,
-    /// The kernel sent it to the whole foreground group of a terminal, children included.
+    /// The kernel sent it to the whole foreground process group of a terminal, children included.
     pub from_terminal: bool,
 }
 
 impl Signals {
-    /// Blocks `numbers` from now on. Call it before the first thread is started.
+    /// Blocks `numbers` from now on. Must be called before the first thread is started.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn take(numbers: &[i32]) -> io::Result<Signals> {
-        // SAFETY: plain calls on sets of our own; the descriptor that signalfd returns is ours.
+        // SAFETY: the sets are local variables, and this process owns the descriptor that signalfd
+        // returns.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
@@ -72,7 +74,7 @@ impl Signals {
         }
     }
 
-    /// The command starts with the signals as they were before [`Signals::take`].
+    /// The command starts with the signal mask from before [`Signals::take`].
     pub fn release_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: sigprocmask is async-signal-safe.
@@ -87,14 +89,14 @@ impl Signals {
         }
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn next(&self) -> io::Result<Signal> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         rustix::io::read(&self.descriptor, &mut info)?;
-        // SAFETY: the kernel filled exactly one siginfo, which is integers only.
+        // SAFETY: the kernel filled exactly one siginfo, which consists of integers.
         let info = unsafe {
             info.as_ptr()
                 .cast::<libc::signalfd_siginfo>()

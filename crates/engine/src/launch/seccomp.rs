@@ -1,9 +1,9 @@
-//! io_uring is refused to programs on millrace: its requests go to the kernel past the shim, and the kernel knows a millrace socket only as
-//! the placeholder in its descriptor.
+//! Refuses io_uring to programs on millrace. Its requests bypass the shim, and the kernel knows
+//! only the placeholder in the descriptor of a millrace socket.
 //!
-//! The shim refuses it to whoever asks the C library or liburing. A program that makes the system call itself is refused by a filter of the
-//! kernel's (seccomp). The filter needs CAP_SYS_ADMIN, or else `no_new_privs`, which would break programs that gain privileges (sudo, ping):
-//! so without the capability there is no filter.
+//! The shim refuses calls through the C library or liburing. A seccomp filter refuses the system
+//! call itself. The filter needs CAP_SYS_ADMIN or `no_new_privs`, and the latter would break
+//! programs that gain privileges (sudo, ping). So without the capability there is no filter.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -13,9 +13,9 @@ use libc::{
     SECCOMP_RET_ERRNO, sock_filter, sock_fprog,
 };
 
-/// `io_uring_setup`: the same number on every architecture that the kernel runs here, 32-bit programs included.
+/// `io_uring_setup` has the same number on every architecture here, 32-bit programs included.
 const IO_URING_SETUP: u32 = libc::SYS_io_uring_setup as u32;
-/// The bit that marks the numbers of x32 programs.
+/// The bit in the system call numbers of x32 programs.
 const X32: u32 = 0x4000_0000;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
@@ -31,7 +31,8 @@ const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     }
 }
 
-/// Looks at the number of the call alone, so the kernel knows beforehand which calls always pass and does not run it for those (Linux 5.11).
+/// It reads only the number of the call. So the kernel knows which calls always pass, and does not
+/// run the filter for those (Linux 5.11).
 static FILTER: [sock_filter; 5] = [
     // The number is the first word of `struct seccomp_data`.
     statement(BPF_LD | BPF_W | BPF_ABS, 0),
@@ -41,7 +42,8 @@ static FILTER: [sock_filter; 5] = [
     statement(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 ];
 
-/// Has `io_uring_setup` fail with ENOSYS in the command and all that it starts, if this process may install such a filter.
+/// Makes `io_uring_setup` fail with ENOSYS in the command and its descendants, if this process may
+/// install a filter.
 pub fn refuse_io_uring(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe, and the filter is a constant that the kernel copies.
     unsafe {
@@ -50,7 +52,7 @@ pub fn refuse_io_uring(command: &mut Command) {
                 len: FILTER.len() as u16,
                 filter: FILTER.as_ptr().cast_mut(),
             };
-            // Without the capability this is EACCES, and the shim refuses what it sees.
+            // Without the capability this fails with EACCES. The shim still refuses what it sees.
             libc::prctl(
                 libc::PR_SET_SECCOMP,
                 libc::SECCOMP_MODE_FILTER,

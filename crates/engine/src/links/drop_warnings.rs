@@ -1,13 +1,14 @@
-//! What a link does without an error and should not, above all losing frames: the port and the kernel count it, and the first is said.
+//! Frames that a link loses without an error. The port and the kernel count them, and the first
+//! loss is printed.
 
 use millrace_port::Port;
 use millrace_port::xdp::{Gauge, missed};
 use serde_json::{Map, Value};
 
-/// How often a thread looks, in microseconds.
+/// How often a thread checks, in microseconds.
 pub(crate) const CHECK_INTERVAL_US: u64 = 1_000_000;
 
-/// What the kernel counts at each of these queues, by its own names.
+/// The kernel's counters for these queues, under the kernel's names.
 pub(crate) fn queues_json(gauges: &[Gauge]) -> Vec<Value> {
     let queue = |gauge: &Gauge| {
         let mut fields = Map::new();
@@ -20,7 +21,7 @@ pub(crate) fn queues_json(gauges: &[Gauge]) -> Vec<Value> {
     gauges.iter().map(queue).collect()
 }
 
-/// Which losses of a thread's link have been said.
+/// The warnings that a thread has printed about its link.
 #[derive(Debug, Default)]
 pub(crate) struct DropWarnings {
     sent: bool,
@@ -29,7 +30,7 @@ pub(crate) struct DropWarnings {
 }
 
 impl DropWarnings {
-    /// Says what has been lost, the first time that it is seen.
+    /// Prints each kind of loss the first time.
     #[cold]
     pub(crate) fn look(&mut self, thread: &str, port: &dyn Port) {
         let counters = port.counters();
@@ -42,7 +43,8 @@ impl DropWarnings {
         }
     }
 
-    /// What is to be said of queues that were to be busy-polled and have no poller although frames have come.
+    /// The warning for a queue that should be busy-polled and has no poller although frames have
+    /// come.
     fn unpolled(&mut self, gauges: &[Gauge]) -> Option<String> {
         let unknown = |gauge: &&Gauge| gauge.poller() == Some(0);
         let queue = gauges.iter().find(unknown)?.queue();
@@ -52,7 +54,7 @@ impl DropWarnings {
         ))
     }
 
-    /// What is to be said of these counts.
+    /// The warnings that these counters give rise to.
     fn news(&mut self, sent: u64, received: impl FnOnce() -> u64) -> Vec<String> {
         let mut news = Vec::new();
         if !self.sent && sent > 0 {

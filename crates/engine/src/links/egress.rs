@@ -1,4 +1,4 @@
-//! A port as the shard's way out.
+//! A port as the egress of a shard.
 
 use std::io;
 
@@ -8,15 +8,15 @@ use millrace_wire::offload::{Capabilities, Offload};
 
 use crate::links::link_loss::is_gone;
 
-/// The port and what happened to it on the way.
+/// The port, and what happened while the shard transmitted.
 pub(crate) struct PortEgress<'a> {
     pub(crate) port: &'a mut dyn Port,
     pub(crate) errors: &'a mut u64,
-    /// What said that the device is gone.
+    /// The error that says that the device is gone.
     pub(crate) gone: Option<io::Error>,
     /// Frames sent.
     pub(crate) sent: u64,
-    /// There was no room for one.
+    /// The port had no room for a frame.
     pub(crate) full: bool,
 }
 
@@ -31,7 +31,7 @@ impl Egress for PortEgress<'_> {
                 self.full = true;
                 false
             }
-            // The frame is lost as on any link, and TCP repairs it; what the device said is counted.
+            // The frame is lost as on any link, and TCP sends it again. The error is counted.
             Err(error) => {
                 *self.errors += 1;
                 if is_gone(&error) {

@@ -1,8 +1,9 @@
-//! An I/O thread: it owns queues of the device, and no connection. Frames that come it puts into the virtual queue of their group; frames that shards have
-//! put into theirs it sends.
+//! An I/O thread: it owns queues of the device, and no connection.
 //!
-//! It never waits for a shard: what a shard has no room for is dropped and counted, as a device does. It sleeps when there is nothing to do, and those who give
-//! it something wake it only then.
+//! It writes received frames into the virtual queue of their shard, and sends the frames that
+//! shards have written into theirs. It never waits for a shard: a frame for which a shard has no
+//! room is dropped and counted, as a device does it. It sleeps when there is nothing to do, and is
+//! woken only when it sleeps.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,12 +25,12 @@ use crate::worker::spin::Spin;
 
 /// Frames taken from the port, or from the queues, in one round.
 const BURST: usize = 64;
-/// How soon a port that had no room is tried again: nothing says when it has.
+/// When a port that had no room is tried again. Nothing says when it has room.
 const FULL_RETRY: Duration = Duration::from_micros(100);
-/// How many rounds a thread that does not sleep runs until it looks for losses.
+/// After how many rounds a thread that does not sleep checks for losses.
 const CHECK_ROUNDS: u64 = 1 << 14;
 
-/// What an I/O thread counts; it is the only one that writes these.
+/// The counters of an I/O thread, which alone writes them.
 #[derive(Debug, Default)]
 pub(crate) struct IoCounters {
     frames_in: AtomicU64,
@@ -46,13 +47,13 @@ pub(crate) struct IoCounters {
 }
 
 impl IoCounters {
-    /// By name, with what the kernel has counted at the thread's queues.
+    /// The counters by name, with the kernel's counters for the thread's queues.
     pub(crate) fn json(&self, gauges: &[Gauge]) -> serde_json::Value {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         serde_json::json!({
             "frames_in": get(&self.frames_in),
             "frames_out": get(&self.frames_out),
-            // For want of room in a shard's queue, and because the link is lost.
+            // Frames for which a shard's queue had no room, or whose link is lost.
             "dropped": get(&self.dropped),
             "port_errors": get(&self.port_errors),
             "links_lost": get(&self.links_lost),
@@ -68,33 +69,36 @@ impl IoCounters {
     }
 }
 
-/// What a frame weighs beside its bytes: about what it costs to receive a short one, in bytes that are copied.
+/// The weight of a frame beside its bytes: about the cost of receiving a short frame, in bytes
+/// copied.
 const FRAME_WEIGHT: u64 = 1000;
 
-/// What each bucket had: bytes of received frames, and [`FRAME_WEIGHT`] for each. The I/O thread alone writes it.
+/// The load of each bucket: bytes of received frames, and [`FRAME_WEIGHT`] for each frame. Only the
+/// I/O thread writes it.
 pub(crate) type Load = Arc<[AtomicU64]>;
 
-/// None so far, for so many buckets.
+/// No load, for this many buckets.
 pub(crate) fn no_load(buckets: usize) -> Load {
     (0..buckets).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Other groups, from the next frame on. The answer is where the queue of each shard was until then.
+/// An order to steer by other groups from the next frame on. The answer says how far the queue of
+/// each shard was written before.
 pub(crate) struct Switch {
     pub(crate) groups: Groups,
     pub(crate) positions: Sender<Vec<usize>>,
 }
 
-/// Adds without a locked instruction: there is one writer.
+/// Adds without a locked instruction, since there is one writer.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
-/// What an I/O thread is made of.
+/// The parts of an I/O thread.
 pub(crate) struct Io {
     pub(crate) port: Box<dyn Port + Send>,
     pub(crate) side: Side,
-    /// The threads of the shards.
+    /// Wakes the threads of the shards.
     pub(crate) shards: Vec<Waker>,
     pub(crate) own: Waker,
     pub(crate) hash: Hash,
@@ -104,7 +108,7 @@ pub(crate) struct Io {
     pub(crate) flags: Arc<IoFlags>,
 }
 
-/// What an I/O thread is told, beside what comes by its queues.
+/// Flags for an I/O thread.
 #[derive(Debug, Default)]
 pub(crate) struct IoFlags {
     /// Set when the shards have ended.
@@ -113,7 +117,7 @@ pub(crate) struct IoFlags {
     pub(crate) switch: AtomicBool,
 }
 
-/// A thread that runs.
+/// The control thread's side of an I/O thread.
 pub(crate) struct IoHandle {
     pub(crate) thread: JoinHandle<()>,
     pub(crate) doorbell: Arc<OwnedFd>,
@@ -124,20 +128,20 @@ pub(crate) struct IoHandle {
     pub(crate) flags: Arc<IoFlags>,
 }
 
-/// An [`Io`] at work.
+/// An I/O thread at work.
 pub(crate) struct IoThread {
     io: Io,
     switches: Receiver<Switch>,
     buffer: Box<[u8]>,
     epoll: OwnedFd,
-    /// The port had no room for the frame that comes next, or has some that have not left.
+    /// The port had no room for the next frame, or holds frames that have not left.
     full: bool,
-    /// What said that the port's device is gone.
+    /// The error that says that the device is gone.
     gone: Option<io::Error>,
-    /// It is, and that has been said.
+    /// The device is gone, and that was printed.
     lost: bool,
     drop_warnings: DropWarnings,
-    /// When it looked for losses last.
+    /// When it last checked for losses.
     looked: Instant,
     began: Instant,
     spin: Spin,
@@ -167,7 +171,7 @@ impl IoThread {
         })
     }
 
-    /// Runs until told to stop, and all is sent that the port takes.
+    /// Runs until it is told to stop and has sent all that the port takes.
     pub(crate) fn run(&mut self) {
         loop {
             let stopping = self.io.flags.stop.load(Ordering::Acquire);
@@ -176,7 +180,7 @@ impl IoThread {
             }
             let moved = self.receive() + self.transmit();
             add(&self.io.counters.rounds, 1);
-            // One that never sleeps looks here.
+            // A thread that never sleeps checks for losses here.
             let rounds = self.io.counters.rounds.load(Ordering::Relaxed);
             if rounds.is_multiple_of(CHECK_ROUNDS) {
                 self.check_for_drops(Instant::now());
@@ -194,7 +198,8 @@ impl IoThread {
         }
     }
 
-    /// The device is gone: its descriptor, which would be ready for ever, is waited for no more, and what shards send by it is dropped.
+    /// The device is gone. Its descriptor, which would be ready for ever, leaves the epoll set.
+    /// Frames that shards send are dropped.
     fn lose_link(&mut self, error: &io::Error) {
         if self.lost {
             return;
@@ -203,25 +208,26 @@ impl IoThread {
         self.full = false;
         add(&self.io.counters.links_lost, 1);
         if let Some(descriptor) = self.io.port.descriptor() {
-            // If the kernel has taken it out already, all is well.
+            // The kernel may have removed it already.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
         link_loss::tell_lost("an I/O thread", error);
     }
 
-    /// Goes by other groups. All that was written has been committed, so what comes after the positions goes by the new ones.
+    /// Steers by other groups. All frames before the reported positions were committed under the
+    /// old groups.
     #[cold]
     fn switch(&mut self) {
         self.io.flags.switch.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         while let Ok(Switch { groups, positions }) = self.switches.try_recv() {
             self.io.groups = groups;
-            // Nobody waits for it any more if that took too long.
+            // The control thread does not wait any more if that took too long.
             let _ = positions.send(self.io.side.outbound.positions());
         }
     }
 
-    /// A burst from the port to the shards. How many frames that were.
+    /// Moves a burst from the port to the shards. Returns the number of frames.
     fn receive(&mut self) -> u64 {
         if self.lost {
             return 0;
@@ -241,7 +247,8 @@ impl IoThread {
             match port.receive(&mut self.buffer) {
                 Ok(Some(meta)) => {
                     let frame = &self.buffer[..meta.len];
-                    // What is of no flow every shard hears from the one that has it.
+                    // A frame without a flow goes to the first bucket. Its shard hands it to all
+                    // others.
                     let tag = flow_of(frame).map_or(0, |flow| hash.tag(&flow));
                     let bucket = groups.bucket(tag);
                     add(&load[bucket], FRAME_WEIGHT + frame.len() as u64);
@@ -267,7 +274,7 @@ impl IoThread {
         count
     }
 
-    /// A burst from the shards to the port. How many frames that were.
+    /// Moves a burst from the shards to the port. Returns the number of frames.
     fn transmit(&mut self) -> u64 {
         let Io {
             port,
@@ -289,20 +296,20 @@ impl IoThread {
             }
             match port.send(frame, [&[]; 2], offload_out(word)) {
                 Ok(true) => count += 1,
-                // It stays where it is; when queues are full the shards notice.
+                // The frame stays in its queue. When queues are full, the shards notice.
                 Ok(false) => {
                     side.inbound.again();
                     self.full = true;
                     break;
                 }
-                // Lost as on any link.
+                // The frame is lost as on any link.
                 Err(error) => {
                     add(&counters.port_errors, 1);
                     self.gone = Some(error).filter(link_loss::is_gone).or(self.gone.take());
                 }
             }
         }
-        // Without anything new, too: a device that was busy has kept what it was given before.
+        // Even without new frames: a busy device has kept earlier ones.
         if !self.lost {
             match port.flush() {
                 Ok(all) => self.full |= !all,
@@ -326,7 +333,7 @@ impl IoThread {
         count
     }
 
-    /// Says what the link has lost, if that is new and it has not looked for a while.
+    /// Prints new losses of the link, unless it checked a short while ago.
     fn check_for_drops(&mut self, now: Instant) {
         if now - self.looked >= Duration::from_micros(CHECK_INTERVAL_US) {
             self.looked = now;
@@ -334,7 +341,7 @@ impl IoThread {
         }
     }
 
-    /// Whether what came and went of late is bulk.
+    /// Whether recent traffic is bulk.
     fn carries_bulk(&mut self, now: Instant) -> bool {
         let counters = self.io.port.counters();
         let carried = counters.rx_bytes + counters.tx_bytes;
@@ -345,7 +352,7 @@ impl IoThread {
     fn sleep(&mut self) {
         let start = Instant::now();
         self.check_for_drops(start);
-        // While sleeps turn out to be short it looks instead, and lets others have the core between looks.
+        // While sleeps are short it spins instead, and yields the core between polls.
         let looks = !self.io.shards.iter().any(Waker::shares_core) || self.carries_bulk(start);
         let until = Duration::from_micros(if looks { self.spin.duration_us() } else { 0 });
         while start.elapsed() < until {
@@ -369,7 +376,7 @@ impl IoThread {
         });
         let start = Instant::now();
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
-        // Whatever it says, the next round looks at everything.
+        // Whatever the wait returns, the next round checks everything.
         let _ = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
         self.io.own.sleeps(false);
         self.spin.wait_ended(start.elapsed().as_micros() as u64);

@@ -1,8 +1,9 @@
-//! What becomes of a link whose device is gone.
+//! A link whose device is gone.
 
 use std::io;
 
-/// Whether an error of a port says that its device is gone. What else is refused is counted, and may be taken the next time.
+/// Whether an error of a port says that its device is gone. Other errors are counted, and the port
+/// is tried again.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -10,10 +11,10 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-/// Says that a thread has lost its link; it does so once.
+/// Prints that a thread has lost its link.
 pub(crate) fn tell_lost(thread: &str, error: &io::Error) {
     eprintln!(
-        "millrace: {thread} has lost its link ({error}): connections over it will time out; when the device is there again, start the engine anew"
+        "millrace: {thread} has lost its link ({error}): connections over it will time out; restart the engine when the device is there again"
     );
 }
 

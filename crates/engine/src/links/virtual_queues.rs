@@ -1,4 +1,5 @@
-//! A shard's end of the virtual queues: frames come from I/O threads and go to them, as if they were a port.
+//! The virtual queues of a shard, which bring frames from I/O threads and take frames to them. A
+//! shard uses them like a port.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,11 +16,12 @@ use rustix::thread::sched_getcpu;
 
 use crate::doorbell::ring;
 
-/// A thread at the other end of some queues.
+/// Wakes a thread at the other end of virtual queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker {
     pub(crate) doorbell: Arc<OwnedFd>,
-    /// [`ASLEEP`] while it sleeps; above [`CORE_SHIFT`] the core that it was seen on last, plus 1.
+    /// [`ASLEEP`] while the thread sleeps. The bits from [`CORE_SHIFT`] on are its last core, plus
+    /// 1.
     pub(crate) state: Arc<Line>,
 }
 
@@ -33,7 +35,8 @@ impl Waker {
         }
     }
 
-    /// Says whether this thread sleeps; a full fence is to follow if so, and a look at its queues.
+    /// Sets whether this thread sleeps. If it sleeps, a full fence and a check of its queues must
+    /// follow.
     pub(crate) fn sleeps(&self, asleep: bool) {
         let state = if asleep { ASLEEP } else { AWAKE };
         let core = sched_getcpu() as u32 + 1;
@@ -46,19 +49,19 @@ impl Waker {
         self.state.0.load(Ordering::Relaxed) & ((1 << CORE_SHIFT) - 1) == ASLEEP
     }
 
-    /// Whether it was last seen on the core that the calling thread is on.
+    /// Whether the thread was last seen on the core of the calling thread.
     pub(crate) fn shares_core(&self) -> bool {
         let core = self.state.0.load(Ordering::Relaxed) >> CORE_SHIFT;
         core == sched_getcpu() as u32 + 1
     }
 }
 
-/// Wakes those that sleep of the threads that were given something; a bit each. How many those were.
+/// Wakes those threads that sleep, of the threads whose bit is set in `given`. Returns how many.
 pub(crate) fn wake(threads: &[Waker], given: u64) -> u64 {
     if given == 0 {
         return 0;
     }
-    // They say that they sleep before they look once more.
+    // A thread says that it sleeps before it checks its queues again.
     fence(Ordering::SeqCst);
     let mut woken = 0;
     for (at, thread) in threads.iter().enumerate() {
@@ -70,7 +73,7 @@ pub(crate) fn wake(threads: &[Waker], given: u64) -> u64 {
     woken
 }
 
-/// What is said of a received frame.
+/// Packs the description of a received frame into a word.
 pub(crate) fn word_in(meta: &RxMeta) -> u64 {
     let checksum = match meta.checksum {
         ChecksumState::Unchecked => 0,
@@ -92,7 +95,8 @@ fn frame_in(word: u64, bytes: &[u8]) -> Frame<'_> {
     }
 }
 
-/// What is to be done with a frame that leaves. No transport header starts at 0, and no segment has a size of 0.
+/// Packs the offload of a frame to send into a word. No transport header starts at 0, and no
+/// segment size is 0.
 fn word_out(offload: Offload) -> u64 {
     let word = |start, offset, header_len, segment_size| {
         u64::from(start)
@@ -112,7 +116,7 @@ fn word_out(offload: Offload) -> u64 {
     }
 }
 
-/// The same again.
+/// Unpacks the offload of a frame to send.
 pub(crate) fn offload_out(word: u64) -> Offload {
     let (start, offset) = (word as u16, (word >> 16) as u16);
     let (header_len, segment_size) = ((word >> 32) as u16, (word >> 48) as u16);
@@ -128,34 +132,34 @@ pub(crate) fn offload_out(word: u64) -> Offload {
     }
 }
 
-/// A shard's queues, from and to each port.
+/// The virtual queues of a shard, from and to each port.
 #[derive(Debug)]
 pub(crate) struct VirtualQueues {
     pub(crate) side: Side,
-    /// The threads of the ports.
+    /// Wakes the threads of the ports.
     pub(crate) io: Vec<Waker>,
-    /// This shard's own.
+    /// The state of this shard's own thread.
     pub(crate) own: Waker,
     pub(crate) hash: Hash,
-    /// What the ports can do; they are all of one device.
+    /// The capabilities of the ports, which are all on one device.
     pub(crate) capabilities: Capabilities,
     pub(crate) gives_segments: bool,
     pub(crate) counters: Counters,
-    /// Frames are kept that belong to what is on its way to this shard.
+    /// Frames that wait for buckets on their way to this shard.
     pub(crate) awaited: Option<Box<PendingFrames>>,
 }
 
-/// Bytes of frames that are kept for what is on its way; more are dropped and counted.
+/// Bytes of frames that wait; further frames are dropped and counted.
 const KEPT_MAX: usize = 1 << 22;
 
-/// What comes for buckets that are on their way to this shard, until they are here.
+/// Frames that wait for buckets on their way to this shard.
 #[derive(Debug)]
 pub(crate) struct PendingFrames {
-    /// By bucket, whether it is one of them.
+    /// For each bucket, whether it is on its way.
     buckets: Vec<bool>,
     kept: VecDeque<Kept>,
     bytes: usize,
-    /// A frame that is of another bucket.
+    /// The last frame of another bucket.
     other: Vec<u8>,
 }
 
@@ -168,7 +172,7 @@ struct Kept {
 }
 
 impl PendingFrames {
-    /// For these of so many buckets.
+    /// Waits for `buckets`, which are some of `of` buckets.
     pub(crate) fn new(of: usize, buckets: &[usize]) -> PendingFrames {
         let mut awaited = PendingFrames {
             buckets: vec![false; of],
@@ -182,9 +186,9 @@ impl PendingFrames {
         awaited
     }
 
-    /// Keeps a frame; whether it was one to keep.
+    /// Keeps a frame if its bucket is on its way. Returns whether it is.
     fn keep(&mut self, hash: &Hash, word: u64, bytes: &[u8], dropped: &mut u64) -> bool {
-        // As the I/O thread does it.
+        // The I/O thread computes the bucket in the same way.
         let tag = flow_of(bytes).map_or(0, |flow| hash.tag(&flow));
         let bucket = tag as usize % self.buckets.len();
         if !self.buckets[bucket] {
@@ -204,14 +208,14 @@ impl PendingFrames {
         true
     }
 
-    /// These have come.
+    /// These buckets have come.
     pub(crate) fn arrived(&mut self, buckets: &[usize]) {
         for &bucket in buckets {
             self.buckets[bucket] = false;
         }
     }
 
-    /// The frames that need wait no longer, in their order.
+    /// Takes the frames whose buckets have come, in their order.
     pub(crate) fn take(&mut self, mut each: impl FnMut(&Frame<'_>)) {
         for kept in std::mem::take(&mut self.kept) {
             if self.buckets[kept.bucket] {
@@ -225,12 +229,12 @@ impl PendingFrames {
 }
 
 impl VirtualQueues {
-    /// Whether there is anything to receive; to be asked before each burst.
+    /// Whether there is a frame to receive. Must be called before each burst.
     pub(crate) fn look(&mut self) -> bool {
         self.side.inbound.look()
     }
 
-    /// The next frame of the burst, where it lies.
+    /// The next frame of the burst, in place.
     pub(crate) fn next(&mut self) -> Option<Frame<'_>> {
         if self.awaited.is_some() {
             return self.next_of_others();
@@ -241,7 +245,7 @@ impl VirtualQueues {
         Some(frame_in(word, bytes))
     }
 
-    /// The next that is not kept.
+    /// The next frame that need not wait.
     #[cold]
     fn next_of_others(&mut self) -> Option<Frame<'_>> {
         let VirtualQueues {
@@ -264,11 +268,12 @@ impl VirtualQueues {
         }
     }
 
-    /// The port that a flow leaves by: always the same, so that its frames keep their order, and the device learns where its answers belong.
+    /// The port that sends a flow. It is always the same, so frames keep their order, and the
+    /// device learns which queue the answers belong to.
     fn port_of(&self, head: &[u8]) -> usize {
         match self.side.outbound.len() {
             0 | 1 => 0,
-            // Other bits than those that chose the group.
+            // These bits differ from those that chose the group.
             ports => flow_of(head).map_or(0, |flow| (self.hash.tag(&flow) >> 16) as usize % ports),
         }
     }
@@ -322,11 +327,13 @@ impl Port for VirtualQueues {
     }
 }
 
-/// A shard's own queues of the device, by which it sends, and what comes for it by those of I/O threads.
+/// Queues of the device that a shard owns and sends by, and virtual queues that bring frames from
+/// I/O threads.
 pub(crate) struct MixedPort {
     pub(crate) port: Box<dyn Port + Send>,
     pub(crate) queues: VirtualQueues,
-    /// Whose turn it is, and for how many frames more: neither waits as long as the other has some.
+    /// Which source is read next, and for how many frames more. So neither source waits while the
+    /// other has frames.
     from_queues: bool,
     left: u32,
 }
@@ -391,7 +398,7 @@ impl Port for MixedPort {
     }
 
     fn counters(&self) -> Counters {
-        // What the device counts; frames are counted where they are taken in.
+        // The counters of the device. Frames are counted where they are received.
         self.port.counters()
     }
 

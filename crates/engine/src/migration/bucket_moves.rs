@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use millrace_tcp::Instant;
 
-/// What is on its way to or from a shard.
+/// The buckets that come to a shard, and those that leave it.
 #[derive(Debug, Default)]
 pub(crate) struct BucketMoves {
     arriving: Option<Arriving>,
@@ -19,20 +19,21 @@ struct Arriving {
     taken: Sender<()>,
 }
 
-/// Buckets that are to go.
+/// Buckets that are to leave.
 #[derive(Debug)]
 pub struct Leaving {
-    /// By the shard that gets them.
+    /// The buckets, by the shard that gets them.
     pub(crate) buckets: Vec<(u16, Vec<usize>)>,
-    /// How far the queue of each I/O thread had been written when it took them off this shard.
+    /// How far each I/O thread had written this shard's queue when it began to steer the buckets
+    /// elsewhere.
     pub(crate) positions: Vec<usize>,
     /// Whether connections may go along.
     pub(crate) decision: MoveDecision,
-    /// Told when they have gone.
+    /// Told when the buckets have left.
     pub(crate) given: Sender<()>,
-    /// Of the rings to the other shards, once the queues have come to theirs.
+    /// Positions in the rings to the other shards, once the queues have been received up to theirs.
     handed: Option<Vec<usize>>,
-    /// Since when it would have been time.
+    /// When the buckets could first have left.
     since: Option<Instant>,
 }
 
@@ -64,8 +65,9 @@ impl Leaving {
     }
 }
 
-/// Whether connections go along, which whoever comes first decides: the shard that gives, or the control thread that waits no longer. What goes while the control thread waits is on
-/// no shard's way of what it tells them next.
+/// Whether connections go along with their buckets. The first to decide wins: the shard when it
+/// begins to give, or the control thread when it waits no longer. Then connections move only while
+/// the control thread waits, so its commands meet no connection on its way.
 #[derive(Clone, Debug, Default)]
 pub struct MoveDecision(Arc<AtomicU8>);
 
@@ -79,12 +81,13 @@ impl MoveDecision {
         before.is_ok() || before == Err(decision)
     }
 
-    /// The shard begins to give: whether connections go along.
+    /// The shard begins to give. Returns whether connections go along.
     pub(crate) fn begin(&self) -> bool {
         self.settle(MoveDecision::GOES)
     }
 
-    /// Nobody waits any longer: whether it has not begun, and they stay.
+    /// The control thread waits no longer. Returns whether connections stay, because the shard has
+    /// not begun.
     pub(crate) fn give_up(&self) -> bool {
         self.settle(MoveDecision::LATE)
     }

@@ -1,12 +1,16 @@
-//! Buckets on their way from one shard to another, and the connections in them, as the workers see it. `scale` says which are to go.
+//! Moves buckets and their connections from one shard to another, as the workers do it. `scale`
+//! decides which buckets move.
 //!
-//! The new owner is told first, and keeps what comes for them. Then the I/O threads take them off the old one, which gives as soon as it has had all that was
-//! in its queues until then, whoever it handed some of that to has had it, too, and what it has sent has left its own. The new one takes, and what it has kept it takes in. So
-//! nothing overtakes what was received, or sent, before it.
+//! The new owner is told first, and keeps the frames that come for the buckets. Then the I/O
+//! threads steer the buckets to it. The old owner gives them once three things hold: it has
+//! received all that its queues held until then, the shards to which it handed some of that have
+//! received it, and the I/O threads have taken all that it sent. The new owner takes the buckets,
+//! then the frames that it kept. So no frame overtakes an earlier one.
 //!
-//! A connection takes its slot along, which keeps its number, and its receive ring, which stays where it is: a shard may have slots of other shards' parts of a region, and
-//! blocks of their parts of the arena. What a program asks of the old owner is handed on (`strays`). What cannot move stays and is pinned; the new owner hands over what comes
-//! for it.
+//! A connection takes its slot along, which keeps its number, and its receive ring, which stays in
+//! place. So a shard may serve slots and blocks in other shards' parts of a region. Requests to the
+//! old owner are passed on (`misrouted`). A connection that cannot move stays and is pinned: the
+//! new owner hands its frames over.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -19,12 +23,13 @@ use millrace_tcp::Duration;
 
 use crate::peers::request::{MovedSlot, Request};
 
-/// How long a shard waits in a round for the I/O threads to take what it has sent: they are at it.
+/// How long a shard waits in one round for the I/O threads to take what it has sent.
 const LEAVING: std::time::Duration = std::time::Duration::from_millis(1);
-/// How long it tries. After that connections stay.
+/// How long a shard tries. After that the connections stay.
 const PATIENCE: Duration = Duration::from_micros(1_000_000);
 
-/// Bursts of submissions that are served before connections go: more than rings hold, if programs do not write new ones all the time.
+/// Bursts of requests that are served before connections leave. That is more than the rings hold,
+/// unless programs keep writing.
 const BURSTS: usize = 16;
 
 impl ShardServer {
@@ -37,7 +42,9 @@ impl ShardServer {
         self.bucket_moves.expect(batches, taken);
     }
 
-    /// Gives them if it is time; at the end of a round, when what others are to have of it is theirs. Whether there may be something to do again: what programs asked for until then.
+    /// Gives the buckets that are to leave, if it is time. Must be called at the end of a round,
+    /// when all frames for other shards are committed. Returns whether there may be new requests to
+    /// serve.
     pub(crate) fn give_buckets(&mut self) -> bool {
         if !self.has_received_all() {
             return false;
@@ -46,14 +53,15 @@ impl ShardServer {
             return false;
         };
         let since = leaving.since(self.now);
-        // A device that takes nothing is not waited for.
+        // It does not wait for a device that takes no frames.
         let live = leaving.decision.begin() && self.now - since < PATIENCE;
         let mut chosen = HashMap::new();
         if live {
             let ready = self.shard.is_quiet() && self.is_all_sent();
             if ready {
                 chosen = self.choose(&leaving.buckets);
-                // Programs ask the new owner from here on: what they have asked of this shard comes first.
+                // From here on programs ask the new owner. Their earlier requests to this shard
+                // come first.
                 fence(Ordering::SeqCst);
                 let mut bursts = 0;
                 while bursts < BURSTS && self.serve() > 0 {
@@ -68,12 +76,13 @@ impl ShardServer {
         }
         self.give(&leaving.buckets, &chosen, live);
         self.keep(&chosen);
-        // Nobody waits any more if that took too long.
+        // The control thread does not wait any more if that took too long.
         let _ = leaving.given.send(());
         true
     }
 
-    /// Whether all has been taken in that came before the buckets were taken off this shard, here and by those to whom some of it was handed.
+    /// Whether this shard, and those to which it handed frames, have received all that came before
+    /// the I/O threads moved the buckets.
     fn has_received_all(&mut self) -> bool {
         let (Some(leaving), Some(peers)) = (self.bucket_moves.leaving_mut(), &self.peers) else {
             return false;
@@ -84,8 +93,8 @@ impl ShardServer {
         peers.are_read_up_to(leaving.handed(|| peers.positions()))
     }
 
-    /// Whether the I/O threads have taken all that was sent. It waits for that a little: they are
-    /// quick, and there is always more.
+    /// Whether the I/O threads have taken all that was sent. Waits a little: the I/O threads are
+    /// quick, and there is always more to send.
     fn is_all_sent(&self) -> bool {
         let start = std::time::Instant::now();
         while !self.link.is_drained() {
@@ -97,7 +106,8 @@ impl ShardServer {
         true
     }
 
-    /// The connections that can go, and where their programs know them; programs are told whom to ask. Those that nobody has any more go, too.
+    /// Chooses the connections that can move, with their slots, and tells programs which shard to
+    /// ask. Connections that no program holds move too.
     fn choose(&self, buckets: &[(u16, Vec<usize>)]) -> HashMap<SocketId, Option<ProgramSlot>> {
         let mut chosen = HashMap::new();
         for (to, buckets) in buckets {
@@ -109,8 +119,8 @@ impl ShardServer {
                     Some((program.slot(place.slot), entry))
                 });
                 if let Some((slot, entry)) = known {
-                    // It is in a queue of a listener's.
-                    // Or other programs hold it, too: their slots would have to go along.
+                    // It waits in an accept queue, or other programs hold it too: their slots would
+                    // have to move along.
                     let shared = place.is_some_and(|place| self.shared_sockets.contains(place));
                     if entry.owners.waiting().is_some() || shared {
                         continue;
@@ -123,7 +133,7 @@ impl ShardServer {
         chosen
     }
 
-    /// What has not gone after all is asked for here.
+    /// Has programs ask this shard for the connections that have not moved after all.
     fn keep(&self, chosen: &HashMap<SocketId, Option<ProgramSlot>>) {
         for (id, place) in chosen {
             let Some(place) = place.filter(|place| self.slot_of(*id) == Some(*place)) else {
@@ -143,17 +153,18 @@ impl ShardServer {
         live: bool,
     ) {
         for (to, buckets) in buckets {
-            let parcel = match live {
+            let batch = match live {
                 true => self.shard.give(buckets, *to, |id| chosen.contains_key(&id)),
                 false => self.shard.give_new(buckets, *to),
             };
-            let Some(parcel) = parcel else {
+            let Some(batch) = batch else {
                 continue;
             };
-            let slots: Vec<MovedSlot> = parcel
+            let slots: Vec<MovedSlot> = batch
                 .connections()
                 .filter_map(|id| {
-                    // Its program may have closed it since it was chosen, and its slot be another's.
+                    // The program may have closed it since it was chosen, and the slot may show
+                    // another socket.
                     let place = self.slot_of(id)?;
                     let program = self.programs.get_mut(place.program)?;
                     let entry = program.entries.leave(place.slot)?;
@@ -163,18 +174,15 @@ impl ShardServer {
             let places: Vec<ProgramSlot> = slots.iter().map(|slot| slot.place).collect();
             if let Some(peers) = &self.peers {
                 let from = peers.own();
-                let take = Request::Take {
-                    parcel,
-                    slots,
-                    from,
-                };
+                let take = Request::Take { batch, slots, from };
                 peers.tell((*to).into(), take);
             }
             self.record_new_shard(&places, *to);
         }
     }
 
-    /// Slots are on their way to another shard, which has been told: what it is asked for after this it is asked for after that.
+    /// Records that slots are served by shard `to`, which has been sent them. A request that is
+    /// passed on after this reaches `to` after the slots.
     fn record_new_shard(&self, places: &[ProgramSlot], to: u16) {
         for place in places {
             if let Some(program) = self.programs.get(place.program) {
@@ -183,10 +191,10 @@ impl ShardServer {
         }
     }
 
-    /// Buckets have come.
-    pub(crate) fn take_flow_batch(&mut self, parcel: FlowBatch, slots: Vec<MovedSlot>, from: u16) {
-        let buckets = parcel.buckets().to_vec();
-        let taken = self.shard.take(parcel, from, self.now);
+    /// Takes buckets that have come.
+    pub(crate) fn take_flow_batch(&mut self, batch: FlowBatch, slots: Vec<MovedSlot>, from: u16) {
+        let buckets = batch.buckets().to_vec();
+        let taken = self.shard.take(batch, from, self.now);
         let mut slots: HashMap<SocketId, MovedSlot> =
             slots.into_iter().map(|slot| (slot.id, slot)).collect();
         for (old, new) in taken.moved {
@@ -221,7 +229,8 @@ impl ShardServer {
         }
     }
 
-    /// What another shard had no room for is back. One that there is no room for here, either, any more, is over.
+    /// Takes back connections for which another shard had no room. A connection for which there is
+    /// no room here any more is over.
     pub(crate) fn take_back(&mut self, refused: Vec<Moved>, slots: Vec<MovedSlot>) {
         let names: HashMap<SocketId, SocketId> =
             self.shard.put_back(refused, self.now).into_iter().collect();
@@ -231,18 +240,18 @@ impl ShardServer {
         }
     }
 
-    /// A connection is here, and its program finds it here.
+    /// Installs a connection that has come, with its slot.
     fn seat(&mut self, slot: MovedSlot, id: SocketId) {
         let MovedSlot {
             place, mut entry, ..
         } = slot;
         let Some(program) = self.programs.get_mut(place.program) else {
-            // It is over, which this shard has heard first.
+            // The program has ended. This shard heard of that first.
             let _ = self.shard.abort(id, self.now);
             return;
         };
         for watch in entry.watches.as_mut_slice() {
-            // Where the last one stands in another shard's ring.
+            // The last hint is in the ring of another shard.
             watch.forget_hint();
         }
         entry.socket = Some(id);

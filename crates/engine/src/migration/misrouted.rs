@@ -1,7 +1,9 @@
-//! What comes to one shard and is another's: requests for slots that have moved, and what goes home that was used elsewhere.
+//! Requests and blocks that reach a shard and belong to another.
 //!
-//! A thread of a program reads in a slot which shard to ask, and may ask the old one long after. That one asks the new one in its stead, and has its answer before it goes on
-//! to the next request: so requests keep their order, and who has seen that the old one has taken what it was asked finds it done.
+//! A thread of a program reads in a slot which shard to ask, and may ask that shard after the slot
+//! has moved. The old shard then asks the new one, and has its answer before it serves the next
+//! request. So requests keep their order, and a request that the old shard has taken is carried
+//! out.
 
 use crate::peers::request::{Freed, MisroutedRequest};
 use crate::programs::slot::ProgramSlot;
@@ -12,13 +14,14 @@ use libc::{EAGAIN, EBADF};
 use millrace_context::{Operation, SlotRef, Submission};
 
 use crate::peers::request::Request;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::program::Program;
 use crate::requests::outcome::Outcome;
 use crate::shared::arenas::ForeignBlock;
 
 impl ShardServer {
-    /// Carries out a submission for a slot that is not here: another shard does, if it has the slot, or this one after all.
+    /// Carries out a request for a slot that is not here. The shard that has the slot does it, or
+    /// this shard if the slot has arrived meanwhile.
     #[cold]
     pub(crate) fn forward_request(
         &mut self,
@@ -30,7 +33,7 @@ impl ShardServer {
     ) -> Outcome {
         let this = self.program(program);
         let Some(to) = this.served_elsewhere(submission.slot.index) else {
-            // It may be on its way here: it was sent before anybody was told where to ask.
+            // The slot may be on its way here: it was sent before programs were told.
             self.drain_requests();
             return self.carry_out(program, process, submission, unstage, staged);
         };
@@ -50,11 +53,11 @@ impl ShardServer {
             })
         };
         self.counters.misrouted += 1;
-        // It has ended: so has what it had.
+        // The other shard has ended, and its sockets with it.
         self.ask_peer_for(to, misrouted).unwrap_or(Err(EBADF))
     }
 
-    /// Carries out what another shard was asked for, or hands it on once more.
+    /// Carries out a request that another shard passed on, or passes it on again.
     pub(crate) fn serve_misrouted(&mut self, misrouted: MisroutedRequest) {
         let same = |program: &&Program| Arc::ptr_eq(&program.region, &misrouted.region);
         let known = self.programs.get(misrouted.program);
@@ -68,8 +71,9 @@ impl ShardServer {
         ) {
             return peers.tell(to, Request::Misrouted(misrouted));
         }
-        // What other shards stand in for never moves, so nobody asks for it here by mistake; and it might have to ask them.
-        // Nor may anything end a socket while this shard asks the others on its behalf.
+        // A replicated socket never moves, so no program asks for it here by mistake, and the
+        // request might have to ask other shards. Nor may a request end a socket for which this
+        // shard asks the others now.
         let slot = misrouted.submission.slot.index;
         let here = program.entries.get(slot);
         let place = ProgramSlot {
@@ -88,17 +92,17 @@ impl ShardServer {
                 let pieces = [(0, bytes.len()), (0, 0)];
                 self.send(misrouted.program, &misrouted.submission, unstage, pieces)
             }
-            // A socket that these are for does not move while its program can ask for them.
+            // A socket does not move while its program can ask for these.
             Operation::Bind | Operation::Listen | Operation::Connect => Err(EAGAIN),
             operation if operation.is_staged() => Err(EBADF),
             _ => self.submit(misrouted.program, misrouted.process, &misrouted.submission),
         };
-        // The slot must say what the answer says.
+        // The slot must be published before the reply is read.
         self.publish();
         let _ = misrouted.reply.send(outcome);
     }
 
-    /// A slot of another shard's part is free again.
+    /// Returns a free slot to the shard whose part of the region it is in.
     pub(crate) fn send_home(&mut self, place: ProgramSlot, generation: u32) {
         let program = self.program(place.program);
         let (home, region) = (program.home_of(place.slot), program.region.clone());
@@ -116,7 +120,7 @@ impl ShardServer {
         }
     }
 
-    /// A slot of this shard's part is free again that another has served.
+    /// Takes back a slot of this shard's part that another shard has freed.
     pub(crate) fn come_home(&mut self, freed: &Freed) {
         let own = self.own as u16;
         let program = self.programs.get_mut(freed.program);
@@ -131,7 +135,7 @@ impl ShardServer {
         }
     }
 
-    /// Blocks of other shards' parts that are free go back to them.
+    /// Returns free blocks to the shards whose parts of the arena they are in.
     pub(crate) fn return_foreign_blocks(&mut self) {
         while let Some((home, foreign)) = self.shard.memory_mut().take_foreign_block() {
             if let Some(peers) = &self.peers {
@@ -140,7 +144,7 @@ impl ShardServer {
         }
     }
 
-    /// A block of this shard's part that another has freed.
+    /// Takes back a block of this shard's part that another shard has freed.
     pub(crate) fn take_block(&mut self, foreign: &ForeignBlock) {
         self.shard.memory_mut().come_home(foreign);
     }

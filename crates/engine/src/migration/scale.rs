@@ -1,8 +1,10 @@
-//! Which shards serve which buckets of flows: what is to move when their number changes, or when some have too much to do, and the order in which all are told. `bucket_moves` is what
-//! the workers do.
+//! Decides which shard serves which buckets of flows, when the number of shards changes or when
+//! some shards are busier than others, and tells all threads in order. What the workers do is in
+//! `buckets`.
 //!
-//! The control thread waits until a move has ended, so nothing that it tells workers meets a connection on its way. If a worker does not answer in time the move ends when
-//! it does, without its connections unless these have gone already, and no other begins before.
+//! The control thread waits until a move has ended, so its commands meet no connection on its way.
+//! If a worker does not answer in time, the move ends when it does, and connections stay unless
+//! they have moved already. No other move begins before that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,46 +18,47 @@ use crate::control::command::Command;
 use crate::control::workers::{PATIENCE, Workers};
 use crate::migration::bucket_moves::{Leaving, MoveDecision};
 
-/// The bucket of what is of no flow stays where it is: one shard speaks for all to the link.
+/// The bucket of frames without a flow. It stays: one shard speaks to the link for all.
 const OF_NO_FLOW: usize = 0;
 
-/// Buckets that move at once.
+/// Buckets that move in one step.
 const AT_ONCE: usize = 128;
-/// How often it is looked whether some shards have too much to do.
+/// How often the balance of the shards is checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// What a shard has at least of which some is worth moving: in a second, 2,000 short frames or 2 MB.
+/// The least load of a shard that is worth balancing: in a second, 2,000 short frames or 2 MB.
 const IDLE: u64 = 2_000_000;
 
-/// Moves for load, and what has come of it.
+/// Moves that balance load, and their number.
 struct Balance {
     balancer: Balancer,
     next: Instant,
-    /// Buckets that each shard has given, and has got.
+    /// Buckets that each shard has given, and buckets that each has taken.
     given: Vec<u64>,
     taken: Vec<u64>,
 }
 
-/// The shards that serve, of those that there are.
+/// Which shards serve.
 pub(crate) struct Scale {
-    /// New flows and new sockets go to the first so many.
+    /// New flows and new sockets go to the first `serving` shards.
     serving: u16,
     groups: Groups,
     balance: Option<Balance>,
-    /// What the new owners and the I/O threads have not all heard of yet.
+    /// A move of which some thread has not heard yet.
     begun: Option<Begun>,
-    /// Answers that are late.
+    /// Answers that workers still owe.
     late: Vec<Receiver<()>>,
     /// How long a worker may take to answer.
     patience: Duration,
 }
 
-/// A move of which nobody has given anything yet.
+/// A move that has begun and has not moved any bucket.
 struct Begun {
     moves: Vec<Move>,
-    /// Of the new owners: those that have not said yet that they expect something, and what all say in the end.
+    /// Answers of the new owners: that they expect the buckets, and that they have taken them.
     ready: VecDeque<Receiver<()>>,
     taken: Vec<Receiver<()>>,
-    /// Of the I/O threads, in their order, once they are told: what they have answered, and what they have not.
+    /// The positions that I/O threads have answered, in their order, and the answers that are
+    /// missing.
     positions: Vec<Vec<usize>>,
     answers: Option<VecDeque<Receiver<Vec<usize>>>>,
 }
@@ -78,13 +81,17 @@ impl Scale {
         }
     }
 
-    /// How many serve.
+    /// How many shards serve.
     pub(crate) fn serving(&self) -> u16 {
         self.serving
     }
 
-    /// Has the first `count` shards serve. Returns how many buckets have moved, or an errno: [`libc::ENOTSUP`] where shards own queues, [`libc::EINVAL`] when there are not so
-    /// many shards, [`libc::EBUSY`] while an earlier move has not ended, [`libc::EIO`] when this one has not in time: it ends later.
+    /// Has the first `count` shards serve. Returns how many buckets have moved.
+    ///
+    /// # Errors
+    /// [`libc::ENOTSUP`]: shards own queues. [`libc::EINVAL`]: there are not so many shards.
+    /// [`libc::EBUSY`]: an earlier move has not ended. [`libc::EIO`]: this move has not ended in
+    /// time; it ends later.
     pub(crate) fn to(&mut self, count: u16, workers: &Workers) -> Result<usize, i32> {
         if !workers.can_move_flows() {
             return Err(libc::ENOTSUP);
@@ -93,7 +100,7 @@ impl Scale {
             return Err(libc::EINVAL);
         }
         self.catch_up(workers)?;
-        // By number: what is in a bucket now need not be there tomorrow.
+        // Without loads: what is in a bucket now need not be there tomorrow.
         let mut moves = plan(&self.groups, &[], count);
         moves.retain(|step| step.bucket != OF_NO_FLOW);
         self.serving = count;
@@ -101,7 +108,7 @@ impl Scale {
         Ok(moves.len())
     }
 
-    /// How long until there is something to be done without being asked; none if there never is.
+    /// When [`Scale::look`] has something to do; none if it never has.
     pub(crate) fn patience(&self) -> Option<Duration> {
         if self.begun.is_some() {
             return Some(LOOK);
@@ -110,7 +117,8 @@ impl Scale {
         Some(balance.next.saturating_duration_since(Instant::now()))
     }
 
-    /// Does what is to be done without being asked: ends what is late, and looks, if it is time, whether some shards have too much to do, which moves to those that have less.
+    /// Ends late moves. If it is time, checks the loads and moves buckets from busy shards to
+    /// others.
     pub(crate) fn look(&mut self, workers: &Workers) {
         if self.begun.is_some() && self.catch_up(workers).is_err() {
             return;
@@ -134,17 +142,20 @@ impl Scale {
             }
         }
         if self.carry_out(&moves, workers).is_err() {
-            eprintln!("millrace: a shard does not answer: flows that are to move wait for it");
+            eprintln!("millrace: a shard does not answer; flows that should move wait for it");
         }
     }
 
-    /// [`libc::EBUSY`] unless all that was begun has ended.
+    /// Ends late moves.
+    ///
+    /// # Errors
+    /// [`libc::EBUSY`]: a move has not ended.
     fn catch_up(&mut self, workers: &Workers) -> Result<(), i32> {
         if let Some(begun) = self.begun.take() {
             self.go_on(begun, workers, Duration::ZERO)
                 .map_err(|_| libc::EBUSY)?;
         }
-        // One that has ended without an answer does not wait for anything, either.
+        // A worker that has ended without an answer waits for nothing.
         self.late
             .retain(|answer| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
         match self.late.is_empty() {
@@ -153,7 +164,7 @@ impl Scale {
         }
     }
 
-    /// A few at once, so that no shard is long at it.
+    /// Moves buckets in small steps, so that no shard is busy for long.
     fn carry_out(&mut self, moves: &[Move], workers: &Workers) -> Result<(), i32> {
         for some in moves.chunks(AT_ONCE) {
             self.begin(some, workers)?;
@@ -190,7 +201,7 @@ impl Scale {
         }
     }
 
-    /// Once the new owners know of it, and then the I/O threads, has the old owners give.
+    /// Tells the new owners, then the I/O threads, then has the old owners give.
     fn go_on(
         &mut self,
         mut begun: Begun,
@@ -231,7 +242,7 @@ impl Scale {
         }
         for (decision, gives) in gone {
             let heard = || gives.recv_timeout(self.patience).is_ok();
-            // Who has begun to give is soon done.
+            // A shard that has begun to give ends soon.
             if !heard() && (decision.give_up() || !heard()) {
                 self.late.push(gives);
             }
@@ -243,14 +254,14 @@ impl Scale {
             }
         }
         let moves: Arc<[Move]> = begun.moves.into();
-        // Until a shard hears of it it asks the old owner.
+        // Until a shard hears of it, it asks the old owner.
         workers.send(|_| Command::Assign {
             moves: moves.clone(),
         });
         Ok(())
     }
 
-    /// Which shard has each bucket, and what it has had.
+    /// The shard and the load of each bucket.
     pub(crate) fn json(&self, workers: &Workers) -> serde_json::Value {
         let buckets = 0..self.groups.buckets();
         let shards: Vec<_> = buckets
@@ -261,14 +272,14 @@ impl Scale {
             "serving": self.serving,
             "shards": shards,
             "load": workers.load(),
-            // By shard, buckets that have moved for their load; none if they are not to.
+            // By shard, the buckets that have moved for balance. Null: balance is off.
             "given": balance.map(|balance| &balance.given),
             "taken": balance.map(|balance| &balance.taken),
         })
     }
 }
 
-/// Buckets by two shards, one within the other.
+/// Groups buckets by two shards.
 fn by(
     moves: &[Move],
     key: impl Fn(&Move) -> (u16, u16),
@@ -291,14 +302,14 @@ mod tests {
     use crate::doorbell::doorbell;
     use crate::links::io_thread::{IoHandle, Switch, no_load};
 
-    /// Shards and an I/O thread that answer when the test says so.
+    /// Shards and an I/O thread that answer when the test tells them to.
     struct Slow {
         workers: Workers,
         commands: Vec<Receiver<Command>>,
         switches: Receiver<Switch>,
-        /// Told by the shards that get something, when it has come.
+        /// Told by the shards that take buckets, when they have come.
         taken: Vec<mpsc::Sender<()>>,
-        /// Whether connections went along, of each time that a shard gave.
+        /// For each time that a shard gave: whether connections went along.
         live: Vec<bool>,
     }
 
@@ -341,7 +352,7 @@ mod tests {
     impl Slow {
         fn switch(&mut self) {
             for Switch { positions, .. } in self.switches.try_iter() {
-                // If nobody waits any more that is what is tested.
+                // The control thread may not wait any more: the test provokes that.
                 let _ = positions.send(vec![0; self.commands.len()]);
             }
         }
@@ -396,7 +407,7 @@ mod tests {
             [false],
             "connections stay: nobody waits for them"
         );
-        // The rest, a few at once.
+        // The other buckets, in small steps.
         let mut times = 0;
         while scale.to(2, &slow.workers) != Ok(0) {
             slow.carry_out();

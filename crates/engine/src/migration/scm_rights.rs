@@ -1,5 +1,5 @@
-//! Sockets on their way from one process to another in messages (SCM_RIGHTS), as a shard sees them: [`IN_FLIGHT`] holds them, once for
-//! each descriptor that stands for one. The control thread knows the descriptors (`control::rights`).
+//! Sockets in messages (SCM_RIGHTS), as a shard sees them. [`IN_FLIGHT`] holds a socket once for
+//! each stand-in. The control thread keeps the stand-ins (`control::scm_rights`).
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -7,16 +7,17 @@ use std::collections::HashSet;
 
 use millrace_context::SlotRef;
 
-use crate::programs::entry::{IN_FLIGHT, Process};
+use crate::programs::owners::{IN_FLIGHT, Process};
 
-/// How often a process may hold one socket, beyond which it must let go first. A process that receives a socket which it has lets go of it
-/// at once, so this is as many as its threads receive at one moment.
+/// How often one process may hold one socket. A process that receives a socket which it has already
+/// releases it at once, so this is the number of its threads that receive at one moment.
 const HELD_MAX: usize = 256;
-/// Bursts of submissions that are served first: more than rings hold, if programs do not write new ones all the time.
+/// Bursts of requests that are served first. That is more than the rings hold, unless programs keep
+/// writing.
 const BURSTS: usize = 16;
 
 impl ShardServer {
-    /// `to` holds as well those that `from` holds; for each whether it does.
+    /// Has `to` hold the sockets that `from` holds. Returns for each whether it does.
     pub(crate) fn share(
         &mut self,
         program: u32,
@@ -24,7 +25,8 @@ impl ShardServer {
         from: Process,
         to: Process,
     ) -> Vec<bool> {
-        // A connection may have been accepted this moment: who took it has said so, and not been heard yet.
+        // A connection may have been accepted just now, and the request that says so may wait in a
+        // ring.
         let mut bursts = 0;
         while bursts < BURSTS && self.serve() > 0 {
             bursts += 1;
@@ -74,14 +76,14 @@ impl ShardServer {
         }
     }
 
-    /// One of the messages that a socket is in is gone.
+    /// Releases one hold of the messages on a socket.
     pub(crate) fn arrived(&mut self, program: u32, socket: SlotRef) {
         if let Ok(place) = self.find(program, socket) {
             self.release(place, IN_FLIGHT);
         }
     }
 
-    /// A process holds a socket no more, however often it held it.
+    /// Releases all holds of a process on a socket.
     pub(crate) fn release_wholly(&mut self, place: ProgramSlot, process: Process) {
         let owners = &self.program(place.program).entries[place.slot].owners;
         let holds = |holder: &&Process| **holder == process;

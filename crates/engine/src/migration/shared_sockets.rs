@@ -1,38 +1,38 @@
-//! Which slots are of one socket, where several programs hold it.
+//! Which slots show one socket, where several programs hold it.
 
 use std::collections::HashMap;
 
 use crate::programs::slot::ProgramSlot;
 
-/// The slots of sockets that several programs hold.
+/// The slots of shared sockets.
 #[derive(Debug, Default)]
 pub(crate) struct SharedSockets {
     groups: HashMap<ProgramSlot, u64>,
     places: HashMap<u64, Vec<ProgramSlot>>,
     next: u64,
-    /// A program has been served in this round, out of its turn, before a socket went from it.
+    /// In this round a program was served out of its turn so that a socket could leave it.
     busy: bool,
 }
 
 impl SharedSockets {
-    /// A new round: one program may be served out of its turn.
+    /// Begins a round. In each round one program may be served out of its turn.
     pub(crate) fn begin_round(&mut self) {
         self.busy = false;
     }
 
-    /// Whether a slot is one of several of one socket.
+    /// Whether other programs hold the socket of a slot too.
     pub(crate) fn contains(&self, place: ProgramSlot) -> bool {
         !self.groups.is_empty() && self.groups.contains_key(&place)
     }
 
-    /// All slots of a socket; the last one has it.
+    /// All slots of a socket. The last one has the socket.
     pub(crate) fn of(&self, place: ProgramSlot) -> &[ProgramSlot] {
         let group = self.groups.get(&place);
         let places = group.and_then(|group| self.places.get(group));
         places.map_or(&[], Vec::as_slice)
     }
 
-    /// A socket has gone from one slot to another.
+    /// A socket has moved from one slot to another.
     pub(crate) fn note(&mut self, from: ProgramSlot, to: ProgramSlot) {
         let group = *self.groups.entry(from).or_insert_with(|| {
             self.next += 1;
@@ -44,7 +44,7 @@ impl SharedSockets {
         places.push(to);
     }
 
-    /// A slot is free.
+    /// Forgets a slot that is free.
     pub(crate) fn forget(&mut self, place: ProgramSlot) {
         let Some(group) = self.groups.remove(&place) else {
             return;

@@ -1,12 +1,15 @@
-//! Sockets that programs have passed to other programs in messages (SCM_RIGHTS).
+//! Moves sockets between programs that share them (SCM_RIGHTS).
 //!
-//! A program's memory is mapped by that program and the engine alone, so a socket is in the memory of one of the programs that hold it: of the one that has received it, or
-//! has called for it, last. It goes there with all that has not been read, and with the connections that wait in its queue. Each of the others keeps a slot, which shows what the
-//! socket is ready for and no more ([`Status::ELSEWHERE`]): its program has the socket back when it asks for it ([`millrace_context::Operation::Recall`]), or when the program
-//! that has it holds it no more.
+//! Only a program and the engine map the program's region, so a shared socket is in the region of
+//! one of its programs: the one that received it or recalled it last. The socket moves with all
+//! unread data and with the connections in its accept queue. Each of the other programs keeps a
+//! slot that only shows what the socket is ready for ([`millrace_context::Status::ELSEWHERE`]).
+//! Such a program gets the socket back when it recalls it
+//! ([`millrace_context::Operation::Recall`]), or when the program that has it releases it.
 //!
-//! A socket leaves a slot only while no thread of its program is in the middle of a call on it: the shard takes the slot's locks, and does not wait for them. All slots of
-//! one socket are served by one shard, whose connection does not move to another meanwhile.
+//! A socket leaves a slot only while no thread of the program is in a call on it: the shard takes
+//! the locks of the slot, and does not wait for them. One shard serves all slots of a shared
+//! socket, and the connection does not move to another shard meanwhile.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -19,10 +22,11 @@ use millrace_context::{Region, SlotRef, lock};
 use millrace_shard::{Block, Memory, Owner, SocketId};
 
 use crate::peers::request::Request;
-use crate::programs::entry::{AcceptRing, IN_FLIGHT, Process, Waiting};
+use crate::programs::entry::AcceptRing;
+use crate::programs::owners::{IN_FLIGHT, Process, Waiting};
 use crate::requests::outcome::{Outcome, done};
 
-/// Both locks of a slot, until it is dropped.
+/// Holds both locks of a slot until it is dropped.
 struct Locks(Option<(Arc<Region>, u32, u32)>);
 
 impl Drop for Locks {
@@ -31,7 +35,7 @@ impl Drop for Locks {
             && let Some(slot) = region.slot(*slot)
         {
             for word in [&slot.app.write_lock, &slot.app.read_lock] {
-                // Unless the slot is another socket's by now.
+                // The slot may show another socket by now.
                 if lock::holder(word.load(Ordering::Relaxed)) == *own {
                     lock::release(word);
                 }
@@ -41,7 +45,7 @@ impl Drop for Locks {
 }
 
 impl ShardServer {
-    /// A process of another program has received a socket of this one's: what its program calls it.
+    /// Moves a socket to a program that has received it. Returns the slot in that program.
     pub(crate) fn transfer(
         &mut self,
         from: u32,
@@ -68,7 +72,7 @@ impl ShardServer {
         let program = self.program(to);
         program.entries[place.slot].owners.hold(process);
         let reference = program.reference(place.slot);
-        // The slot must say what it is by the time the program looks at it.
+        // The slot must be published before the program reads it.
         self.publish();
         Ok(reference)
     }
@@ -81,7 +85,7 @@ impl ShardServer {
         Ok(place)
     }
 
-    /// A program wants a socket back that another one has.
+    /// Moves a socket back to a program that asks for it.
     pub(crate) fn recall(&mut self, place: ProgramSlot) -> Outcome {
         let at = self
             .shared_sockets
@@ -95,7 +99,7 @@ impl ShardServer {
         done()
     }
 
-    /// The program of a slot holds its socket no more: one that does gets it.
+    /// A program releases its slot. The socket moves to another program that holds it.
     pub(crate) fn leave_to_sharers(&mut self, place: ProgramSlot) {
         if !self.shared_sockets.contains(place) {
             return;
@@ -113,7 +117,7 @@ impl ShardServer {
         self.shared_sockets.forget(place);
     }
 
-    /// All that a program has of sockets that others hold, too, goes to those.
+    /// Moves all shared sockets of a program to the other programs that hold them.
     pub(crate) fn leave_all_to_sharers(&mut self, program: u32) {
         for place in self.shared_sockets.slots_of(program) {
             self.leave_to_sharers(place);
@@ -121,15 +125,17 @@ impl ShardServer {
         self.publish();
     }
 
-    /// A socket goes from the slot that has it to another of one of its programs.
+    /// Moves a socket from the slot that has it to another of its slots.
     fn hand_to(&mut self, from: ProgramSlot, to: ProgramSlot) -> Result<(), i32> {
-        // A program that is being served may ask for a socket of one that is served for that; and whoever asks again and again gets no more than one turn for others.
+        // Recalls must not nest. A program that recalls again and again gets one turn of others in
+        // a round.
         if !self.shared_sockets.may_move() {
             return Err(EAGAIN);
         }
         let _locks = self.lock(from)?;
         let generation = self.program(from.program).entries[from.slot].generation;
-        // What the program has asked for of it comes first. Nothing more does: its threads are kept out.
+        // The earlier requests of the program for the socket come first. Its threads are locked
+        // out, so no further request comes.
         self.shared_sockets.begin_move();
         if !self.serve_before(from.program) {
             return Err(EAGAIN);
@@ -143,7 +149,8 @@ impl ShardServer {
         }
     }
 
-    /// Keeps the threads of a program out of a socket, unless one is in the middle of a call. What no process holds but a message none of them can reach.
+    /// Locks the threads of a program out of a socket, unless one is in a call. No thread can reach
+    /// a socket that only messages hold.
     fn lock(&mut self, place: ProgramSlot) -> Result<Locks, i32> {
         let program = self.program(place.program);
         let holders = program.entries[place.slot].owners.holders();
@@ -202,7 +209,7 @@ impl ShardServer {
         Ok(())
     }
 
-    /// The entries and slots of a socket that goes from one program to another.
+    /// Moves the state of the slot from one program to another.
     fn seat_transferred(
         &mut self,
         (from, to): (ProgramSlot, ProgramSlot),
@@ -228,7 +235,8 @@ impl ShardServer {
             .ok_or(ENOBUFS)
     }
 
-    /// The connections of a listener's queue, of which the program has taken `taken`, go to another program's; how many of its own that one has taken.
+    /// Moves the accept queue of a listener, of which its program has taken `taken` connections, to
+    /// another program. Returns the number of connections that the other program counts as taken.
     fn hand_over_queue(
         &mut self,
         (from, to): (ProgramSlot, ProgramSlot),
@@ -252,7 +260,8 @@ impl ShardServer {
         };
         memory.free(left, old);
         self.program(from.program).entries[from.slot].take_accepts();
-        // In their order; then those of other shards of which this one has not heard yet.
+        // First in the order of the queue, then connections of other shards that this one has not
+        // heard of.
         let mut names: HashMap<u64, SlotRef> = renamed
             .iter()
             .map(|(old, new)| (old.to_bits(), *new))
@@ -288,7 +297,8 @@ impl ShardServer {
         start
     }
 
-    /// What waits in a listener's queue, as far as what the program may have written there is believed.
+    /// Reads the connections that wait in an accept queue. The program may have overwritten them,
+    /// so each is checked later.
     fn read_queue(&mut self, listener: ProgramSlot, queue: AcceptRing, taken: u64) -> Vec<SlotRef> {
         let region = &self.program(listener.program).region;
         let least = queue.pushed.saturating_sub(queue.capacity());
@@ -302,7 +312,8 @@ impl ShardServer {
         positions.map(read).collect()
     }
 
-    /// Connections that this shard has accepted for a listener get slots of another program: those of `queue`, and those that nobody has claimed.
+    /// Moves connections that this shard has accepted for a listener to slots of another program:
+    /// those in `queue`, and those that no process has claimed.
     pub(crate) fn move_waiting(
         &mut self,
         from: ProgramSlot,
@@ -332,7 +343,8 @@ impl ShardServer {
         renamed
     }
 
-    /// One of them; none if it has been reset, since the other program has no room for it.
+    /// Moves one such connection. None: the other program has no room, and the connection was
+    /// reset.
     fn move_one_waiting(&mut self, place: ProgramSlot, listener: ProgramSlot) -> Option<SlotRef> {
         let (owner, now) = (Owner(listener.program), self.now);
         let entry = &mut self.program(place.program).entries[place.slot];
@@ -357,7 +369,7 @@ impl ShardServer {
         let program = self.program(listener.program);
         program.entries[slot].owners = Waiting {
             listener: listener.slot,
-            // It has one at the listener's home only, which gives it that.
+            // The home of the listener gives it a position.
             position: 0,
         }
         .into();
@@ -371,7 +383,7 @@ impl ShardServer {
         Some(reference)
     }
 
-    /// What other shards stand in for is another program's.
+    /// Renames the replicas of a socket in the other shards.
     fn rename_elsewhere(
         &mut self,
         from: ProgramSlot,

@@ -1,4 +1,4 @@
-//! How this worker takes in what other workers hand over and ask for, and asks them in its turn.
+//! How this worker serves what other workers hand over and ask for, and asks them in turn.
 
 use std::sync::mpsc::{self, Sender, TryRecvError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const POLLS: u32 = 64;
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 impl ShardServer {
-    /// Takes in what others have handed over, and does what they have asked for. How much that was.
+    /// Takes in what other workers have handed over and asked for. Returns how much that was.
     pub(crate) fn take_handed(&mut self) -> usize {
         let Some(peers) = &self.peers else {
             return 0;
@@ -30,8 +30,8 @@ impl ShardServer {
                     Some(Record::Frame(frame, arrival, forward)) => {
                         self.shard.input_handed(&frame, arrival, self.now);
                         // A frame from a ring is whole.
-                        if let Some((stray, _)) = self.shard.take_misrouted() {
-                            forward.pass(stray, &frame, &mut self.counters);
+                        if let Some((misrouted, _)) = self.shard.take_misrouted() {
+                            forward.pass(misrouted, &frame, &mut self.counters);
                         }
                     }
                     Some(Record::Accepted(accepted)) => self.queue_accepted_elsewhere(&accepted),
@@ -50,8 +50,8 @@ impl ShardServer {
         };
         for (frame, arrival) in peers.take_awaited().iter() {
             self.shard.input_handed(&frame, arrival, self.now);
-            if let Some((stray, whole)) = self.shard.take_misrouted() {
-                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
+            if let Some((misrouted, whole)) = self.shard.take_misrouted() {
+                peers.pass(misrouted, &frame, whole.as_deref(), &mut self.counters);
             }
         }
     }
@@ -66,7 +66,7 @@ impl ShardServer {
         done
     }
 
-    /// Hands to the other shards what is theirs.
+    /// Hands to other shards what belongs to them.
     pub(crate) fn send_handed(&mut self) {
         if self.peers.is_some() {
             self.unpin();
@@ -80,17 +80,18 @@ impl ShardServer {
         }
     }
 
-    /// Asks another worker and waits for the answer, doing meanwhile what others ask for.
+    /// Asks another worker and waits for the answer. Serves the requests of other workers
+    /// meanwhile.
     pub(crate) fn ask_peer(
         &mut self,
         shard: u32,
         request: impl FnOnce(Sender<Result<(), Error>>) -> Request,
     ) -> Result<(), Error> {
-        // It has ended: it has nothing against it.
+        // A worker that has ended has no objection.
         self.ask_peer_for(shard, request).unwrap_or(Ok(()))
     }
 
-    /// The same for any answer; none from a worker that has ended.
+    /// Asks another worker for an answer of any type. None: the worker has ended.
     pub(crate) fn ask_peer_for<T>(
         &mut self,
         shard: u32,

@@ -1,28 +1,30 @@
-//! Addresses and listeners that concern every shard.
+//! Replicas of bound sockets and listeners, which concern every shard.
 //!
-//! A bound socket is one shard's, its home; each of the others has a *replica* of it, so that every shard knows which addresses are taken, and
-//! hears connections for every listener. A shard that accepts a connection keeps it, and hands its slot to the listener's home, which puts it
-//! into the program's queue.
+//! A bound socket belongs to one shard, its home. Each of the others has a *replica*, so every
+//! shard knows which addresses are taken and accepts connections for every listener. A shard keeps
+//! the connection that it accepts, and hands the slot to the home of the listener, which puts it
+//! into the accept queue of the program.
 //!
-//! Shards are asked in their order. Of two that want one address at once the same one is first everywhere: the other fails at the first shard that
-//! both ask.
+//! Shards are asked in order. If two shards want one address at once, the same one is first
+//! everywhere, and the other fails at the first shard that both ask.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
 
 use millrace_context::SlotRef;
-use millrace_shard::{AcceptQueue, Error, How, Opt, Options, Owner, SocketId};
+use millrace_shard::{AcceptQueue, Error, Flow, How, Opt, Options, Owner, SocketId};
 
 use crate::peers::replica_table::Replica;
-use crate::peers::request::Request;
+use crate::peers::request::{Bind, Request};
 
-/// Ports tried for a bind that leaves the choice to us: another shard may have connections with the first.
+/// Ports that a bind without a port tries. Another shard may have connections with the first.
 const PORTS_TRIED: usize = 256;
 
 impl ShardServer {
-    /// Binds a socket of this shard, in every shard.
+    /// Binds a socket of this shard, with a replica in every other shard.
     pub(crate) fn bind_everywhere(
         &mut self,
         place: ProgramSlot,
@@ -68,16 +70,18 @@ impl ShardServer {
             None => server
                 .bind_here(owner, local, &bound)
                 .map(|id| own = Some(id)),
-            Some(shard) => server.ask_peer(shard, |reply| Request::Bind {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                options: options.to_vec(),
-                home,
-                reply,
-            }),
+            Some(shard) => {
+                let bind = Bind {
+                    place,
+                    generation,
+                    owner,
+                    local,
+                    bound,
+                    options: options.to_vec(),
+                    home,
+                };
+                server.ask_peer(shard, |reply| Request::Bind { bind, reply })
+            }
         });
         match (outcome, own) {
             (Ok(()), Some(id)) => {
@@ -85,7 +89,7 @@ impl ShardServer {
                 Ok(id)
             }
             (outcome, own) => {
-                // Those that were not asked know nothing of it, and forget that.
+                // Shards that were not asked have no replica and ignore this.
                 self.forget_everywhere(place);
                 if let Some(id) = own {
                     let _ = self.shard.close(id, self.now);
@@ -105,7 +109,7 @@ impl ShardServer {
             .bind_stream(&mut self.shard, owner, local, options)
     }
 
-    /// Lets a bound socket of this shard listen in every shard, or gives it another backlog.
+    /// Makes a bound socket listen in every shard, or changes its backlog.
     pub(crate) fn listen_everywhere(
         &mut self,
         place: ProgramSlot,
@@ -133,7 +137,7 @@ impl ShardServer {
         listening
     }
 
-    /// Calls `each` for every shard in its turn, the own one being none, until one fails.
+    /// Calls `each` for every shard in order, with None for this shard, until a call fails.
     pub(crate) fn in_shard_order(
         &mut self,
         mut each: impl FnMut(&mut ShardServer, Option<u32>) -> Result<(), Error>,
@@ -148,7 +152,7 @@ impl ShardServer {
         Ok(())
     }
 
-    /// A bound socket of this shard is gone.
+    /// Removes the replicas of a bound socket that is gone.
     pub(crate) fn forget_everywhere(&mut self, place: ProgramSlot) {
         if let Some(peers) = &mut self.peers {
             peers.backlog.forget(place);
@@ -168,30 +172,32 @@ impl ShardServer {
         keys.map_or(Ok(()), |keys| self.shard.set_option(id, keys, self.now))
     }
 
-    /// A listener of this shard is one no more. When this returns nothing is left that others had accepted for it: it may listen again.
+    /// Makes the replicas of a listener stop listening. When this returns, no connection is left
+    /// that others had accepted for it, and it may listen again.
     pub(crate) fn stop_accepting_elsewhere(&mut self, place: ProgramSlot) {
         let Some(peers) = &mut self.peers else {
             return;
         };
         peers.backlog.forget(place);
         peers.backlog.forget_stuck(place);
-        // It has nothing to refuse.
+        // A replica cannot refuse this.
         let _ = self.in_shard_order(|server, shard| match shard {
             None => Ok(()),
             Some(shard) => server.ask_peer(shard, |reply| Request::StopListening { place, reply }),
         });
     }
 
-    /// An option of a bound socket of this shard has been set.
+    /// Sets an option of a bound socket in its replicas.
     pub(crate) fn set_option_elsewhere(&mut self, place: ProgramSlot, opt: Opt) {
-        // What one refuses all refuse.
+        // All shards refuse the same options.
         let _ = self.in_shard_order(|server, shard| match shard {
             None => Ok(()),
             Some(shard) => server.ask_peer(shard, |reply| Request::SetOption { place, opt, reply }),
         });
     }
 
-    /// Connects a bound socket. Its port is the program's choice, so the flow may be another shard's by its tag: that one must know first.
+    /// Connects a bound socket. The program chose the port, so the tag of the flow may name another
+    /// shard. That shard must know of the flow first.
     pub(crate) fn connect_bound(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let pinned = self.shard.must_pin(id, remote);
         let own = self.peers.as_ref().map_or(0, |peers| peers.own());
@@ -213,73 +219,34 @@ impl ShardServer {
         outcome
     }
 
-    /// Lets the others forget the flows that were pinned to this shard and are over.
+    /// Unpins the flows of this shard that are over.
     pub(crate) fn unpin(&mut self) {
         let Some(peers) = &self.peers else {
             return;
         };
         let shard = peers.own();
         for flow in self.shard.take_unpinned() {
-            // If its bucket is on its way here the pin ends here, too.
+            // If the bucket is on its way to this shard, the pin ends here too.
             if let Some(owner) = self.shard.owner_elsewhere(&flow) {
                 peers.tell(owner.into(), Request::Unpin { flow, shard });
             }
         }
     }
 
-    /// Does what another worker asks for.
+    /// Serves a request of another worker.
     pub(crate) fn serve_peer_request(&mut self, request: Request) {
         match request {
-            Request::Bind {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                options,
-                home,
-                reply,
-            } => {
-                let outcome = self.bind_here(owner, local, &bound);
-                if let (Ok(id), Some(peers)) = (outcome, &mut self.peers) {
-                    for opt in options {
-                        // As for the socket itself.
-                        let _ = self.shard.set_option(id, opt, self.now);
-                    }
-                    let replica = Replica {
-                        id,
-                        generation,
-                        home,
-                    };
-                    peers.replicas.insert(place, replica);
-                }
-                let _ = reply.send(outcome.map(drop));
+            Request::Bind { bind, reply } => {
+                let _ = reply.send(self.replicate(bind));
             }
-            Request::BindDatagram {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                reply,
-            } => {
-                let outcome = self.stand_in_datagram(place, generation, owner, local, &bound);
-                let _ = reply.send(outcome);
+            Request::BindDatagram { bind, reply } => {
+                let _ = reply.send(self.replicate_datagram(&bind));
             }
             Request::ConnectDatagram {
                 place,
                 remote,
                 reply,
-            } => {
-                let outcome = match (self.replica(place), remote) {
-                    (Some(replica), Some(remote)) => {
-                        self.shard.connect_datagram(replica.id, remote)
-                    }
-                    (Some(replica), None) => self.shard.disconnect_datagram(replica.id),
-                    (None, _) => Err(Error::NoSocket),
-                };
-                let _ = reply.send(outcome);
-            }
+            } => drop(reply.send(self.connect_replica(place, remote))),
             Request::Listen {
                 place,
                 backlog,
@@ -318,7 +285,7 @@ impl ShardServer {
                 reply,
             } => {
                 let renamed = self.rename_replica(from, to, generation, &queue);
-                // Their slots say so before anybody is told of them.
+                // The slots must be published before any program is told of them.
                 self.publish();
                 let _ = reply.send(renamed);
             }
@@ -328,31 +295,68 @@ impl ShardServer {
                     self.reset_waiting(place, u64::MAX);
                 }
             }
-            Request::Pin { flow, shard, reply } => match self.shard.owner_elsewhere(&flow) {
-                // The asking shard may be the one that its bucket has gone to.
-                Some(owner) if owner == shard => drop(reply.send(Ok(()))),
-                Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
-                None => drop(reply.send(self.shard.pin(flow, shard))),
-            },
-            Request::Unpin { flow, shard } => match self.shard.owner_elsewhere(&flow) {
-                Some(owner) if owner == shard => {}
-                Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
-                None if self.shard.is_awaited(&flow) => {
-                    if let Some(peers) = &mut self.peers {
-                        peers.defer_unpin(flow, shard);
-                    }
-                }
-                None => self.shard.unpin(&flow, shard),
-            },
-            Request::Take {
-                parcel,
-                slots,
-                from,
-            } => self.take_flow_batch(parcel, slots, from),
+            Request::Pin { flow, shard, reply } => self.pin_for(flow, shard, reply),
+            Request::Unpin { flow, shard } => self.unpin_for(flow, shard),
+            Request::Take { batch, slots, from } => self.take_flow_batch(batch, slots, from),
             Request::Back { refused, slots } => self.take_back(refused, slots),
             Request::Misrouted(request) => self.serve_misrouted(request),
             Request::Freed(freed) => self.come_home(&freed),
             Request::Block(foreign) => self.take_block(&foreign),
+        }
+    }
+
+    /// Makes a replica of another shard's stream socket.
+    fn replicate(&mut self, bind: Bind) -> Result<(), Error> {
+        let id = self.bind_here(bind.owner, bind.local, &bind.bound)?;
+        if let Some(peers) = &mut self.peers {
+            for opt in bind.options {
+                // The original has taken or refused it in the same way.
+                let _ = self.shard.set_option(id, opt, self.now);
+            }
+            let replica = Replica {
+                id,
+                generation: bind.generation,
+                home: bind.home,
+            };
+            peers.replicas.insert(bind.place, replica);
+        }
+        Ok(())
+    }
+
+    /// Connects the replica of a datagram socket, or disconnects it.
+    fn connect_replica(
+        &mut self,
+        place: ProgramSlot,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let id = self.replica(place).ok_or(Error::NoSocket)?.id;
+        match remote {
+            Some(remote) => self.shard.connect_datagram(id, remote),
+            None => self.shard.disconnect_datagram(id),
+        }
+    }
+
+    /// Pins a flow to another shard, or passes the request on to the shard that has its bucket.
+    fn pin_for(&mut self, flow: Flow, shard: u16, reply: Sender<Result<(), Error>>) {
+        match self.shard.owner_elsewhere(&flow) {
+            // The bucket may have gone to the asking shard.
+            Some(owner) if owner == shard => drop(reply.send(Ok(()))),
+            Some(owner) => self.pass_request(owner, Request::Pin { flow, shard, reply }),
+            None => drop(reply.send(self.shard.pin(flow, shard))),
+        }
+    }
+
+    /// A flow that was pinned to another shard is over.
+    fn unpin_for(&mut self, flow: Flow, shard: u16) {
+        match self.shard.owner_elsewhere(&flow) {
+            Some(owner) if owner == shard => {}
+            Some(owner) => self.pass_request(owner, Request::Unpin { flow, shard }),
+            None if self.shard.is_awaited(&flow) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.defer_unpin(flow, shard);
+                }
+            }
+            None => self.shard.unpin(&flow, shard),
         }
     }
 
@@ -362,7 +366,8 @@ impl ShardServer {
         }
     }
 
-    /// What was just opened at `id` is told where its tag leads, if that is not here because this shard has no buckets: before anything of it is sent.
+    /// Pins a connection that was just opened, if its tag names another shard because this one has
+    /// no buckets. Must be called before anything is sent.
     pub(crate) fn pin_if_elsewhere(&mut self, id: SocketId) -> Result<(), Error> {
         let Some((owner, flow)) = self.shard.opened_elsewhere(id) else {
             return Ok(());
@@ -375,7 +380,7 @@ impl ShardServer {
         self.peers.as_ref()?.replicas.get(place)
     }
 
-    /// What this shard stands in for is another program's from now on; and so is what it has accepted for it.
+    /// Gives a replica, and the connections that it has accepted, to another program.
     fn rename_replica(
         &mut self,
         from: ProgramSlot,
@@ -407,7 +412,7 @@ impl ShardServer {
         }
     }
 
-    /// A program is over: what this shard stands in for goes.
+    /// Removes the replicas of a program that has ended.
     pub(crate) fn forget_replicas_of(&mut self, program: u32) {
         let peers = self.peers.as_ref();
         let of_program = peers.map_or_else(Vec::new, |peers| peers.replicas.slots_of(program));

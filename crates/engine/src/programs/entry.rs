@@ -1,4 +1,4 @@
-//! What the engine believes of one slot, in private memory.
+//! What the engine knows of one slot, in private memory.
 
 use millrace_context::Status;
 use millrace_shard::{Opt, SocketId};
@@ -6,25 +6,11 @@ use millrace_shard::{Opt, SocketId};
 use crate::programs::owners::Owners;
 use crate::programs::watches::Watches;
 
-/// A process slot of a program.
-pub type Process = u16;
-
-/// Holds what is on its way in a message, once for each descriptor: see `crate::migration::scm_rights`. No process has this slot.
-pub const IN_FLIGHT: Process = Process::MAX;
-
-/// Where an accepted socket waits for its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The listener's slot.
-    pub listener: u32,
-    /// Its place in the listener's queue.
-    pub position: u64,
-}
-
-/// A listener's queue in the program's memory. What does not fit waits in the shard.
+/// The accept queue of a listener, in the program's memory. Connections that do not fit wait in the
+/// shard.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptRing {
-    /// Offset of its ring in the arena.
+    /// Offset of the ring in the arena.
     pub at: u64,
     /// The ring has 2^`log2` bytes.
     pub log2: u8,
@@ -33,42 +19,43 @@ pub struct AcceptRing {
 }
 
 impl AcceptRing {
-    /// Connections that the ring holds at most.
+    /// Connections that the ring holds.
     pub fn capacity(&self) -> u64 {
         1 << (self.log2 - 3)
     }
 }
 
-/// One slot.
+/// The private state of one slot.
 #[derive(Debug, Default)]
 pub struct Entry {
-    /// Goes up with each use.
+    /// Counts the uses of the slot.
     pub generation: u32,
     /// Whether it is in use.
     pub open: bool,
-    /// Whether another shard serves it: then nothing else here means anything.
+    /// Whether another shard serves it. Then no other field means anything.
     pub away: bool,
-    /// Whether it is for datagrams: then it has a socket from the start.
+    /// Whether it is a datagram socket. Such a slot has a socket from the start.
     pub datagrams: bool,
-    /// Other shards have replicas of it.
+    /// Whether other shards have replicas of it.
     pub replicated: bool,
-    /// The shard's socket, once there is one.
+    /// The socket in the shard. None: there is none yet.
     pub socket: Option<SocketId>,
-    /// What most slots do not have.
+    /// State that most slots do not have.
     rare: Option<Box<Rare>>,
-    /// Who holds it, or whose queue it waits in.
+    /// The processes that hold it, or the accept queue that it waits in.
     pub owners: Owners,
-    /// Pollers that want hints.
+    /// The pollers that watch it.
     pub watches: Watches,
-    /// The view's error has been published: the count and the errno.
+    /// The error that was published last: its count and its errno.
     pub error: u32,
-    /// `send_wanted` that has been answered.
+    /// The last `send_wanted` of the program that was answered.
     pub send_wanted: u32,
-    /// What was published last, to tell what has changed.
+    /// What was published last, to tell what has changed since.
     pub seen: Seen,
 }
 
-/// What is kept of a slot that listens, or whose options were set before it had a socket, or whose socket is another program's now.
+/// State of a slot that listens, that had options before it had a socket, or whose socket is in
+/// another program.
 #[derive(Debug, Default)]
 struct Rare {
     options: Vec<Opt>,
@@ -76,59 +63,60 @@ struct Rare {
     elsewhere: bool,
 }
 
-/// The part of a slot's published state that decides which hints are due.
+/// The part of the published state that decides which hints are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Bytes received: the low half, as no buffer holds so much that it could come round between two looks.
+    /// Bytes received, the low half. No buffer is so large that this could come round between two
+    /// rounds.
     pub received: u32,
-    /// Status bits: all that there are.
+    /// The status bits.
     pub status: u16,
-    /// The count of errors in the error word.
+    /// The count in the error word.
     pub errors: u16,
 }
 
 const _: () = assert!(Status::all().bits() <= u16::MAX as u32);
 
 impl Entry {
-    /// Options set before there was a socket.
+    /// Options that were set before there was a socket.
     pub fn options(&self) -> &[Opt] {
         self.rare.as_ref().map_or(&[], |rare| &rare.options)
     }
 
-    /// One more of them, in place of an earlier one of its kind.
+    /// Sets such an option. It replaces an earlier one of its kind.
     pub fn set_option(&mut self, opt: Opt) {
         let options = &mut self.rare.get_or_insert_default().options;
         options.retain(|set| std::mem::discriminant(set) != std::mem::discriminant(&opt));
         options.push(opt);
     }
 
-    /// The queue of a listener.
+    /// The accept queue of a listener.
     #[inline]
     pub fn accepts(&self) -> Option<&AcceptRing> {
         self.rare.as_ref()?.accepts.as_ref()
     }
 
-    /// The same, to change it.
+    /// The accept queue of a listener, to change it.
     pub fn accepts_mut(&mut self) -> Option<&mut AcceptRing> {
         self.rare.as_mut()?.accepts.as_mut()
     }
 
-    /// It listens from now on.
+    /// Makes it a listener.
     pub fn set_accepts(&mut self, ring: AcceptRing) {
         self.rare.get_or_insert_default().accepts = Some(ring);
     }
 
-    /// It listens no more.
+    /// Makes it a listener no more. Returns the queue.
     pub fn take_accepts(&mut self) -> Option<AcceptRing> {
         self.rare.as_mut()?.accepts.take()
     }
 
-    /// Whether another program that holds its socket has it: see `crate::migration::socket_transfer`.
+    /// Whether its socket is in another program: see `crate::migration::socket_transfer`.
     pub fn is_elsewhere(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.elsewhere)
     }
 
-    /// The socket goes to another program's slot.
+    /// Moves the state of the socket to a slot of another program.
     pub fn leave_for(&mut self, other: &mut Entry) {
         let rare = self.rare.get_or_insert_default();
         rare.elsewhere = true;
@@ -158,7 +146,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Each connection has one in private memory.
+    /// The engine has an entry for each connection.
     #[test]
     fn an_entry_is_small() {
         assert!(size_of::<Entry>() <= 72, "{}", size_of::<Entry>());

@@ -1,28 +1,44 @@
-//! Who has a slot: the processes that hold it, or the queue in which it waits for one.
+//! Who owns a slot: the processes that hold it, or the accept queue that it waits in.
 
-use crate::programs::entry::{Process, Waiting};
+/// A process slot of a program.
+pub type Process = u16;
 
-/// Processes that are held without memory of their own.
+/// Holds a socket once for each message that it is in: see `crate::migration::scm_rights`. No
+/// process has this slot number.
+pub const IN_FLIGHT: Process = Process::MAX;
+
+/// The place of an accepted connection that its program has not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The listener's slot.
+    pub listener: u32,
+    /// Its position in the accept queue.
+    pub position: u64,
+}
+
+/// Holders that need no allocation.
 const FEW: usize = 3;
 
-/// Who has a slot. While it waits to be accepted no process does.
+/// The owners of a slot. A slot in an accept queue has no holder.
 #[derive(Debug)]
 pub enum Owners {
-    /// It waits to be accepted: see [`Waiting`].
+    /// It waits in an accept queue: see [`Waiting`].
     Queue {
         /// The listener's slot.
         listener: u32,
-        /// Its place in the listener's queue.
+        /// Its position in the accept queue.
         position: u64,
     },
     /// A few processes.
     Few {
-        /// How many of the list.
+        /// How many entries of the list are used.
         len: u8,
-        /// These, and then what means nothing.
+        /// The processes. The other entries mean nothing.
         list: [Process; FEW],
     },
-    /// More, or fewer again: few slots have them, and a word is less than three.
+    /// More processes, or fewer again. Few slots have them, and a box takes one word where a list
+    /// takes three.
+    #[allow(clippy::box_collection, reason = "a box takes one word, a list three")]
     Many(Box<Vec<Process>>),
 }
 
@@ -42,7 +58,7 @@ impl From<Waiting> for Owners {
 }
 
 impl Owners {
-    /// Where it waits to be accepted, if it does.
+    /// Its place in an accept queue, if it waits in one.
     #[inline]
     pub fn waiting(&self) -> Option<Waiting> {
         match self {
@@ -54,14 +70,14 @@ impl Owners {
         }
     }
 
-    /// It waits no more: nobody has it yet.
+    /// Takes it out of the accept queue. It has no owner then.
     pub fn take_waiting(&mut self) -> Option<Waiting> {
         let waiting = self.waiting()?;
         *self = Owners::default();
         Some(waiting)
     }
 
-    /// Processes that hold it.
+    /// The processes that hold it.
     #[inline]
     pub fn holders(&self) -> &[Process] {
         match self {
@@ -71,7 +87,7 @@ impl Owners {
         }
     }
 
-    /// A process more holds it.
+    /// A process takes hold of it.
     pub fn hold(&mut self, process: Process) {
         match self {
             Owners::Queue { .. } => {
@@ -91,7 +107,7 @@ impl Owners {
         }
     }
 
-    /// A process lets go of it once; whether it held it.
+    /// A process releases it once. Returns whether it held it.
     pub fn release(&mut self, process: Process) -> bool {
         let Some(at) = self.holders().iter().position(|holder| *holder == process) else {
             return false;

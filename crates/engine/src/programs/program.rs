@@ -8,16 +8,17 @@ use millrace_context::submission::Cursor;
 use millrace_context::{Region, Slot, SlotRef, Status};
 use millrace_shard::Owner;
 
-use crate::programs::entry::{Entry, Process};
+use crate::programs::entry::Entry;
+use crate::programs::owners::Process;
 
 /// A context that a process uses.
 #[derive(Debug)]
 pub struct ContextEntry {
     /// Index in the region.
     pub index: u32,
-    /// Whose it is.
+    /// The process that uses it.
     pub process: Process,
-    /// How far the engine has come.
+    /// How far the engine has read the ring.
     pub cursor: Cursor,
 }
 
@@ -28,20 +29,20 @@ pub struct PollerEntry {
     pub doorbell: Arc<OwnedFd>,
     /// The engine's own copy of the ring's tail.
     pub tail: u32,
-    /// Set when it has had hints since the last ringing.
+    /// Whether it got a hint since doorbells were last rung.
     pub touched: bool,
 }
 
 /// A process of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
-    /// Its slot.
+    /// Its process slot.
     pub process: Process,
-    /// Its pid, 0 while it is announced only.
+    /// Its pid; 0 while it is only announced.
     pub pid: u32,
 }
 
-/// A shard's part of what a region has.
+/// A shard's part of something that a region has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) start: u64,
@@ -49,7 +50,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Shard `own`'s part of `all`; in units of 4 KB if there is that much of it.
+    /// Shard `own`'s part of `all`, in units of 4 KB if there is that much.
     pub(crate) fn of(all: u64, own: u32, region: &Region) -> Part {
         match u64::from(region.geometry().shards) {
             0 | 1 => Part { start: 0, len: all },
@@ -65,13 +66,14 @@ impl Part {
     }
 }
 
-/// Which shard serves each slot of a program's, where that is not the one whose part of the slots it is in: what a shard is asked for that is another's it hands on there. Written by
-/// the shard that gives a slot away, once the other is bound to find it; engine's memory, of which the program knows nothing.
+/// The shard that serves each slot of a program. A shard that gets a request for another shard's
+/// slot passes it on accordingly. The shard that gives a slot away writes it, after it has sent the
+/// slot to the other shard. It is in the engine's memory, and the program cannot read it.
 #[derive(Debug)]
 pub struct SlotShards(Box<[AtomicU16]>);
 
 impl SlotShards {
-    /// All slots are where they belong.
+    /// Each shard serves the slots of its own part.
     pub fn new(region: &Region) -> SlotShards {
         let slots = match region.geometry().shards {
             0 | 1 => 0,
@@ -80,13 +82,13 @@ impl SlotShards {
         SlotShards((0..slots).map(|_| AtomicU16::new(0)).collect())
     }
 
-    /// The shard, if it was ever said.
+    /// The shard of a slot, if it was ever set.
     fn get(&self, slot: u32) -> Option<u32> {
         let word = self.0.get(slot as usize)?.load(Ordering::Acquire);
         word.checked_sub(1).map(u32::from)
     }
 
-    /// The shard that serves a slot, of the `slots` of a region that `shards` serve. Any number is a slot's, whether there is such a slot or not.
+    /// The shard that serves a slot. `slot` may be any number, whether there is such a slot or not.
     pub(crate) fn shard_of(&self, slot: u32, region: &Region) -> u32 {
         let geometry = region.geometry();
         let share = Part::of(geometry.slots.into(), 0, region).len.max(1);
@@ -95,7 +97,7 @@ impl SlotShards {
         self.get(slot).unwrap_or(home as u32)
     }
 
-    /// It is this one now.
+    /// Sets the shard that serves a slot.
     pub(crate) fn set(&self, slot: u32, shard: u16) {
         if let Some(word) = self.0.get(slot as usize) {
             word.store(shard + 1, Ordering::Release);
@@ -103,16 +105,16 @@ impl SlotShards {
     }
 }
 
-/// The slots that a shard serves, by their number in the region: those of its own part that have been used, but for those that other shards serve, and guests from
-/// other shards' parts.
+/// The slots that a shard serves, by their number in the region: used slots of its own part, unless
+/// another shard serves them, and slots of other shards' parts.
 #[derive(Debug)]
 pub struct Entries {
     base: u32,
     limit: u32,
     list: Vec<Entry>,
-    /// Of the list, how many are away.
+    /// Slots of the list that other shards serve.
     away: u32,
-    /// By number.
+    /// Slots of other shards' parts, by number.
     foreign: Vec<Option<Box<Entry>>>,
     foreign_count: u32,
 }
@@ -129,12 +131,12 @@ impl Entries {
         }
     }
 
-    /// Whether it is one of this shard's part, and has been used.
+    /// Whether a slot is in this shard's part and has been used.
     pub(crate) fn is_own(&self, slot: u32) -> bool {
         (slot.wrapping_sub(self.base) as usize) < self.list.len()
     }
 
-    /// Takes an entry out, for another shard to serve it.
+    /// Takes an entry out, so that another shard can serve it.
     pub(crate) fn leave(&mut self, slot: u32) -> Option<Entry> {
         if !self.is_own(slot) {
             let foreign = self.foreign.get_mut(slot as usize)?.take()?;
@@ -151,7 +153,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Puts one in that another shard has served.
+    /// Puts in an entry that another shard has served.
     pub(crate) fn seat(&mut self, slot: u32, entry: Entry) {
         if self.is_own(slot) {
             let home = &mut self.list[(slot - self.base) as usize];
@@ -167,7 +169,8 @@ impl Entries {
         self.foreign[at] = Some(Box::new(entry));
     }
 
-    /// A slot comes home that was freed elsewhere, after its use of this generation; whether it was away.
+    /// Takes back a slot that another shard has freed, with its generation. Returns whether it was
+    /// away.
     pub(crate) fn come_home(&mut self, slot: u32, generation: u32) -> bool {
         let at = slot.wrapping_sub(self.base) as usize;
         let Some(home) = self.list.get_mut(at).filter(|entry| entry.away) else {
@@ -179,17 +182,17 @@ impl Entries {
         true
     }
 
-    /// Whether others serve some of this shard's part.
+    /// Whether other shards serve slots of this shard's part.
     pub(crate) fn some_away(&self) -> bool {
         self.away > 0
     }
 
-    /// How many it serves, free ones among them.
+    /// Slots that it serves, free ones included.
     fn len(&self) -> usize {
         self.list.len() - self.away as usize + self.foreign_count as usize
     }
 
-    /// One more; none when the shard has no more.
+    /// Takes a new slot. None: the part is used up.
     fn push(&mut self) -> Option<u32> {
         let next = self.list.len() as u32;
         (next < self.limit).then(|| {
@@ -198,7 +201,7 @@ impl Entries {
         })
     }
 
-    /// The entry of a slot, if it is one of these.
+    /// The entry of a slot, if this shard serves it.
     pub fn get(&self, slot: u32) -> Option<&Entry> {
         match self.list.get(slot.wrapping_sub(self.base) as usize) {
             Some(entry) => Some(entry).filter(|entry| !entry.away),
@@ -206,7 +209,7 @@ impl Entries {
         }
     }
 
-    /// Likewise, to change it.
+    /// The entry of a slot, if this shard serves it, to change it.
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut Entry> {
         match self.list.get_mut(slot.wrapping_sub(self.base) as usize) {
             Some(entry) => Some(entry).filter(|entry| !entry.away),
@@ -214,7 +217,7 @@ impl Entries {
         }
     }
 
-    /// The numbers of all.
+    /// The numbers of all slots that it serves.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         let own = (self.base..).zip(&self.list);
         let own = own.filter_map(|(slot, entry)| (!entry.away).then_some(slot));
@@ -222,7 +225,7 @@ impl Entries {
         own.chain(foreign.filter_map(|(slot, foreign)| foreign.as_ref().map(|_| slot)))
     }
 
-    /// All of them.
+    /// The entries of all slots that it serves.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         let own = self.list.iter_mut().filter(|entry| !entry.away);
         own.chain(self.foreign.iter_mut().flatten().map(Box::as_mut))
@@ -253,7 +256,7 @@ impl std::ops::IndexMut<u32> for Entries {
     }
 }
 
-/// One program, as its worker sees it.
+/// One program, as a worker sees it.
 #[derive(Debug)]
 pub struct Program {
     /// Its number.
@@ -262,13 +265,13 @@ pub struct Program {
     pub region: Arc<Region>,
     /// Slots that this shard serves.
     pub entries: Entries,
-    /// Where those are that it does not.
+    /// The shard that serves each slot.
     pub slot_shards: Arc<SlotShards>,
-    /// What it rings this shard by.
+    /// The doorbell of this shard, which the program rings.
     pub doorbell: Arc<OwnedFd>,
-    /// Slots to use again, the last freed first.
+    /// Free slots, the last freed at the end.
     pub vacant: Vec<u32>,
-    /// Where among the contexts its next turn begins.
+    /// The context that is served first in the next round.
     pub next_context: usize,
     /// Contexts in use.
     pub contexts: Vec<ContextEntry>,
@@ -276,13 +279,13 @@ pub struct Program {
     pub pollers: Vec<Option<PollerEntry>>,
     /// Processes alive or announced.
     pub processes: Vec<ProcessEntry>,
-    /// One of them was cut off, and that was said.
+    /// One of its processes was cut off, and that was printed.
     pub cut_off: bool,
     own: u32,
 }
 
 impl Program {
-    /// A program without processes, as shard `own` of its region's shards serves it.
+    /// A program without processes, for shard `own` of those that serve its region.
     pub fn new(
         owner: Owner,
         region: Arc<Region>,
@@ -417,7 +420,7 @@ impl Program {
         shared.status.store(Status::OPEN.bits(), Ordering::Release);
     }
 
-    /// A slot for a new socket, cleared; none when the region has no more.
+    /// Opens a cleared slot for a new socket. None: the shard's part of the region is used up.
     pub fn open_slot(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
@@ -429,20 +432,21 @@ impl Program {
         Some(index)
     }
 
-    /// Whether a living process has claimed a connection that waits in a listener's queue: the submission that says so may be on its way.
+    /// Whether a living process has claimed a connection in an accept queue. The request that
+    /// accepts it may be in a ring.
     pub(crate) fn is_claimed(&self, slot: u32) -> bool {
         let claim = self.slot(slot).app.claimed_by();
         let mut contexts = self.contexts.iter();
         contexts.any(|context| context.index + 1 == claim)
     }
 
-    /// Takes back a slot that was opened for nothing.
+    /// Frees a slot that was opened and not used.
     pub fn give_back_slot(&mut self, slot: u32) {
         self.entries[slot].open = false;
         self.vacant.push(slot);
     }
 
-    /// Whether a listener's ring takes one connection more.
+    /// Whether the accept queue of a listener has room.
     pub fn has_room(&self, listener: u32) -> bool {
         self.entries[listener].accepts().is_some_and(|queue| {
             let consumed = self.slot(listener).app.consumed.load(Ordering::Acquire);
@@ -451,7 +455,7 @@ impl Program {
         })
     }
 
-    /// Puts a connection into a listener's queue, which has room for it.
+    /// Puts a connection into the accept queue of a listener. It must have room.
     pub fn append_accepted(&mut self, listener: u32, accepted: SlotRef) {
         if let Some(queue) = self.entries[listener].accepts_mut() {
             let at = queue.at + ((queue.pushed * 8) & ((1 << queue.log2) - 1));
@@ -461,20 +465,20 @@ impl Program {
         }
     }
 
-    /// The slot that a program's reference means, if it is the present one.
+    /// The slot that a reference names, if it is of the present use.
     pub fn find(&self, slot: SlotRef) -> Option<u32> {
         let entry = self.entries.get(slot.index)?;
         (entry.open && entry.generation == slot.generation).then_some(slot.index)
     }
 
-    /// The shared side of a slot.
+    /// The shared part of a slot.
     pub fn slot(&self, index: u32) -> &Slot {
         self.region
             .slot(index)
             .expect("entries are made only for slots that exist")
     }
 
-    /// A reference to hand out.
+    /// A reference to a slot.
     pub fn reference(&self, index: u32) -> SlotRef {
         SlotRef {
             index,
@@ -495,12 +499,13 @@ impl Program {
         self.entries.len() - self.vacant.len()
     }
 
-    /// The shard whose part of the slots it is in.
+    /// The shard whose part a slot is in.
     pub fn home_of(&self, slot: u32) -> u32 {
         slot / self.entries.limit.max(1)
     }
 
-    /// The other shard that serves a slot, if this one does not. Of one that is on its way that is where it goes.
+    /// The other shard that serves a slot, if this one does not. For a slot on its way it is the
+    /// shard that gets it.
     pub(crate) fn served_elsewhere(&self, slot: u32) -> Option<u32> {
         if self.entries.get(slot).is_some() || slot >= self.region.geometry().slots {
             return None;

@@ -1,22 +1,22 @@
-//! Who wants to hear of a slot.
+//! The pollers that watch a slot.
 
 use std::slice;
 
 /// epoll's EPOLLEXCLUSIVE.
 const EXCLUSIVE: u32 = 1 << 28;
-/// The same in [`Watch::mask`].
+/// EPOLLEXCLUSIVE in [`Watch::mask`].
 const EXCLUSIVE_BIT: u16 = 1 << 15;
 
-/// A poller that wants hints of a socket.
+/// A poller that watches a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     /// Index of the poller.
     pub poller: u32,
     /// Number of the latest request for it, in `App::watch_order`.
     order: u32,
-    /// Where its last hint for this socket stands in the poller's ring, if there is one.
+    /// Position of its last hint for this socket in the poller's ring.
     hint: u32,
-    /// epoll bits that matter to it: the lower 15 as epoll has them, and [`EXCLUSIVE_BIT`].
+    /// The epoll bits that it watches: the lower 15 as in epoll, and [`EXCLUSIVE_BIT`].
     mask: u16,
     has_hint: bool,
 }
@@ -32,37 +32,37 @@ impl Watch {
         }
     }
 
-    /// Whether any of these epoll bits matters to it.
+    /// Whether it watches any of these epoll bits.
     #[inline]
     pub fn wants(&self, bits: u32) -> bool {
         u32::from(self.mask & !EXCLUSIVE_BIT) & bits != 0
     }
 
-    /// Whether of those who watch so one is enough (EPOLLEXCLUSIVE).
+    /// Whether one of several such watches is enough (EPOLLEXCLUSIVE).
     #[inline]
     pub fn is_exclusive(&self) -> bool {
         self.mask & EXCLUSIVE_BIT != 0
     }
 
-    /// Where its last hint for this socket stands in the poller's ring.
+    /// Position of its last hint for this socket in the poller's ring.
     #[inline]
     pub fn hint(&self) -> Option<u32> {
         self.has_hint.then_some(self.hint)
     }
 
-    /// Notes where a new hint stands.
+    /// Notes the position of a new hint.
     #[inline]
     pub fn hinted_at(&mut self, position: u32) {
         (self.hint, self.has_hint) = (position, true);
     }
 
-    /// The last hint says nothing any more: it stands in another shard's ring.
+    /// The last hint is in the ring of another shard and counts no more.
     pub fn forget_hint(&mut self) {
         self.has_hint = false;
     }
 }
 
-/// All of epoll's bits that sockets have are below 15, but for EPOLLEXCLUSIVE.
+/// All epoll bits of sockets are below bit 15, except EPOLLEXCLUSIVE.
 fn pack(mask: u32) -> u16 {
     let low = mask as u16 & !EXCLUSIVE_BIT;
     if mask & EXCLUSIVE != 0 {
@@ -72,25 +72,27 @@ fn pack(mask: u32) -> u16 {
     }
 }
 
-/// Whether request `a` was made after `b`. Numbers wrap; two requests that are under way at once are close to each other.
+/// Whether request `a` was made after `b`. Numbers wrap; requests that are under way at once have
+/// close numbers.
 fn is_later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-/// Pollers that want hints: one as a rule, which needs no memory of its own.
+/// The watches of a slot. Most slots have one, which needs no allocation.
 #[derive(Debug, Default)]
 pub enum Watches {
-    /// Nobody.
+    /// No watch.
     #[default]
     None,
-    /// A single one.
+    /// One watch.
     One(Watch),
-    /// As many as there are: few slots have several, and a word is less than three.
+    /// Several watches. Few slots have them, and a box takes one word where a list takes three.
+    #[allow(clippy::box_collection, reason = "a box takes one word, a list three")]
     Many(Box<Vec<Watch>>),
 }
 
 impl Watches {
-    /// Each of them.
+    /// All watches.
     #[inline]
     pub fn as_slice(&self) -> &[Watch] {
         match self {
@@ -100,7 +102,7 @@ impl Watches {
         }
     }
 
-    /// Each of them, to change.
+    /// All watches, to change them.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [Watch] {
         match self {
@@ -110,7 +112,8 @@ impl Watches {
         }
     }
 
-    /// A poller wants hints, by request number `order`; its entry. A request that was made before one that is known changes nothing.
+    /// A poller watches the slot, by request number `order`. Returns its watch. An earlier request
+    /// than the last one changes nothing.
     pub fn watch(&mut self, poller: u32, mask: u32, order: u32) -> &mut Watch {
         let found = self.as_slice().iter().position(|it| it.poller == poller);
         let index = found.unwrap_or_else(|| {
@@ -124,14 +127,17 @@ impl Watches {
         watch
     }
 
-    /// A poller wanted no more hints when request number `order` was made, unless it has asked again since by a request that came first. Its entry stays and wants nothing, until the
-    /// poller or the slot is gone: a request that was made before this one may come after it.
+    /// A poller watches the slot no more, by request number `order`. A later request to watch may
+    /// have come first; then this changes nothing. The entry stays, with an empty mask, until the
+    /// poller or the slot is gone: an earlier request to watch may still come.
     pub fn unwatch(&mut self, poller: u32, order: u32) {
         self.watch(poller, 0, order);
     }
 
-    /// Hints each poller that wants any of these bits. Of those who watch exclusively one is enough whose program `sleeps`: it is the answer, and [`Watches::hint_rest`] is
-    /// due if it has left by the time that its hint can be seen. If none of them sleeps all are hinted, and the first to look has it.
+    /// Hints each poller that watches any of these bits. Of the exclusive watches, one whose
+    /// program `sleeps` is enough. If others were passed over for it, it is returned, and
+    /// [`Watches::hint_rest`] is due if it has left before it could see the hint. If none of them
+    /// sleeps, all are hinted, and the first to check has it.
     #[inline]
     pub fn hint<P>(
         &mut self,
@@ -158,7 +164,8 @@ impl Watches {
         passed_over.then_some(chosen)
     }
 
-    /// Hints those that were passed over for `chosen`, which sleeps no more and may not have seen its hint.
+    /// Hints the watches that were passed over for `chosen`, which sleeps no more and may not have
+    /// seen its hint.
     #[cold]
     pub fn hint_rest(&mut self, bits: u32, chosen: u32, mut hint: impl FnMut(&mut Watch)) {
         for watch in self.as_mut_slice() {
@@ -168,7 +175,7 @@ impl Watches {
         }
     }
 
-    /// One more.
+    /// Adds a watch.
     fn push(&mut self, watch: Watch) {
         match self {
             Watches::None => *self = Watches::One(watch),
@@ -230,7 +237,7 @@ mod tests {
         assert!(watches.as_slice().is_empty() && watches.as_mut_slice().is_empty());
     }
 
-    /// Whatever the shard comes to first.
+    /// In whatever order the shard serves them.
     #[test]
     fn the_last_of_four_requests_counts_in_every_order() {
         for first in [1, u32::MAX - 2] {
@@ -246,7 +253,7 @@ mod tests {
                         watches.watch(7, 2, first.wrapping_sub(1));
                     }
                     for at in turn {
-                        // In and out in turns.
+                        // It is watched and unwatched in turn.
                         match (at % 2 == 0) != starts_in {
                             true => {
                                 watches.watch(7, 1, flags[at]);
@@ -271,7 +278,8 @@ mod tests {
                     watches.watch(100 + other, 1, add);
                 }
                 watches.watch(7, 1, add);
-                // One thread deletes, another adds again, and the shard comes to the second one first.
+                // One thread deletes, another adds again, and the shard serves the second request
+                // first.
                 watches.watch(7, 4 | EXCLUSIVE, again);
                 watches.unwatch(7, delete);
                 let watch = *watches.as_slice().last().unwrap();

@@ -1,7 +1,8 @@
-//! The socket calls on sockets for datagrams.
+//! The socket calls of datagram sockets.
 //!
-//! Such a socket is one shard's. One that is bound has a replica in each of the others, as listeners have, which hands over what comes for it; one whose
-//! port was chosen at connect has a port whose flow comes to its own shard, and needs none.
+//! A datagram socket belongs to one shard. A bound socket has a replica in each of the other
+//! shards, as listeners have, which hands its datagrams over. A socket whose port was chosen at
+//! connect needs no replica: the flow of that port comes to its own shard.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -11,15 +12,15 @@ use libc::{EINVAL, ENOTCONN};
 use millrace_context::reply::Failure;
 use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Error, Options, Owner, Reuse, SocketId};
+use millrace_shard::{Error, Options, Reuse, SocketId};
 
 use crate::peers::replica_table::Replica;
-use crate::peers::request::Request;
-use crate::programs::entry::Process;
+use crate::peers::request::{Bind, Request};
+use crate::programs::owners::Process;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 use crate::requests::stream::device;
 
-/// Ports tried for a bind that leaves the choice to us: another shard may have a connected socket at the first.
+/// Ports that a bind without a port tries. Another shard may have a connected socket at the first.
 const PORTS_TRIED: usize = 256;
 
 impl ShardServer {
@@ -101,6 +102,7 @@ impl ShardServer {
         let program = self.program(place.program);
         let owner = program.owner;
         let generation = program.entries[place.slot].generation;
+        let home = program.home_of(place.slot) as u16;
         let any_port = local.port() == 0;
         if any_port {
             self.bind_datagram_here(id, local, &bound)?;
@@ -109,14 +111,18 @@ impl ShardServer {
         let outcome = self.in_shard_order(|server, shard| match shard {
             None if any_port => Ok(()),
             None => server.bind_datagram_here(id, local, &bound),
-            Some(shard) => server.ask_peer(shard, |reply| Request::BindDatagram {
-                place,
-                generation,
-                owner,
-                local,
-                bound,
-                reply,
-            }),
+            Some(shard) => {
+                let bind = Bind {
+                    place,
+                    generation,
+                    owner,
+                    local,
+                    bound,
+                    options: Vec::new(),
+                    home,
+                };
+                server.ask_peer(shard, |reply| Request::BindDatagram { bind, reply })
+            }
         });
         match outcome {
             Ok(()) => self.program(place.program).entries[place.slot].replicated = true,
@@ -128,27 +134,21 @@ impl ShardServer {
         outcome
     }
 
-    /// Another shard has bound a socket.
-    pub(crate) fn stand_in_datagram(
-        &mut self,
-        place: ProgramSlot,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: &Options,
-    ) -> Result<(), Error> {
-        let program = self.programs.get(place.program);
-        let home = program.map_or(0, |program| program.home_of(place.slot));
-        let id = self
-            .shard
-            .stand_in_datagram(owner, bound, (home as u16, place.slot), local)?;
+    /// Makes a replica of another shard's datagram socket.
+    pub(crate) fn replicate_datagram(&mut self, bind: &Bind) -> Result<(), Error> {
+        let id = self.shard.stand_in_datagram(
+            bind.owner,
+            &bind.bound,
+            (bind.home, bind.place.slot),
+            bind.local,
+        )?;
         if let Some(peers) = &mut self.peers {
             let replica = Replica {
                 id,
-                generation,
-                home: home as u16,
+                generation: bind.generation,
+                home: bind.home,
             };
-            peers.replicas.insert(place, replica);
+            peers.replicas.insert(bind.place, replica);
         }
         Ok(())
     }
@@ -181,7 +181,8 @@ impl ShardServer {
         to_outcome(self.tell_of_peer(place, None))
     }
 
-    /// Those that stand in for a socket know whom it hears before the program goes on: what it binds next to the same port hears the others.
+    /// Tells the replicas of a socket its peer before the program goes on. A socket that the
+    /// program binds to the same port next gets the datagrams of other peers.
     fn tell_of_peer(
         &mut self,
         place: ProgramSlot,
@@ -229,7 +230,7 @@ impl ShardServer {
         };
         let sent = self.shard.send_to(id, &what, len, fill, self.now);
         if let Err(error) = sent {
-            // The program has been told that it is sent, and counts it: it has left as far as it is concerned.
+            // The program was told that the datagram is sent, and counts it. So it counts as sent.
             self.shard.lose_datagram(id, len);
             if error == Error::WouldBlock {
                 self.counters.overruns += 1;

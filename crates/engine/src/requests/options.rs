@@ -1,4 +1,4 @@
-//! Socket options, as programs set and read them.
+//! Socket options, as programs set and get them.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -10,7 +10,7 @@ use millrace_sockopt::{Sockets, VALUE_MAX, WORDS};
 
 use crate::requests::outcome::{Outcome, done, to_outcome};
 
-/// The option of a request, with its value. The shim has checked it, but nobody believes the shim.
+/// The option of a request, with its value. The shim has checked it; the engine checks it again.
 pub(crate) fn parse(number: u32, arguments: &[u64; 6]) -> Result<Opt, i32> {
     let name = OptName::from_number(number).ok_or(ENOPROTOOPT)?;
     if name.row().told == Sockets::empty() {
@@ -20,18 +20,18 @@ pub(crate) fn parse(number: u32, arguments: &[u64; 6]) -> Result<Opt, i32> {
     Opt::from_words(name, words)
 }
 
-/// An option's value as getsockopt hands it out.
+/// The value of an option in the form of getsockopt.
 pub(crate) fn encode(opt: Opt) -> Vec<u8> {
     let mut bytes = [0; VALUE_MAX];
     let len = opt.encode(&mut bytes);
     bytes[..len].to_vec()
 }
 
-/// Options that were set before there was a socket to set them on.
+/// The options that were set before there was a socket.
 pub(crate) fn collect(set: &[Opt], buffers: &Buffers) -> Options {
     let mut options = Options::default();
     for opt in set {
-        // A value that the shard refuses would have been refused by a socket too.
+        // A socket would have refused the same values.
         let _ = options.set(*opt, buffers.send_max, buffers.receive_max);
     }
     options
@@ -43,7 +43,7 @@ impl ShardServer {
         let entry = &mut self.program(place.program).entries[place.slot];
         let replicated = entry.replicated;
         if opt.name() == OptName::FastOpenKeys {
-            // They are the listener's, and it may listen later, or anew.
+            // The keys belong to the listener, which may listen later or again.
             entry.set_option(opt);
         }
         match entry.socket {
@@ -78,7 +78,7 @@ impl ShardServer {
         Ok((0, encode(opt.map_err(|error| error.errno())?)))
     }
 
-    /// An option of what is no socket of the shard's yet: what was set, or `ENODATA` for what the shim knows itself.
+    /// An option of a slot that has no socket yet. `ENODATA`: the shim knows the value itself.
     fn option_before(&mut self, place: ProgramSlot, name: OptName) -> Outcome {
         let config = self.shard.config();
         let (buffers, congestion) = (config.buffers, config.tcp.congestion);
@@ -145,7 +145,7 @@ mod tests {
             Err(libc::EINVAL)
         );
         assert_eq!(said(Opt::KeepCount(1), [u64::MAX; 6]), Err(libc::EINVAL));
-        // The shim keeps it, and the shard has nothing to do with it.
+        // The shim keeps this option, and the shard does not know it.
         assert_eq!(said(Opt::PacketInfo(true), int(1)), Err(ENOPROTOOPT));
         assert_eq!(parse(u32::MAX, &int(1)), Err(ENOPROTOOPT));
         assert_eq!(parse(Query::Info as u32, &int(1)), Err(ENOPROTOOPT));

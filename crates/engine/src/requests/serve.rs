@@ -1,7 +1,7 @@
-//! Submissions: what programs ask of their shard.
+//! Serves the requests (submissions) of programs.
 //!
-//! Everything here is hostile input. A request that names a slot the program does not have, or has no more, is answered with an error or
-//! dropped; a ring that makes no sense cuts its process off.
+//! Everything in a ring is hostile input. A request for a slot that the program does not have is
+//! answered with an error or dropped. A ring that makes no sense cuts its process off.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -13,16 +13,19 @@ use millrace_context::{Operation, Submission, futex};
 use millrace_shard::{How, Owner};
 
 use crate::control::command::Command;
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 
-/// Submissions taken from one context in one round, so that one thread cannot keep the others waiting.
+/// Requests that one context may make in one round, so that one thread does not keep others
+/// waiting.
 const SERVE_BURST: usize = 512;
-/// Submissions taken from one program in one round, however many contexts it has, so that one program cannot keep the others waiting.
+/// Requests that one program may make in one round, over all its contexts, so that one program does
+/// not keep others waiting.
 const PROGRAM_BURST: usize = 4 * SERVE_BURST;
-/// What one counts for that another shard has to be asked for: whoever asks for many of those waits longer than others do.
+/// What a request counts that another shard serves. A program that makes many of those waits
+/// longer.
 const STRAY_COST: usize = 32;
-/// So far a context has come when something else was asked for.
+/// The position of a context when a command came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestMark {
     program: u32,
@@ -31,7 +34,7 @@ pub(crate) struct RequestMark {
 }
 
 impl ShardServer {
-    /// Serves every program for a turn. How many submissions there were.
+    /// Serves one turn of each program. Returns how many requests there were.
     pub(crate) fn serve(&mut self) -> usize {
         let mut served = 0;
         self.shared_sockets.begin_round();
@@ -43,7 +46,7 @@ impl ShardServer {
         served
     }
 
-    /// Serves the contexts of one program in turn, beginning where the last turn ended.
+    /// Serves the contexts of one program, beginning where its last turn ended.
     fn serve_program(&mut self, program: u32) -> usize {
         let Some(this) = self.programs.get(program) else {
             return 0;
@@ -66,7 +69,8 @@ impl ShardServer {
         served
     }
 
-    /// What a program's sockets may queue is another size as soon as it holds a large part of the send memory, or does no more.
+    /// Publishes the send limits of a program's sockets, when the program comes to hold a large
+    /// part of the send memory or holds it no more.
     fn review_send_memory(&mut self, program: u32) {
         if !self.shard.review_send_memory(Owner(program)) {
             return;
@@ -83,14 +87,14 @@ impl ShardServer {
         self.audit_limit(program, "send_memory_pressure");
     }
 
-    /// How far the contexts of the program have come that a command is about, if it must come after what the program has asked for until now: it concerns who holds what,
-    /// or which pollers there are.
+    /// The positions of the contexts that must be served before a command, if it concerns who holds
+    /// which socket or which pollers there are.
     pub(crate) fn marks_before(&self, command: &Command) -> Vec<RequestMark> {
         let owner = command.comes_after_requests_of();
         owner.map_or_else(Vec::new, |owner| self.marks_of(owner.0))
     }
 
-    /// How far the contexts of a program have come that have not been served so far.
+    /// The positions of those contexts of a program that have requests.
     fn marks_of(&self, program: u32) -> Vec<RequestMark> {
         let Some(this) = self.programs.get(program) else {
             return Vec::new();
@@ -107,7 +111,8 @@ impl ShardServer {
         marks.collect()
     }
 
-    /// Serves what a program has asked for until now, if that is no more than it has a turn for. Whether nothing of it is left.
+    /// Serves the requests that a program has made until now, as far as one turn goes. Returns
+    /// whether none is left.
     pub(crate) fn serve_before(&mut self, program: u32) -> bool {
         let mut marks = self.marks_of(program);
         let contexts = self.program(program).contexts.len();
@@ -122,8 +127,8 @@ impl ShardServer {
         marks.is_empty()
     }
 
-    /// Whether a context has been served so far, in the turns that its program has like any other. A process that goes on asking is not waited for; one that makes no
-    /// sense is cut off, and its contexts with it.
+    /// Whether a context was served up to a mark, in the usual turns of its program. Later requests
+    /// are not waited for. The contexts of a process that was cut off count as served.
     pub(crate) fn is_served(&self, marks: &RequestMark) -> bool {
         let this = self.programs.get(marks.program);
         let mut contexts = this.into_iter().flat_map(|this| &this.contexts);
@@ -135,7 +140,7 @@ impl ShardServer {
         let Some(this) = self.programs.get(program) else {
             return 0;
         };
-        // A command may have taken contexts away while this round ran.
+        // A command may have removed contexts during this round.
         let Some(entry) = this.contexts.get(context) else {
             return 0;
         };
@@ -171,9 +176,9 @@ impl ShardServer {
                         cursor.unstage(u64::from(submission.parameter));
                     }
                     if submission.ask.contains(Ask::REPLY) {
-                        // The slot must say what the reply says by the time the program reads it.
+                        // The slot must be published before the program reads the reply.
                         self.publish();
-                        // What has been answered has been taken.
+                        // A request that was answered counts as taken.
                         shared.publish(&cursor);
                         match outcome {
                             Ok((result, data)) => shared.reply.answer(result, &data),
@@ -203,7 +208,8 @@ impl ShardServer {
         served
     }
 
-    /// Says of the first process of each program that it is cut off; all are counted. Whoever writes nonsense would fill the log.
+    /// Counts each process that is cut off, and prints the first of each program. A program could
+    /// fill the log otherwise.
     #[cold]
     fn say_cut_off(&mut self, program: u32, process: Process, nonsense: Nonsense) {
         let this = self.program(program);
@@ -217,7 +223,8 @@ impl ShardServer {
         }
     }
 
-    /// Does what a submission asks for, of a slot that is here. `staged` are the pieces of what was staged with it.
+    /// Carries out a request for a slot that this shard serves. `staged` are the pieces of its
+    /// staged bytes.
     pub(crate) fn carry_out(
         &mut self,
         program: u32,
@@ -233,7 +240,7 @@ impl ShardServer {
         }
     }
 
-    /// `staged` are the pieces of what was staged with it.
+    /// Sends stream bytes. `staged` are the pieces of the staged bytes.
     pub(crate) fn send(
         &mut self,
         program: u32,
@@ -269,7 +276,8 @@ impl ShardServer {
                 }
             }
             Ok(_) => {
-                // More than its slot allowed, or than there is memory for: bytes are missing, so the stream must not go on.
+                // More than the slot allowed, or than there is memory for. Bytes are missing, so
+                // the stream must end.
                 self.counters.overruns += 1;
                 self.audit.limit(program, "overruns", self.now.as_micros());
                 let _ = self.shard.abort(id, self.now);
@@ -281,7 +289,7 @@ impl ShardServer {
         done()
     }
 
-    /// Tells the shard how far the program has read.
+    /// Tells the shard how far the program has read a stream.
     pub(crate) fn take_consumed(&mut self, place: ProgramSlot) {
         let Some(program) = self.programs.get(place.program) else {
             return;
@@ -296,7 +304,7 @@ impl ShardServer {
             .consumed
             .load(Ordering::Acquire);
         if self.shard.consumed(id, consumed, self.now).is_err() {
-            // Beyond what was received: the program scribbles, and its stream cannot go on.
+            // The program claims to have read what was not received, so its stream must end.
             self.counters.nonsense += 1;
             self.audit_limit(place.program, "nonsense");
             let _ = self.shard.abort(id, self.now);
@@ -396,7 +404,7 @@ impl ShardServer {
     }
 }
 
-/// Whether a program can ask for this of a socket that another one has.
+/// Whether a program may ask this for a socket that another program has.
 fn may_ask_elsewhere(operation: Operation) -> bool {
     use Operation::{Close, Consumed, Recall, Unwatch, Watch};
     matches!(operation, Close | Consumed | Recall | Unwatch | Watch)

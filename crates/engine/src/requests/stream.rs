@@ -1,4 +1,4 @@
-//! The socket calls, one submission each: from what a program asks to what its shard does.
+//! The socket calls of stream sockets.
 
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
@@ -12,15 +12,17 @@ use millrace_shard::{
     AcceptQueue, Block, Device, Error, Memory, Opt, Options, Owner, Reuse, SocketId,
 };
 
-use crate::programs::entry::{AcceptRing, Process};
+use crate::programs::entry::AcceptRing;
+use crate::programs::owners::Process;
 use crate::requests::options;
 use crate::requests::outcome::{Outcome, done, to_outcome};
 
-/// Connections that a listener's ring holds at most; more wait in the shard.
+/// Connections that an accept queue holds. Further connections wait in the shard.
 const ACCEPTS_MAX: u32 = 4096;
-/// Connections that a program can have accepted by one socket, as far as it is believed: what comes then can still be counted.
+/// The greatest count of accepted connections that is believed. Counting on from there does not
+/// overflow.
 const TAKEN_MAX: u64 = 1 << 48;
-/// Ports tried for a connection that is to be told to another shard.
+/// Ports tried for a connection that must be pinned at another shard.
 const PORTS_TRIED: usize = 16;
 
 impl ShardServer {
@@ -34,7 +36,7 @@ impl ShardServer {
         Ok((0, reference.to_bits().to_ne_bytes().to_vec()))
     }
 
-    /// The program has as many sockets as it may.
+    /// The program has as many sockets as it may have.
     #[cold]
     pub(crate) fn refuse_socket(&mut self, program: u32) -> Outcome {
         self.counters.sockets_refused += 1;
@@ -72,7 +74,8 @@ impl ShardServer {
             .bind_everywhere(place, owner, SocketAddr::from(address), bound, &options)
             .map_err(|error| error.errno())?;
         for opt in options {
-            // Each was accepted before; what a bound socket refuses concerns nothing that exists yet.
+            // Each option was accepted before. If a bound socket refuses one, nothing depends on it
+            // yet.
             let _ = self.shard.set_option(id, opt, self.now);
         }
         self.attach_socket(id, place);
@@ -100,7 +103,7 @@ impl ShardServer {
         }
         let addressed = socket.and_then(|id| Some((id, self.shard.view(id)?.local)));
         let id = match (socket, addressed) {
-            // Bound to an address alone: now it takes any port.
+            // It was bound to an address alone. Now it takes any port.
             (_, Some((id, local))) if local.port() == 0 => {
                 let bound = Options {
                     address_only: false,
@@ -152,7 +155,7 @@ impl ShardServer {
         done()
     }
 
-    /// A listener of this shard listens no longer: what the program has not taken of its queue is reset.
+    /// Ends the accept queue of a listener. Connections that the program has not taken are reset.
     pub(crate) fn stop_accepting(&mut self, place: ProgramSlot) {
         let program = self.program(place.program);
         let owner = program.owner;
@@ -207,7 +210,8 @@ impl ShardServer {
         }
     }
 
-    /// Opens a connection from a port of our choice. A shard without buckets may have chosen one that another has a connection with.
+    /// Opens a connection from a port of the engine's choice. A shard without buckets may choose
+    /// one that is in use at another shard.
     fn connect_unbound(
         &mut self,
         owner: Owner,
@@ -238,7 +242,7 @@ impl ShardServer {
             program: place.program,
             slot: waiting.listener,
         };
-        // There is room in the listener's queue again.
+        // The accept queue of the listener has room again.
         self.make_room(listener);
         done()
     }
@@ -258,7 +262,7 @@ impl ShardServer {
         };
         let watches = &mut program.entries[place.slot].watches;
         let watch = watches.watch(poller, mask, order as u32);
-        // What changed after the program last looked and before it was watched has been hinted to nobody.
+        // A change between the program's last check and this request has been hinted to no poller.
         let is_wanted = watch.wants(u32::MAX);
         if is_wanted && slot.engine.sequence.load(Ordering::Relaxed) != sequence as u32 {
             watch.hinted_at(shared.push(hints, own, &mut entry.tail, place.slot));
@@ -283,7 +287,7 @@ impl ShardServer {
     }
 }
 
-/// The device in the flags of a bind.
+/// The device, from the flags of a bind.
 pub(crate) fn device(flags: u64) -> Device {
     match flags >> 3 & 3 {
         1 => Device::Link,

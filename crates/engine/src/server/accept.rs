@@ -1,4 +1,4 @@
-//! Connections on their way from the shard to the accept queue that their program reads.
+//! Moves connections from the shard to the accept queue that their program reads.
 
 use std::sync::atomic::Ordering;
 
@@ -6,13 +6,14 @@ use millrace_context::{SlotRef, Status};
 use millrace_shard::SocketId;
 
 use crate::peers::Accepted;
-use crate::programs::entry::Waiting;
 use crate::programs::owners::Owners;
+use crate::programs::owners::Waiting;
 use crate::programs::slot::ProgramSlot;
 use crate::server::ShardServer;
 
 impl ShardServer {
-    /// Moves established connections from a listener in the shard to its ring in the program's memory, as far as that goes.
+    /// Moves established connections of a listener from the shard to its accept queue, as far as
+    /// there is room.
     pub(crate) fn fill_accept_ring(&mut self, place: ProgramSlot) {
         if self.peers.is_some() && !self.fill_accept_ring_from_peers(place) {
             return;
@@ -67,7 +68,7 @@ impl ShardServer {
         }
     }
 
-    /// Moves connections to where their program finds them, if a socket is a replica.
+    /// Relays the connections that a replica has accepted.
     pub(crate) fn relay_accepted(&mut self, id: SocketId) {
         let peers = self.peers.as_ref();
         if let Some(place) = peers.and_then(|peers| peers.replicas.original_of(id)) {
@@ -75,7 +76,7 @@ impl ShardServer {
         }
     }
 
-    /// Hands connections that this shard has accepted to the home of their listener.
+    /// Hands the connections that this shard has accepted to the home of their listener.
     pub(crate) fn relay_accepted_to(&mut self, place: ProgramSlot) {
         let peers = self.peers.as_ref();
         let Some(replica) = peers.and_then(|peers| peers.replicas.get(place)) else {
@@ -113,14 +114,14 @@ impl ShardServer {
             entry.socket = Some(id);
             entry.owners = Owners::from(Waiting {
                 listener: place.slot,
-                // It has one at the listener's home only.
+                // It has a position only at the home of the listener.
                 position: 0,
             });
             let accepted = ProgramSlot {
                 program: place.program,
                 slot,
             };
-            // It is published before this is the other's to read.
+            // It is published before the other shard reads this.
             peers.hand_accepted(
                 home,
                 &Accepted {
@@ -134,11 +135,12 @@ impl ShardServer {
         }
     }
 
-    /// Another shard has accepted a connection for a listener of this one. If that is gone the other hears of it.
+    /// Another shard has accepted a connection for a listener of this one. If the listener is gone,
+    /// the other shard hears of that too.
     pub(crate) fn queue_accepted_elsewhere(&mut self, accepted: &Accepted) {
         let program = self.programs.get(accepted.program);
         let listens = program.is_some_and(|program| {
-            // It may have listened before, and what waited then was reset.
+            // An earlier use of the listener may have accepted it, and reset it when it ended.
             let waits = program
                 .region
                 .slot(accepted.slot.index)
@@ -161,7 +163,8 @@ impl ShardServer {
         self.fill_accept_ring(place);
     }
 
-    /// Puts connections that others accepted into a listener's ring, as far as it goes; false if some are left.
+    /// Moves connections that other shards accepted into the accept queue, as far as there is room.
+    /// Returns whether none is left.
     pub(crate) fn fill_accept_ring_from_peers(&mut self, place: ProgramSlot) -> bool {
         let Some(peers) = &mut self.peers else {
             return true;
@@ -182,7 +185,7 @@ impl ShardServer {
         done
     }
 
-    /// Tries again for listeners whose queue was full.
+    /// Tries the listeners again whose accept queue was full.
     pub(crate) fn retry_stuck(&mut self) {
         let peers = self.peers.as_mut();
         let Some(peers) = peers.filter(|peers| peers.backlog.has_stuck()) else {
@@ -193,7 +196,7 @@ impl ShardServer {
         }
     }
 
-    /// There may be room in a listener's queue again.
+    /// The accept queue of a listener may have room again.
     pub(crate) fn make_room(&mut self, listener: ProgramSlot) {
         let program = self.programs.get(listener.program);
         let home = program.is_some_and(|program| program.entries.get(listener.slot).is_some());

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use millrace_context::futex;
 use millrace_shard::{Block, Memory};
 
-use crate::programs::entry::Process;
+use crate::programs::owners::Process;
 use crate::programs::slot::ProgramSlot;
 use crate::programs::watches::Watches;
 use crate::server::ShardServer;
 
 impl ShardServer {
-    /// A process holds a socket no more. The last one closes it.
+    /// Releases one hold of a process on a socket. The last release closes it.
     pub(crate) fn release(&mut self, place: ProgramSlot, process: Process) {
         let entry = &mut self.program(place.program).entries[place.slot];
         if entry.owners.release(process) && entry.owners.holders().is_empty() {
@@ -19,7 +19,7 @@ impl ShardServer {
         }
     }
 
-    /// Closes a slot's socket and frees the slot.
+    /// Closes the socket of a slot and frees the slot.
     pub(crate) fn close(&mut self, place: ProgramSlot) {
         self.leave_to_sharers(place);
         let program = self.program(place.program);
@@ -38,7 +38,8 @@ impl ShardServer {
         }
         let slot = program.slot(place.slot);
         let consumed = slot.app.consumed.load(Ordering::Acquire);
-        // An epoll set that processes share keeps its registrations of the socket: they match no socket from here on.
+        // An epoll set that processes share keeps its registrations of the socket. They match no
+        // socket from here on.
         slot.engine.generation.store(0, Ordering::Release);
         slot.engine
             .status
@@ -49,7 +50,7 @@ impl ShardServer {
         futex::change(&slot.engine.sequence, &slot.app.waiters);
         if let Some(id) = socket {
             if accepts.is_none() {
-                // What was read last decides whether unread data makes this a reset.
+                // Unread data makes this a reset, so the last read counts.
                 let _ = self.shard.consumed(id, consumed, self.now);
             }
             let _ = self.shard.close(id, self.now);
@@ -70,8 +71,8 @@ impl ShardServer {
         }
     }
 
-    /// Resets connections that wait in a listener's queue below `position`: nobody will take them. One that a living process has claimed is
-    /// its own: the submission that says so may be on its way.
+    /// Resets connections in an accept queue below `position`, which no process will take. A living
+    /// process keeps the connection that it has claimed: its request may be in a ring.
     pub(crate) fn reset_waiting(&mut self, listener: ProgramSlot, position: u64) {
         let program = self.program(listener.program);
         let lost: Vec<u32> = program
@@ -89,7 +90,7 @@ impl ShardServer {
         self.reset(listener.program, &lost);
     }
 
-    /// Resets connections that nobody has taken.
+    /// Resets connections that no process has taken.
     fn reset(&mut self, program: u32, slots: &[u32]) {
         for slot in slots {
             let entry = &mut self.program(program).entries[*slot];
@@ -104,12 +105,13 @@ impl ShardServer {
         }
     }
 
-    /// A process is gone: what it alone held is closed, and what it took from a queue and did not own up to is reset.
+    /// A process has ended. Closes what it alone held, and resets connections that it claimed and
+    /// did not accept.
     pub(crate) fn process_gone(&mut self, program: u32, process: Process) {
         let Some(this) = self.programs.get_mut(program) else {
             return;
         };
-        // These also come from listeners that are closed by now.
+        // Their listeners may be closed by now.
         let claimed = this.claimed_by(process);
         this.abandon_contexts(process);
         this.forget_process(process);
@@ -128,13 +130,13 @@ impl ShardServer {
         }
     }
 
-    /// Closes what is left of a program, as the kernel closes what an exiting process leaves open.
+    /// Closes the sockets of a program that has ended, as the kernel does at exit.
     pub(crate) fn remove_program(&mut self, program: u32) {
         let Some(this) = self.programs.get_mut(program) else {
             return;
         };
         this.contexts.clear();
-        // First, so that nothing is accepted any more for listeners of other shards.
+        // Replicas go first, so that no connection is accepted for listeners of other shards.
         self.forget_replicas_of(program);
         let this = self.program(program);
         let numbers = this.entries.numbers();
@@ -151,7 +153,8 @@ impl ShardServer {
         let owner = self.program(program).owner;
         self.programs.remove(program);
         self.audit.forget(program);
-        // Orphans keep their send rings, which are the shard's own; their receive rings went with the close.
+        // Orphans keep their send rings, which belong to the shard. Their receive rings went with
+        // the close.
         self.shard.memory_mut().remove(owner);
     }
 }

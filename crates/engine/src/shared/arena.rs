@@ -1,22 +1,23 @@
-//! Blocks of a region's arena, in powers of two.
+//! Allocates blocks of a region's arena, in powers of two.
 //!
-//! What the allocator knows is in the engine's private memory. Freed blocks of a size are used again last in, first out, so that busy
-//! connections share a few warm blocks. A block that is freed while a thread of the program may still copy out of it rests until the
-//! slots that named it have been published anew ([`Arena::settle`]). What has been free for a while is given back to the machine ([`Arena::review`],
-//! [`Arena::give_back`]), and grows together again on the way.
+//! The state of the allocator is in the engine's private memory. Freed blocks of a size are used
+//! again last in, first out, so that busy connections share a few warm blocks. A thread of the
+//! program may still copy out of a freed block, so it rests until the slots that named it have been
+//! published again ([`Arena::settle`]). Blocks that stay free are merged and given back to the
+//! machine ([`Arena::review`], [`Arena::give_back`]).
 
 /// Sizes are 2^12 to 2^24 bytes.
 const LOG2_MIN: u8 = 12;
 const SIZES: usize = 13;
-/// Free memory that is kept in any case, in bytes.
+/// Bytes of free memory that are always kept.
 const KEEP: u64 = 8 << 20;
 
-/// Bytes that are free and next to each other.
+/// A range of free bytes.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: u64,
     len: u64,
-    /// So many of them, from the start on, have not gone back yet.
+    /// The first `warm` bytes have not been given back.
     warm: u64,
 }
 
@@ -26,19 +27,19 @@ pub struct Arena {
     start: u64,
     len: u64,
     end: u64,
-    /// Nothing beyond here is given out.
+    /// No block ends beyond here yet.
     top: u64,
     free: [Vec<u64>; SIZES],
     resting: Vec<(u64, u8)>,
     in_use: u64,
     /// Bytes in free blocks that may have memory behind them.
     warm: u64,
-    /// The least that was since the last review.
+    /// The least value of `warm` since the last review.
     spare: u64,
-    /// Free pieces that go back to the machine before they are blocks again.
+    /// Free pieces that are given back before they become blocks again.
     cooling: Vec<Piece>,
     failures: u64,
-    /// How many there were at the last review.
+    /// `failures` at the last review.
     reviewed: u64,
 }
 
@@ -61,17 +62,17 @@ impl Arena {
         }
     }
 
-    /// Bytes given out.
+    /// Bytes in use.
     pub fn in_use(&self) -> u64 {
         self.in_use
     }
 
-    /// How often there was nothing to give.
+    /// How often there was no block.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// A block of 2^`log2` bytes, aligned to 4 KB: its offset.
+    /// Allocates a block of 2^`log2` bytes, aligned to 4 KB. Returns its offset.
     pub fn allocate(&mut self, log2: u8) -> Option<u64> {
         let class = usize::from(log2.checked_sub(LOG2_MIN)?);
         if class >= SIZES {
@@ -105,7 +106,8 @@ impl Arena {
         })
     }
 
-    /// Cuts a larger free block; the pieces grow together again when they have been free for a while.
+    /// Splits a larger free block. The pieces are merged again when they have been free for a
+    /// while.
     fn split(&mut self, class: usize) -> Option<u64> {
         let from = (class + 1..SIZES).find(|larger| !self.free[*larger].is_empty())?;
         let at = self.reuse(from)?;
@@ -115,7 +117,7 @@ impl Arena {
         Some(at)
     }
 
-    /// A block of what was about to go back to the machine: there is nothing else.
+    /// Takes a block of a piece that was about to be given back, when there is no other.
     #[cold]
     fn thaw(&mut self, class: usize) -> Option<u64> {
         while let Some(piece) = self.cooling.pop() {
@@ -128,7 +130,7 @@ impl Arena {
         None
     }
 
-    /// Makes free blocks of a piece, as large as they can be.
+    /// Cuts a piece into free blocks, as large as possible.
     fn cut(&mut self, mut at: u64, mut len: u64) {
         while len > 0 {
             let log2 = (len.ilog2() as u8).min(LOG2_MIN + SIZES as u8 - 1);
@@ -138,23 +140,23 @@ impl Arena {
         }
     }
 
-    /// Takes a block back; it is not given out again before [`Arena::settle`].
+    /// Frees a block. It is not used again before [`Arena::settle`].
     pub fn free(&mut self, at: u64, log2: u8) {
         self.in_use = self.in_use.saturating_sub(1 << log2);
         self.resting.push((at, log2));
     }
 
-    /// A block that was given out is another shard's to look after, until [`Arena::come_home`] or [`Arena::free`] behind that.
+    /// Another shard takes care of a block in use, until [`Arena::come_home`].
     pub fn part_with(&mut self, log2: u8) {
         self.in_use = self.in_use.saturating_sub(1 << log2);
     }
 
-    /// It is this one's again.
+    /// This shard takes care of the block again.
     pub fn come_home(&mut self, log2: u8) {
         self.in_use += 1 << log2;
     }
 
-    /// The slots have been published: what rested is free.
+    /// The slots have been published, so resting blocks are free.
     pub fn settle(&mut self) {
         while let Some((at, log2)) = self.resting.pop() {
             self.warm += 1 << log2;
@@ -172,8 +174,8 @@ impl Arena {
         self.in_use > self.len / 8 * 7
     }
 
-    /// To be called from time to time. If more was free all the time since the last review than is worth keeping, or there was no block as large as somebody wanted,
-    /// what is free grows together and goes back to the machine.
+    /// Must be called from time to time. If more was free since the last review than is worth
+    /// keeping, or an allocation failed, free blocks are merged to be given back.
     pub fn review(&mut self) {
         let crumbled = self.failures != self.reviewed && self.warm > 0;
         self.reviewed = self.failures;
@@ -183,7 +185,8 @@ impl Arena {
         self.spare = self.warm;
     }
 
-    /// Joins all that is free into pieces without gaps. A bit for each 4 KB makes this one pass, a millisecond for an arena of a gigabyte.
+    /// Merges all free blocks into pieces without gaps. It takes one pass over a bitmap of 4 KB
+    /// pages, a millisecond for an arena of a gigabyte.
     fn gather(&mut self) {
         let pages = ((self.top - self.start) >> LOG2_MIN) as usize;
         let mut map = vec![0u64; pages.div_ceil(64)];
@@ -218,7 +221,8 @@ impl Arena {
         self.warm = 0;
     }
 
-    /// Gives about `budget` bytes of what a review has found back by `release`, from the end on. How many it gave.
+    /// Gives about `budget` bytes of what a review found back through `release`, from the end.
+    /// Returns how many.
     pub fn give_back(&mut self, budget: u64, mut release: impl FnMut(u64, usize)) -> u64 {
         let mut given = 0;
         while given < budget
@@ -242,12 +246,12 @@ impl Arena {
         given
     }
 
-    /// Whether there is still something that a review has found.
+    /// Whether pieces are left to give back.
     pub fn owes(&self) -> bool {
         !self.cooling.is_empty()
     }
 
-    /// Whether blocks rest.
+    /// Whether freed blocks rest.
     pub fn unsettled(&self) -> bool {
         !self.resting.is_empty()
     }
@@ -298,7 +302,7 @@ mod tests {
         assert_eq!(arena.allocate(25), None);
     }
 
-    /// Reviews until nothing more goes back. How much went.
+    /// Reviews until nothing more is given back. Returns the bytes given back.
     fn tend(arena: &mut Arena) -> u64 {
         let mut released = 0;
         for _ in 0..2 {
@@ -351,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Whoever wants memory while it goes back gets it.
+    /// An allocation succeeds while memory is given back.
     #[test]
     fn what_is_about_to_go_back_is_given_out_if_there_is_nothing_else() {
         let mut arena = Arena::new(0, 32 << 20);

@@ -1,4 +1,4 @@
-//! The programs' arenas as the shard's [`Memory`].
+//! The arenas of all programs, as the shard's [`Memory`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,15 +9,15 @@ use millrace_shard::{Block, Memory, Owner};
 use crate::programs::program::Part;
 use crate::shared::arena::Arena;
 
-/// One program's arena and where it is mapped.
+/// One program's arena, and its region.
 #[derive(Debug)]
 pub struct Share {
     region: Arc<Region>,
     arena: Arena,
     part: Part,
-    /// Bytes in blocks of other shards' parts that connections have brought along.
+    /// Bytes in blocks of other shards' parts, which connections have brought along.
     foreign_bytes: u64,
-    /// Such blocks that were freed, until the slots have been published anew.
+    /// Freed blocks of other shards' parts, until the slots have been published again.
     resting: Vec<Block>,
 }
 
@@ -27,29 +27,29 @@ impl Share {
     }
 }
 
-/// A block that is to go back to the shard whose part it is of.
+/// A free block, on its way back to the shard that owns its part of the region.
 #[derive(Debug)]
 pub(crate) struct ForeignBlock {
     pub(crate) owner: Owner,
-    /// The program's, by which it is known that it is still that one.
+    /// The region of the program, which tells it from a later program of the same number.
     pub(crate) region: Arc<Region>,
     pub(crate) block: Block,
 }
 
-/// All programs' arenas, by owner.
+/// The arenas of all programs, by number.
 #[derive(Debug)]
 pub struct Arenas {
     shares: Vec<Option<Share>>,
-    /// Blocks of other shards' parts that are free.
+    /// Free blocks of other shards' parts.
     foreign_blocks: Vec<ForeignBlock>,
-    /// The shard whose parts they are.
+    /// The shard that owns these parts.
     own: u32,
-    /// Whether some program's part has much that is free.
+    /// Whether an arena has much free memory.
     has_spare: bool,
 }
 
 impl Arenas {
-    /// No program's yet; shard `own`'s part of each to come.
+    /// No arenas. Shard `own` owns its part of each arena to come.
     pub fn new(own: u32) -> Arenas {
         Arenas {
             shares: Vec::new(),
@@ -59,7 +59,7 @@ impl Arenas {
         }
     }
 
-    /// Adds a program's.
+    /// Adds the arena of a program.
     pub fn insert(&mut self, owner: Owner, region: Arc<Region>) {
         let index = owner.0 as usize;
         if self.shares.len() <= index {
@@ -76,7 +76,7 @@ impl Arenas {
         });
     }
 
-    /// Forgets a program's. Blocks that sockets still hold go with it.
+    /// Forgets the arena of a program, with the blocks in use.
     pub fn remove(&mut self, owner: Owner) {
         if let Some(share) = self.shares.get_mut(owner.0 as usize) {
             *share = None;
@@ -87,7 +87,7 @@ impl Arenas {
         self.shares.get_mut(owner.0 as usize)?.as_mut()
     }
 
-    /// Bytes that a program's sockets hold, and how often there was no more to give.
+    /// Bytes that a program's sockets hold, and how often there was no block.
     pub fn usage(&self, owner: Owner) -> (u64, u64) {
         let share = self.shares.get(owner.0 as usize).and_then(Option::as_ref);
         share.map_or((0, 0), |share| {
@@ -96,15 +96,15 @@ impl Arenas {
         })
     }
 
-    /// One of them, if there is one, and the shard whose part it is of.
+    /// Takes a free block of another shard's part, with that shard.
     pub(crate) fn take_foreign_block(&mut self) -> Option<(u32, ForeignBlock)> {
         let foreign = self.foreign_blocks.pop()?;
-        // All parts are of one size.
+        // All parts have the same size.
         let size = Part::of(foreign.region.geometry().arena, 0, &foreign.region).len;
         Some(((foreign.block.at / size.max(1)) as u32, foreign))
     }
 
-    /// A block of this shard's part that another has freed.
+    /// Takes back a block of this shard's part that another shard has freed.
     pub(crate) fn come_home(&mut self, foreign: &ForeignBlock) {
         let share = self.share(foreign.owner);
         if let Some(share) = share.filter(|share| Arc::ptr_eq(&share.region, &foreign.region)) {
@@ -113,7 +113,7 @@ impl Arenas {
         }
     }
 
-    /// All slots have been published: freed blocks may be given out again.
+    /// The slots have been published, so freed blocks may be used again.
     pub fn settle(&mut self) {
         for (index, share) in self.shares.iter_mut().enumerate() {
             let Some(share) = share.as_mut() else {
@@ -195,7 +195,7 @@ impl Memory for Arenas {
         let (mut given, mut more) = (0, false);
         for share in self.shares.iter_mut().flatten() {
             let region = &share.region;
-            // A failure leaves the memory with us, which costs memory and nothing else.
+            // After a failure the memory stays with this process, which does no other harm.
             given += share
                 .arena
                 .give_back(budget.saturating_sub(given), |at, len| {
@@ -256,7 +256,8 @@ mod tests {
         Arc::new(Region::map(file.as_fd(), geometry).unwrap())
     }
 
-    /// A block that goes along is read and freed by another shard, and given out again by its own, once the slots have been published there.
+    /// A block that moves along is read and freed by another shard. Its own shard allocates it
+    /// again once the slots have been published there.
     #[test]
     fn a_block_goes_to_another_shard_and_comes_home_when_it_is_free() {
         let region = region();
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(home.allocate(OWNER, 16), Some(block));
     }
 
-    /// Numbers of programs are used again.
+    /// The numbers of programs are used again.
     #[test]
     fn a_block_of_a_program_that_is_over_comes_home_to_nobody() {
         let (old, new) = (region(), region());

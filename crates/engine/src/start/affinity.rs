@@ -1,4 +1,4 @@
-//! The cores that the engine may use, and one of them for each shard.
+//! Keeps threads on cores.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -16,6 +16,6 @@ pub(crate) fn cores() -> Vec<usize> {
 pub(crate) fn pin_to(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
-    // It was one of ours a moment ago; if it is no more, the thread runs where it may.
+    // The process could use it a moment ago. If it cannot any more, the thread runs on any core.
     let _ = sched_setaffinity(None, &set);
 }

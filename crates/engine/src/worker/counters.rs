@@ -1,56 +1,57 @@
-//! What a worker counts.
+//! The counters of a worker.
 
-/// What a worker counts beside its shard.
+/// The counters of a worker; its shard has others.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct WorkerCounters {
     /// Frames received.
     pub frames_in: u64,
-    /// Segments among them that were joined with others, and what they became.
+    /// Received segments that were joined with others.
     pub segments_joined: u64,
-    /// Frames that the stack was given for these.
+    /// Units that those segments were joined into.
     pub units_joined: u64,
     /// Frames sent.
     pub frames_out: u64,
-    /// Frames received that were of another virtual LAN, or of none, and dropped.
+    /// Frames that were dropped, since they came from another virtual LAN or from none.
     pub frames_foreign: u64,
-    /// Frames that were not received soon enough, where the link tells.
+    /// Frames that came faster than they were received, where the link tells.
     pub frames_dropped: u64,
-    /// Frames that the device had no room for; what can wait is sent later.
+    /// Frames for which the device had no room. They are sent later if they can wait.
     pub send_refused: u64,
-    /// Frames that the device took and dropped, where it tells.
+    /// Frames that the device took and dropped, where the link tells.
     pub send_dropped: u64,
-    /// Reads and writes that the device refused.
+    /// Reads and writes that failed at the device.
     pub port_errors: u64,
-    /// Links that were lost with their device: what is sent by one goes nowhere.
+    /// Links that were lost with their device.
     pub links_lost: u64,
-    /// Submissions served.
+    /// Requests of programs served.
     pub submissions: u64,
     /// Rounds run.
     pub rounds: u64,
-    /// Times slept.
+    /// Times that the thread slept.
     pub sleeps: u64,
-    /// Doorbells and futexes rung for programs.
+    /// Doorbells rung and futexes woken for programs.
     pub wakeups: u64,
-    /// Hints given.
+    /// Hints given to pollers.
     pub hints: u64,
-    /// Requests that made no sense: the process was cut off.
+    /// Requests that made no sense. Their process was cut off.
     pub nonsense: u64,
-    /// Connections that could not be handed to a program, for want of a slot.
+    /// Connections for which a program had no slot.
     pub slots_exhausted: u64,
-    /// Sockets that a program asked for beyond those that it may have.
+    /// Sockets that were refused, since the program had as many as it may have.
     pub sockets_refused: u64,
-    /// Sends beyond what the socket was allowed.
+    /// Sends of more than the slot allowed.
     pub overruns: u64,
-    /// Times that a program came to hold so much send memory that its sockets might queue but little, or that they might again.
+    /// Times that the send limits of a program's sockets changed, because it came to hold much send
+    /// memory or held it no more.
     pub send_memory_pressure: u64,
-    /// Frames handed to the shard whose they are.
+    /// Frames handed to other shards.
     pub handed: u64,
-    /// Frames dropped because that one did not keep up.
+    /// Frames dropped because another shard did not keep up.
     pub handed_dropped: u64,
-    /// Submissions handed to the shard whose socket they are about: it had moved there.
+    /// Requests passed on to the shard that a socket has moved to.
     pub misrouted: u64,
-    /// Sockets that went from one program's memory to another's.
+    /// Sockets that moved from one program's memory to another's.
     pub transfers: u64,
-    /// Sockets that were lost in that, since the program that was left with them had no memory for them.
+    /// Sockets that were lost on that way, since the other program had no memory for them.
     pub transfers_failed: u64,
 }

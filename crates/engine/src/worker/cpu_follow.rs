@@ -1,15 +1,16 @@
-//! The shard's thread follows its program's thread.
+//! Keeps the shard's thread on the core of its program's thread.
 //!
-//! On a machine with few cores a hand-over between two threads costs about 2.6 us on one core and 25 us and more across two, since waking an idle
-//! core takes an interrupt. The scheduler cannot know which of its threads talk to each other through memory, so the shard's thread asks for the
-//! core that its program's thread last ran on, and stays there for a while.
+//! On a machine with few cores a hand-over between two threads costs about 2.6 us on one core, and
+//! 25 us or more across two, since waking an idle core takes an interrupt. The scheduler cannot
+//! know which threads talk to each other through memory. So the shard's thread asks for the core
+//! that its program's thread last ran on, and stays there for a while.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// How often the program must have been seen elsewhere before the thread moves.
+/// How often the program must be seen on another core before the thread moves.
 const PATIENCE: u32 = 8;
 
-/// Where the thread is, and where its program was seen.
+/// The core of the thread, and the core where its program was seen.
 #[derive(Debug)]
 pub(crate) struct CpuFollow {
     enabled: bool,
@@ -46,7 +47,7 @@ impl CpuFollow {
         if (core as usize) < CpuSet::MAX_CPU {
             let mut set = CpuSet::new();
             set.set(core as usize);
-            // A core that is not ours to use: stay, and do not ask again for it.
+            // The process may not use that core: the thread stays, and does not ask for it again.
             let _ = sched_setaffinity(None, &set);
             self.core = Some(core);
         }

@@ -1,4 +1,4 @@
-//! What `millrace ss` shows, as JSON.
+//! Sockets, counters and memory use as JSON, for `millrace ss`.
 
 use crate::server::ShardServer;
 use millrace_context::{Bypass, Region};
@@ -6,7 +6,7 @@ use millrace_shard::{SocketInfo, SocketState};
 use serde::Serialize;
 
 use crate::links::drop_warnings::queues_json;
-use crate::programs::entry::IN_FLIGHT;
+use crate::programs::owners::IN_FLIGHT;
 
 /// One socket, as `ss` shows it.
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ pub struct SocketRow {
     receive_queue: u64,
     send_queue: u64,
     pids: Vec<u32>,
-    /// Datagrams, for want of room.
+    /// Datagrams dropped for want of room.
     dropped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp: Option<TcpRow>,
@@ -54,12 +54,12 @@ struct Description {
     sockets: usize,
     programs: Vec<ProgramRow>,
     worker: crate::worker::counters::WorkerCounters,
-    /// Of the device, with AF_XDP.
+    /// The counters of the device's queues, with AF_XDP.
     queues: Vec<serde_json::Value>,
     shard: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What the programs of these regions have sent past the engine, by kind.
+/// How often the programs of these regions went past the engine, by kind.
 pub(crate) fn bypasses_json<'a>(regions: impl Iterator<Item = &'a Region>) -> serde_json::Value {
     let mut counts = [0u64; Bypass::ALL.len()];
     for region in regions {
@@ -85,7 +85,7 @@ pub(crate) fn sockets_json(shards: Vec<Vec<SocketRow>>) -> Result<String, serde_
 }
 
 impl ShardServer {
-    /// What `ss` calls the state of a socket.
+    /// The state of a socket, as `ss` calls it.
     fn state_name(state: SocketState) -> &'static str {
         use millrace_tcp::State;
         match state {
@@ -123,7 +123,7 @@ impl ShardServer {
             .collect()
     }
 
-    /// Whether it stands in for another shard's, which shows it.
+    /// Whether a socket is a replica. Its home shows it.
     fn is_replica(&self, socket: &SocketInfo) -> bool {
         self.peers
             .as_ref()
@@ -131,7 +131,7 @@ impl ShardServer {
             .is_some_and(|(peers, id)| peers.replicas.original_of(id).is_some())
     }
 
-    /// Every socket.
+    /// All sockets of this shard.
     pub(crate) fn socket_rows(&mut self) -> Vec<SocketRow> {
         let mut rows = Vec::new();
         self.shard.for_each_socket(self.now, |socket| {
@@ -170,7 +170,7 @@ impl ShardServer {
         rows
     }
 
-    /// Counters and usage.
+    /// The counters of this shard and the memory use of its programs.
     pub(crate) fn describe_json(&mut self) -> String {
         let programs = self.programs.iter().map(|program| {
             let (receive_memory, receive_memory_failures) =

@@ -1,7 +1,9 @@
-//! The alarm that ends a nap.
+//! The timer that ends a short wait.
 //!
-//! A nap is over within microseconds as a rule, so a time-out of its own would be set and taken back each time, and that is dear: on a virtual machine each setting leaves
-//! it (2 us of the 6.5 that a nap takes). The alarm is set at most once in the time that it runs, and a nap that begins meanwhile ends with it if nothing else ends it sooner.
+//! Such a wait usually ends within microseconds. A time-out of its own would be set and cleared for
+//! each wait, and on a virtual machine each setting costs an exit (2 us of the 6.5 us that a wait
+//! takes). So the timer is set at most once in its period of 1 ms. A wait that begins while it runs
+//! ends with it at the latest.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,19 +14,19 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// The longest nap.
+/// The longest wait.
 const LONGEST: Duration = Duration::from_micros(1000);
 
-/// An alarm clock, to be waited for.
+/// A timer descriptor for an epoll set.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     timer: OwnedFd,
-    /// Until when it runs; it may have run down since.
+    /// Until when it runs by the shard's clock. It may have expired already.
     until: Option<Instant>,
 }
 
 impl IdleTimer {
-    /// Not set.
+    /// A timer that does not run.
     pub(crate) fn new() -> io::Result<IdleTimer> {
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -33,7 +35,7 @@ impl IdleTimer {
         Ok(IdleTimer { timer, until: None })
     }
 
-    /// A nap begins: there will be an event, edge-triggered, within [`LONGEST`].
+    /// A wait begins. There will be an edge-triggered event within [`LONGEST`].
     pub(crate) fn set(&mut self, now: Instant) -> io::Result<()> {
         if self.until.is_some_and(|until| now < until) {
             return Ok(());
@@ -80,7 +82,7 @@ mod tests {
         idle_timer.set(now).unwrap();
         let mut ready = [PollFd::new(&idle_timer, PollFlags::IN)];
         assert_eq!(poll(&mut ready, None).unwrap(), 1, "it goes off");
-        // By the shard's time it still runs: the nap that it has ended was the last of that millisecond.
+        // By the shard's clock it still runs: the wait that it ended was the last of that period.
         idle_timer.set(now + Duration::from_micros(999)).unwrap();
         assert_eq!(left(&idle_timer), 0);
         idle_timer.set(now + LONGEST).unwrap();

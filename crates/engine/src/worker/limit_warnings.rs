@@ -1,47 +1,48 @@
-//! Limits that programs share: the first time that one is reached it is said, with what can be done.
+//! Warnings about limits that programs share. The first time that one is reached, it is printed
+//! with a remedy.
 
 use millrace_shard::Counters;
 
 use crate::worker::counters::WorkerCounters;
 
-/// Which of them a worker has spoken of, a bit each.
+/// The warnings that were printed, one bit each.
 #[derive(Debug, Default)]
 pub(crate) struct LimitWarnings(u32);
 
-/// A limit by its counter, and what is to be said of it.
+/// Counters of limits, with their warnings.
 const SPOKEN_OF: [(&str, &str); 7] = [
     (
         "orphans_refused",
-        "a program has closed so many connections that still had something to send that the next were reset: let it shut down and wait before it closes, or run it on an engine of its own",
+        "a program has closed too many connections with data still to send, so the next ones were reset: let it shut down and wait before it closes, or run it on an engine of its own",
     ),
     (
         "half_open_limited",
-        "listeners of a program have their share of half-open connections and answer with SYN cookies: somebody floods them with SYNs, or their peers answer slowly",
+        "the listeners of a program have used up their share of half-open connections and answer with SYN cookies: there is a SYN flood, or peers answer slowly",
     ),
     (
         "ports_limited",
-        "a program has its share of ports bound (32768 to 60999), and binding fails with EADDRINUSE: let it close sockets, use IP_BIND_ADDRESS_NO_PORT, or give it an address of its own",
+        "a program has bound its share of ports (32768 to 60999), so bind fails with EADDRINUSE: let it close sockets, use IP_BIND_ADDRESS_NO_PORT, or give it an address of its own",
     ),
     (
         "neighbours_limited",
-        "a program sends to more hosts of the link than its share of the neighbour cache, and some wait anew for their hardware address: does it scan, or is a prefix too short?",
+        "a program sends to more hosts on the link than its share of the neighbour cache holds, so some are resolved again: does it scan, or is a prefix too short?",
     ),
     (
         "out_of_order_refused",
-        "bytes out of order were not kept since they take too much of their program's receive memory: does a peer leave gaps on purpose, or does the program read too slowly?",
+        "out-of-order bytes were dropped, since they would take too much of the receive memory of their program: does a peer leave gaps on purpose, or does the program read too slowly?",
     ),
     (
         "out_of_order_pruned",
-        "receive memory of a program is short, so bytes out of order were dropped: let it read sooner, or set SO_RCVBUF",
+        "a program is short of receive memory, so out-of-order bytes were dropped: let it read sooner, or set SO_RCVBUF",
     ),
     (
         "send_memory_pressure",
-        "a program has half of the send memory that it may have, so that its sockets queue 4 KB each: its peers read slowly; set SO_SNDBUF or close what stands still",
+        "a program holds half of the send memory that it may have, so each of its sockets queues at most 4 KB: its peers read slowly; set SO_SNDBUF, or close connections that stand still",
     ),
 ];
 
 impl LimitWarnings {
-    /// Says what is new.
+    /// Prints new warnings.
     #[cold]
     pub(crate) fn look(&mut self, shard: &Counters, worker: &WorkerCounters) {
         let all = shard

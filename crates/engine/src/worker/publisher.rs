@@ -28,7 +28,7 @@ const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 
-/// The one poller of those that watch a slot exclusively that was told of something.
+/// A hint that went to only one of the pollers that watch a slot exclusively.
 #[derive(Clone, Copy, Debug)]
 struct ExclusiveHint {
     place: ProgramSlot,
@@ -39,7 +39,7 @@ struct ExclusiveHint {
 /// The least that a window update should open before the program rings for it, in bytes.
 const WINDOW_STEP: u64 = 16 << 10;
 
-/// What publishing reads and writes.
+/// The state that publishing reads and writes.
 pub(crate) struct Output<'a> {
     pub(crate) own: u32,
     pub(crate) shard: &'a mut Shard<Arenas>,
@@ -56,7 +56,7 @@ pub(crate) struct Publisher {
     changed: Vec<SocketId>,
     /// Slots to publish.
     marked: Vec<ProgramSlot>,
-    /// Hints since the last ringing that went to one poller alone.
+    /// Exclusive hints since doorbells were last rung.
     exclusive: Vec<ExclusiveHint>,
 }
 
@@ -147,7 +147,8 @@ impl Publisher {
         if seen.received != entry.seen.received {
             bits |= IN | PRI;
         }
-        // Room to send is news only to who has asked for it, and worth it from a third of the buffer (Linux's sk_stream_is_writeable).
+        // Room to send concerns only a program that has asked for it, and counts from a third of
+        // the buffer (Linux's sk_stream_is_writeable).
         let wanted = slot.app.send_wanted.load(Ordering::Acquire);
         let low = u64::from(slot.cold.notsent_low.load(Ordering::Relaxed));
         if wanted != entry.send_wanted {
@@ -155,7 +156,7 @@ impl Publisher {
             let queued = slot.app.queued.load(Ordering::Acquire);
             let used = queued.saturating_sub(acked);
             let unsent = queued.saturating_sub(slot.engine.sent.load(Ordering::Relaxed));
-            // With a bound on what was not sent yet: from half of it.
+            // With a limit on unsent bytes: from half of that limit.
             if used <= limit * 2 / 3 && (low == 0 || unsent.saturating_mul(2) < low) {
                 entry.send_wanted = wanted;
                 bits |= OUT;
@@ -169,7 +170,7 @@ impl Publisher {
             bits,
             pollers,
             |pollers, poller| {
-                // One that has had a hint in this round has enough to do.
+                // A poller that got a hint in this round has enough to do.
                 let entry = pollers.get(poller as usize).and_then(Option::as_ref);
                 entry.is_some_and(|entry| !entry.touched)
                     && region
@@ -190,14 +191,15 @@ impl Publisher {
         }
     }
 
-    /// Rings the pollers that had hints and whose program sleeps. A full fence has followed the hints.
+    /// Rings the pollers that got hints and whose program sleeps. A full fence must separate the
+    /// hints from this.
     fn ring_pollers(&mut self, io: &mut Output<'_>) {
         ring_touched(io);
         if self.exclusive.is_empty() {
             return;
         }
-        // A thread that was counted when its poller was chosen may have left since, for its time or a signal, without having seen the hint. One that
-        // is still counted looks before it leaves.
+        // The thread for which a poller was chosen may have left since, by time-out or signal,
+        // without having seen the hint. A thread that still waits checks before it leaves.
         let mut chosen = std::mem::take(&mut self.exclusive);
         let mut others = false;
         for ExclusiveHint {
@@ -237,13 +239,13 @@ impl Publisher {
     }
 }
 
-/// Writes a slot.
+/// Publishes the state of a slot.
 fn publish_slot(io: &mut Output<'_>, place: ProgramSlot) {
     let Some(program) = io.programs.get_mut(place.program) else {
         return;
     };
     let index = place.slot;
-    // It may have been closed, or have moved, since it was touched.
+    // It may have been closed, or have moved, since it was marked.
     let Some(entry) = program.entries.get_mut(index).filter(|entry| entry.open) else {
         return;
     };
@@ -267,7 +269,7 @@ fn publish_slot(io: &mut Output<'_>, place: ProgramSlot) {
     if view.error != 0 && (datagrams || entry.error & 0xffff != view.error as u32) {
         entry.error = (entry.error >> 16).wrapping_add(1) << 16 | view.error as u32;
         if let Some(id) = entry.socket.filter(|_| datagrams) {
-            // It has been handed over: the next one is another, also if it is the same.
+            // The error is published. The next one counts as another, even if it is the same.
             io.shard.take_error(id);
         }
     }
@@ -334,7 +336,8 @@ fn ring_touched(io: &mut Output<'_>) {
     }
 }
 
-/// Writes a slot whose socket another program has: what the program can know of it without fetching it.
+/// Publishes the state of a slot whose socket is in another program: what can be known without
+/// recalling it.
 fn show_elsewhere(io: &mut Output<'_>, place: ProgramSlot) {
     let of = |place: ProgramSlot| {
         let program = io.programs.get(place.program)?;
@@ -363,7 +366,7 @@ fn show_elsewhere(io: &mut Output<'_>, place: ProgramSlot) {
     slot.engine.show_elsewhere(consumed, received, ready);
 }
 
-/// Leaves a hint for the poller of a watch, unless one stands there already that has not been taken.
+/// Leaves a hint for the poller of a watch, unless its last hint is still in the ring.
 #[inline]
 fn give_hint(
     region: &Region,
@@ -392,7 +395,7 @@ fn give_hint(
 fn status(view: &View) -> Status {
     let mut status = Status::OPEN;
     let has = |flag| view.flags.contains(flag);
-    // To an address alone, too (IP_BIND_ADDRESS_NO_PORT).
+    // A socket may be bound to an address alone (IP_BIND_ADDRESS_NO_PORT).
     let bound = view.local.port() != 0 || !view.local.ip().is_unspecified();
     status.set(Status::BOUND, bound);
     status.set(Status::LISTENING, has(ViewFlags::LISTENING));
@@ -410,7 +413,8 @@ fn status(view: &View) -> Status {
     status
 }
 
-/// What a socket is ready for of which `taken` has been read: Linux's `tcp_poll` and `udp_poll`. What is not so is corrected when the program has fetched it.
+/// What a socket is ready for when `taken` bytes have been read, as in Linux's `tcp_poll` and
+/// `udp_poll`. The program corrects it when it has recalled the socket.
 fn ready(view: &View, taken: u64, failed: bool) -> u32 {
     let status = status(view);
     let dead = status.contains(Status::DEAD);

@@ -1,38 +1,43 @@
-//! How long a shard's thread looks for the answer of a program that it has woken, before it takes a nap.
+//! How long a shard's thread spins for the answer of a program that it has woken, before it sleeps.
 //!
-//! A program at work answers within microseconds as a rule: sooner than this thread could be put to sleep and woken again from another
-//! core. So when naps turn out to be short the thread does without them: it looks for a while first, and lets others have the core between
-//! looks. When naps turn out longer it stops looking at once. A program on this thread's own core is not looked for: Linux goes on with a thread
-//! that yields for 50 us and more before it turns to another, where a nap hands the core over at once. Under bulk it is all the same: there the next frame comes before the program's
-//! answer, and the program goes from core to core, so that a nap is a wake-up for nothing.
+//! A busy program usually answers within microseconds: sooner than this thread could sleep and be
+//! woken from another core. So while waits are short the thread spins first, and yields its core
+//! between polls. After a long wait it stops spinning at once.
+//!
+//! It does not spin for a program on its own core: Linux goes on with a thread that yields for 50
+//! us or more, where a sleep hands the core over at once. Under bulk it always spins: the next
+//! frame comes before the answer of the program, and the program moves from core to core, so that a
+//! sleep costs a wake-up for nothing.
 
-/// Naps shorter than this, in microseconds, are not worth it; it looks no longer than that, either.
+/// Waits shorter than this, in microseconds, are not worth a sleep. It is also the longest spin.
 const WORTH_US: u64 = 50;
-/// How long it looks at first.
+/// The first spin, in microseconds.
 const FIRST_US: u64 = 12;
 
-/// What makes bulk, in bytes a microsecond: 2 Gbit/s. Short messages are less as long as a thread sleeps at all: 400,000 of 64 bytes a second there and back are 104.
+/// The rate of bulk, in bytes per microsecond: 2 Gbit/s. Short messages are below that as long as
+/// the thread sleeps at all: 400,000 messages of 64 bytes a second and their answers are 104.
 const BULK: u64 = 256;
-/// Over how long that is measured at least, in microseconds.
+/// The shortest time, in microseconds, over which the rate is measured.
 const SPAN_US: u64 = 1000;
 
-/// What recent naps were like, and what there was to do between them.
+/// How long recent waits were, and how much traffic there was.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     us: u64,
-    /// Whether it was bulk when it was measured last.
+    /// Whether the last measurement found bulk.
     bulk: bool,
-    /// When that was, in microseconds, and how many bytes had come and gone by then.
+    /// When the last measurement was, in microseconds, and the total bytes until then.
     measured: (u64, u64),
 }
 
 impl Spin {
-    /// How long to look before the next nap, in microseconds.
+    /// How long to spin before the next wait, in microseconds.
     pub(crate) fn duration_us(&self) -> u64 {
         self.us
     }
 
-    /// Whether it is bulk what comes and goes, at a time in microseconds by when so many bytes have done so in all; to be asked where it would nap.
+    /// Whether traffic is bulk. `carried` is the total bytes until `now`, in microseconds. Must be
+    /// called before each wait.
     pub(crate) fn is_bulk(&mut self, now: u64, carried: u64) -> bool {
         let (then, before) = self.measured;
         let span = now.saturating_sub(then);
@@ -43,12 +48,12 @@ impl Spin {
         self.bulk
     }
 
-    /// A nap has ended without an answer.
+    /// A wait has ended without an event.
     pub(crate) fn wait_timed_out(&mut self) {
         self.us = 0;
     }
 
-    /// A nap has ended by an event.
+    /// A wait has ended with an event after `us` microseconds.
     pub(crate) fn wait_ended(&mut self, us: u64) {
         self.us = if us <= WORTH_US {
             (self.us * 2).clamp(FIRST_US, WORTH_US)
@@ -81,12 +86,12 @@ mod tests {
     fn what_fills_a_link_is_bulk_and_many_messages_are_not() {
         let mut spin = Spin::default();
         let (mut now, mut carried) = (0, 0);
-        // 400,000 messages of 64 bytes a second there and back, with their headers.
+        // 400,000 messages of 64 bytes a second and their answers, with headers.
         for _ in 0..100 {
             (now, carried) = (now + 160, carried + 64 * 2 * 130);
             assert!(!spin.is_bulk(now, carried));
         }
-        // 20 Gbit/s by units of 64 KB, and acknowledgements in between.
+        // 20 Gbit/s in units of 64 KB, with acknowledgements in between.
         for round in 0..100 {
             (now, carried) = (now + 26, carried + 65_000);
             let bulk = spin.is_bulk(now, carried);
