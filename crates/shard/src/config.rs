@@ -86,6 +86,13 @@ pub enum ConflictDetection {
     Probe,
 }
 
+impl ConflictDetection {
+    /// Whether the shard announces or probes for addresses itself.
+    pub(crate) fn is_on(self) -> bool {
+        matches!(self, ConflictDetection::Announce | ConflictDetection::Probe)
+    }
+}
+
 /// Where a host is: its addresses with the lengths of their prefixes, and the ways off the link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {

@@ -11,11 +11,14 @@
 mod config;
 mod connection_table;
 mod counters;
+mod env;
 mod error;
 mod ip;
 mod link;
 mod memory;
+mod network;
 mod output;
+mod rate_limit;
 mod secrets;
 mod shard;
 mod slab;
@@ -29,10 +32,11 @@ pub use config::{Buffers, Config, ConflictDetection, Ipv6, Limits, Network, Via}
 pub use counters::Counters;
 pub use error::{Error, errno};
 pub use ip::route::Nearness;
+pub use link::ethernet::Egress;
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use millrace_sockopt::{Discovery, FastOpenKeys, Opt, OptName};
 pub use millrace_steer::{Groups, Hash, Tuple};
-pub use shard::{Egress, Shard, Usage};
+pub use shard::{Shard, Usage};
 pub use socket::catch_all::Request;
 pub use socket::{
     AcceptQueue, Device, How, Options, Poll, Reuse, SocketId, SocketInfo, SocketState,

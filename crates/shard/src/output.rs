@@ -13,13 +13,15 @@ use crate::connection_table::Tuple;
 use crate::error::errno;
 use crate::ip::route::Route;
 use crate::ip::v6::group_station;
+use crate::link::ethernet::Egress;
+use crate::link::ethernet::{Stations, send_frame};
 use crate::link::neighbour::{Handle, Lookup, Settled};
 use crate::memory::Memory;
 use crate::output::reply_queue::Reply;
-use crate::shard::{Egress, Shard, note_changed};
+use crate::shard::{Shard, note_changed};
 use crate::socket::send_ring::SendRing;
 use crate::socket::{Kind, Marks, Socket, SocketId};
-use crate::tcp::segment::{self, PAYLOAD_MAX, SegmentJob, Stations};
+use crate::tcp::segment::{self, PAYLOAD_MAX, SegmentJob};
 
 /// Segments (or segmentation units) that a connection sends before it is another's turn.
 const TURN: usize = 2;
@@ -74,17 +76,17 @@ impl<M: Memory> Shard<M> {
             return false;
         }
         loop {
-            while let Some(settled) = self.neighbours.take_settled() {
+            while let Some(settled) = self.network.neighbours.take_settled() {
                 self.release_waiting(settled, now);
             }
             while *local_budget > 0
-                && let Some(reply) = self.replies.pop()
+                && let Some(reply) = self.network.replies.pop()
             {
                 if !self.send_reply(reply, egress, capabilities, local_budget, now) {
                     return false;
                 }
             }
-            if !self.send_arp_replies(egress) || !self.send_requests(egress) {
+            if !self.network.send_link_packets(&mut self.env, egress) {
                 return false;
             }
             if !self.udp.outbox.is_empty() && !self.send_datagrams(egress, capabilities, now) {
@@ -93,10 +95,10 @@ impl<M: Memory> Shard<M> {
             if *local_budget == 0 {
                 return true;
             }
-            let mut idle = self.udp.outbox.is_empty() && self.replies.is_empty();
+            let mut idle = self.udp.outbox.is_empty() && self.network.replies.is_empty();
             let mut known = None;
             // Connections one after the other, as long as nothing comes up that goes first.
-            while self.replies.is_empty()
+            while self.network.replies.is_empty()
                 && *local_budget > 0
                 && let Some(index) = self.ready.pop()
             {
@@ -157,7 +159,7 @@ impl<M: Memory> Shard<M> {
         }
         let lookup = match *known {
             Some((hop, mac)) if hop == stream.hop => Lookup::Known(mac),
-            _ => self.neighbours.resolve(stream.hop, now),
+            _ => self.network.neighbours.resolve(stream.hop, now),
         };
         let to = match lookup {
             Lookup::Known(to) => to,
@@ -178,16 +180,16 @@ impl<M: Memory> Shard<M> {
             },
         };
         *known = Some((stream.hop, to));
-        if plain && let Some(plain) = stream.connection.poll_plain(&self.config.tcp, now) {
+        if plain && let Some(plain) = stream.connection.poll_plain(&self.env.config.tcp, now) {
             if stream.send.len() > 0 {
                 self.active_senders.note(&mut stream.counted, now);
             }
             let stations = Stations {
                 to,
-                from: self.config.mac,
+                from: self.env.config.mac,
             };
             let payload = stream.send.slices(plain.payload.clone());
-            let counters = &mut self.counters;
+            let counters = &mut self.env.counters;
             let (tuple, fields) = (&stream.endpoints.tuple(), &stream.fields);
             if segment::send_fast_path(
                 &stations,
@@ -241,22 +243,23 @@ impl<M: Memory> Shard<M> {
         }
         let mut served = Served::More;
         for _ in 0..TURN {
-            let Some(outgoing) = stream
-                .connection
-                .poll_transmit(&self.config.tcp, &LIMITS, now)
+            let Some(outgoing) =
+                stream
+                    .connection
+                    .poll_transmit(&self.env.config.tcp, &LIMITS, now)
             else {
                 served = Served::Idle;
                 break;
             };
             let job = SegmentJob {
                 to,
-                from: self.config.mac,
+                from: self.env.config.mac,
                 tuple: &stream.endpoints.tuple(),
                 fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
             };
-            let counters = &mut self.counters;
+            let counters = &mut self.env.counters;
             let sent = job.run(0, capabilities, |head, payload, offload| {
                 send(counters, egress, head, payload, offload)
             });
@@ -320,10 +323,10 @@ impl<M: Memory> Shard<M> {
         };
         while stream
             .connection
-            .poll_transmit(&self.config.tcp, &LIMITS, now)
+            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
             .is_some()
         {
-            self.counters.ip_no_route += 1;
+            self.env.counters.ip_no_route += 1;
         }
         self.finish(index, now);
     }
@@ -355,13 +358,13 @@ impl<M: Memory> Shard<M> {
         }
         let job = SegmentJob {
             to,
-            from: self.config.mac,
+            from: self.env.config.mac,
             tuple: &stream.endpoints.tuple(),
             fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
         };
-        let counters = &mut self.counters;
+        let counters = &mut self.env.counters;
         let sent = job.run(stalled.sent, capabilities, |head, payload, offload| {
             send(counters, egress, head, payload, offload)
         });
@@ -378,7 +381,7 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = self.sockets.get(index).and_then(Socket::stream) else {
             return Lookup::Gone;
         };
-        let lookup = self.neighbours.resolve(stream.hop, now);
+        let lookup = self.network.neighbours.resolve(stream.hop, now);
         self.resolve_further(index, lookup, now)
     }
 
@@ -394,20 +397,21 @@ impl<M: Memory> Shard<M> {
         };
         let (mut hop, remote) = (stream.hop, stream.endpoints.tuple().remote_ip());
         if lookup == Lookup::Gone {
-            let Some(Route::Link(next)) = self.route(remote) else {
+            let Some(Route::Link(next)) = self.network.route(remote) else {
                 return Lookup::Gone;
             };
-            let found = self
-                .neighbours
-                .find(next, Some(owner), now, &mut self.counters);
+            let found =
+                self.network
+                    .neighbours
+                    .find(next, Some(owner), now, &mut self.env.counters);
             let Some(found) = found else {
                 return Lookup::Gone;
             };
             hop = found;
-            lookup = self.neighbours.resolve(hop, now);
+            lookup = self.network.neighbours.resolve(hop, now);
         }
         if lookup == Lookup::Wait && !parked {
-            self.neighbours.wait_socket(hop, index);
+            self.network.neighbours.wait_socket(hop, index);
         }
         if let Some(socket) = self.sockets.get_mut(index) {
             socket
@@ -437,7 +441,7 @@ impl<M: Memory> Shard<M> {
                 {
                     stream.error = errno::EHOSTUNREACH as u16;
                     stream.connection.abort();
-                    self.counters.failed_opens += 1;
+                    self.env.counters.failed_opens += 1;
                     self.apply_state_change(index);
                 }
                 Some(_) if settled.mac.is_none() => self.drop_unroutable(index, now),
@@ -446,10 +450,10 @@ impl<M: Memory> Shard<M> {
         }
         for reply in settled.replies {
             if settled.mac.is_some() {
-                self.reply(reply);
+                self.network.reply(&mut self.env.counters, reply);
             } else {
-                self.counters.neighbour_queue_dropped += 1;
-                self.replies.recycle(reply);
+                self.env.counters.neighbour_queue_dropped += 1;
+                self.network.replies.recycle(reply);
             }
         }
     }
@@ -476,12 +480,12 @@ impl<M: Memory> Shard<M> {
             self.put_away(reply, sent);
             return sent;
         }
-        let next = match self.route(destination) {
+        let next = match self.network.route(destination) {
             Some(Route::Link(next)) => next,
             Some(Route::Local) => {
                 if let Reply::Segment(tuple, outgoing) = &reply {
                     *local_budget -= 1;
-                    self.counters.segments_local += 1;
+                    self.env.counters.segments_local += 1;
                     self.segment_input(
                         &tuple.reversed(),
                         &segment::as_received(tuple, outgoing, 0, &[], true),
@@ -489,23 +493,27 @@ impl<M: Memory> Shard<M> {
                         now,
                     );
                 }
-                self.replies.recycle(reply);
+                self.network.replies.recycle(reply);
                 return true;
             }
             None => {
-                self.counters.ip_no_route += 1;
-                self.replies.recycle(reply);
+                self.env.counters.ip_no_route += 1;
+                self.network.replies.recycle(reply);
                 return true;
             }
         };
-        let Some(hop) = self.neighbours.find(next, None, now, &mut self.counters) else {
-            self.replies.recycle(reply);
+        let Some(hop) = self
+            .network
+            .neighbours
+            .find(next, None, now, &mut self.env.counters)
+        else {
+            self.network.replies.recycle(reply);
             return true;
         };
-        let Lookup::Known(to) = self.neighbours.resolve_for_answer(hop, now) else {
-            if let Some(oldest) = self.neighbours.wait_reply(hop, reply) {
-                self.counters.neighbour_queue_dropped += 1;
-                self.replies.recycle(oldest);
+        let Lookup::Known(to) = self.network.neighbours.resolve_for_answer(hop, now) else {
+            if let Some(oldest) = self.network.neighbours.wait_reply(hop, reply) {
+                self.env.counters.neighbour_queue_dropped += 1;
+                self.network.replies.recycle(oldest);
             }
             return true;
         };
@@ -518,9 +526,9 @@ impl<M: Memory> Shard<M> {
     #[inline]
     fn put_away(&mut self, reply: Reply, sent: bool) {
         if sent {
-            self.replies.recycle(reply);
+            self.network.replies.recycle(reply);
         } else {
-            self.replies.unpop(reply);
+            self.network.replies.unpop(reply);
         }
     }
 
@@ -537,13 +545,13 @@ impl<M: Memory> Shard<M> {
             Reply::Segment(tuple, outgoing) => {
                 let job = SegmentJob {
                     to,
-                    from: self.config.mac,
+                    from: self.env.config.mac,
                     tuple,
                     fields: self.default_fields(tuple),
                     outgoing,
                     payload: [&[], &[]],
                 };
-                let counters = &mut self.counters;
+                let counters = &mut self.env.counters;
                 job.run(0, capabilities, |head, payload, offload| {
                     send(counters, egress, head, payload, offload)
                 })
@@ -553,7 +561,7 @@ impl<M: Memory> Shard<M> {
                 let mut head = [0; ethernet::HEADER_LEN];
                 ethernet::Header {
                     dst: to,
-                    src: self.config.mac,
+                    src: self.env.config.mac,
                     ethertype: if packet[0] >> 4 == 6 {
                         EtherType::IPV6
                     } else {
@@ -561,7 +569,13 @@ impl<M: Memory> Shard<M> {
                     },
                 }
                 .emit(&mut head);
-                self.send_frame(egress, &head, [packet, &[]], Offload::None)
+                send_frame(
+                    &mut self.env.counters,
+                    egress,
+                    &head,
+                    [packet, &[]],
+                    Offload::None,
+                )
             }
         }
     }
@@ -579,13 +593,13 @@ impl<M: Memory> Shard<M> {
         let owner = *owner;
         let Some(outgoing) = stream
             .connection
-            .poll_transmit(&self.config.tcp, &LIMITS, now)
+            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
         else {
             return false;
         };
         let tuple = stream.endpoints.tuple();
         let peer: Tuple = tuple.reversed();
-        self.counters.segments_local += 1;
+        self.env.counters.segments_local += 1;
         if outgoing.payload_len() == 0 {
             self.segment_input(
                 &peer,

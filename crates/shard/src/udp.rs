@@ -28,7 +28,6 @@ use crate::secrets::Secrets;
 use crate::socket::local_ports::Ports;
 use crate::socket::receive_ring::RecvRing;
 use crate::socket::{Marks, View, ViewFlags};
-use membership::Membership;
 use options::Settings;
 use output::OutgoingDatagram;
 
@@ -85,8 +84,6 @@ pub(crate) struct Udp {
     pub outbox: VecDeque<OutgoingDatagram>,
     /// Datagrams between sockets of this host that another shard is to deliver; none: all others.
     pub crossing: VecDeque<(Option<u16>, Vec<u8>)>,
-    /// Groups with members here.
-    pub memberships: Vec<Membership>,
     /// Sockets that a datagram to several is for; empty between datagrams.
     found: Vec<u32>,
 }
@@ -99,7 +96,6 @@ impl Udp {
             any: None,
             outbox: VecDeque::new(),
             crossing: VecDeque::new(),
-            memberships: Vec::new(),
             found: Vec::new(),
         }
     }

@@ -50,7 +50,7 @@ pub struct Part<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Others are missing, or it was there already.
-    TimeWaitEntry,
+    Waiting,
     /// It was the last that was missing.
     Whole(Whole),
     /// There is no room for it.
@@ -175,14 +175,14 @@ impl Reassembly {
             return Outcome::Condemned;
         }
         if !whole {
-            return Outcome::TimeWaitEntry;
+            return Outcome::Waiting;
         }
         match self.packets.remove(index) {
             Some(packet) => {
                 self.memory -= packet.size();
                 Outcome::Whole(packet.join())
             }
-            None => Outcome::TimeWaitEntry,
+            None => Outcome::Waiting,
         }
     }
 
@@ -321,6 +321,11 @@ impl Packet {
             packet: self.first,
         }
     }
+}
+
+/// How many bytes of a payload every fragment but the last carries.
+pub fn piece_size(mtu: u16, heads_len: usize) -> usize {
+    (usize::from(mtu) - heads_len) / 8 * 8
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! IPv6: the host's addresses and routes, packets in, ICMPv6, neighbour discovery.
 
 mod dad;
+pub mod fragments;
 mod groups;
 pub mod icmp;
-mod input;
-mod ndp;
+pub mod input;
+pub mod ndp;
 mod routers;
 mod source_address;
 
@@ -175,6 +176,22 @@ impl Ipv6 {
         if (u32::from(MTU_MIN)..u32::from(self.mtu)).contains(&mtu) {
             self.mtu = mtu as u16;
         }
+    }
+
+    /// A router does not answer. Returns whether another one takes its place.
+    pub fn demote_router(&mut self, router: Ipv6Addr) -> bool {
+        self.routers.demote(router)
+    }
+
+    /// Takes out a router whose lifetime is over.
+    pub fn pop_expired_router(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        self.routers.pop_expired(now)
+    }
+
+    /// The address to send a router solicitation from, if one is due.
+    pub fn take_router_solicitation(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        let source = self.link_local()?;
+        self.routers.take_solicitation(now).then_some(source)
     }
 
     /// When there is something to do.

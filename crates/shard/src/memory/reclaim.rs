@@ -37,7 +37,7 @@ pub(crate) struct Reclaim {
 impl<M: Memory> Shard<M> {
     #[inline]
     fn failures(&self) -> u64 {
-        self.counters.receive_memory_exhausted + self.counters.out_of_order_refused
+        self.env.counters.receive_memory_exhausted + self.env.counters.out_of_order_refused
     }
 
     /// When there is something to do about memory, if there is.
@@ -60,7 +60,7 @@ impl<M: Memory> Shard<M> {
         let pool = self.send_memory.pool_mut();
         let sent = pool.give_back(STEP_BYTES);
         let (received, more) = self.memory.give_back(STEP_BYTES);
-        self.counters.memory_given_back += sent + received;
+        self.env.counters.memory_given_back += sent + received;
         self.reclaim.freed += sent;
         self.reclaim.owes = pool.owes() || more;
         if !self.reclaim.owes && now >= self.reclaim.review {
@@ -115,7 +115,7 @@ impl<M: Memory> Shard<M> {
                 memory: &mut self.memory,
                 owner,
                 open: true,
-                counters: &mut self.counters,
+                counters: &mut self.env.counters,
             };
             stream.connection.drop_out_of_order(&mut sink);
             self.mark_changed(index);

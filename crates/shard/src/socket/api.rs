@@ -108,7 +108,7 @@ impl<M: Memory> Shard<M> {
             wanted => stream.send.reserve(wanted, &mut self.send_memory, owner),
         };
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -153,7 +153,7 @@ impl<M: Memory> Shard<M> {
         }
         let room = stream.send.reserve(wanted, &mut self.send_memory, owner);
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -188,7 +188,7 @@ impl<M: Memory> Shard<M> {
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
         let socket = socket_of_program(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
-        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.config.buffers, now) {
+        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.env.config.buffers, now) {
             self.ready.add(id.index(), socket);
         }
         Ok(len)
@@ -222,7 +222,14 @@ impl<M: Memory> Shard<M> {
         let received = stream.connection.received();
         let len = (received - stream.consumed()) as usize;
         let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
-        if taken > 0 && socket.consume(&mut self.memory, taken as u32, &self.config.buffers, now) {
+        if taken > 0
+            && socket.consume(
+                &mut self.memory,
+                taken as u32,
+                &self.env.config.buffers,
+                now,
+            )
+        {
             self.ready.add(index, socket);
         }
         Ok(taken)
@@ -265,7 +272,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         let more = upto.saturating_sub(stream.consumed()) as u32;
-        if more > 0 && socket.consume(&mut self.memory, more, &self.config.buffers, now) {
+        if more > 0 && socket.consume(&mut self.memory, more, &self.env.config.buffers, now) {
             self.ready.add(index, socket);
         }
         Ok(())
@@ -356,7 +363,7 @@ impl<M: Memory> Shard<M> {
         };
         match kind {
             Kind::Bound { .. } => self.release_bound(index),
-            Kind::Datagram(_) => self.discard_datagram(index, now),
+            Kind::Datagram(_) => self.discard_datagram(index),
             Kind::Listener(listener) => {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
@@ -369,12 +376,12 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.consumed();
-                self.counters.aborted_on_close += u64::from(unread);
+                self.env.counters.aborted_on_close += u64::from(unread);
                 let crowded = !self.orphans.allows(owner);
-                self.counters.orphans_refused += u64::from(crowded);
+                self.env.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
                 let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
-                self.counters.orphans_starved += u64::from(starved);
+                self.env.counters.orphans_starved += u64::from(starved);
                 marks.insert(Marks::ORPHAN);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();

@@ -89,8 +89,8 @@ impl<M: Memory> Shard<M> {
     /// The listener of a connection that nobody knows.
     pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
         // Those with oneself are all the shard's that opened them.
-        let steer = self.config.steer.as_ref();
-        let steer = steer.filter(|_| !self.is_local(tuple.remote_ip()));
+        let steer = self.env.config.steer.as_ref();
+        let steer = steer.filter(|_| !self.network.is_local(tuple.remote_ip()));
         let near = steer.map(|steer| Near {
             own: steer.own,
             shards: steer.groups.count(),
@@ -147,10 +147,10 @@ impl<M: Memory> Shard<M> {
         let pending = self.half_open.get_mut(request.index);
         let pending = pending.ok_or(Error::NotConnected)?;
         pending.asked = false;
-        pending.state.answer_late(&self.config.tcp, now);
+        pending.state.answer_late(&self.env.config.tcp, now);
         let reply = Reply::Segment(pending.tuple, pending.state.reply(now));
         self.half_open.arm(request.index);
-        self.reply(reply);
+        self.network.reply(&mut self.env.counters, reply);
         Ok(())
     }
 
@@ -164,8 +164,8 @@ impl<M: Memory> Shard<M> {
         };
         let reply = Reply::Segment(pending.tuple, pending.state.refusal());
         self.forget_half_open(request.index);
-        self.counters.resets_out += 1;
-        self.reply(reply);
+        self.env.counters.resets_out += 1;
+        self.network.reply(&mut self.env.counters, reply);
     }
 
     /// The connection that was admitted, once its handshake is complete.

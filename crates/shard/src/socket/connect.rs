@@ -49,11 +49,11 @@ impl<M: Memory> Shard<M> {
             return Ok(id);
         }
         if self.sockets.is_full() {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             return Err(Error::TooManySockets);
         }
         let start = self.start(NOWHERE, options, remote, now)?;
-        let config = &self.config.tcp;
+        let config = &self.env.config.tcp;
         let shared = self.sharing.share(options);
         let settings = shared.settings.clone();
         let endpoints = start.tuple.into();
@@ -107,7 +107,7 @@ impl<M: Memory> Shard<M> {
         socket.marks |= start.marks;
         let endpoints = start.tuple.into();
         socket.kind =
-            Kind::Stream(start.stream(endpoints, &self.config.tcp, &options.settings, now));
+            Kind::Stream(start.stream(endpoints, &self.env.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -126,51 +126,35 @@ impl<M: Memory> Shard<M> {
             .open_parameters(&tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
-            self.counters.time_wait_reused += 1;
+            self.env.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.path_mtus.get(tuple.remote_ip(), now);
+        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: autotuning::first_limits(options, &self.config.buffers, open.mss),
+            limits: autotuning::first_limits(options, &self.env.config.buffers, open.mss),
             fields: self.fields(&tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
-    }
-
-    /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
-    #[inline]
-    pub(crate) fn first_hop(&mut self, remote: IpAddr, owner: Owner, now: Instant) -> Handle {
-        let Some(Route::Link(next)) = self.route(remote) else {
-            return Handle::NONE;
-        };
-        match self
-            .neighbours
-            .find(next, Some(owner), now, &mut self.counters)
-        {
-            Some(hop) => {
-                self.neighbours.resolve(hop, now);
-                hop
-            }
-            None => Handle::NONE,
-        }
     }
 
     /// The socket at `index` has begun to connect.
     fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.counters.active_opens += 1;
+        self.env.counters.active_opens += 1;
         let owner = self
             .sockets
             .get(index)
             .map_or_else(Owner::default, |socket| socket.owner);
-        let hop = self.first_hop(tuple.remote_ip(), owner, now);
+        let hop = self
+            .network
+            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
         if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
             self.ready.add(index, socket);
@@ -230,17 +214,16 @@ impl<M: Memory> Shard<M> {
         };
         let remote = SocketAddr::new(address, remote.port());
         let route = self
+            .network
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
         let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
-            (Route::Link(_), IpAddr::V4(address)) => self.routes.source_for(address).into(),
-            (Route::Link(_), IpAddr::V6(address)) => self
-                .v6
+            (Route::Link(_), address) => self
+                .network
                 .source_for(address)
-                .ok_or(Error::AddressNotAvailable)?
-                .into(),
+                .ok_or(Error::AddressNotAvailable)?,
         };
         if address.is_ipv4() != remote.is_ipv4() {
             return Err(Error::NetworkUnreachable);
@@ -265,7 +248,7 @@ impl<M: Memory> Shard<M> {
         let (address, port) = (local.ip(), local.port());
         let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| endpoints.with_local_port(port);
-        let steer = &self.config.steer;
+        let steer = &self.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
             // What is on its way here may have it.
@@ -289,13 +272,13 @@ impl<M: Memory> Shard<M> {
         } else {
             let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
-                &mut self.secrets,
+                &mut self.env.secrets,
                 |ports, port| unbound(ports, port) && free(port),
                 |ports, port| unbound(ports, port) && (free(port) || reusable(port)),
             )
         };
         let Some(port) = chosen else {
-            self.counters.ports_exhausted += 1;
+            self.env.counters.ports_exhausted += 1;
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);

@@ -1,6 +1,6 @@
 //! Binding, listening and accepting.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
@@ -49,7 +49,7 @@ impl<M: Memory> Shard<M> {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let address = local.ip().to_canonical();
-        if !address.is_unspecified() && !self.is_own(address) {
+        if !address.is_unspecified() && !self.network.is_bindable(&self.env, address) {
             return Err(Error::AddressNotAvailable);
         }
         // Nobody has this index: the socket does not exist yet.
@@ -67,7 +67,7 @@ impl<M: Memory> Shard<M> {
         };
         let without_port = local.port() == 0 && options.address_only;
         if !without_port && !self.ports.allows(local.port(), owner) {
-            self.counters.ports_limited += 1;
+            self.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -80,7 +80,7 @@ impl<M: Memory> Shard<M> {
         } else {
             let free = |ports: &Ports, port| ports.is_free(port, &bound);
             self.ports
-                .choose(&mut self.secrets, free, free)
+                .choose(&mut self.env.secrets, free, free)
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
@@ -207,7 +207,7 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options.clone());
         if !socket.listener_mut()?.backlog.admit(&self.memory, owner) {
-            self.counters.accept_queue_full += 1;
+            self.env.counters.accept_queue_full += 1;
             return None;
         }
         let made = self.make_accepted(listener, owner, options, tuple, now, make);
@@ -235,13 +235,15 @@ impl<M: Memory> Shard<M> {
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let known = self.path_mtus.get(tuple.remote_ip(), now);
+        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
         let mut marks = Marks::UNACCEPTED;
-        marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
+        marks.set(Marks::LOCAL, self.network.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let hop = self.first_hop(tuple.remote_ip(), owner, now);
-        let (config, buffers) = (&self.config.tcp, &self.config.buffers);
+        let hop = self
+            .network
+            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
+        let (config, buffers) = (&self.env.config.tcp, &self.env.config.buffers);
         let reuse = options.reuse.address;
         let endpoints = tuple.into();
         let made = self.sockets.insert_with(|| {
@@ -263,12 +265,12 @@ impl<M: Memory> Shard<M> {
             }
         });
         let Some(index) = made else {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             return None;
         };
         self.table.insert(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.counters.passive_opens += 1;
+        self.env.counters.passive_opens += 1;
         Some(index)
     }
 
@@ -326,20 +328,10 @@ impl<M: Memory> Shard<M> {
         self.sockets.discard(index);
     }
 
-    /// Whether `address` can be a local end.
-    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => {
-                self.routes.takes(address) || (self.config.loopback && address.is_loopback())
-            }
-            IpAddr::V6(address) => self.v6.is_bindable(address),
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn insert_socket(&mut self, make: impl FnOnce() -> Socket) -> Result<u32, Error> {
         self.sockets.insert_with(make).ok_or_else(|| {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             Error::TooManySockets
         })
     }

@@ -97,7 +97,7 @@ impl FlowBatch {
 impl<M: Memory> Shard<M> {
     /// These buckets are about to become this shard's. Until they have been taken it begins no connection in them, and frames of their flows wait.
     pub fn expect(&mut self, buckets: &[usize]) {
-        if let Some(steer) = &mut self.config.steer {
+        if let Some(steer) = &mut self.env.config.steer {
             for &bucket in buckets {
                 steer.groups.release(bucket);
             }
@@ -106,7 +106,7 @@ impl<M: Memory> Shard<M> {
 
     /// These buckets are another shard's from now on, and were a third one's.
     pub fn assign(&mut self, buckets: &[usize], to: u16) {
-        if let Some(steer) = &mut self.config.steer {
+        if let Some(steer) = &mut self.env.config.steer {
             for &bucket in buckets {
                 steer.groups.assign(bucket, to);
             }
@@ -130,12 +130,12 @@ impl<M: Memory> Shard<M> {
 
     /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
     pub fn is_quiet(&self) -> bool {
-        self.stalled.is_none() && self.replies.is_empty()
+        self.stalled.is_none() && self.network.replies.is_empty()
     }
 
     /// The connections that would move with these buckets.
     pub fn movable(&self, buckets: &[usize]) -> Vec<SocketId> {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return Vec::new();
         };
         let chosen = chosen(steer, buckets);
@@ -177,7 +177,7 @@ impl<M: Memory> Shard<M> {
         to: u16,
         may_move: impl Fn(&Self, u32) -> bool,
     ) -> Option<FlowBatch> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         let own = steer.own;
         let mut buckets = buckets.to_vec();
         buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
@@ -188,7 +188,7 @@ impl<M: Memory> Shard<M> {
             .filter(|(tuple, _)| chosen(tuple))
             .collect();
         let mut pins = self.pins.take(&chosen);
-        let fragmented = self.reassembly.take(&chosen);
+        let fragmented = self.network.reassembly.take(&chosen);
         let mut streams = Vec::new();
         for (tuple, place) in here {
             match place {
@@ -199,7 +199,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         pins.extend(self.datagrams_in(&chosen).map(|flow| (flow, own)));
-        self.counters.connections_given += streams.len() as u64;
+        self.env.counters.connections_given += streams.len() as u64;
         let cookies = self.sockets.iter().filter_map(|(_, socket)| {
             let Kind::Listener(listener) = &socket.kind else {
                 return None;
@@ -220,7 +220,7 @@ impl<M: Memory> Shard<M> {
 
     /// Takes what another shard has given. Frames that have waited for these buckets are to be put in again, in their order.
     pub fn take(&mut self, batch: FlowBatch, from: u16, now: Instant) -> Taken {
-        let Some(own) = self.config.steer.as_ref().map(|steer| steer.own) else {
+        let Some(own) = self.env.config.steer.as_ref().map(|steer| steer.own) else {
             return Taken {
                 moved: Vec::new(),
                 refused: batch.streams,
@@ -236,7 +236,7 @@ impl<M: Memory> Shard<M> {
         for (local, until) in batch.cookies {
             self.expect_cookies(local, until);
         }
-        self.reassembly.put(batch.fragmented);
+        self.network.reassembly.put(batch.fragmented);
         let mut taken = Taken::default();
         for moved in batch.streams {
             let (id, tuple) = (moved.id, moved.tuple());
@@ -250,7 +250,7 @@ impl<M: Memory> Shard<M> {
                 }
             }
         }
-        self.counters.connections_taken += taken.moved.len() as u64;
+        self.env.counters.connections_taken += taken.moved.len() as u64;
         taken
     }
 
@@ -262,7 +262,7 @@ impl<M: Memory> Shard<M> {
             match self.put_in(one, now) {
                 Ok(new) => moved.push((id, new)),
                 Err(mut lost) => {
-                    self.counters.connections_lost += 1;
+                    self.env.counters.connections_lost += 1;
                     // The other shard has pinned it here.
                     self.unpinned.extend(lost.tuple().map(Flow::stream));
                     let owner = lost.socket.owner;
@@ -313,7 +313,7 @@ impl<M: Memory> Shard<M> {
                         memory: &mut self.memory,
                         owner,
                         open: true,
-                        counters: &mut self.counters,
+                        counters: &mut self.env.counters,
                     };
                     stream.connection.drop_out_of_order(&mut sink);
                 }
@@ -362,7 +362,7 @@ impl<M: Memory> Shard<M> {
         if let Some(stream) = socket.stream_mut() {
             stream
                 .connection
-                .configure(&self.config.tcp, &options.settings, now);
+                .configure(&self.env.config.tcp, &options.settings, now);
         }
         let reuse = options.reuse.address;
         socket.options = options;

@@ -58,7 +58,7 @@ impl<M: Memory> Shard<M> {
     /// Whether a frame for `tuple`, which the table does not know, is another shard's; noted if so.
     #[cold]
     pub(crate) fn is_misrouted(&mut self, tuple: &Tuple) -> bool {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return false;
         };
         let owner = steer.owner(tuple);
@@ -84,14 +84,14 @@ impl<M: Memory> Shard<M> {
         let Some((shard, arrival)) = to else {
             return false;
         };
-        self.counters.frames_misrouted += 1;
+        self.env.counters.frames_misrouted += 1;
         self.misrouted = Some(Misrouted::Shard(shard, arrival));
         true
     }
 
     /// What a frame from the link says of neighbours or routers concerns every shard.
     pub(crate) fn copy_to_all_shards(&mut self) {
-        if self.config.steer.is_some() && self.arrival == Arrival::Link {
+        if self.env.config.steer.is_some() && self.arrival == Arrival::Link {
             self.misrouted = Some(Misrouted::AllShards);
         }
     }
@@ -99,7 +99,7 @@ impl<M: Memory> Shard<M> {
     /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its tag, if that is another: the flow must be pinned there
     /// before. None too for what it would refuse.
     pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         let (local, remote, _) = self.endpoints(self.check(id).ok()?, remote).ok()?;
         let tuple = Tuple::new(local, remote)?;
         let owner = steer.owner(&tuple);
@@ -110,7 +110,7 @@ impl<M: Memory> Shard<M> {
     /// The flow of a connection that was just opened, or of a socket for datagrams that was just connected, by a shard without buckets: before it sends anything it is to be pinned
     /// at this other shard.
     pub fn opened_elsewhere(&self, id: SocketId) -> Option<(u16, Flow)> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         if !steer.has_none() {
             return None;
         }
@@ -128,14 +128,14 @@ impl<M: Memory> Shard<M> {
 
     /// Whose a flow is by its tag, as far as is known here: another shard that should know of it. None if that is this one, or nobody yet.
     pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         let owner = steer.owner(&flow.tuple);
         (owner != NOBODY && owner != steer.own).then_some(owner)
     }
 
     /// Whether a flow's bucket is on its way here.
     pub fn is_awaited(&self, flow: &Flow) -> bool {
-        let steer = self.config.steer.as_ref();
+        let steer = self.env.config.steer.as_ref();
         steer.is_some_and(|steer| steer.is_awaited(&flow.tuple))
     }
 
@@ -155,7 +155,7 @@ impl<M: Memory> Shard<M> {
     /// [`Error::AddressNotAvailable`] when there is such a connection already, or may be for all that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
     pub fn pin(&mut self, flow: Flow, shard: u16) -> Result<(), Error> {
         let awaited = |steer: &Steer| steer.is_awaited(&flow.tuple);
-        if self.config.steer.as_ref().is_some_and(awaited) {
+        if self.env.config.steer.as_ref().is_some_and(awaited) {
             return Err(Error::AddressNotAvailable);
         }
         let table = match flow.datagrams {
@@ -165,7 +165,7 @@ impl<M: Memory> Shard<M> {
         if table.get(&flow.tuple).is_some() || self.pins.get(&flow).is_some_and(|at| at != shard) {
             return Err(Error::AddressNotAvailable);
         }
-        let limit = self.config.limits.sockets as usize;
+        let limit = self.env.config.limits.sockets as usize;
         if self.pins.insert(flow, shard, limit) {
             Ok(())
         } else {

@@ -121,7 +121,7 @@ impl<M: Memory> Shard<M> {
         let without = options.no_cookie;
         let offered = syn.options.fast_open();
         let keys = listener.fast_open_keys.as_deref();
-        let primary = keys.map_or(self.secrets.fast_open_key(), |keys| &keys.primary);
+        let primary = keys.map_or(self.env.secrets.fast_open_key(), |keys| &keys.primary);
         let own = fast_open_cookie(primary, tuple);
         let is = |cookie| offered.is_some_and(|offered| offered.as_bytes() == cookie);
         let old = keys.and_then(|keys| keys.backup.as_ref());
@@ -130,14 +130,14 @@ impl<M: Memory> Shard<M> {
             if listener.early < u32::from(options.fast_open) {
                 return Verdict::Early(Cookie::new(&own).filter(|_| old));
             }
-            self.counters.fast_opens_limited += 1;
+            self.env.counters.fast_opens_limited += 1;
             return Verdict::Plain;
         }
         let Some(offered) = offered else {
             return Verdict::Plain;
         };
-        self.counters.fast_opens_refused += u64::from(offered.is_some());
-        self.counters.fast_open_cookies_out += 1;
+        self.env.counters.fast_opens_refused += u64::from(offered.is_some());
+        self.env.counters.fast_open_cookies_out += 1;
         Cookie::new(&own).map_or(Verdict::Plain, Verdict::Give)
     }
 
@@ -160,7 +160,7 @@ impl<M: Memory> Shard<M> {
         let Some(index) = made else {
             return false;
         };
-        self.counters.fast_opens += 1;
+        self.env.counters.fast_opens += 1;
         if let Some(listener) = self
             .sockets
             .get_mut(listener)
@@ -184,11 +184,11 @@ impl<M: Memory> Shard<M> {
                 memory: &mut self.memory,
                 owner: *owner,
                 open: true,
-                counters: &mut self.counters,
+                counters: &mut self.env.counters,
             };
             stream
                 .connection
-                .take_early(&self.config.tcp, syn, &mut sink, now);
+                .take_early(&self.env.config.tcp, syn, &mut sink, now);
         }
         self.apply_state_change(index);
         true
@@ -213,9 +213,9 @@ impl<M: Memory> Shard<M> {
         let Some(news) = news else {
             return;
         };
-        self.counters.fast_opens_lost += u64::from(news.lost);
+        self.env.counters.fast_opens_lost += u64::from(news.lost);
         let Some(known) = self.cookies.entry(remote) else {
-            self.counters.fast_open_cookies_refused += 1;
+            self.env.counters.fast_open_cookies_refused += 1;
             return;
         };
         if let Some(cookie) = news.cookie {

@@ -11,6 +11,7 @@ use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL, Times
 use millrace_wire::{ipv4, ipv6, tcp};
 
 use crate::connection_table::{Pair, Tuple};
+use crate::link::ethernet::Stations;
 use crate::socket::Options;
 
 /// Where the IP header is in a frame.
@@ -251,14 +252,6 @@ impl SegmentJob<'_> {
         };
         tcp.write(&stations, pair, &fields, payload_len, head)
     }
-}
-
-/// The two ends of a hop.
-pub struct Stations {
-    /// The station to send to.
-    pub to: Mac,
-    /// Our station.
-    pub from: Mac,
 }
 
 /// Sends a segment that is whole and has no options but timestamps; false when `send` returned that.

@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_tcp::Instant;
-
 use super::Datagram;
 use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
@@ -93,8 +91,8 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         if !address.is_unspecified()
-            && !self.is_own(address)
-            && !self.is_multicast_or_broadcast(address)
+            && !self.network.is_bindable(&self.env, address)
+            && !self.network.is_multicast_or_broadcast(address)
         {
             return Err(Error::AddressNotAvailable);
         }
@@ -113,12 +111,6 @@ impl<M: Memory> Shard<M> {
         }
         self.mark_changed(index);
         Ok(())
-    }
-
-    /// Whether packets to `address` are for several hosts.
-    pub(crate) fn is_multicast_or_broadcast(&self, address: IpAddr) -> bool {
-        address.is_multicast()
-            || matches!(address, IpAddr::V4(address) if self.routes.is_broadcast(address))
     }
 
     /// Registers the socket at `index` at a local address; port 0 takes a free one that is `good`, if there is one.
@@ -142,7 +134,7 @@ impl<M: Memory> Shard<M> {
             datagrams: true,
         };
         if !self.udp.ports.allows(local.port(), socket.owner) {
-            self.counters.ports_limited += 1;
+            self.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -157,9 +149,9 @@ impl<M: Memory> Shard<M> {
                 ..bound
             };
             let free = |ports: &Ports, port| good(port) && ports.is_free(port, &alone);
-            let chosen = self.udp.ports.choose(&mut self.secrets, free, free);
+            let chosen = self.udp.ports.choose(&mut self.env.secrets, free, free);
             chosen.ok_or_else(|| {
-                self.counters.ports_exhausted += 1;
+                self.env.counters.ports_exhausted += 1;
                 Error::AddressInUse
             })?
         };
@@ -197,7 +189,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::NetworkUnreachable);
         }
         let towards = match address {
-            IpAddr::V4(group) if self.routes.is_broadcast(group) => {
+            IpAddr::V4(group) if self.network.v4.is_broadcast(group) => {
                 // What stands in for another does not know what was set before it was bound.
                 if !datagram.settings.broadcast && datagram.home.is_none() {
                     return Err(Error::AccessDenied);
@@ -205,7 +197,11 @@ impl<M: Memory> Shard<M> {
                 Towards::All
             }
             group if group.is_multicast() => Towards::Group,
-            address => match self.route(address).ok_or(Error::NetworkUnreachable)? {
+            address => match self
+                .network
+                .route(address)
+                .ok_or(Error::NetworkUnreachable)?
+            {
                 Route::Local => Towards::Here,
                 Route::Link(next) => Towards::Neighbour(next),
             },
@@ -214,10 +210,20 @@ impl<M: Memory> Shard<M> {
             .map(|from| from.to_canonical())
             .filter(|from| !from.is_unspecified());
         let source = match (wanted, datagram.local.ip()) {
-            (Some(wanted), _) if !self.is_own(wanted) => return Err(Error::Invalid),
+            (Some(wanted), _) if !self.network.is_bindable(&self.env, wanted) => {
+                return Err(Error::Invalid);
+            }
             (Some(wanted), _) => wanted,
-            (None, own) if !own.is_unspecified() && !self.is_multicast_or_broadcast(own) => own,
-            _ => self.datagram_source(address, towards)?,
+            (None, own)
+                if !own.is_unspecified() && !self.network.is_multicast_or_broadcast(own) =>
+            {
+                own
+            }
+            _ if towards == Towards::Here => address,
+            _ => self
+                .network
+                .source_for(address)
+                .ok_or(Error::AddressNotAvailable)?,
         };
         if source.is_ipv4() != address.is_ipv4() {
             return Err(Error::NetworkUnreachable);
@@ -228,18 +234,6 @@ impl<M: Memory> Shard<M> {
         }
         let local = SocketAddr::new(source, datagram.local.port());
         Ok((local, remote, towards))
-    }
-
-    fn datagram_source(&self, destination: IpAddr, towards: Towards) -> Result<IpAddr, Error> {
-        match (towards, destination) {
-            (Towards::Here, address) => Ok(address),
-            (_, IpAddr::V4(address)) => Ok(self.routes.source_for(address).into()),
-            (_, IpAddr::V6(address)) => self
-                .v6
-                .source_for(address)
-                .map(IpAddr::from)
-                .ok_or(Error::AddressNotAvailable),
-        }
     }
 
     /// Whether a socket has to have a port before it can send. [`Shard::bind_datagram`] gives it one that all shards know;
@@ -266,7 +260,7 @@ impl<M: Memory> Shard<M> {
         if local.port() == 0 {
             let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
             // A port that we choose brings the answers to this shard, if any does.
-            let steer = self.config.steer.clone();
+            let steer = self.env.config.steer.clone();
             let anywhere = steer.as_ref().is_none_or(Steer::has_none);
             let own = |port| {
                 let is_own = |steer: &Steer| steer.is_own(&endpoints.with_local_port(port));
@@ -312,7 +306,7 @@ impl<M: Memory> Shard<M> {
         let chosen = self
             .datagram_of(index)
             .is_ok_and(|(_, datagram)| datagram.is_only_here());
-        let steer = self.config.steer.as_ref();
+        let steer = self.env.config.steer.as_ref();
         let tuple = Tuple::new(local, remote).filter(|_| chosen && local.port() != 0);
         steer
             .zip(tuple)
@@ -376,6 +370,7 @@ impl<M: Memory> Shard<M> {
             self.udp.table.insert(tuple, Place::Stream(other.socket));
         } else if only_here
             && self
+                .env
                 .config
                 .steer
                 .as_ref()
@@ -405,7 +400,7 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
-    pub(crate) fn discard_datagram(&mut self, index: u32, now: Instant) {
+    pub(crate) fn discard_datagram(&mut self, index: u32) {
         self.release_datagram_port(index);
         if self.udp.any == Some(index) {
             self.udp.any = None;
@@ -420,7 +415,7 @@ impl<M: Memory> Shard<M> {
             .datagram_mut(index)
             .map_or_else(Vec::new, |datagram| std::mem::take(&mut datagram.groups));
         for group in groups {
-            self.leave_group(group, now);
+            self.network.leave(&mut self.env, group);
         }
         if let Some(mut socket) = self.sockets.remove(index)
             && let Kind::Datagram(datagram) = &mut socket.kind

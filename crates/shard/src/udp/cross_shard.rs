@@ -41,7 +41,7 @@ impl<M: Memory> Shard<M> {
 
     /// The other shard that may have a socket for a datagram between two sockets of this host that is no socket's here.
     pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         match steer.owner(receiver) {
             NOBODY => None,
             owner if owner != steer.own => Some(owner),
@@ -57,12 +57,12 @@ impl<M: Memory> Shard<M> {
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return;
         };
         let own = steer.own;
         if self.udp.crossing.len() >= CROSSING_MAX {
-            self.counters.udp_crossing_full += 1;
+            self.env.counters.udp_crossing_full += 1;
             return;
         }
         let record = Record {
@@ -75,7 +75,7 @@ impl<M: Memory> Shard<M> {
             segment_size: arrived.segment_size,
             dropped: 0,
         };
-        let mut bytes = self.replies.buffer();
+        let mut bytes = self.network.replies.buffer();
         bytes.extend_from_slice(&record.emit());
         bytes.extend_from_slice(&own.to_ne_bytes());
         bytes.push(what as u8);
@@ -90,7 +90,7 @@ impl<M: Memory> Shard<M> {
 
     /// Takes its buffer back.
     pub fn return_crossing(&mut self, bytes: Vec<u8>) {
-        self.replies.recycle(Reply::Packet(bytes));
+        self.network.replies.recycle(Reply::Packet(bytes));
     }
 
     /// Takes in what another shard has handed over.
@@ -110,7 +110,9 @@ impl<M: Memory> Shard<M> {
             class: record.class,
             segment_size: record.segment_size,
         };
-        let to_many = self.is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
+        let to_many = self
+            .network
+            .is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
         if to_many {
             self.deliver_multicast_or_broadcast(&arrived, payload);
             return;
@@ -131,7 +133,7 @@ impl<M: Memory> Shard<M> {
                 self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
             }
             None => {
-                self.counters.udp_no_port += 1;
+                self.env.counters.udp_no_port += 1;
                 let quoted = &payload[..payload.len().min(QUOTE_MAX)];
                 self.cross(Crossing::Refused, Some(origin), &arrived, quoted);
             }

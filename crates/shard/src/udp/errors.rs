@@ -56,17 +56,17 @@ impl<M: Memory> Shard<M> {
         let home = self.shard_of_datagram(found);
         let Some(index) = found.filter(|_| home.is_none()) else {
             if !self.is_datagram_misrouted(home, tuple) {
-                self.counters.icmp_errors_unmatched += 1;
+                self.env.counters.icmp_errors_unmatched += 1;
             }
             return;
         };
-        self.counters.icmp_errors_in += 1;
+        self.env.counters.icmp_errors_in += 1;
         if failure.errno == errno::EMSGSIZE {
             let remote = tuple.remote_ip();
             let least = if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
             let mtu = failure.info.min(u32::from(u16::MAX)) as u16;
-            let learned = self.path_mtus.learn(remote, mtu.max(least), now);
-            self.counters.paths_refused += u64::from(!learned);
+            let learned = self.network.path_mtus.learn(remote, mtu.max(least), now);
+            self.env.counters.paths_refused += u64::from(!learned);
             // IP_MTU tells.
             self.mark_changed(index);
         }

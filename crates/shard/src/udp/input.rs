@@ -8,7 +8,7 @@ use millrace_wire::udp;
 
 use super::receive::DatagramInfo;
 use crate::connection_table::{Pair, Place, Tuple};
-use crate::ip::Family;
+use crate::ip::family::Family;
 use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::socket::{Device, Kind, Socket};
@@ -41,7 +41,7 @@ impl<M: Memory> Shard<M> {
     /// Takes in a datagram; false if nobody here wants it, so that its sender is to be told.
     pub(crate) fn udp_input<A: Family + Into<IpAddr>>(&mut self, packet: &Packet<'_, A>) -> bool {
         let Ok(datagram) = udp::Datagram::parse(packet.bytes) else {
-            self.counters.udp_malformed += 1;
+            self.env.counters.udp_malformed += 1;
             return true;
         };
         // RFC 768: 0 is no checksum. RFC 8200 8.1: over IPv6 there must be one.
@@ -51,7 +51,7 @@ impl<M: Memory> Shard<M> {
             _ => A::verify(packet.src, packet.dst, udp::PROTOCOL, datagram.bytes),
         };
         if !verified {
-            self.counters.udp_checksum += 1;
+            self.env.counters.udp_checksum += 1;
             return true;
         }
         let tuple = A::tuple(Pair {
@@ -76,7 +76,7 @@ impl<M: Memory> Shard<M> {
             Receiver::Here(index) => self.store_datagram(index, &arrived, datagram.payload()),
             Receiver::Elsewhere => {}
             Receiver::Nobody => {
-                self.counters.udp_no_port += 1;
+                self.env.counters.udp_no_port += 1;
                 return false;
             }
         }
@@ -99,7 +99,7 @@ impl<M: Memory> Shard<M> {
     pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
         let local = tuple.local();
         let listener = |hash| self.udp.ports.listener(local, hash);
-        let found = match (self.udp.table.get(tuple), &self.config.steer) {
+        let found = match (self.udp.table.get(tuple), &self.env.config.steer) {
             (Some(Place::Stream(index)), _) => Some(index),
             (_, Some(steer)) => listener(steer.hash.tag(tuple).into()),
             (_, None) => listener(self.udp.table.hash(tuple)),
@@ -120,7 +120,7 @@ impl<M: Memory> Shard<M> {
 
     /// Whether a frame is another shard's: that of the socket that it is for, or, if there is none here, the one that its tag names. Noted if so.
     pub(crate) fn is_datagram_misrouted(&mut self, home: Option<u16>, tuple: &Tuple) -> bool {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return false;
         };
         let owner = steer.owner(tuple);
@@ -143,7 +143,7 @@ impl<M: Memory> Shard<M> {
         let Some((shard, arrival)) = to else {
             return false;
         };
-        self.counters.frames_misrouted += 1;
+        self.env.counters.frames_misrouted += 1;
         self.misrouted = Some(Misrouted::Shard(shard, arrival));
         true
     }
@@ -154,8 +154,8 @@ impl<M: Memory> Shard<M> {
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        if arrived.to.ip().is_multicast() && !self.is_member(arrived.to.ip()) {
-            self.counters.ip_not_ours += 1;
+        if arrived.to.ip().is_multicast() && !self.network.is_member(arrived.to.ip()) {
+            self.env.counters.ip_not_ours += 1;
             return;
         }
         let mut found = std::mem::take(&mut self.udp.found);
@@ -179,7 +179,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         if found.is_empty() {
-            self.counters.udp_no_port += 1;
+            self.env.counters.udp_no_port += 1;
         }
         for index in found.drain(..) {
             self.store_datagram(index, arrived, payload);

@@ -44,7 +44,7 @@ impl<M: Memory> Shard<M> {
                 arrived,
                 payload,
                 &mut self.memory,
-                &mut self.counters,
+                &mut self.env.counters,
             )
         } else {
             let whole = DatagramInfo {
@@ -53,7 +53,13 @@ impl<M: Memory> Shard<M> {
             };
             let mut any = false;
             for piece in payload.chunks(size) {
-                any |= datagram.store(*owner, &whole, piece, &mut self.memory, &mut self.counters);
+                any |= datagram.store(
+                    *owner,
+                    &whole,
+                    piece,
+                    &mut self.memory,
+                    &mut self.env.counters,
+                );
             }
             any
         };
