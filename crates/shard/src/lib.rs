@@ -1,11 +1,14 @@
-//! One core's stack, sans-IO: neighbours, IPv4 and IPv6, ICMP, connection table, sockets, timers, memory.
+//! One core's stack, sans-IO: neighbours, IPv4 and IPv6, ICMP, connection table, sockets, timers,
+//! memory.
 //!
-//! A [`Shard`] is given frames ([`Shard::input`]), requests (the socket calls) and the time, and gives frames back
-//! ([`Shard::transmit`]), the list of sockets that changed ([`Shard::take_changed`]) and the time of its next timer
-//! ([`Shard::deadline`]). It reads no clock, makes no system call and holds no lock; the same calls give the same frames.
+//! A [`Shard`] is given frames ([`Shard::input`]), requests (the socket calls) and the time, and
+//! gives frames back ([`Shard::transmit`]), the list of sockets that changed
+//! ([`Shard::take_changed`]) and the time of its next timer ([`Shard::deadline`]). It reads no
+//! clock, makes no system call and holds no lock; the same calls give the same frames.
 //!
-//! The order of work is: any number of `input`, `advance` when its time has come, requests, then one `transmit`. Input only
-//! processes and marks; so one ACK answers a batch, and rides on the program's reply if there is one.
+//! The order of work is: any number of `input`, `advance` when its time has come, requests, then
+//! one `transmit`. Input only processes and marks; so one ACK answers a batch, and rides on the
+//! program's reply if there is one.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,5 +1,5 @@
-//! Everything below the transport protocols: addresses, routes, neighbours, ICMP, fragments, groups,
-//! and the replies that no socket sends. It wires the parts that `link` and `ip` define.
+//! Everything below the transport protocols: addresses, routes, neighbours, ICMP, fragments,
+//! groups, and the replies that no socket sends. It wires the parts that `link` and `ip` define.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -100,8 +100,8 @@ impl Network {
         }
     }
 
-    /// Takes over other addresses and routes. Every connection looks for its way again with its next
-    /// packet.
+    /// Takes over other addresses and routes. Every connection looks for its way again with its
+    /// next packet.
     pub fn renumber(&mut self, env: &mut Env, network: config::Network, now: Instant) {
         let config = &mut env.config;
         config.addresses = network.addresses;
@@ -506,8 +506,8 @@ impl Network {
         self.replies.push(counters, reply);
     }
 
-    /// Sends ARP packets, and requests for neighbours over ARP or neighbour discovery. Returns false
-    /// when the port is full.
+    /// Sends ARP packets, and requests for neighbours over ARP or neighbour discovery. Returns
+    /// false when the port is full.
     pub fn send_link_packets(&mut self, env: &mut Env, egress: &mut impl Egress) -> bool {
         if !self.arp.transmit(env, egress) {
             return false;

@@ -1,15 +1,17 @@
-//! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send, in turn.
+//! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send,
+//! in turn.
 
 pub mod reply_queue;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use millrace_tcp::{Instant, Limits, Outgoing, State};
+use millrace_tcp::{Instant, Limits, Outgoing, PlainOutgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
 
 use crate::connection_table::Tuple;
+use crate::counters::Counters;
 use crate::error::errno;
 use crate::ip::route::Route;
 use crate::ip::v6::group_station;
@@ -18,9 +20,10 @@ use crate::link::ethernet::{Stations, send_frame};
 use crate::link::neighbour::{Handle, Lookup, Settled};
 use crate::memory::Memory;
 use crate::output::reply_queue::Reply;
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
+use crate::socket::note_changed;
 use crate::socket::send_ring::SendRing;
-use crate::socket::{Kind, Marks, Socket, SocketId};
+use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
 use crate::tcp::segment::{self, PAYLOAD_MAX, SegmentJob};
 
 /// Segments (or segmentation units) that a connection sends before it is another's turn.
@@ -54,9 +57,10 @@ enum Served {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Sends everything that may leave now: ARP and answers first, then connections with control segments and ACKs, then those with data, in
-    /// turn. Stops when the port is full; the rest stays for the next call. Traffic to this host itself is delivered on the way,
-    /// a bounded number of segments in one call.
+    /// Sends everything that may leave now: ARP and answers first, then connections with control
+    /// segments and ACKs, then those with data, in turn. Stops when the port is full; the rest
+    /// stays for the next call. Traffic to this host itself is delivered on the way, a bounded
+    /// number of segments in one call.
     pub fn transmit(&mut self, egress: &mut impl Egress, now: Instant) {
         let capabilities = egress.capabilities();
         let mut local_budget = LOCAL_TURN;
@@ -163,21 +167,16 @@ impl<M: Memory> Shard<M> {
         };
         let to = match lookup {
             Lookup::Known(to) => to,
-            _ => match self.resolve_further(index, lookup, now) {
-                Lookup::Known(to) => {
-                    let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
-                    else {
-                        return Served::Idle;
-                    };
-                    stream = found;
-                    to
-                }
-                Lookup::Wait => return Served::Idle,
-                Lookup::Gone => {
-                    self.drop_unroutable(index, now);
+            _ => {
+                let Some(to) = self.resolve_or_drop(index, lookup, now) else {
                     return Served::Idle;
-                }
-            },
+                };
+                let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+                    return Served::Idle;
+                };
+                stream = found;
+                to
+            }
         };
         *known = Some((stream.hop, to));
         if plain && let Some(plain) = stream.connection.poll_plain(&self.env.config.tcp, now) {
@@ -188,18 +187,8 @@ impl<M: Memory> Shard<M> {
                 to,
                 from: self.env.config.mac,
             };
-            let payload = stream.send.slices(plain.payload.clone());
             let counters = &mut self.env.counters;
-            let (tuple, fields) = (&stream.endpoints.tuple(), &stream.fields);
-            if segment::send_fast_path(
-                &stations,
-                tuple,
-                fields,
-                &plain,
-                payload,
-                capabilities,
-                |head, payload, offload| send(counters, egress, head, payload, offload),
-            ) {
+            if send_predicted(counters, egress, capabilities, &stations, stream, &plain) {
                 if marks.contains(Marks::ENDING) {
                     self.end_connection(index, now);
                 } else {
@@ -216,6 +205,20 @@ impl<M: Memory> Shard<M> {
             return Served::Full;
         }
         self.send_turn(index, to, egress, capabilities, now)
+    }
+
+    /// The station that leads to the peer of the socket at `index`, after the lookup of its hop did
+    /// not find it; `None` when the connection has to wait, or nothing leads there.
+    #[inline(never)]
+    fn resolve_or_drop(&mut self, index: u32, lookup: Lookup, now: Instant) -> Option<Mac> {
+        match self.resolve_further(index, lookup, now) {
+            Lookup::Known(to) => Some(to),
+            Lookup::Wait => None,
+            Lookup::Gone => {
+                self.drop_unroutable(index, now);
+                None
+            }
+        }
     }
 
     #[inline(never)]
@@ -303,7 +306,8 @@ impl<M: Memory> Shard<M> {
         Served::More
     }
 
-    /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is armed.
+    /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is
+    /// armed.
     fn finish(&mut self, index: u32, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -315,8 +319,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a broken link. Its timers
-    /// try again, and give up in the end.
+    /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a
+    /// broken link. Its timers try again, and give up in the end.
     fn drop_unroutable(&mut self, index: u32, now: Instant) {
         let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
             return;
@@ -376,7 +380,8 @@ impl<M: Memory> Shard<M> {
         false
     }
 
-    /// The hardware address that leads to the peer of the socket at `index`. While it is not known the socket is parked.
+    /// The hardware address that leads to the peer of the socket at `index`. While it is not known
+    /// the socket is parked.
     fn resolve(&mut self, index: u32, now: Instant) -> Lookup {
         let Some(stream) = self.sockets.get(index).and_then(Socket::stream) else {
             return Lookup::Gone;
@@ -435,7 +440,8 @@ impl<M: Memory> Shard<M> {
             }
             socket.marks.remove(Marks::PARKED);
             match socket.stream_mut() {
-                // Linux's `arp_error_report`: a connect fails at once, an established connection goes on trying.
+                // Linux's `arp_error_report`: a connect fails at once, an established connection
+                // goes on trying.
                 Some(stream)
                     if settled.mac.is_none() && stream.connection.state() == State::SynSent =>
                 {
@@ -458,7 +464,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Sends an answer, parks it with its neighbour, or delivers it on this host; false when the port is full.
+    /// Sends an answer, parks it with its neighbour, or delivers it on this host; false when the
+    /// port is full.
     fn send_reply(
         &mut self,
         reply: Reply,
@@ -580,7 +587,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Delivers the next segment of a connection whose peer is on this host; false when it has none.
+    /// Delivers the next segment of a connection whose peer is on this host; false when it has
+    /// none.
     fn send_local(&mut self, index: u32, now: Instant) -> bool {
         let Some(Socket {
             owner,
@@ -634,10 +642,33 @@ impl<M: Memory> Shard<M> {
     }
 }
 
+/// Sends a segment that the connection has built on its fast path; returns false when the port is
+/// full.
+#[inline(always)]
+fn send_predicted(
+    counters: &mut Counters,
+    egress: &mut impl Egress,
+    capabilities: &Capabilities,
+    stations: &Stations,
+    stream: &Stream,
+    plain: &PlainOutgoing,
+) -> bool {
+    let payload = stream.send.slices(plain.payload.clone());
+    segment::send_fast_path(
+        stations,
+        &stream.endpoints.tuple(),
+        &stream.fields,
+        plain,
+        payload,
+        capabilities,
+        |head, payload, offload| send(counters, egress, head, payload, offload),
+    )
+}
+
 /// Hands a TCP segment to the port and counts it.
 #[inline(always)]
 fn send(
-    counters: &mut crate::Counters,
+    counters: &mut Counters,
     egress: &mut impl Egress,
     head: &[u8],
     payload: [&[u8]; 2],

@@ -1,6 +1,7 @@
 //! The shard: its parts, and the passing of time.
 
 mod input;
+mod steering;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -24,8 +25,9 @@ use crate::rate_limit::RateLimit;
 use crate::secrets::Secrets;
 use crate::slab::Slab;
 use crate::socket::local_ports::Ports;
-use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId};
-use crate::steering::{Arrival, Flow, Misrouted, Pins};
+use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId, note_changed};
+use crate::steering::Flow;
+use crate::steering::misrouted::Steering;
 use crate::tcp::autotuning::ActiveSenders;
 use crate::tcp::fast_open::FastOpenCookies;
 use crate::tcp::syn_received::HalfOpenTable;
@@ -64,15 +66,8 @@ pub struct Shard<M: Memory> {
     pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: Shares,
     pub(crate) reclaim: Reclaim,
-    /// How the frame that is being taken in came.
-    pub(crate) arrival: Arrival,
-    pub(crate) misrouted: Option<Misrouted>,
-    /// What was put together of fragments and is another shard's.
-    pub(crate) whole: Option<Vec<u8>>,
-    /// Flows that belong here and are pinned to others.
-    pub(crate) pins: Pins,
-    /// Flows that belong to others, were pinned to us and are over.
-    pub(crate) unpinned: Vec<Flow>,
+    /// Which frames belong to other shards.
+    pub(crate) steering: Steering,
 }
 
 /// An owner may have twice as many connections that no program holds any more as are left for all.
@@ -147,8 +142,8 @@ impl Usage {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its place in the connection table come to
-    /// about fifty more.
+    /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its
+    /// place in the connection table come to about fifty more.
     pub const SOCKET_SIZE: usize = Slab::<Socket>::ENTRY_SIZE;
 
     /// A shard with nothing open. `memory` is where receive rings will live.
@@ -183,11 +178,7 @@ impl<M: Memory> Shard<M> {
             changed: Vec::new(),
             orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
             reclaim: Reclaim::default(),
-            arrival: Arrival::Link,
-            misrouted: None,
-            whole: None,
-            pins: Pins::default(),
-            unpinned: Vec::new(),
+            steering: Steering::default(),
             memory,
             sharing: OptionSharing::default(),
             env,
@@ -204,12 +195,14 @@ impl<M: Memory> Shard<M> {
         &self.memory
     }
 
-    /// The memory of receive rings, to add to it or to take away what no socket of the shard uses any more.
+    /// The memory of receive rings, to add to it or to take away what no socket of the shard uses
+    /// any more.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// A port of TCP or of UDP that no socket and no connection uses any more, where [`Config::ephemeral`] says which may be chosen.
+    /// A port of TCP or of UDP that no socket and no connection uses any more, where
+    /// [`Config::ephemeral`] says which may be chosen.
     pub fn take_freed_port(&mut self, datagrams: bool) -> Option<u16> {
         match datagrams {
             false => self.ports.take_freed(),
@@ -244,7 +237,7 @@ impl<M: Memory> Shard<M> {
             replies: self.network.replies.len(),
             fragmented: self.network.reassembly.len(),
             send_memory: self.send_memory.in_use(),
-            pinned: self.pins.len(),
+            pinned: self.steering.pins().len(),
         }
     }
 
@@ -311,11 +304,18 @@ impl<M: Memory> Shard<M> {
         }
         self.network.advance(&mut self.env, now);
         if self.reclaim_deadline().is_some() {
-            self.reclaim_memory(now);
+            self.reclaim.advance(
+                &mut self.env.counters,
+                &mut self.sockets,
+                (&mut self.memory, &mut self.send_memory),
+                &mut self.changed,
+                now,
+            );
         }
     }
 
-    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no progress (Linux's `tcp_out_of_resources`).
+    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no
+    /// progress (Linux's `tcp_out_of_resources`).
     fn starve_orphan(&mut self, index: u32) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -329,8 +329,9 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`] has: work that it left because it does only
-    /// so much at a time, not because the port was full.
+    /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`]
+    /// has: work that it left because it does only so much at a time, not because the port was
+    /// full.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.blocked && self.has_output() {
             return Some(Instant::from_micros(0));
@@ -349,6 +350,18 @@ impl<M: Memory> Shard<M> {
         (earliest != Instant::NEVER).then_some(earliest)
     }
 
+    fn reclaim_deadline(&self) -> Option<Instant> {
+        let counters = &self.env.counters;
+        self.reclaim
+            .deadline(counters, &self.send_memory, &self.memory)
+    }
+
+    /// Whether the pools have freed so much private memory since this was last true that the
+    /// allocator of the process should return memory to the system.
+    pub fn has_freed_much(&mut self) -> bool {
+        self.reclaim.take_freed_much()
+    }
+
     fn has_output(&self) -> bool {
         !self.ready.is_empty()
             || self.network.has_output()
@@ -362,7 +375,8 @@ impl<M: Memory> Shard<M> {
         !self.changed.is_empty()
     }
 
-    /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets that were closed since may be among them.
+    /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets
+    /// that were closed since may be among them.
     pub fn take_changed(&mut self, out: &mut Vec<SocketId>) {
         for id in &self.changed {
             if let Some(socket) = self.sockets.get_mut(id.index()) {
@@ -402,9 +416,9 @@ impl<M: Memory> Shard<M> {
     }
 
     /// Takes over other addresses and routes, which are the kernel's
-    /// ([`crate::ConflictDetection::Kernel`]). Every connection looks for its way again with its next
-    /// packet. A connection whose own address is gone keeps trying, as on Linux, and goes on when the
-    /// address is back.
+    /// ([`crate::ConflictDetection::Kernel`]). Every connection looks for its way again with its
+    /// next packet. A connection whose own address is gone keeps trying, as on Linux, and goes on
+    /// when the address is back.
     pub fn renumber(&mut self, network: config::Network, now: Instant) {
         self.network.renumber(&mut self.env, network, now);
     }
@@ -412,11 +426,8 @@ impl<M: Memory> Shard<M> {
     /// The connection at `tuple` is over.
     pub(crate) fn forget_tuple(&mut self, tuple: &Tuple) {
         self.table.remove(tuple);
-        if let Some(steer) = &self.env.config.steer
-            && !steer.is_own(tuple)
-        {
-            self.unpinned.push(Flow::stream(*tuple));
-        }
+        let steer = self.env.config.steer.as_ref();
+        self.steering.note_over(steer, Flow::stream(*tuple));
     }
 
     /// The socket at `index` may have something to send.
@@ -485,17 +496,5 @@ impl Ready {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.control.is_empty() && self.data.is_empty()
-    }
-}
-
-/// The view of a socket has changed: adds it to the list, if it is not there and a program has seen it.
-#[inline(always)]
-pub(crate) fn note_changed(changed: &mut Vec<SocketId>, id: SocketId, socket: &mut Socket) {
-    if !socket
-        .marks
-        .intersects(Marks::CHANGED | Marks::ORPHAN | Marks::UNACCEPTED)
-    {
-        socket.marks.insert(Marks::CHANGED);
-        changed.push(id);
     }
 }

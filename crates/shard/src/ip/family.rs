@@ -11,7 +11,8 @@ use crate::counters::Counters;
 /// The bits of congestion experienced (CE) in a type of service or traffic class (RFC 3168 5).
 pub const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168 5).
+/// Whether a type of service or traffic class says that the packet has met congestion (CE, RFC 3168
+/// 5).
 pub fn is_marked(class: u8) -> bool {
     class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
 }

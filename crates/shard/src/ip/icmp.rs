@@ -98,8 +98,8 @@ impl IcmpDetails {
 }
 
 impl<'a> Quoted<'a> {
-    /// The packet from `local` to `remote`: a datagram with its ports and payload, or a segment with
-    /// its ports and sequence number.
+    /// The packet from `local` to `remote`: a datagram with its ports and payload, or a segment
+    /// with its ports and sequence number.
     pub fn new<A: Family>(
         (local, remote): (A, A),
         datagram: Option<((u16, u16), &'a [u8])>,

@@ -13,10 +13,12 @@ pub enum Route {
     Link(IpAddr),
 }
 
-/// How near a shard's link brings one to a destination: the greater the nearer. Who has several links takes the one that brings it nearest.
+/// How near a shard's link brings one to a destination: the greater the nearer. Who has several
+/// links takes the one that brings it nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Nearness {
-    /// It leads everywhere, and nobody has said that it shall lead there: all others are behind one station, or a router advertises itself.
+    /// It leads everywhere, and nobody has said that it shall lead there: all others are behind one
+    /// station, or a router advertises itself.
     Fallback,
     /// A prefix of the configuration has it, of so many bits.
     Prefix(u8),
@@ -64,8 +66,8 @@ impl Address for Ipv6Addr {
     }
 }
 
-/// The prefixes of one family, the longest first. A connection asks once and keeps the neighbour that it was led to; the table is as short as its
-/// configuration.
+/// The prefixes of one family, the longest first. A connection asks once and keeps the neighbour
+/// that it was led to; the table is as short as its configuration.
 #[derive(Clone, Debug)]
 pub struct Prefixes<A>(Vec<Prefix<A>>);
 
@@ -85,7 +87,8 @@ impl<A: Address> Prefixes<A> {
             .iter()
             .map(|via| (via.prefix_len, via.prefix, Some(via.gateway)));
         let mut all: Vec<_> = on_link.chain(beyond).collect();
-        // The order among equals stays: a prefix of ours goes before the same prefix behind a gateway.
+        // The order among equals stays: a prefix of ours goes before the same prefix behind a
+        // gateway.
         all.sort_by_key(|&(len, ..)| std::cmp::Reverse(len));
         // A host of many addresses has few prefixes.
         all.dedup_by(|(len, address, gateway), (other_len, other, before)| {
@@ -112,7 +115,8 @@ impl<A: Address> Prefixes<A> {
         self
     }
 
-    /// The neighbour that leads to `destination`: itself, or a gateway (RFC 1122 3.3.1.1, RFC 4861 5.2).
+    /// The neighbour that leads to `destination`: itself, or a gateway (RFC 1122 3.3.1.1, RFC 4861
+    /// 5.2).
     #[inline]
     pub fn next_hop(&self, destination: A) -> Option<A> {
         self.0

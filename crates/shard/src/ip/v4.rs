@@ -42,7 +42,8 @@ pub struct Ipv4 {
     /// The first address, which nearly every packet is for.
     first: Own,
     others: Box<[Own]>,
-    /// The addresses of those in their order, of which there may be thousands, and one of each of their prefixes.
+    /// The addresses of those in their order, of which there may be thousands, and one of each of
+    /// their prefixes.
     other_addresses: Box<[Ipv4Addr]>,
     other_prefixes: Box<[Own]>,
     prefixes: Prefixes<Ipv4Addr>,
@@ -86,7 +87,8 @@ impl Ipv4 {
         Some(Route::Link(hop.into()))
     }
 
-    /// The address to speak from to `destination` (RFC 1122 3.3.4.3): the first one of the longest prefix that the next hop is in.
+    /// The address to speak from to `destination` (RFC 1122 3.3.4.3): the first one of the longest
+    /// prefix that the next hop is in.
     pub fn source_for(&self, destination: Ipv4Addr) -> Ipv4Addr {
         let hop = self.prefixes.next_hop(destination).unwrap_or(destination);
         let mut best = None;
@@ -106,7 +108,8 @@ impl Ipv4 {
             .or(everywhere.then_some(Nearness::Fallback))
     }
 
-    /// Whether packets to `address` are for this host: those to its own, or to anybody ([`Config::any_address`]).
+    /// Whether packets to `address` are for this host: those to its own, or to anybody
+    /// ([`Config::any_address`]).
     #[inline]
     pub fn takes(&self, address: Ipv4Addr) -> bool {
         self.is_own(address)
@@ -141,7 +144,8 @@ impl Ipv4 {
             || self.is_other_broadcast(address)
     }
 
-    /// Whether a packet from the link may have this source (RFC 1122 3.2.1.3): one host, and not this one.
+    /// Whether a packet from the link may have this source (RFC 1122 3.2.1.3): one host, and not
+    /// this one.
     #[inline(always)]
     pub fn is_valid_source(&self, source: Ipv4Addr) -> bool {
         is_unicast(source)

@@ -9,7 +9,8 @@ use crate::config::{Config, ConflictDetection};
 use crate::env::Env;
 use crate::link::arp::ArpQueue;
 
-/// RFC 5227 1.1, which has these for wired links: `PROBE_WAIT`, the longest time before the first probe.
+/// RFC 5227 1.1, which has these for wired links: `PROBE_WAIT`, the longest time before the first
+/// probe.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// `PROBE_NUM`.
 const PROBES: u8 = 3;

@@ -1,5 +1,5 @@
-//! Answers that belong to no socket's own output: SYN-ACKs, resets, ACKs from TIME-WAIT, ICMP. They wait in a bounded queue for the
-//! next transmit.
+//! Answers that belong to no socket's own output: SYN-ACKs, resets, ACKs from TIME-WAIT, ICMP. They
+//! wait in a bounded queue for the next transmit.
 
 use std::collections::VecDeque;
 

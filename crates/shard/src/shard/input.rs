@@ -33,8 +33,8 @@ struct Incoming<'a, H> {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Takes in one frame. Replies to it leave with the next [`Shard::transmit`], so that all replies
-    /// to a batch of frames leave together, and with them what programs answer.
+    /// Takes in one frame. Replies to it leave with the next [`Shard::transmit`], so that all
+    /// replies to a batch of frames leave together, and with them what programs answer.
     pub fn input(&mut self, frame: &Frame<'_>, now: Instant) {
         self.env.counters.frames_in += 1;
         self.env.counters.bytes_in += frame.bytes.len() as u64;
@@ -57,7 +57,7 @@ impl<M: Memory> Shard<M> {
         match link.ethertype {
             EtherType::IPV4 => self.ipv4_input(&link, bytes, frame, now),
             EtherType::ARP => {
-                let is_copy = self.arrival == Arrival::Copy;
+                let is_copy = self.steering.arrival() == Arrival::Copy;
                 let control = self.network.arp_input(&mut self.env, bytes, is_copy, now);
                 self.finish_control(control, now);
             }
@@ -181,9 +181,10 @@ impl<M: Memory> Shard<M> {
                 received: Received::default(),
             };
             self.deliver_v4(&incoming, now);
-            self.hand_over_reassembled(link, ipv4::HEADER_LEN, &whole.bytes, |out| {
-                header.emit(out);
-            });
+            self.steering
+                .hand_over_reassembled(link, ipv4::HEADER_LEN, &whole.bytes, |out| {
+                    header.emit(out);
+                });
         }
     }
 
@@ -258,7 +259,7 @@ impl<M: Memory> Shard<M> {
                     (incoming.link.src, header),
                     content.payload,
                     was_fragmented,
-                    self.arrival == Arrival::Copy,
+                    self.steering.arrival() == Arrival::Copy,
                     now,
                 );
                 self.finish_control(control, now);
@@ -343,9 +344,10 @@ impl<M: Memory> Shard<M> {
                 received: Received::default(),
             };
             self.walk_v6(&joined, true, now);
-            self.hand_over_reassembled(link, ipv6::HEADER_LEN, &whole.bytes, |out| {
-                header.emit(out);
-            });
+            self.steering
+                .hand_over_reassembled(link, ipv6::HEADER_LEN, &whole.bytes, |out| {
+                    header.emit(out);
+                });
         }
     }
 
@@ -353,7 +355,10 @@ impl<M: Memory> Shard<M> {
     fn finish_control(&mut self, control: Control<'_>, now: Instant) {
         match control {
             Control::Handled => {}
-            Control::ForAllShards => self.copy_to_all_shards(),
+            Control::ForAllShards => {
+                let steer = self.env.config.steer.as_ref();
+                self.steering.copy_to_all_shards(steer);
+            }
             Control::Error(error) => self.network_error_input(&error, now),
         }
     }

@@ -1,6 +1,8 @@
-//! Sockets at every address and port ([`crate::Config::any_address`]), and connections about which the program is asked before they are answered.
+//! Sockets at every address and port ([`crate::Config::any_address`]), and connections about which
+//! the program is asked before they are answered.
 //!
-//! A program that stands between a network and others needs to know who was meant, and often wants to look for that one before it says that it is there.
+//! A program that stands between a network and others needs to know who was meant, and often wants
+//! to look for that one before it says that it is there.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -30,8 +32,9 @@ pub struct Request {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Listens at every address and port that nothing else listens at. There is one such socket. With `asks` a SYN gets no answer until the program has said what it
-    /// is to be: [`Shard::next_request`].
+    /// Listens at every address and port that nothing else listens at. There is one such socket.
+    /// With `asks` a SYN gets no answer until the program has said what it is to be:
+    /// [`Shard::next_request`].
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::TooManySockets`].
@@ -58,7 +61,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
-    /// Has the program asked about each connection to a listener before its SYN is answered, or no longer.
+    /// Has the program asked about each connection to a listener before its SYN is answered, or no
+    /// longer.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the socket does not listen.
@@ -69,10 +73,12 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they are for.
+    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they
+    /// are for.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound, [`Error::NotSupported`] on a stream.
+    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound,
+    /// [`Error::NotSupported`] on a stream.
     pub fn hear_anything(&mut self, id: SocketId) -> Result<(), Error> {
         let index = self.check(id)?;
         if self.is_bound_datagram(id) {
@@ -109,10 +115,12 @@ impl<M: Memory> Shard<M> {
         self.mark_changed(index);
     }
 
-    /// The next connection about which the program is asked; [`Shard::admit`] or [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
+    /// The next connection about which the program is asked; [`Shard::admit`] or
+    /// [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not listen.
+    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not
+    /// listen.
     pub fn next_request(&mut self, id: SocketId) -> Result<Request, Error> {
         let index = self.check(id)?;
         loop {
@@ -136,7 +144,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is complete.
+    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is
+    /// complete.
     ///
     /// # Errors
     /// [`Error::NotConnected`] when it was taken back.
@@ -171,7 +180,8 @@ impl<M: Memory> Shard<M> {
     /// The connection that was admitted, once its handshake is complete.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come, [`Error::Invalid`] when the socket does not listen.
+    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come,
+    /// [`Error::Invalid`] when the socket does not listen.
     pub fn accept_requested(&mut self, id: SocketId, request: &Request) -> Result<SocketId, Error> {
         let index = self.check(id)?;
         let tuple = Tuple::new(request.local, request.remote).ok_or(Error::NotConnected)?;

@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::ip::route::Route;
 use crate::link::neighbour::Handle;
 use crate::memory::{Memory, Owner};
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
 use crate::socket::local_ports::Ports;
+use crate::socket::note_changed;
 use crate::socket::receive_ring::RecvRing;
 use crate::socket::send_ring::SendRing;
 use crate::steering::{Flow, Steer};
@@ -22,14 +23,15 @@ use crate::tcp::input::largest_segment;
 use crate::tcp::segment::IpFields;
 use crate::timer_wheel::TimerWheel;
 
-/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
+/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place
+/// (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the port 0; without it both are chosen. The result shows in
-    /// the view: `CONNECTED`, or `ERROR`.
+    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the
+    /// port 0; without it both are chosen. The result shows in the view: `CONNECTED`, or `ERROR`.
     ///
     /// # Errors
     /// Those of [`Shard::bind`] and [`Shard::connect_bound`]; nothing is left then.
@@ -88,9 +90,9 @@ impl<M: Memory> Shard<M> {
     /// Begins to connect a bound or unconnected socket, or one whose last attempt failed.
     ///
     /// # Errors
-    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener, [`Error::NetworkUnreachable`],
-    /// [`Error::AddressInUse`] when the bound port is connected to this peer already,
-    /// [`Error::AddressNotAvailable`] when no port is free.
+    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener,
+    /// [`Error::NetworkUnreachable`], [`Error::AddressInUse`] when the bound port is connected to
+    /// this peer already, [`Error::AddressNotAvailable`] when no port is free.
     pub fn connect_bound(
         &mut self,
         id: SocketId,
@@ -164,7 +166,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
+    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is
+    /// to be chosen, and the way there.
     pub(crate) fn endpoints(
         &self,
         index: u32,
@@ -236,15 +239,16 @@ impl<M: Memory> Shard<M> {
         Ok((local, remote, route))
     }
 
-    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do if timestamps tell old
-    /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it comes the number after which ours have to begin.
+    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do
+    /// if timestamps tell old segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it
+    /// comes the number after which ours have to begin.
     fn choose_tuple(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(Tuple, Option<Seq>), Error> {
-        let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.steering.pins());
         let (address, port) = (local.ip(), local.port());
         let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| endpoints.with_local_port(port);
@@ -304,7 +308,8 @@ struct Start {
 }
 
 impl Start {
-    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made need not be moved.
+    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made
+    /// need not be moved.
     #[inline(always)]
     fn stream(
         &self,
@@ -322,7 +327,8 @@ impl Start {
 }
 
 impl Stream {
-    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that has only moved later needs nothing.
+    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that
+    /// has only moved later needs nothing.
     #[inline]
     pub fn arm(&mut self, wheel: &mut TimerWheel, index: u32) {
         if let Some(deadline) = self.connection.deadline()

@@ -20,11 +20,13 @@ use crate::tcp::input::largest_segment;
 const BACKLOG_MAX: u32 = 65_535;
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket that holds a local address and port. An unspecified address means all of its family, `::` all of both unless
-    /// `IPV6_V6ONLY` is set; port 0 picks a free one, unless `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
+    /// Makes a socket that holds a local address and port. An unspecified address means all of its
+    /// family, `::` all of both unless `IPV6_V6ONLY` is set; port 0 picks a free one, unless
+    /// `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this shard, [`Error::TooManySockets`].
+    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this
+    /// shard, [`Error::TooManySockets`].
     pub fn bind(
         &mut self,
         owner: Owner,
@@ -115,11 +117,13 @@ impl<M: Memory> Shard<M> {
         Ok(id)
     }
 
-    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1 connections wait: until [`Shard::accept`] returns them, or, with a
-    /// `queue`, until the program has taken them from that. A socket that listens keeps the queue that it has.
+    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1
+    /// connections wait: until [`Shard::accept`] returns them, or, with a `queue`, until the
+    /// program has taken them from that. A socket that listens keeps the queue that it has.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when another has come to listen there.
+    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when
+    /// another has come to listen there.
     pub fn listen_bound(
         &mut self,
         id: SocketId,
@@ -162,7 +166,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// The oldest connection that waits to be accepted. Look at its view: it may have data already, or be over.
+    /// The oldest connection that waits to be accepted. Look at its view: it may have data already,
+    /// or be over.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] when none waits, [`Error::Invalid`] when the socket does not listen.
@@ -182,8 +187,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
     }
 
-    /// Makes the connection that a handshake has completed, and queues it at its listener. `None` when there is no room; then
-    /// nothing has happened, and the peer will come again.
+    /// Makes the connection that a handshake has completed, and queues it at its listener. `None`
+    /// when there is no room; then nothing has happened, and the peer will come again.
     pub(crate) fn establish(
         &mut self,
         listener: u32,
@@ -274,7 +279,8 @@ impl<M: Memory> Shard<M> {
         Some(index)
     }
 
-    /// How many connections wait at a listener, here and with its program, and its backlog; `None` for another socket.
+    /// How many connections wait at a listener, here and with its program, and its backlog; `None`
+    /// for another socket.
     pub fn accept_queue(&self, id: SocketId) -> Option<(u64, u32)> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
         match &socket.kind {
@@ -285,7 +291,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Takes a listener out of service: what it has not handed over is reset, half-open connections are forgotten.
+    /// Takes a listener out of service: what it has not handed over is reset, half-open connections
+    /// are forgotten.
     pub(crate) fn stop_listening(&mut self, index: u32, now: Instant) {
         let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
             return;
@@ -314,7 +321,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Gives up a socket that is neither connected nor listening, with the address that it may hold.
+    /// Gives up a socket that is neither connected nor listening, with the address that it may
+    /// hold.
     pub(crate) fn release_bound(&mut self, index: u32) {
         if let Some(Socket {
             marks,

@@ -22,8 +22,8 @@ impl<M: Memory> Shard<M> {
     /// Sets an option.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for one that the caller keeps or that such a socket has not,
-    /// [`Error::NoSocket`].
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for one that the caller
+    /// keeps or that such a socket has not, [`Error::NoSocket`].
     pub fn set_option(&mut self, id: SocketId, option: Opt, now: Instant) -> Result<(), Error> {
         let index = self.check(id)?;
         let option = option.normal().map_err(|_| Error::Invalid)?;
@@ -144,7 +144,8 @@ impl<M: Memory> Shard<M> {
     /// Reads an option.
     ///
     /// # Errors
-    /// [`Error::NoOption`] for one that the caller keeps, or that such a socket has not; [`Error::NoSocket`].
+    /// [`Error::NoOption`] for one that the caller keeps, or that such a socket has not;
+    /// [`Error::NoSocket`].
     pub fn option(&self, id: SocketId, name: OptName) -> Result<Opt, Error> {
         let socket = self.sockets.get(self.check(id)?).ok_or(Error::NoSocket)?;
         let options = &socket.options;
@@ -221,7 +222,8 @@ impl<M: Memory> Shard<M> {
     }
 }
 
-/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and `TCP_RTO_MAX`).
+/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and
+/// `TCP_RTO_MAX`).
 const TIMEOUT_FIRST_S: u32 = 1;
 const TIMEOUT_MAX_S: u32 = 120;
 
@@ -263,7 +265,8 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none of these.
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none
+    /// of these.
     pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
         let option = option.normal().map_err(|_| Error::Invalid)?;
         self.take_over(option, send_max, receive_max)

@@ -1,4 +1,5 @@
-//! TCP Fast Open (RFC 7413): who may put payload on a SYN, of those who come and of those that we go to.
+//! TCP Fast Open (RFC 7413): who may put payload on a SYN, of those who come and of those that we
+//! go to.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,17 +15,19 @@ use crate::shard::Shard;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, Socket, SocketId};
 
-/// Options of a SYN, at most: they count against what a peer takes in one segment when payload comes with them.
+/// Options of a SYN, at most: they count against what a peer takes in one segment when payload
+/// comes with them.
 const OPTIONS_MAX: u16 = 40;
-/// After a SYN with payload was lost no other is sent to that host for this long, twice as long after the next, and so on (Linux's
-/// `tcp_fastopen_cookie_check`).
+/// After a SYN with payload was lost no other is sent to that host for this long, twice as long
+/// after the next, and so on (Linux's `tcp_fastopen_cookie_check`).
 const PAUSE: Duration = Duration::from_secs(60);
 /// How often that doubles.
 const DOUBLINGS: u32 = 10;
 
 /// What becomes of a SYN to a listener that opens fast.
 pub(crate) enum Verdict {
-    /// It opens a connection at once; its cookie was made with the key before this one, so it gets another.
+    /// It opens a connection at once; its cookie was made with the key before this one, so it gets
+    /// another.
     Early(Option<Cookie>),
     /// It is answered as any, with this cookie for the next time.
     Give(Cookie),
@@ -67,8 +70,9 @@ impl FastOpenCookies {
 }
 
 impl<M: Memory> Shard<M> {
-    /// A connection that has just begun, and of which nothing was sent yet, is to open fast. Returns how many bytes its SYN can take along: the SYN then waits for
-    /// the first of them. 0: it does not wait, but asks for a cookie for the next time.
+    /// A connection that has just begun, and of which nothing was sent yet, is to open fast.
+    /// Returns how many bytes its SYN can take along: the SYN then waits for the first of them. 0:
+    /// it does not wait, but asks for a cookie for the next time.
     ///
     /// # Errors
     /// [`Error::NoSocket`], [`Error::NotConnected`].
@@ -141,7 +145,8 @@ impl<M: Memory> Shard<M> {
         Cookie::new(&own).map_or(Verdict::Plain, Verdict::Give)
     }
 
-    /// Opens a connection for a SYN that brought a good cookie, with its payload, and gives its host `another`. False when there is no room for it.
+    /// Opens a connection for a SYN that brought a good cookie, with its payload, and gives its
+    /// host `another`. False when there is no room for it.
     pub(crate) fn open_early(
         &mut self,
         listener: u32,
@@ -194,7 +199,8 @@ impl<M: Memory> Shard<M> {
         true
     }
 
-    /// Something has become of a connection that was opened fast, if it was: its handshake is complete, it is over, or its SYN was not answered.
+    /// Something has become of a connection that was opened fast, if it was: its handshake is
+    /// complete, it is over, or its SYN was not answered.
     pub(crate) fn note_fast_open(&mut self, index: u32, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;

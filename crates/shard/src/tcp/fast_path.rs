@@ -12,7 +12,8 @@ use millrace_wire::tcp::{PROTOCOL as PROTOCOL_TCP, PlainSegment};
 use crate::connection_table::Pair;
 use crate::ip::family::is_marked;
 use crate::memory::Memory;
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
+use crate::socket::note_changed;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, SocketId};
 
@@ -21,8 +22,8 @@ const HEADS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 
 impl<M: Memory> Shard<M> {
     /// Processes a frame with a TCP segment in a whole IPv4 packet without options, if everything
-    /// that is checked here is in order. Returns false for any other frame; then nothing has changed,
-    /// and the slow path finds out what is wrong with it.
+    /// that is checked here is in order. Returns false for any other frame; then nothing has
+    /// changed, and the slow path finds out what is wrong with it.
     #[inline]
     pub(crate) fn fast_path_input(&mut self, frame: &Frame<'_>, now: Instant) -> bool {
         let Some((heads, rest)) = frame.bytes.split_first_chunk::<HEADS_LEN>() else {

@@ -1,4 +1,5 @@
-//! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for, or back with a reset.
+//! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for,
+//! or back with a reset.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,8 @@ use crate::ip::family::Family;
 use crate::memory::Memory;
 use crate::memory::send_memory::SendMemory;
 use crate::output::reply_queue::Reply;
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
+use crate::socket::note_changed;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, Options, Socket, SocketId};
 use crate::tcp::autotuning;
@@ -32,7 +34,8 @@ use millrace_wire::tcp::PROTOCOL as PROTOCOL_TCP;
 /// What IP and TCP headers take of an MTU.
 const HEADERS_LEN_V4: u16 = 40;
 const HEADERS_LEN_V6: u16 = 60;
-/// Segments for a peer that does not say what it takes: what the least MTU of each family leaves (RFC 9293 3.7.1).
+/// Segments for a peer that does not say what it takes: what the least MTU of each family leaves
+/// (RFC 9293 3.7.1).
 const DEFAULT_SEGMENT_V4: u16 = 576 - HEADERS_LEN_V4;
 const DEFAULT_SEGMENT_V6: u16 = 1_280 - HEADERS_LEN_V6;
 
@@ -66,7 +69,8 @@ impl<M: Memory> Shard<M> {
         self.segment_input(&tuple, &segment, Some(from), now);
     }
 
-    /// Processes a segment. `tuple` is as we see it; `from` is the station that sent it, none when that is this host.
+    /// Processes a segment. `tuple` is as we see it; `from` is the station that sent it, none when
+    /// that is this host.
     pub(crate) fn segment_input(
         &mut self,
         tuple: &Tuple,
@@ -113,7 +117,8 @@ impl<M: Memory> Shard<M> {
         stream
             .connection
             .on_segment(&self.env.config.tcp, segment, &mut sink, now);
-        // Whoever reads the ring must learn that it has moved, also when only bytes out of order came.
+        // Whoever reads the ring must learn that it has moved, also when only bytes out of order
+        // came.
         let moved = sink.ring.block() != block;
         if let Some(from) = from
             && stream.connection.acked() > acked
@@ -230,7 +235,8 @@ impl<M: Memory> Shard<M> {
         Some(waiting)
     }
 
-    /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
+    /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence
+    /// numbers must lie beyond.
     fn listener_input(
         &mut self,
         tuple: &Tuple,
@@ -441,7 +447,8 @@ impl<M: Memory> Shard<M> {
         Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
     }
 
-    /// The largest packet that is known to reach the peer of a connection: as large as the first link takes, or what a router said (`IP_MTU`).
+    /// The largest packet that is known to reach the peer of a connection: as large as the first
+    /// link takes, or what a router said (`IP_MTU`).
     ///
     /// # Errors
     /// [`crate::Error::NoSocket`], [`crate::Error::NotConnected`].
@@ -492,8 +499,8 @@ impl<M: Memory> Shard<M> {
             .reply(&mut self.env.counters, Reply::Segment(*tuple, outgoing));
     }
 
-    /// Takes the connection at `index` out of the tables: it is over, and its last segment is out. A socket that a program still holds
-    /// keeps what was received.
+    /// Takes the connection at `index` out of the tables: it is over, and its last segment is out.
+    /// A socket that a program still holds keeps what was received.
     pub(crate) fn end_connection(&mut self, index: u32, now: Instant) {
         let Some(Socket {
             owner,
@@ -577,7 +584,8 @@ impl Socket {
         }
         if events.intersects(FAILURES) {
             let error = match stream.connection.error() {
-                // Linux tells a program that has seen the end of the stream that its pipe is broken.
+                // Linux tells a program that has seen the end of the stream that its pipe is
+                // broken.
                 Some(Error::ConnectionReset) if self.marks.contains(Marks::PEER_CLOSED) => {
                     errno::EPIPE
                 }
@@ -670,7 +678,8 @@ mod tests {
         }
     }
 
-    /// Word for word what one end of a connection of this host with itself would say next to the other, but from the link.
+    /// Word for word what one end of a connection of this host with itself would say next to the
+    /// other, but from the link.
     #[test]
     fn rfc1122_3_2_1_3_nobody_on_the_link_speaks_for_this_host() {
         let now = Instant::from_micros(1_000_000);

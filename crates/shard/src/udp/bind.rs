@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use millrace_tcp::Instant;
+
 use super::Datagram;
 use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
@@ -16,8 +18,12 @@ use crate::steering::{Flow, Steer};
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// Groups that one socket may join (Linux's `igmp_max_memberships`).
+const JOINED_MAX: usize = 20;
+
 impl<M: Memory> Shard<M> {
-    /// Makes a socket for datagrams, neither bound nor connected. `label` is what its owner calls it: see [`Memory::read_upto`].
+    /// Makes a socket for datagrams, neither bound nor connected. `label` is what its owner calls
+    /// it: see [`Memory::read_upto`].
     ///
     /// # Errors
     /// [`Error::TooManySockets`].
@@ -39,7 +45,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
-    /// A socket that stands in for the one of shard `home` with this label, at the same addresses: what comes for it is handed over.
+    /// A socket that stands in for the one of shard `home` with this label, at the same addresses:
+    /// what comes for it is handed over.
     ///
     /// # Errors
     /// Those of [`Shard::datagram`] and [`Shard::bind_datagram`].
@@ -75,10 +82,12 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Binds to a local address and port, as [`Shard::bind`]; groups and the address of all hosts of the link are addresses too.
+    /// Binds to a local address and port, as [`Shard::bind`]; groups and the address of all hosts
+    /// of the link are addresses too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is bound, [`Error::AddressInUse`], [`Error::AddressNotAvailable`].
+    /// [`Error::Invalid`] when it is bound, [`Error::AddressInUse`],
+    /// [`Error::AddressNotAvailable`].
     pub fn bind_datagram(
         &mut self,
         id: SocketId,
@@ -113,7 +122,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Registers the socket at `index` at a local address; port 0 takes a free one that is `good`, if there is one.
+    /// Registers the socket at `index` at a local address; port 0 takes a free one that is `good`,
+    /// if there is one.
     fn hold_port(
         &mut self,
         index: u32,
@@ -166,8 +176,8 @@ impl<M: Memory> Shard<M> {
         Ok(port)
     }
 
-    /// The ends of a datagram from the socket at `index` to `remote`, with port 0 where none is bound; and where to. `from` is the source that the
-    /// program wants.
+    /// The ends of a datagram from the socket at `index` to `remote`, with port 0 where none is
+    /// bound; and where to. `from` is the source that the program wants.
     pub(super) fn datagram_endpoints(
         &self,
         index: u32,
@@ -236,18 +246,20 @@ impl<M: Memory> Shard<M> {
         Ok((local, remote, towards))
     }
 
-    /// Whether a socket has to have a port before it can send. [`Shard::bind_datagram`] gives it one that all shards know;
-    /// [`Shard::connect_datagram`] one that brings the answers here.
+    /// Whether a socket has to have a port before it can send. [`Shard::bind_datagram`] gives it
+    /// one that all shards know; [`Shard::connect_datagram`] one that brings the answers here.
     pub fn is_bound_datagram(&self, id: SocketId) -> bool {
         let datagram = self.check(id).and_then(|index| self.datagram_of(index));
         datagram.is_ok_and(|(_, datagram)| datagram.local.port() != 0)
     }
 
-    /// Gives a socket a peer, or another one: datagrams go there, and only what comes from there is heard.
+    /// Gives a socket a peer, or another one: datagrams go there, and only what comes from there is
+    /// heard.
     ///
     /// # Errors
-    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without [`crate::Opt::Broadcast`],
-    /// [`Error::AddressNotAvailable`] when no port is free, [`Error::Invalid`].
+    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without
+    /// [`crate::Opt::Broadcast`], [`Error::AddressNotAvailable`] when no port is free,
+    /// [`Error::Invalid`].
     pub fn connect_datagram(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let index = self.check(id)?;
         let before = self.datagram_of(index)?.1.remote;
@@ -301,7 +313,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Whether the port that was chosen for the peer before would bring the answers of this one to another shard, which knows nothing of it.
+    /// Whether the port that was chosen for the peer before would bring the answers of this one to
+    /// another shard, which knows nothing of it.
     fn must_change_port(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
         let chosen = self
             .datagram_of(index)
@@ -368,15 +381,9 @@ impl<M: Memory> Shard<M> {
         });
         if let Some(other) = other {
             self.udp.table.insert(tuple, Place::Stream(other.socket));
-        } else if only_here
-            && self
-                .env
-                .config
-                .steer
-                .as_ref()
-                .is_some_and(|steer| !steer.is_own(&tuple))
-        {
-            self.unpinned.push(Flow::datagrams(tuple));
+        } else if only_here {
+            let steer = self.env.config.steer.as_ref();
+            self.steering.note_over(steer, Flow::datagrams(tuple));
         }
     }
 
@@ -397,6 +404,42 @@ impl<M: Memory> Shard<M> {
             datagram.bound = NOWHERE.ip();
             datagram.bound_by_program = false;
         }
+    }
+
+    /// A socket joins a group.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address that is no group, [`Error::AddressInUse`] when the socket
+    /// has joined it already, [`Error::NoMemory`] when it has joined too many.
+    pub fn join(&mut self, id: SocketId, group: IpAddr, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        if !group.is_multicast() {
+            return Err(Error::Invalid);
+        }
+        let datagram = self.datagram_mut(index).ok_or(Error::NotSupported)?;
+        if datagram.groups.contains(&group) {
+            return Err(Error::AddressInUse);
+        }
+        if datagram.groups.len() >= JOINED_MAX {
+            return Err(Error::NoMemory);
+        }
+        datagram.groups.push(group);
+        self.network.join(&mut self.env, group, now);
+        Ok(())
+    }
+
+    /// A socket leaves a group.
+    ///
+    /// # Errors
+    /// [`Error::AddressNotAvailable`] when the socket has not joined it.
+    pub fn leave(&mut self, id: SocketId, group: IpAddr, _now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let datagram = self.datagram_mut(index).ok_or(Error::NotSupported)?;
+        let at = datagram.groups.iter().position(|joined| *joined == group);
+        let at = at.ok_or(Error::AddressNotAvailable)?;
+        datagram.groups.swap_remove(at);
+        self.network.leave(&mut self.env, group);
+        Ok(())
     }
 
     /// Nobody holds the socket at `index` any more. What it has given to send still leaves.

@@ -1,6 +1,8 @@
-//! Datagrams between two sockets of this host that are different shards', and that nobody wanted them.
+//! Datagrams between two sockets of this host that are different shards', and that nobody wanted
+//! them.
 //!
-//! One for an address that is no socket's here is for the shard that its flow's tag names, which knows the sockets that were connected without being bound.
+//! One for an address that is no socket's here is for the shard that its flow's tag names, which
+//! knows the sockets that were connected without being bound.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +33,8 @@ pub(super) enum Crossing {
 }
 
 impl<M: Memory> Shard<M> {
-    /// The other shard that a datagram between two sockets of this host is for, if it is one: that of the socket that was found.
+    /// The other shard that a datagram between two sockets of this host is for, if it is one: that
+    /// of the socket that was found.
     pub(super) fn shard_of_datagram(&self, found: Option<u32>) -> Option<u16> {
         match self.sockets.get(found?).map(|socket| &socket.kind) {
             Some(Kind::Datagram(datagram)) => datagram.home,
@@ -39,13 +42,14 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The other shard that may have a socket for a datagram between two sockets of this host that is no socket's here.
+    /// The other shard that may have a socket for a datagram between two sockets of this host that
+    /// is no socket's here.
     pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
         let steer = self.env.config.steer.as_ref()?;
         match steer.owner(receiver) {
             NOBODY => None,
             owner if owner != steer.own => Some(owner),
-            _ => self.pins.get(&Flow::datagrams(*receiver)),
+            _ => self.steering.pins().get(&Flow::datagrams(*receiver)),
         }
     }
 
@@ -83,7 +87,8 @@ impl<M: Memory> Shard<M> {
         self.udp.crossing.push_back((to, bytes));
     }
 
-    /// The next datagram that another shard is to deliver, or with none all others, as [`crate::Arrival::Local`].
+    /// The next datagram that another shard is to deliver, or with none all others, as
+    /// [`crate::Arrival::Local`].
     pub fn take_crossing(&mut self) -> Option<(Option<u16>, Vec<u8>)> {
         self.udp.crossing.pop_front()
     }
@@ -129,7 +134,7 @@ impl<M: Memory> Shard<M> {
         }
         match self.find_datagram(&tuple) {
             Some(index) => self.store_datagram(index, &arrived, payload),
-            None if let Some(shard) = self.pins.get(&Flow::datagrams(tuple)) => {
+            None if let Some(shard) = self.steering.pins().get(&Flow::datagrams(tuple)) => {
                 self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
             }
             None => {

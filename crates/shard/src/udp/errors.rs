@@ -26,7 +26,8 @@ pub struct Report {
     pub kind: u8,
     /// Its code.
     pub code: u8,
-    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0 if the message says neither.
+    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0
+    /// if the message says neither.
     pub info: u32,
     /// Who says so.
     pub offender: IpAddr,
@@ -104,7 +105,8 @@ impl<M: Memory> Shard<M> {
 }
 
 impl Datagram {
-    /// Takes note of a failure, if the program wants to know; whether it does. (Linux's `__udp4_lib_err`.)
+    /// Takes note of a failure, if the program wants to know; whether it does. (Linux's
+    /// `__udp4_lib_err`.)
     fn note(&mut self, to: SocketAddr, failure: &Failure<'_>) -> bool {
         let asked = match to {
             SocketAddr::V4(_) => self.settings.errors_v4,

@@ -170,8 +170,8 @@ impl<M: Memory> Shard<M> {
         self.network.neighbours.resolve(hop, now)
     }
 
-    /// Leaves a datagram with the neighbour whose station is being asked for: its queue is bounded, and what is in it leaves or is dropped
-    /// with the answer.
+    /// Leaves a datagram with the neighbour whose station is being asked for: its queue is bounded,
+    /// and what is in it leaves or is dropped with the answer.
     fn wait_with_neighbour(&mut self, outgoing: &OutgoingDatagram) {
         let To::Hop(hop) = outgoing.to else {
             return;
@@ -211,7 +211,8 @@ impl OutgoingDatagram {
         self.piece_at(self.sent as usize, flow_label, port_sums, link)
     }
 
-    /// The packet with the payload from byte `at` on. `port_sums`: the port computes checksums. `link` writes the Ethernet header.
+    /// The packet with the payload from byte `at` on. `port_sums`: the port computes checksums.
+    /// `link` writes the Ethernet header.
     fn piece_at(
         &self,
         at: usize,
@@ -312,7 +313,8 @@ impl OutgoingDatagram {
         }
     }
 
-    /// Writes the IP header of a packet with `payload_len` bytes behind it (and behind the fragment header); returns where they begin.
+    /// Writes the IP header of a packet with `payload_len` bytes behind it (and behind the fragment
+    /// header); returns where they begin.
     fn ip_head(
         &self,
         head: &mut [u8; HEAD_MAX],

@@ -68,8 +68,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Takes the oldest datagram, or looks at it: its particulars, with the length that it has, however much of it fits into `out`. For receive memory that
-    /// the program does not see itself.
+    /// Takes the oldest datagram, or looks at it: its particulars, with the length that it has,
+    /// however much of it fits into `out`. For receive memory that the program does not see itself.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] when there is none, or the pending error.

@@ -53,9 +53,10 @@ impl<M: Memory> Shard<M> {
     /// Queues a datagram of `len` bytes, which `fill` writes.
     ///
     /// # Errors
-    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`], [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut
-    /// for writing, [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`] for a socket that is not bound, a source
-    /// that is not ours, or pieces that do not fit.
+    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`],
+    /// [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut for writing,
+    /// [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`]
+    /// for a socket that is not bound, a source that is not ours, or pieces that do not fit.
     pub fn send_to(
         &mut self,
         id: SocketId,
@@ -99,7 +100,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as sent and lost.
+    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as
+    /// sent and lost.
     pub fn lose_datagram(&mut self, id: SocketId, len: usize) {
         let datagram = self
             .check(id)
@@ -194,7 +196,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The largest packet to the peer of a socket, as it is shown: what has been learned may be outdated.
+    /// The largest packet to the peer of a socket, as it is shown: what has been learned may be
+    /// outdated.
     pub(crate) fn datagram_mtu(&self, datagram: &Datagram) -> u16 {
         match datagram.remote {
             Some(remote) if self.network.is_local(remote.ip()) => u16::MAX,

@@ -56,11 +56,11 @@ fn accepts_group(v4: &Ipv4, header: &ipv4::Header, is_member: impl Fn() -> bool)
     }
 }
 
-/// The header of a packet with an option that makes no sense, and the position of that option, if an
-/// error may be sent about the packet. RFC 1122 3.2.2: "An ICMP error message MUST NOT be sent as
-/// the result of receiving: an ICMP error message, or a datagram destined to an IP broadcast or IP
-/// multicast address, or a datagram sent as a link-layer broadcast, or a non-initial fragment, or a
-/// datagram whose source address does not define a single host".
+/// The header of a packet with an option that makes no sense, and the position of that option, if
+/// an error may be sent about the packet. RFC 1122 3.2.2: "An ICMP error message MUST NOT be sent
+/// as the result of receiving: an ICMP error message, or a datagram destined to an IP broadcast or
+/// IP multicast address, or a datagram sent as a link-layer broadcast, or a non-initial fragment,
+/// or a datagram whose source address does not define a single host".
 #[cold]
 pub fn faulty_option(
     v4: &Ipv4,

@@ -1,4 +1,5 @@
-//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used when nobody on the link has answered to it.
+//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used
+//! when nobody on the link has answered to it.
 
 use std::net::Ipv6Addr;
 
@@ -14,7 +15,8 @@ use crate::output::reply_queue::ReplyQueue;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
 const RETRY: Duration = Duration::from_secs(1);
-/// How often an address is announced; up to three times are allowed (RFC 4861 10: `MAX_NEIGHBOR_ADVERTISEMENT`).
+/// How often an address is announced; up to three times are allowed (RFC 4861 10:
+/// `MAX_NEIGHBOR_ADVERTISEMENT`).
 const ANNOUNCEMENTS: u8 = 2;
 
 /// An address of this host.
@@ -29,7 +31,8 @@ pub struct Own {
 /// Whether an address may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address is ours.
+    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address
+    /// is ours.
     Tentative { left: u8, at: Instant },
     /// Yes.
     Preferred,
@@ -111,9 +114,9 @@ impl Ipv6 {
         }
     }
 
-    /// Sends unsolicited advertisements of new addresses. RFC 4861 7.2.6: "In some cases, a node may
-    /// be able to determine that its link-layer address has changed [...] and may wish to inform its
-    /// neighbors of the new link-layer address quickly."
+    /// Sends unsolicited advertisements of new addresses. RFC 4861 7.2.6: "In some cases, a node
+    /// may be able to determine that its link-layer address has changed [...] and may wish to
+    /// inform its neighbors of the new link-layer address quickly."
     pub fn announce_addresses(&mut self, env: &mut Env, replies: &mut ReplyQueue, now: Instant) {
         for own in &mut self.own {
             let (left, at) = own.announce;
@@ -151,8 +154,8 @@ impl Ipv6 {
             return false;
         };
         match own.state {
-            // RFC 4862 5.4.5: "A tentative address that is determined to be a duplicate as described
-            // above MUST NOT be assigned to an interface".
+            // RFC 4862 5.4.5: "A tentative address that is determined to be a duplicate as
+            // described above MUST NOT be assigned to an interface".
             State::Tentative { .. } if in_use => {
                 own.state = State::Duplicate;
                 counters.duplicate_addresses += 1;

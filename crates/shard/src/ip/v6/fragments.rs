@@ -104,8 +104,8 @@ pub fn send(
     replies.recycle(Reply::Packet(packet));
 }
 
-/// Whether a first fragment has the whole header chain (RFC 7112 3): all headers up to and including
-/// that of TCP, UDP or ICMP.
+/// Whether a first fragment has the whole header chain (RFC 7112 3): all headers up to and
+/// including that of TCP, UDP or ICMP.
 fn has_whole_chain(header: &ipv6::Header, content: &Content<'_>) -> bool {
     let inner = ipv6::Header {
         next_header: content.protocol,

@@ -1,4 +1,5 @@
-//! The groups that this host listens to, told to who asks (RFC 3810): a switch that snoops lets nobody else hear the questions for our addresses.
+//! The groups that this host listens to, told to who asks (RFC 3810): a switch that snoops lets
+//! nobody else hear the questions for our addresses.
 
 use std::net::Ipv6Addr;
 
@@ -12,7 +13,8 @@ use crate::ip::groups::Groups;
 use crate::ip::v6::Ipv6;
 use crate::output::reply_queue::ReplyQueue;
 
-/// Reports at the start: one may be lost (RFC 3810 9.1), and the first is before the link-local address is known to be ours (RFC 3590 4).
+/// Reports at the start: one may be lost (RFC 3810 9.1), and the first is before the link-local
+/// address is known to be ours (RFC 3590 4).
 const REPORTS: u8 = 2;
 /// Time between them.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -126,8 +126,8 @@ fn error_of<'a>(
     })
 }
 
-/// Sends an error about `packet`, if RFC 4443 2.4 (e) and the limit allow it. The caller has checked
-/// whether an error about a packet to a group is allowed.
+/// Sends an error about `packet`, if RFC 4443 2.4 (e) and the limit allow it. The caller has
+/// checked whether an error about a packet to a group is allowed.
 pub fn send_error(
     env: &mut Env,
     v6: &Ipv6,
@@ -137,9 +137,9 @@ pub fn send_error(
     (header, packet): (&ipv6::Header, &[u8]),
     now: Instant,
 ) {
-    // RFC 4443 2.4 (e): "An ICMPv6 error message MUST NOT be originated as a result of receiving the
-    // following: (e.1) An ICMPv6 error message. [...] (e.6) A packet whose source address does not
-    // uniquely identify a single node".
+    // RFC 4443 2.4 (e): "An ICMPv6 error message MUST NOT be originated as a result of receiving
+    // the following: (e.1) An ICMPv6 error message. [...] (e.6) A packet whose source address does
+    // not uniquely identify a single node".
     let about_error = header.next_header == icmpv6::PROTOCOL
         && packet
             .get(ipv6::HEADER_LEN)

@@ -64,9 +64,9 @@ impl NdpInput<'_> {
             } => {
                 self.neighbours
                     .advertised(target, link, solicited, replaces, now);
-                // RFC 4861 7.2.5: "In those cases where the IsRouter flag changes from TRUE to FALSE
-                // as a result of this update, the node MUST remove that router from the Default
-                // Router List".
+                // RFC 4861 7.2.5: "In those cases where the IsRouter flag changes from TRUE to
+                // FALSE as a result of this update, the node MUST remove that router from the
+                // Default Router List".
                 if !router {
                     self.on_router_lost(target);
                 }

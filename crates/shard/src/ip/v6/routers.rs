@@ -6,7 +6,8 @@ use millrace_tcp::{Duration, Instant};
 
 /// Routers that are remembered; a further one is refused.
 const ROUTERS_MAX: usize = 4;
-/// How often routers are asked for (RFC 4861 10: `MAX_RTR_SOLICITATIONS`), and how long they have to answer.
+/// How often routers are asked for (RFC 4861 10: `MAX_RTR_SOLICITATIONS`), and how long they have
+/// to answer.
 const SOLICITATIONS: u8 = 3;
 const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 
@@ -26,7 +27,8 @@ struct Known {
 }
 
 impl Routers {
-    /// `first`: when the first solicitation may be sent; without it, when the link-local address may be used.
+    /// `first`: when the first solicitation may be sent; without it, when the link-local address
+    /// may be used.
     pub fn new(wanted: bool, first: Option<Instant>) -> Routers {
         Routers {
             known: Vec::new(),
@@ -53,7 +55,8 @@ impl Routers {
         self.known.len() < before
     }
 
-    /// It does not answer: the others go before it (RFC 4861 6.3.6). Whether there are others, and it was the one in use.
+    /// It does not answer: the others go before it (RFC 4861 6.3.6). Whether there are others, and
+    /// it was the one in use.
     pub fn demote(&mut self, address: Ipv6Addr) -> bool {
         let in_use = self.known.len() > 1 && self.first() == Some(address);
         if in_use {
