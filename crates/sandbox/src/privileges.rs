@@ -10,8 +10,10 @@ use rustix::thread::{
     set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::config::{Config, OWN, Sandbox};
+use crate::error::Error;
 use crate::user::{self, User};
-use crate::{Config, Error, Link, OWN, Sandbox, filter, refusals, roles};
+use crate::{Link, filter, refusals, roles};
 
 fn system(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::System {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use millrace_wire::ethernet::Mac;
 
-use crate::steer::Steer;
+use crate::steering::Steer;
 
 /// Everything that a shard needs to know; nothing is read from the environment.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Config {
     /// Largest IP packet on the link in bytes, 576..=65535.
     pub mtu: u16,
     /// What is done about the addresses before they are used.
-    pub claim: Claim,
+    pub conflict_detection: ConflictDetection,
     /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
     pub ipv6: Option<Ipv6>,
     /// Whether 127.0.0.0/8, `::1` and the own addresses are served, inside the shard. Without it they are unreachable.
@@ -50,7 +50,7 @@ impl Config {
             addresses: vec![(address, prefix_len)],
             routes: Vec::new(),
             mac,
-            claim: Claim::Nothing,
+            conflict_detection: ConflictDetection::Nothing,
             ipv6: None,
             mtu: 1500,
             loopback: false,
@@ -75,7 +75,7 @@ impl Config {
 
 /// How a host comes by its addresses. Of several shards that share them one does it, the others nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ConflictDetection {
     /// They are its own, and all know it.
     Nothing,
     /// The kernel has them too, and has done what is to be done; what is told of neighbours has its word and is believed at once.
@@ -146,7 +146,7 @@ pub struct Limits {
     /// Neighbours of both families in the cache; one that was never used gives way, then the one used least recently.
     pub neighbours: u32,
     /// Destinations whose path is known to be smaller than the link.
-    pub paths: u32,
+    pub path_mtus: u32,
     /// Destinations whose cookie for TCP Fast Open is remembered.
     pub cookies: u32,
     /// Answers (resets, SYN-ACKs, ICMP, ARP) waiting to leave; beyond it an answer is dropped.
@@ -200,7 +200,7 @@ impl Default for Limits {
             time_wait: 1 << 18,
             orphans: 1 << 16,
             neighbours: 4096,
-            paths: 4096,
+            path_mtus: 4096,
             cookies: 4096,
             replies: 4096,
             fragmented: 256,

@@ -46,7 +46,7 @@ counters! {
     /// Bytes of frames sent.
     bytes_out,
     /// Frames received that are another shard's.
-    frames_strayed,
+    frames_misrouted,
     /// Connections that went to another shard.
     connections_given,
     /// Connections that came from another shard.

@@ -8,62 +8,36 @@
 //! processes and marks; so one ACK answers a batch, and rides on the program's reply if there is one.
 #![forbid(unsafe_code)]
 
-mod any;
-mod claim;
 mod config;
-mod cookie;
+mod connection_table;
 mod counters;
-mod datagram;
-mod ends;
 mod error;
-mod ethernet;
-mod fragments;
-mod half_open;
-mod handover;
-mod icmp;
 mod ip;
-mod isn;
+mod link;
 mod memory;
-mod neighbour;
-mod network;
 mod output;
-mod path;
-mod pool;
-mod ports;
-mod reassembly;
-mod recv_ring;
-mod reply;
-mod route;
-mod segment;
-mod segment_in;
-mod send_memory;
-mod send_ring;
+mod secrets;
 mod shard;
-mod share;
 mod slab;
 mod socket;
-mod steer;
-mod stray;
-mod table;
-mod tend;
-mod time_wait;
-mod tuning;
-mod v6;
-mod wheel;
+mod steering;
+mod tcp;
+mod timer_wheel;
+mod udp;
 
-pub use any::Request;
-pub use config::{Buffers, Claim, Config, Ipv6, Limits, Network, Via};
+pub use config::{Buffers, Config, ConflictDetection, Ipv6, Limits, Network, Via};
 pub use counters::Counters;
-pub use datagram::{Report, SendTo};
 pub use error::{Error, errno};
-pub use handover::{Moved, Parcel, Taken};
+pub use ip::route::Nearness;
 pub use memory::{Block, HeapMemory, Lend, Memory, Owner};
 pub use millrace_sockopt::{Discovery, FastOpenKeys, Opt, OptName};
 pub use millrace_steer::{Groups, Hash, Tuple};
-pub use route::Nearness;
 pub use shard::{Egress, Shard, Usage};
+pub use socket::catch_all::Request;
 pub use socket::{
     AcceptQueue, Device, How, Options, Poll, Reuse, SocketId, SocketInfo, SocketState,
     TCP_INFO_LEN, View, ViewFlags,
 };
-pub use steer::{Arrival, Flow, Steer, Stray};
+pub use steering::migration::{FlowBatch, Moved, Taken};
+pub use steering::{Arrival, Flow, Misrouted, Steer};
+pub use udp::{Report, SendTo};

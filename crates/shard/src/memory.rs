@@ -1,6 +1,11 @@
 //! Where receive rings live: memory that the shard writes and the socket's owner reads.
 
-use crate::pool::{LOG2_MIN, Pool};
+pub mod pool;
+pub mod reclaim;
+pub mod send_memory;
+pub mod shares;
+
+use crate::memory::pool::{LOG2_MIN, Pool};
 
 /// The program that a socket belongs to. Accepted sockets inherit their listener's owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

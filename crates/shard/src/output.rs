@@ -1,5 +1,7 @@
 //! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send, in turn.
 
+pub mod reply_queue;
+
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
@@ -7,17 +9,17 @@ use millrace_tcp::{Instant, Limits, Outgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
 
+use crate::connection_table::Tuple;
 use crate::error::errno;
+use crate::ip::route::Route;
+use crate::ip::v6::group_station;
+use crate::link::neighbour::{Handle, Lookup, Settled};
 use crate::memory::Memory;
-use crate::neighbour::{Handle, Lookup, Settled};
-use crate::reply::Reply;
-use crate::route::Route;
-use crate::segment::{self, Job, PAYLOAD_MAX, Stations};
-use crate::send_ring::SendRing;
+use crate::output::reply_queue::Reply;
 use crate::shard::{Egress, Shard, note_changed};
+use crate::socket::send_ring::SendRing;
 use crate::socket::{Kind, Marks, Socket, SocketId};
-use crate::table::Tuple;
-use crate::v6::group_station;
+use crate::tcp::segment::{self, PAYLOAD_MAX, SegmentJob, Stations};
 
 /// Segments (or segmentation units) that a connection sends before it is another's turn.
 const TURN: usize = 2;
@@ -144,10 +146,10 @@ impl<M: Memory> Shard<M> {
         // Who has not sent yet says that its neighbour is wanted all the same.
         if plain && !stream.connection.has_output() && stream.hop != Handle::NONE {
             if stream.send.len() > 0 {
-                self.crowd.note(&mut stream.counted, now);
+                self.active_senders.note(&mut stream.counted, now);
             }
             if marks.contains(Marks::ENDING) {
-                self.bury(index, now);
+                self.end_connection(index, now);
             } else {
                 stream.arm(&mut self.wheel, index);
             }
@@ -170,7 +172,7 @@ impl<M: Memory> Shard<M> {
                 }
                 Lookup::Wait => return Served::Idle,
                 Lookup::Gone => {
-                    self.lose(index, now);
+                    self.drop_unroutable(index, now);
                     return Served::Idle;
                 }
             },
@@ -178,7 +180,7 @@ impl<M: Memory> Shard<M> {
         *known = Some((stream.hop, to));
         if plain && let Some(plain) = stream.connection.poll_transmit_fast(&self.config.tcp, now) {
             if stream.send.len() > 0 {
-                self.crowd.note(&mut stream.counted, now);
+                self.active_senders.note(&mut stream.counted, now);
             }
             let stations = Stations {
                 to,
@@ -186,8 +188,8 @@ impl<M: Memory> Shard<M> {
             };
             let payload = stream.send.slices(plain.payload.clone());
             let counters = &mut self.counters;
-            let (tuple, fields) = (&stream.ends.tuple(), &stream.fields);
-            if segment::send_plain(
+            let (tuple, fields) = (&stream.endpoints.tuple(), &stream.fields);
+            if segment::send_fast_path(
                 &stations,
                 tuple,
                 fields,
@@ -197,7 +199,7 @@ impl<M: Memory> Shard<M> {
                 |head, payload, offload| send(counters, egress, head, payload, offload),
             ) {
                 if marks.contains(Marks::ENDING) {
-                    self.bury(index, now);
+                    self.end_connection(index, now);
                 } else {
                     stream.arm(&mut self.wheel, index);
                 }
@@ -235,7 +237,7 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         if stream.send.len() > 0 {
-            self.crowd.note(&mut stream.counted, now);
+            self.active_senders.note(&mut stream.counted, now);
         }
         let mut served = Served::More;
         for _ in 0..TURN {
@@ -246,10 +248,10 @@ impl<M: Memory> Shard<M> {
                 served = Served::Idle;
                 break;
             };
-            let job = Job {
+            let job = SegmentJob {
                 to,
                 from: self.config.mac,
-                tuple: &stream.ends.tuple(),
+                tuple: &stream.endpoints.tuple(),
                 fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
@@ -269,7 +271,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         if served == Served::Idle && ending {
-            self.bury(index, now);
+            self.end_connection(index, now);
         } else {
             stream.arm(&mut self.wheel, index);
         }
@@ -286,7 +288,7 @@ impl<M: Memory> Shard<M> {
         if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
             && stream.send.len() > 0
         {
-            self.crowd.note(&mut stream.counted, now);
+            self.active_senders.note(&mut stream.counted, now);
         }
         for _ in 0..TURN {
             if !self.send_local(index, now) {
@@ -304,7 +306,7 @@ impl<M: Memory> Shard<M> {
             return;
         };
         if socket.marks.contains(Marks::ENDING) {
-            self.bury(index, now);
+            self.end_connection(index, now);
         } else if let Some(stream) = socket.stream_mut() {
             stream.arm(&mut self.wheel, index);
         }
@@ -312,7 +314,7 @@ impl<M: Memory> Shard<M> {
 
     /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a broken link. Its timers
     /// try again, and give up in the end.
-    fn lose(&mut self, index: u32, now: Instant) {
+    fn drop_unroutable(&mut self, index: u32, now: Instant) {
         let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
             return;
         };
@@ -351,10 +353,10 @@ impl<M: Memory> Shard<M> {
         {
             return true;
         }
-        let job = Job {
+        let job = SegmentJob {
             to,
             from: self.config.mac,
-            tuple: &stream.ends.tuple(),
+            tuple: &stream.endpoints.tuple(),
             fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
@@ -390,7 +392,7 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream() else {
             return Lookup::Gone;
         };
-        let (mut hop, remote) = (stream.hop, stream.ends.tuple().remote_ip());
+        let (mut hop, remote) = (stream.hop, stream.endpoints.tuple().remote_ip());
         if lookup == Lookup::Gone {
             let Some(Route::Link(next)) = self.route(remote) else {
                 return Lookup::Gone;
@@ -436,9 +438,9 @@ impl<M: Memory> Shard<M> {
                     stream.error = errno::EHOSTUNREACH as u16;
                     stream.connection.abort();
                     self.counters.failed_opens += 1;
-                    self.settle(index);
+                    self.apply_state_change(index);
                 }
-                Some(_) if settled.mac.is_none() => self.lose(index, now),
+                Some(_) if settled.mac.is_none() => self.drop_unroutable(index, now),
                 _ => self.mark_ready(index),
             }
         }
@@ -533,7 +535,7 @@ impl<M: Memory> Shard<M> {
     ) -> bool {
         match reply {
             Reply::Segment(tuple, outgoing) => {
-                let job = Job {
+                let job = SegmentJob {
                     to,
                     from: self.config.mac,
                     tuple,
@@ -581,7 +583,7 @@ impl<M: Memory> Shard<M> {
         else {
             return false;
         };
-        let tuple = stream.ends.tuple();
+        let tuple = stream.endpoints.tuple();
         let peer: Tuple = tuple.reversed();
         self.counters.segments_local += 1;
         if outgoing.payload_len() == 0 {

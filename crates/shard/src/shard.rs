@@ -7,31 +7,32 @@ use millrace_tcp::{HalfOpenVerdict, Instant, State};
 use millrace_wire::arp;
 use millrace_wire::offload::{Capabilities, Offload};
 
-use crate::claim::Claims;
-use crate::config::{Claim, Config};
+use crate::config::{Config, ConflictDetection};
+use crate::connection_table::{MOST, Table, Tuple};
 use crate::counters::Counters;
-use crate::datagram::Udp;
-use crate::half_open::HalfOpenTable;
-use crate::isn::Secrets;
+use crate::ip::path_mtu::PathMtuCache;
+use crate::ip::reassembly::Reassembly;
+use crate::ip::route::{Nearness, Route, Routes};
+use crate::ip::v6::Ipv6;
+use crate::link::acd::ConflictDetector;
+use crate::link::neighbour::Neighbours;
 use crate::memory::Memory;
-use crate::neighbour::Neighbours;
+use crate::memory::reclaim::Reclaim;
+use crate::memory::send_memory::SendMemory;
+use crate::memory::shares::Shares;
 use crate::output::Stalled;
-use crate::path::Paths;
-use crate::ports::Ports;
-use crate::reassembly::Reassembly;
-use crate::reply::{RateLimit, Replies, Reply};
-use crate::route::{Nearness, Route, Routes};
-use crate::send_memory::SendMemory;
-use crate::share::Shares;
+use crate::output::reply_queue::{RateLimit, Reply, ReplyQueue};
+use crate::secrets::Secrets;
 use crate::slab::Slab;
-use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
-use crate::steer::{Arrival, Flow, Pins, Stray};
-use crate::table::{MOST, Table, Tuple};
-use crate::tend::Tending;
-use crate::time_wait::TimeWaitTable;
-use crate::tuning::Crowd;
-use crate::v6::Ipv6;
-use crate::wheel::Wheel;
+use crate::socket::local_ports::Ports;
+use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId};
+use crate::steering::{Arrival, Flow, Misrouted, Pins};
+use crate::tcp::autotuning::ActiveSenders;
+use crate::tcp::fast_open::FastOpenCookies;
+use crate::tcp::syn_received::HalfOpenTable;
+use crate::tcp::time_wait::TimeWaitTable;
+use crate::timer_wheel::TimerWheel;
+use crate::udp::Udp;
 
 /// After so many time-outs in a row it may be the neighbour that has changed.
 const DOUBTFUL_TIMEOUTS: u8 = 2;
@@ -54,39 +55,39 @@ pub struct Shard<M: Memory> {
     pub(crate) sharing: OptionSharing,
     pub(crate) routes: Routes,
     pub(crate) v6: Ipv6,
-    pub(crate) claims: Claims,
+    pub(crate) acd: ConflictDetector,
     pub(crate) neighbours: Neighbours,
-    pub(crate) paths: Paths,
-    pub(crate) cookies: Cookies,
+    pub(crate) path_mtus: PathMtuCache,
+    pub(crate) cookies: FastOpenCookies,
     pub(crate) reassembly: Reassembly,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
     pub(crate) ports: Ports,
     pub(crate) udp: Udp,
     /// The listener at every address and port that nothing else is at.
-    pub(crate) any_listener: Option<u32>,
+    pub(crate) catch_all_listener: Option<u32>,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
     pub(crate) send_memory: SendMemory,
     /// Timers of connections, by socket index.
-    pub(crate) wheel: Wheel,
-    pub(crate) replies: Replies,
+    pub(crate) wheel: TimerWheel,
+    pub(crate) replies: ReplyQueue,
     pub(crate) arp_replies: VecDeque<arp::Packet>,
     pub(crate) icmp_limit: RateLimit,
     pub(crate) echo_limit: RateLimit,
     pub(crate) reset_limit: RateLimit,
     pub(crate) ready: Ready,
-    pub(crate) crowd: Crowd,
+    pub(crate) active_senders: ActiveSenders,
     /// What a full port did not take.
     pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: Shares,
-    pub(crate) tending: Tending,
+    pub(crate) reclaim: Reclaim,
     /// How the frame that is being taken in came.
     pub(crate) arrival: Arrival,
-    pub(crate) stray: Option<Stray>,
+    pub(crate) misrouted: Option<Misrouted>,
     /// What was put together of fragments and is another shard's.
     pub(crate) whole: Option<Vec<u8>>,
     /// Flows that belong here and are pinned to others.
@@ -180,40 +181,40 @@ impl<M: Memory> Shard<M> {
         let key = secrets.table[0] ^ secrets.table[1];
         let mut neighbours =
             Neighbours::new(limits.neighbours, key, now).all_behind(config.only_station, now);
-        if config.claim == Claim::Kernel {
+        if config.conflict_detection == ConflictDetection::Kernel {
             neighbours.trust();
         }
         Shard {
             routes: Routes::new(&config),
-            claims: Claims::new(&config, || secrets.random(), now),
+            acd: ConflictDetector::new(&config, || secrets.random(), now),
             v6: Ipv6::new(&config, now),
             neighbours,
-            paths: Paths::new(limits.paths),
-            cookies: Cookies::new(limits.cookies),
+            path_mtus: PathMtuCache::new(limits.path_mtus),
+            cookies: FastOpenCookies::new(limits.cookies),
             reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
             sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
             ports: Ports::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
             udp: Udp::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
-            any_listener: None,
+            catch_all_listener: None,
             half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
             send_memory: SendMemory::new(limits.send_memory, limits.shared),
-            wheel: Wheel::new(now),
-            replies: Replies::new(limits.replies),
+            wheel: TimerWheel::new(now),
+            replies: ReplyQueue::new(limits.replies),
             arp_replies: VecDeque::new(),
             icmp_limit: RateLimit::new(limits.icmp_errors_per_second),
             echo_limit: RateLimit::new(limits.echo_replies_per_second),
             reset_limit: RateLimit::new(limits.resets_per_second),
             ready: Ready::default(),
-            crowd: Crowd::default(),
+            active_senders: ActiveSenders::default(),
             stalled: None,
             blocked: false,
             changed: Vec::new(),
             orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
-            tending: Tending::default(),
+            reclaim: Reclaim::default(),
             arrival: Arrival::Link,
-            stray: None,
+            misrouted: None,
             whole: None,
             pins: Pins::default(),
             unpinned: Vec::new(),
@@ -296,7 +297,7 @@ impl<M: Memory> Shard<M> {
                     stream.connection.on_timer(&self.config.tcp, now);
                     let opening = stream.connection.state() == State::SynSent;
                     if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
-                        self.neighbours.doubt(stream.hop, now);
+                        self.neighbours.suspect(stream.hop, now);
                     }
                     let starved = self.send_memory.is_short(*owner) && stream.send.len() > 0;
                     if starved {
@@ -305,7 +306,7 @@ impl<M: Memory> Shard<M> {
                     if opening {
                         self.note_fast_open(index, now);
                     }
-                    self.settle(index);
+                    self.apply_state_change(index);
                 }
                 // The deadline has moved since the timer was armed.
                 _ => stream.arm(&mut self.wheel, index),
@@ -345,18 +346,14 @@ impl<M: Memory> Shard<M> {
         }
         self.expire_fragments(now);
         self.report_memberships(now);
-        if self
-            .claims
-            .deadline()
-            .is_some_and(|deadline| deadline <= now)
-        {
-            self.advance_claims(now);
+        if self.acd.deadline().is_some_and(|deadline| deadline <= now) {
+            self.advance_acd(now);
         }
         if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
             self.advance_v6(now);
         }
-        if self.tending_deadline().is_some() {
-            self.tend(now);
+        if self.reclaim_deadline().is_some() {
+            self.reclaim_memory(now);
         }
     }
 
@@ -386,10 +383,10 @@ impl<M: Memory> Shard<M> {
             self.time_wait.deadline(),
             self.neighbours.deadline(),
             self.v6.deadline(),
-            self.claims.deadline(),
+            self.acd.deadline(),
             self.reassembly.deadline(),
             self.memberships_deadline(),
-            self.tending_deadline(),
+            self.reclaim_deadline(),
         ];
         // A time that there is not is the last of all: nothing is compared that was not set.
         let earliest = timers

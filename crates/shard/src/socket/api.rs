@@ -9,12 +9,12 @@ use super::{
     ViewFlags,
 };
 use crate::config::Buffers;
+use crate::connection_table::Tuple;
 use crate::error::Error;
 use crate::memory::{Lend, Memory, Owner};
-use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::slab::Slab;
-use crate::table::Tuple;
+use crate::socket::send_ring::SendRing;
 
 /// Which direction to shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl<M: Memory> Shard<M> {
     /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
     /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let low = u64::from(socket.options.notsent_low);
         if low != 0
             && let Some(stream) = socket.stream()
@@ -45,8 +45,8 @@ impl<M: Memory> Shard<M> {
             return Err(Error::WouldBlock);
         }
         let mut rest = bytes;
-        let crowd = Some(self.crowd.count());
-        self.send_through(id, crowd, bytes.len(), push, |ring, room| {
+        let active_senders = Some(self.active_senders.count());
+        self.send_through(id, active_senders, bytes.len(), push, |ring, room| {
             ring.fill(room, |piece| {
                 let (now, later) = rest.split_at(piece.len());
                 piece.copy_from_slice(now);
@@ -86,8 +86,8 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnOnce([&mut [u8]; 2]) -> usize,
     ) -> Result<usize, Error> {
-        let crowd = Some(self.crowd.count());
-        self.send_through(id, crowd, len, push, |ring, room| {
+        let active_senders = Some(self.active_senders.count());
+        self.send_through(id, active_senders, len, push, |ring, room| {
             ring.fill_some(room, fill)
         })
     }
@@ -101,7 +101,7 @@ impl<M: Memory> Shard<M> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let owner = socket.owner;
-        let (stream, space) = socket.sending(Some(self.crowd.count()))?;
+        let (stream, space) = socket.sending(Some(self.active_senders.count()))?;
         let wanted = len.min(space);
         let room = match wanted {
             0 if len > 0 => return Err(Error::WouldBlock),
@@ -123,26 +123,26 @@ impl<M: Memory> Shard<M> {
     pub fn room_to_send(&mut self, id: SocketId) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let (_, space) = socket.sending(Some(self.crowd.count()))?;
+        let (_, space) = socket.sending(Some(self.active_senders.count()))?;
         match space {
             0 => Err(Error::WouldBlock),
             space => Ok(space),
         }
     }
 
-    /// `crowd`: of whom the buffer is shared with; none for a program that was shown how much it may send, and holds to that.
+    /// `active_senders`: of whom the buffer is shared with; none for a program that was shown how much it may send, and holds to that.
     #[inline(always)]
     fn send_through(
         &mut self,
         id: SocketId,
-        crowd: Option<u32>,
+        active_senders: Option<u32>,
         len: usize,
         push: bool,
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let owner = socket.owner;
-        let (stream, space) = socket.sending(crowd)?;
+        let (stream, space) = socket.sending(active_senders)?;
         let wanted = len.min(space);
         if wanted == 0 {
             return if len == 0 {
@@ -186,7 +186,7 @@ impl<M: Memory> Shard<M> {
     /// # Errors
     /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error once all bytes are read.
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
         if len > 0 && socket.consume(&mut self.memory, len as u32, &self.config.buffers, now) {
             self.ready.add(id.index(), socket);
@@ -315,7 +315,7 @@ impl<M: Memory> Shard<M> {
                     socket.marks.insert(Marks::WRITE_SHUT);
                     stream.connection.shutdown_write(now);
                 }
-                self.settle(index);
+                self.apply_state_change(index);
             }
         }
         self.mark_changed(index);
@@ -384,7 +384,7 @@ impl<M: Memory> Shard<M> {
                     self.orphans.take(owner);
                 }
                 stream.recv.free(&mut self.memory, owner);
-                self.settle(index);
+                self.apply_state_change(index);
             }
         }
     }
@@ -399,7 +399,7 @@ impl<M: Memory> Shard<M> {
             && marks.contains(Marks::BOUND)
         {
             marks.remove(Marks::BOUND);
-            self.ports.unbind(stream.ends.tuple().ports().0, index);
+            self.ports.unbind(stream.endpoints.tuple().ports().0, index);
         }
     }
 
@@ -423,7 +423,7 @@ impl<M: Memory> Shard<M> {
     #[inline]
     pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
         match self.sockets.get_of_generation(id.index(), id.generation) {
-            Some(socket) if socket.is_held() => Ok(id.index()),
+            Some(socket) if socket.has_program() => Ok(id.index()),
             _ => Err(Error::NoSocket),
         }
     }
@@ -450,9 +450,12 @@ impl<M: Memory> Shard<M> {
                 pending_accepts: listener.queue.len() as u32,
                 ..View::empty(ViewFlags::LISTENING)
             },
-            Kind::Stream(stream) => {
-                stream.view(socket.marks, &socket.options, self.crowd.count(), most)
-            }
+            Kind::Stream(stream) => stream.view(
+                socket.marks,
+                &socket.options,
+                self.active_senders.count(),
+                most,
+            ),
             Kind::Datagram(datagram) => View {
                 mtu: self.datagram_mtu(datagram),
                 ..datagram.view(socket.marks, most)
@@ -504,11 +507,11 @@ impl Stream {
     }
 
     #[inline(always)]
-    fn view(&self, marks: Marks, options: &Options, crowd: u32, most: u32) -> View {
+    fn view(&self, marks: Marks, options: &Options, active_senders: u32, most: u32) -> View {
         let notsent_low = options.notsent_low;
         let send_limit = match options.send_buffer {
             Some(_) => self.send_limit,
-            None => self.send_share(crowd),
+            None => self.send_share(active_senders),
         };
         let send_limit = send_limit.min(most);
         let mut flags = ViewFlags::empty();
@@ -530,7 +533,7 @@ impl Stream {
             && queued * 3 <= u64::from(send_limit) * 2
             && (notsent_low == 0 || self.connection.unsent() * 2 < u64::from(notsent_low));
         flags.set(ViewFlags::WRITABLE, writable);
-        let (local, remote) = self.ends.addresses();
+        let (local, remote) = self.endpoints.addresses();
         let received = self.connection.received();
         let end = self.connection.queued();
         View {
@@ -557,13 +560,13 @@ impl Stream {
 impl Socket {
     /// Whether a program holds it.
     #[inline]
-    fn is_held(&self) -> bool {
+    fn has_program(&self) -> bool {
         !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
     }
 
     /// The connection, if it can be written to, and for how many bytes its send buffer has room, or its share of what those who send have.
     #[inline(always)]
-    fn sending(&mut self, crowd: Option<u32>) -> Result<(&mut Stream, usize), Error> {
+    fn sending(&mut self, active_senders: Option<u32>) -> Result<(&mut Stream, usize), Error> {
         let marks = self.marks;
         let Kind::Stream(stream) = &mut self.kind else {
             return Err(Error::BrokenPipe);
@@ -577,8 +580,10 @@ impl Socket {
         if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
             return Err(Error::WouldBlock);
         }
-        let limit = match crowd {
-            Some(crowd) if self.options.send_buffer.is_none() => stream.send_share(crowd),
+        let limit = match active_senders {
+            Some(active_senders) if self.options.send_buffer.is_none() => {
+                stream.send_share(active_senders)
+            }
             _ => stream.send_limit,
         };
         let space = u64::from(limit).saturating_sub(stream.send.len());
@@ -690,9 +695,9 @@ impl Socket {
 
 /// The socket of a program that holds it, to change.
 #[inline(always)]
-fn held(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
+fn socket_of_program(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
     match sockets.get_of_generation_mut(id.index(), id.generation) {
-        Some(socket) if socket.is_held() => Ok(socket),
+        Some(socket) if socket.has_program() => Ok(socket),
         _ => Err(Error::NoSocket),
     }
 }

@@ -6,21 +6,21 @@ use millrace_tcp::{Config, Connection, Duration, Instant, Open, Settings, Shared
 use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
-use crate::ends::Ends;
+use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
+use crate::ip::route::Route;
+use crate::link::neighbour::Handle;
 use crate::memory::{Memory, Owner};
-use crate::neighbour::Handle;
-use crate::ports::Ports;
-use crate::recv_ring::RecvRing;
-use crate::route::Route;
-use crate::segment::Fields;
-use crate::segment_in::largest_segment;
-use crate::send_ring::SendRing;
 use crate::shard::{Shard, note_changed};
-use crate::steer::{Flow, Steer};
-use crate::table::{Place, Tuple};
-use crate::tuning;
-use crate::wheel::Wheel;
+use crate::socket::local_ports::Ports;
+use crate::socket::receive_ring::RecvRing;
+use crate::socket::send_ring::SendRing;
+use crate::steering::{Flow, Steer};
+use crate::tcp::autotuning;
+use crate::tcp::endpoints::Endpoints;
+use crate::tcp::input::largest_segment;
+use crate::tcp::segment::IpFields;
+use crate::timer_wheel::TimerWheel;
 
 /// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
@@ -56,12 +56,12 @@ impl<M: Memory> Shard<M> {
         let config = &self.config.tcp;
         let shared = self.sharing.share(options);
         let settings = shared.settings.clone();
-        let ends = start.tuple.into();
+        let endpoints = start.tuple.into();
         let Some(index) = self.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
             options: shared,
-            kind: Kind::Stream(start.stream(ends, config, &settings, now)),
+            kind: Kind::Stream(start.stream(endpoints, config, &settings, now)),
         }) else {
             return Err(Error::TooManySockets);
         };
@@ -98,15 +98,16 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<(), Error> {
         let index = self.check(id)?;
-        let bound = self.bound_end(index)?;
+        let bound = self.bound_endpoint(index)?;
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         let options = socket.options.clone();
         let start = self.start(bound, &options, remote, now)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
-        let ends = start.tuple.into();
-        socket.kind = Kind::Stream(start.stream(ends, &self.config.tcp, &options.settings, now));
+        let endpoints = start.tuple.into();
+        socket.kind =
+            Kind::Stream(start.stream(endpoints, &self.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -119,7 +120,7 @@ impl<M: Memory> Shard<M> {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<Start, Error> {
-        let (local, remote, route) = self.ends_from(bound, options, remote)?;
+        let (local, remote, route) = self.endpoints_from(bound, options, remote)?;
         let (tuple, old) = self.choose_tuple(local, remote, now)?;
         let mut open = self
             .open_parameters(&tuple, options, now)
@@ -131,12 +132,12 @@ impl<M: Memory> Shard<M> {
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.paths.get(tuple.remote_ip(), now);
+        let known = self.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: tuning::first_limits(options, &self.config.buffers, open.mss),
+            limits: autotuning::first_limits(options, &self.config.buffers, open.mss),
             fields: self.fields(&tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
@@ -180,18 +181,18 @@ impl<M: Memory> Shard<M> {
     }
 
     /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
-    pub(crate) fn ends(
+    pub(crate) fn endpoints(
         &self,
         index: u32,
         remote: SocketAddr,
     ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
-        let bound = self.bound_end(index)?;
+        let bound = self.bound_endpoint(index)?;
         let options = &self.sockets.get(index).ok_or(Error::NoSocket)?.options;
-        self.ends_from(bound, options, remote)
+        self.endpoints_from(bound, options, remote)
     }
 
     /// What the socket at `index`, which may connect, is bound to.
-    fn bound_end(&self, index: u32) -> Result<SocketAddr, Error> {
+    fn bound_endpoint(&self, index: u32) -> Result<SocketAddr, Error> {
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
             Kind::Bound { local } => Ok(*local),
@@ -203,7 +204,7 @@ impl<M: Memory> Shard<M> {
             {
                 // The last attempt failed. A port that was chosen for it is chosen anew.
                 Ok(match socket.marks.contains(Marks::BOUND) {
-                    true => stream.ends.tuple().local(),
+                    true => stream.endpoints.tuple().local(),
                     false => NOWHERE,
                 })
             }
@@ -214,8 +215,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// As [`Shard::ends`], of a socket with these options that is bound there.
-    fn ends_from(
+    /// As [`Shard::endpoints`], of a socket with these options that is bound there.
+    fn endpoints_from(
         &self,
         bound: SocketAddr,
         options: &Options,
@@ -262,8 +263,8 @@ impl<M: Memory> Shard<M> {
     ) -> Result<(Tuple, Option<Seq>), Error> {
         let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
         let (address, port) = (local.ip(), local.port());
-        let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
-        let with_port = |port| ends.with_local_port(port);
+        let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
+        let with_port = |port| endpoints.with_local_port(port);
         let steer = &self.config.steer;
         let free = |port| {
             let tuple = with_port(port);
@@ -314,17 +315,17 @@ struct Start {
     marks: Marks,
     /// Its send and receive buffer.
     limits: (u32, u32),
-    fields: Fields,
+    fields: IpFields,
     /// The largest segment that is known to reach the peer.
     path: Option<u16>,
 }
 
 impl Start {
-    /// Makes the connection. `ends` are made of the tuple before that, so that what is made need not be moved.
+    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made need not be moved.
     #[inline(always)]
     fn stream(
         &self,
-        ends: Ends,
+        endpoints: Endpoints,
         config: &Config,
         settings: &Shared<Settings>,
         now: Instant,
@@ -333,14 +334,14 @@ impl Start {
         if let Some(limit) = self.path {
             connection.start_with_path_limit(config, limit, now);
         }
-        Stream::new(connection, ends, self.fields, self.limits, now)
+        Stream::new(connection, endpoints, self.fields, self.limits, now)
     }
 }
 
 impl Stream {
     /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that has only moved later needs nothing.
     #[inline]
-    pub fn arm(&mut self, wheel: &mut Wheel, index: u32) {
+    pub fn arm(&mut self, wheel: &mut TimerWheel, index: u32) {
         if let Some(deadline) = self.connection.deadline()
             && deadline < self.armed
         {
@@ -351,14 +352,14 @@ impl Stream {
 
     pub fn new(
         connection: Connection,
-        ends: Ends,
-        fields: Fields,
+        endpoints: Endpoints,
+        fields: IpFields,
         (send_limit, receive_limit): (u32, u32),
         now: Instant,
     ) -> Stream {
         Stream {
             connection,
-            ends,
+            endpoints,
             fields,
             hop: Handle::NONE,
             send: SendRing::default(),

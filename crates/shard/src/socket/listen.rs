@@ -5,15 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
 use super::{
-    AcceptQueue, Backlog, Held, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
+    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, SharedOptions, Socket, SocketId,
+    Stream,
 };
+use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::ports::{Bound, Ports};
-use crate::segment_in::largest_segment;
 use crate::shard::Shard;
-use crate::table::{Place, Tuple};
-use crate::tuning;
+use crate::socket::local_ports::{Bound, Ports};
+use crate::tcp::autotuning;
+use crate::tcp::input::largest_segment;
 
 /// A larger backlog means this. (What `net.core.somaxconn` says is the shim's to know.)
 const BACKLOG_MAX: u32 = 65_535;
@@ -229,12 +230,12 @@ impl<M: Memory> Shard<M> {
         &mut self,
         listener: u32,
         owner: Owner,
-        options: Shared<Held>,
+        options: Shared<SharedOptions>,
         tuple: Tuple,
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let known = self.paths.get(tuple.remote_ip(), now);
+        let known = self.path_mtus.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
         let mut marks = Marks::UNACCEPTED;
         marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
@@ -242,15 +243,16 @@ impl<M: Memory> Shard<M> {
         let hop = self.first_hop(tuple.remote_ip(), owner, now);
         let (config, buffers) = (&self.config.tcp, &self.config.buffers);
         let reuse = options.reuse.address;
-        let ends = tuple.into();
+        let endpoints = tuple.into();
         let made = self.sockets.insert_with(|| {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
                 connection.start_with_path_limit(config, limit, now);
             }
-            let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
-            let mut stream = Stream::new(connection, ends, fields, limits, now);
+            let limits =
+                autotuning::first_limits(&options, buffers, connection.announced_segment());
+            let mut stream = Stream::new(connection, endpoints, fields, limits, now);
             stream.listener = listener;
             stream.hop = hop;
             Socket {
@@ -287,8 +289,8 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let half_open = listener.half_open;
-        if self.any_listener == Some(index) {
-            self.any_listener = None;
+        if self.catch_all_listener == Some(index) {
+            self.catch_all_listener = None;
         }
         for waiting in std::mem::take(&mut listener.queue) {
             if let Some(socket) = self.sockets.get_mut(waiting) {

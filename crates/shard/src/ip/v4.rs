@@ -1,0 +1,4 @@
+//! IPv4: packets in, ICMP.
+
+pub mod icmp;
+mod input;
