@@ -22,13 +22,14 @@ impl Connection {
         self.advertised_mss
     }
 
-    /// What has happened since the last call.
+    /// The events since the last call.
     #[inline]
     pub fn take_events(&mut self) -> Events {
         std::mem::take(&mut self.events)
     }
 
-    /// The program has queued stream bytes up to `end`. `push`: no more is announced to follow at once (MSG_MORE).
+    /// The program has queued stream bytes up to offset `end`. `push` is false if more follow at
+    /// once (MSG_MORE).
     #[inline]
     pub fn enqueue(&mut self, end: u64, push: bool) {
         if !self.send.fin {
@@ -37,7 +38,7 @@ impl Connection {
         }
     }
 
-    /// Stream bytes before this offset are acknowledged; nothing asks for them again.
+    /// Stream bytes before this offset are acknowledged, and are not asked for again.
     #[inline]
     pub fn acked(&self) -> u64 {
         self.send.una.min(self.send.end)
@@ -55,20 +56,20 @@ impl Connection {
         self.send.end.saturating_sub(self.send.nxt)
     }
 
-    /// Stream bytes before this offset have been stored without a gap.
+    /// Stream bytes before this offset are stored without a gap.
     #[inline]
     pub fn received(&self) -> u64 {
         self.receive.received()
     }
 
-    /// The program has read the stream up to `upto`; this may open the window, which the peer is told at once if it
-    /// at least doubles (and so by RFC 9293 3.8.6.2.2 is worth telling).
+    /// The program has read the stream up to `upto`. If that at least doubles the window, the peer
+    /// is told at once (RFC 9293 3.8.6.2.2).
     #[inline]
     pub fn consumed(&mut self, upto: u64, _now: Instant) {
         self.consumed_more(self.receive.more_read(upto));
     }
 
-    /// The program has read so many bytes more of those that have been received: as [`Connection::consumed`].
+    /// The program has read `bytes` more bytes of those received; see [`Connection::consumed`].
     #[inline]
     pub fn consumed_more(&mut self, bytes: u32) {
         debug_assert!(bytes <= self.receive.unread());
@@ -92,15 +93,15 @@ impl Connection {
         }
     }
 
-    /// Sets the size of the receive buffer, in bytes. What was announced stays valid.
+    /// Sets the size of the receive buffer, in bytes. A window that was announced stays valid.
     pub fn set_receive_limit(&mut self, limit: u32) {
         self.receive.limit = limit;
     }
 
-    /// No more will be queued: FIN after what is.
+    /// The program queues no more: FIN follows what is queued.
     pub fn shutdown_write(&mut self, now: Instant) {
         let next = match self.state {
-            // Nothing was ever sent: there is nothing to finish (RFC 9293 3.10.4).
+            // Nothing was sent, so that nothing has to be finished (RFC 9293 3.10.4).
             State::SynSent => return self.finish(None, now),
             State::SynReceived => State::SynReceived,
             State::Established => State::FinWait1,
@@ -111,8 +112,9 @@ impl Connection {
         self.send.fin = true;
     }
 
-    /// The program has let go of the connection: FIN after what is queued; RST at once if it left received bytes unread
-    /// (RFC 9293 3.6.1, RFC 2525 2.17), and RST to any that come later.
+    /// The program closes the connection: FIN follows what is queued. If received bytes are unread,
+    /// RST is sent at once (RFC 9293 3.6.1, RFC 2525 2.17). Payload that arrives later is answered
+    /// by RST.
     pub fn close(&mut self, now: Instant) {
         if self.orphan {
             return;
@@ -125,7 +127,7 @@ impl Connection {
         self.wait_for_orphan(now);
     }
 
-    /// Ends the connection with RST.
+    /// Ends the connection with RST; [`Connection::error`] is then [`Error::ConnectionAborted`].
     pub fn abort(&mut self) {
         match self.state {
             State::Closed | State::TimeWait => return,
@@ -136,14 +138,15 @@ impl Connection {
         self.over();
     }
 
-    /// Applies changed socket options, or the same ones from where others share them. `max_segment` has its effect on SYN only, as in Linux.
+    /// Applies changed socket options, or an equal set that is shared with others. As in Linux,
+    /// `max_segment` affects the SYN only.
     pub fn configure(&mut self, config: &Config, settings: &Shared<Settings>, now: Instant) {
-        // To name the one that it has changes nothing.
+        // Naming the present algorithm changes nothing.
         let algorithm = settings.algorithm(config);
         if algorithm != self.settings.algorithm(config) {
             self.congestion.choose(&config.custom, algorithm);
         }
-        // Setting TCP_NODELAY, or letting go of TCP_CORK, sends what was held back.
+        // Setting TCP_NODELAY or clearing TCP_CORK sends what was held back.
         if (settings.nodelay && !self.settings.nodelay) || (self.settings.cork && !settings.cork) {
             self.send.more = false;
         }
@@ -178,18 +181,18 @@ impl Connection {
         self.state
     }
 
-    /// Why the connection failed, if it did.
+    /// The error that ended the connection, if one did.
     #[inline]
     pub fn error(&self) -> Option<Error> {
         self.error
     }
 
-    /// Congestion window, in bytes: what the network is thought to hold.
+    /// Congestion window, in bytes.
     pub fn congestion_window(&self) -> u32 {
         self.congestion.window.cwnd
     }
 
-    /// The largest segment that is sent, in bytes of payload.
+    /// Payload of a full segment, in bytes.
     pub fn send_mss(&self) -> u16 {
         self.send.mss
     }
@@ -199,7 +202,7 @@ impl Connection {
         self.rtt.srtt_us()
     }
 
-    /// The least recent round trip in microseconds, once there was one.
+    /// The least recent round trip in microseconds; `None` before the first sample.
     pub fn least_round_trip_us(&self) -> Option<u32> {
         Some(self.rtt.min_us()).filter(|&us| us != u32::MAX)
     }
@@ -209,7 +212,8 @@ impl Connection {
         self.features.contains(Features::TIMESTAMPS)
     }
 
-    /// What ICMP reported without ending the connection, once (`SO_ERROR` of Linux with `IP_RECVERR`).
+    /// The last ICMP report that did not end the connection, once (`SO_ERROR` of Linux with
+    /// `IP_RECVERR`).
     pub fn take_soft_error(&mut self) -> Option<Error> {
         self.soft_error.take()
     }
@@ -227,9 +231,9 @@ impl Connection {
         })
     }
 
-    /// TCP_QUICKACK as in Linux: it acts once and is not a mode. On: an acknowledgement that waits is sent
-    /// now, and the program counts as one that does not answer until it does. Off: it counts as one that
-    /// answers.
+    /// TCP_QUICKACK as in Linux: it acts once and is not a mode. On: an acknowledgement that waits
+    /// is sent now, and the program counts as one that does not answer until it does. Off: it
+    /// counts as one that answers.
     pub fn set_quick_ack(&mut self, on: bool) {
         self.delayed_ack.set_interactive(!on);
         if on && self.timers.stop_ack() {
@@ -242,8 +246,8 @@ impl Connection {
         !self.delayed_ack.is_interactive()
     }
 
-    /// Marks the last byte queued as urgent (`MSG_OOB`). Segments announce it until it is acknowledged, and
-    /// it is not held back.
+    /// Marks the last byte queued as urgent (`MSG_OOB`). Segments announce it until it is
+    /// acknowledged, and it is not held back.
     pub fn send_urgent(&mut self) {
         if self.send.end > self.send.una && !self.send.fin {
             let end = self.send.end;
@@ -251,7 +255,8 @@ impl Connection {
         }
     }
 
-    /// Stream offset of the latest byte that the peer announced as urgent. It need not have arrived yet.
+    /// Stream offset of the latest byte that the peer announced as urgent. It need not have arrived
+    /// yet.
     #[inline]
     pub fn urgent(&self) -> Option<u64> {
         self.cold_state
@@ -259,20 +264,20 @@ impl Connection {
             .and_then(|cold| cold.urgent.received())
     }
 
-    /// The largest segment that the path carries as far as is known, in bytes: with options, without
-    /// headers.
+    /// The largest segment that the path carries as far as is known, in bytes: with options,
+    /// without headers.
     pub fn path_max_segment(&self) -> u16 {
         self.send.segment_limit
     }
 
-    /// Other connections have found that the path to the host carries no segment larger than `limit`
-    /// bytes. Only for a connection that has not sent payload.
+    /// Other connections have found that the path to the host carries no segment larger than
+    /// `limit` bytes. Only for a connection that has not sent payload.
     pub fn start_with_path_limit(&mut self, config: &Config, limit: u16, now: Instant) {
         self.on_path_limit(config, limit, now);
     }
 
-    /// Opens with TCP Fast Open: before anything was sent, puts `cookie` on the SYN. Unless `room` is 0,
-    /// the SYN waits until something is queued, and carries up to `room` bytes of it.
+    /// Opens with TCP Fast Open: before anything was sent, puts `cookie` on the SYN. Unless `room`
+    /// is 0, the SYN waits until something is queued, and carries up to `room` bytes of it.
     pub fn open_fast(&mut self, cookie: Option<Cookie>, room: u16) {
         if self.state == State::SynSent && self.pending.contains(Pending::SYN) {
             self.cold_state_mut().fast_open = Some(FastOpen::active(cookie, room));
@@ -307,7 +312,8 @@ impl Connection {
         self.fast_open_mut()?.take_news()
     }
 
-    /// Takes the payload of the SYN after [`crate::HalfOpen::open_early`]. The SYN-ACK acknowledges it.
+    /// Takes the payload of the SYN after [`crate::HalfOpen::open_early`]. The SYN-ACK acknowledges
+    /// it.
     pub fn take_early(
         &mut self,
         config: &Config,
@@ -324,8 +330,9 @@ impl Connection {
         }
     }
 
-    /// Processes an ICMP message about a segment of ours with sequence number `quoted`. RFC 5927 4.1: one
-    /// that quotes a number that is not in flight is ignored. Returns whether the message was believed.
+    /// Processes an ICMP message about a segment of ours with sequence number `quoted`. RFC 5927
+    /// 4.1: one that quotes a number that is not in flight is ignored. Returns whether the message
+    /// was believed.
     pub fn on_icmp(
         &mut self,
         config: &Config,

@@ -8,7 +8,8 @@ const RECENT: usize = 16;
 /// Blocks in a SACK option.
 const BLOCKS: usize = 4;
 
-/// Disjoint, non-adjacent ranges of stream offsets in ascending order, all beyond the next byte expected.
+/// Disjoint, non-adjacent ranges of stream offsets in ascending order, all beyond the next byte
+/// expected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Assembler {
     ranges: Vec<Range<u64>>,

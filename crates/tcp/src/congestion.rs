@@ -1,6 +1,7 @@
-//! How much may be in flight: the congestion window, and the algorithms that move it.
+//! Congestion control: the window that bounds what is in flight, and the algorithms that move it.
 //!
-//! A program may bring one of its own: a type that is a [`Controller`], and a [`Custom`] that names it and makes one for each connection.
+//! A program may bring an algorithm of its own: a type that implements [`Controller`], and a
+//! [`Custom`] that names it and makes one for each connection.
 //!
 //! ```
 //! use millrace_tcp::congestion::{Acked, Controller, Custom, Window};
@@ -22,7 +23,7 @@
 //!
 //! let ten = Custom::new("ten", || Box::<Ten>::default());
 //! let config = Config { custom: vec![ten], ..Config::default() };
-//! // The first of those that the configuration brings.
+//! // The first of the algorithms that the configuration brings.
 //! let settings = Settings { congestion: Some(Algorithm::Custom(0)), ..Settings::UNSET };
 //! ```
 
@@ -45,24 +46,25 @@ use cubic::Cubic;
 use dctcp::Dctcp;
 use newreno::NewReno;
 
-/// What an algorithm is told about an acknowledgement of new data, outside of fast recovery.
+/// An acknowledgement of new data outside of fast recovery, as an algorithm sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
     /// Bytes that this acknowledgement delivered, cumulatively or selectively.
     pub bytes: u32,
-    /// Payload of a full segment.
+    /// Payload of a full segment, in bytes.
     pub mss: u32,
-    /// The round trip that it measured, in microseconds, or 0 if it measured none; while a loss is not forgotten yet, the smoothed one.
+    /// The round trip that it measured, in microseconds; 0 if it measured none. After a loss the
+    /// smoothed round trip takes its place, until the flight has no more marks.
     pub rtt_us: u32,
     /// Retransmission time-out without back-off, in microseconds.
     pub rto_us: u32,
-    /// SND.UNA as a stream offset: all before it is acknowledged.
+    /// SND.UNA as a stream offset: everything before it is acknowledged.
     pub una: u64,
-    /// SND.NXT as a stream offset: where the next byte is that was not sent yet.
+    /// SND.NXT as a stream offset: the next byte to send for the first time.
     pub nxt: u64,
 }
 
-/// The window in bytes, which the algorithm moves.
+/// The window that an algorithm moves, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Congestion window.
@@ -83,15 +85,16 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows by what was acknowledged, up to the threshold; returns what is left of it (RFC 5681 3.1, counted in bytes as
-    /// RFC 3465 has it, so that many small acknowledgements are worth no more than a large one). RFC 3465's bound of two segments per
-    /// acknowledgement is not kept: receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and the
-    /// bound would leave them in slow start for dozens of round trips.
+    /// Grows by the acknowledged bytes, up to the threshold, and returns the rest (RFC 5681 3.1).
+    /// It counts bytes as RFC 3465 does, so that many small acknowledgements are worth no more than
+    /// a large one. The bound of RFC 3465 of two segments per acknowledgement is not kept:
+    /// receivers of aggregates, ours and Linux's, acknowledge up to 64 KB at once, and would stay
+    /// in slow start for dozens of round trips.
     ///
     /// ```
     /// # use millrace_tcp as millrace;
     /// let mut window = millrace::congestion::Window { cwnd: 10_000, ssthresh: 12_000 };
-    /// // Up to the threshold; the rest is the algorithm's own matter.
+    /// // Up to the threshold; the algorithm decides about the rest.
     /// assert_eq!(window.slow_start(3_000), 1_000);
     /// assert_eq!(window.cwnd, 12_000);
     /// ```
@@ -103,39 +106,46 @@ impl Window {
     }
 }
 
-/// A congestion control algorithm, with what it knows of one connection. Fast recovery itself (which bytes, how fast) is the same for all, and so is what a window
-/// comes down to when it is not used (RFC 7661). A window is one segment at least, whatever an algorithm says.
+/// A congestion control algorithm, with its state for one connection.
 ///
-/// These calls are made for each acknowledgement: they must not wait, and should not allocate.
+/// All algorithms share fast recovery (which bytes are sent, and how fast) and the decay of a
+/// window that is not used (RFC 7661). A window has one segment at least, whatever an algorithm
+/// sets.
+///
+/// These calls are made for each acknowledgement: they must not block, and should not allocate.
 pub trait Controller: fmt::Debug + Send {
-    /// The connection is made: `window` is RFC 6928's, and may be changed. An algorithm that is chosen later is not told.
+    /// The connection is established. `window` is that of RFC 6928, and may be changed. An
+    /// algorithm that is chosen later gets no such call.
     fn start(&mut self, _window: &mut Window, _mss: u32) {}
 
-    /// New data was acknowledged and the window had been in full use.
+    /// New data was acknowledged, and the window was in full use.
     fn on_ack(&mut self, window: &mut Window, acked: &Acked, now: Instant);
 
-    /// New data was acknowledged, but the program does not use the window.
+    /// New data was acknowledged, and the program does not use the window.
     fn on_unused(&mut self) {}
 
-    /// There is a loss, the first of a round trip: the threshold in bytes to reduce to, given the bytes in flight. The caller applies it.
+    /// Something is lost, for the first time in a round trip, with `flight` bytes in flight.
+    /// Returns the threshold to reduce to, in bytes; the caller applies it.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32;
 
-    /// The peer has echoed a mark with an acknowledgement of so many bytes.
+    /// The peer echoes a mark, with an acknowledgement of so many bytes.
     fn on_echo(&mut self, _bytes: u32) {}
 
-    /// The network marks: the threshold to reduce to (RFC 3168 6.1.2: as for a loss).
+    /// The network marks. Returns the threshold to reduce to, in bytes; RFC 3168 6.1.2 reduces as
+    /// for a loss.
     fn marked(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32 {
         self.reduced(window, flight, mss, now)
     }
 
-    /// The flight was lost altogether: after a time-out.
+    /// A time-out came: the whole flight is lost.
     fn on_timeout(&mut self);
 
-    /// There was no loss: the window is back to what it was before the last prr.
+    /// The last reduction was spurious: the window has returned to its former size.
     fn on_undone(&mut self, _window: &Window) {}
 }
 
-/// An algorithm that is not one of the stack's own: a name, and how to make its state for a connection, which happens once when it is chosen.
+/// An algorithm that a program brings: its name, and a function that makes its state when a
+/// connection chooses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Custom {
     name: &'static str,
@@ -143,7 +153,7 @@ pub struct Custom {
 }
 
 impl Custom {
-    /// Names an algorithm.
+    /// An algorithm with this name, for `TCP_CONGESTION`, and this constructor.
     ///
     /// ```
     /// # use millrace_tcp as millrace;
@@ -163,7 +173,7 @@ impl Custom {
         Custom { name, make }
     }
 
-    /// Its name.
+    /// The name of the algorithm.
     ///
     /// ```
     /// # use millrace_tcp as millrace;
@@ -184,31 +194,32 @@ impl Custom {
     }
 }
 
-/// The algorithms, in two words: most connections never fill a window, and what they know is nothing.
+/// The algorithms, in two words: most connections never fill a window, and need no state.
 #[derive(Debug)]
 enum Any {
-    /// From when the window was first in use, or came down.
+    /// The state exists from when the window was first in use, or came down.
     Cubic(Option<Box<Cubic>>),
     NewReno(NewReno),
     Dctcp(Box<Dctcp>),
     Bbr(Box<Bbr>),
-    /// A program's own.
+    /// The algorithm of a program.
     Custom(Box<Own>),
 }
 
-/// An algorithm behind one word.
+/// A program's algorithm behind one word.
 #[derive(Debug)]
 struct Own(Box<dyn Controller>);
 
-/// Congestion state of a connection.
+/// The congestion control of a connection.
 #[derive(Debug)]
 pub(crate) struct Congestion {
     pub(crate) window: Window,
-    /// Most bytes in flight since `usage_end` was sent: whether the window is in use (RFC 7661, and Linux's way of it).
+    /// Most bytes in flight since `usage_end` was sent: tells whether the window is in use (RFC
+    /// 7661, as Linux does it).
     peak: u32,
     /// Low half of a stream offset.
     usage_end: u32,
-    /// When the window was last in use, or was last lowered because it was not.
+    /// When the window was last in use, or last lowered because it was not.
     validated: Ticks,
     algorithm: Any,
 }
@@ -227,7 +238,7 @@ impl Congestion {
         }
     }
 
-    /// Sets the initial window, once the segment size is known.
+    /// Sets the initial window of `initial` segments, once the segment size is known.
     pub(crate) fn start(&mut self, initial: u8, mss: u32, srtt_us: u32, now: Instant) {
         self.window.cwnd = initial_window(initial, mss);
         match &mut self.algorithm {
@@ -241,7 +252,7 @@ impl Congestion {
         self.validated = now.ticks();
     }
 
-    /// The most that was in flight within the last round trip, as far as the window allows it now; in bytes.
+    /// Most bytes in flight within the last round trip, bounded by the window.
     pub(crate) fn recent_flight(&self) -> u32 {
         self.peak.min(self.window.cwnd)
     }
@@ -252,7 +263,7 @@ impl Congestion {
         matches!(self.algorithm, Any::Cubic(None) | Any::NewReno(_))
     }
 
-    /// Whether it wants to know how much was marked, not only whether something was: DCTCP.
+    /// Whether the algorithm counts marks (DCTCP), instead of reacting to the first.
     pub(crate) fn counts_marks(&self) -> bool {
         matches!(self.algorithm, Any::Dctcp(_))
     }
@@ -306,8 +317,8 @@ impl Congestion {
         }
     }
 
-    /// The program has not used the window for a time-out: nobody knows whether the path still has room for it (RFC 7661 4.4.3, in the way of RFC 2861 and Linux: half of what
-    /// is not used goes, each time).
+    /// The program has not used the window for a time-out, so that the path may no longer have room
+    /// for it (RFC 7661 4.4.3). As in RFC 2861 and Linux, half of the unused part goes each time.
     #[cold]
     fn lower_unused(&mut self, initial: u8, mss: u32, now: Instant) {
         let used = self.peak.max(initial_window(initial, mss));
@@ -320,7 +331,7 @@ impl Congestion {
         self.validated = now.ticks();
     }
 
-    /// The peer has echoed a mark with an acknowledgement of so many bytes.
+    /// The peer echoes a mark, with an acknowledgement of so many bytes.
     pub(crate) fn on_echo(&mut self, bytes: u32) {
         match &mut self.algorithm {
             Any::Dctcp(it) => it.on_echo(bytes),
@@ -329,7 +340,7 @@ impl Congestion {
         }
     }
 
-    /// The threshold after a mark of the network's; see [`Controller::marked`].
+    /// The threshold after a mark; see [`Controller::marked`].
     pub(crate) fn marked(&mut self, flight: u32, mss: u32, now: Instant) -> u32 {
         match &mut self.algorithm {
             Any::Cubic(it) => it
@@ -338,7 +349,7 @@ impl Congestion {
             Any::NewReno(it) => it.marked(&self.window, flight, mss, now),
             Any::Dctcp(it) => it.marked(&self.window, flight, mss, now),
             Any::Custom(it) => it.0.marked(&self.window, flight, mss, now).max(mss),
-            // The model has no place for marks.
+            // The model ignores marks.
             Any::Bbr(_) => self.window.ssthresh,
         }
     }
@@ -359,7 +370,7 @@ impl Congestion {
         }
     }
 
-    /// The last reduction was for nothing: back to the window before it (RFC 4015 3.2).
+    /// The last reduction was spurious: the window returns to its former size (RFC 4015 3.2).
     pub(crate) fn undo(&mut self, before: Window) {
         self.window.cwnd = self.window.cwnd.max(before.cwnd);
         self.window.ssthresh = before.ssthresh;
@@ -370,19 +381,20 @@ impl Congestion {
         }
     }
 
-    /// Whether the algorithm has a rate of its own, and a model that says what is in flight, whatever is lost.
+    /// Whether the algorithm has a rate of its own, and a model of what the path holds.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self.algorithm, Any::Bbr(_))
     }
 
-    /// Fast recovery begins with `pipe` bytes in the network: for an algorithm that has the window to itself meanwhile.
+    /// Fast recovery begins with `pipe` bytes in the network. Tells an algorithm that sets its own
+    /// window then.
     pub(crate) fn conserve(&mut self, pipe: u32) {
         if let Any::Bbr(it) = &mut self.algorithm {
             it.conserve(&mut self.window, pipe);
         }
     }
 
-    /// So many bytes more are lost: for an algorithm with a model.
+    /// `lost` more bytes are lost. Tells an algorithm with a model.
     pub(crate) fn on_lost(&mut self, lost: u32, mss: u32) {
         if let Any::Bbr(it) = &mut self.algorithm {
             it.lose(&mut self.window, lost, mss);
@@ -397,21 +409,23 @@ impl Congestion {
         }
     }
 
-    /// New data up to `nxt` leaves a connection that is paced; `pipe` bytes were in the network before. `drained`: no more is queued.
+    /// New data up to `nxt` leaves a paced connection, with `pipe` bytes in the network before.
+    /// `drained`: no more is queued.
     pub(crate) fn on_paced(&mut self, nxt: u64, pipe: u32, drained: bool, now: Instant) {
         if let Any::Bbr(it) = &mut self.algorithm {
             it.on_sent(nxt, pipe, self.window.cwnd, drained, now);
         }
     }
 
-    /// An acknowledgement that is not plain delivered something: for an algorithm with a model.
+    /// An acknowledgement that header prediction did not take delivered something. Tells an
+    /// algorithm with a model.
     pub(crate) fn on_delivered(&mut self, delivery: &Delivery, now: Instant) {
         if let Any::Bbr(it) = &mut self.algorithm {
             it.on_delivered(&mut self.window, delivery, now);
         }
     }
 
-    /// Fast recovery is over: the window is what it was to come down to.
+    /// Fast recovery is over: the window becomes the threshold.
     pub(crate) fn leave_recovery(&mut self) {
         match &mut self.algorithm {
             Any::Bbr(it) => it.restore(&mut self.window),
@@ -419,14 +433,15 @@ impl Congestion {
         }
     }
 
-    /// A repair after a time-out is over.
+    /// The repair after a time-out is over.
     pub(crate) fn leave_loss(&mut self) {
         if let Any::Bbr(it) = &mut self.algorithm {
             it.restore(&mut self.window);
         }
     }
 
-    /// RFC 5681 3.1: one segment after a time-out.
+    /// RFC 5681 3.1: "upon a timeout [...] cwnd MUST be set to no more than the loss window, LW,
+    /// which equals 1 full-sized segment".
     pub(crate) fn on_timeout(&mut self, mss: u32) {
         self.window.cwnd = mss;
         match &mut self.algorithm {
@@ -438,7 +453,8 @@ impl Congestion {
         }
     }
 
-    /// New data up to `nxt` was sent and `flight` bytes are out; all before `una` is acknowledged.
+    /// New data up to `nxt` was sent, and `flight` bytes are in flight; everything before `una` is
+    /// acknowledged.
     #[inline]
     pub(crate) fn on_sent(&mut self, una: u64, nxt: u64, flight: u32) {
         if Seq(una as u32).at_or_after(Seq(self.usage_end)) || flight > self.peak {
@@ -447,8 +463,9 @@ impl Congestion {
         }
     }
 
-    /// Nothing was in flight for `timeouts` retransmission time-outs: what was learnt of the path is old (RFC 5681 4.1). As in
-    /// Linux the window halves with each of them, down to the initial one.
+    /// Nothing was in flight for `timeouts` retransmission time-outs, so that the state of the path
+    /// is unknown (RFC 5681 4.1). As in Linux the window halves for each, down to the initial
+    /// window.
     pub(crate) fn restart_after_idle(&mut self, initial: u8, timeouts: u64, mss: u32) {
         if self.is_paced() {
             return;
@@ -464,8 +481,9 @@ impl Congestion {
         self.peak = 0;
     }
 
-    /// Whether the window, and not the program, bounds what is in flight. Only then is an acknowledgement evidence that more
-    /// would fit. In slow start half of it will do, for it may be acknowledged before the other half is sent.
+    /// Whether the window, and not the program, bounds the flight. Only then does an
+    /// acknowledgement show that more would fit. In slow start half of the window suffices: it may
+    /// be acknowledged before the other half is sent.
     fn is_limiting(&self, mss: u32) -> bool {
         if self.window.in_slow_start() {
             self.window.cwnd < self.peak.saturating_mul(2)
@@ -483,13 +501,13 @@ fn any(custom: &[Custom], algorithm: Algorithm) -> Any {
         Algorithm::Bbr => Any::Bbr(Box::new(Bbr::new())),
         Algorithm::Custom(at) => match custom.get(usize::from(at)) {
             Some(custom) => Any::Custom(Box::new(Own((custom.make)()))),
-            // Who chooses one that is not there is refused before it comes to this.
+            // Choosing an algorithm that does not exist is refused before.
             None => Any::Cubic(None),
         },
     }
 }
 
-/// RFC 6928 2: min(10 MSS, max(2 MSS, 14,600 bytes)), with the configured number for 10.
+/// RFC 6928 2: min(10 MSS, max(2 MSS, 14,600 bytes)), with `segments` for 10.
 fn initial_window(segments: u8, mss: u32) -> u32 {
     let segments = u32::from(segments.max(1));
     (segments * mss).min((2 * mss).max(segments * 1_460))
@@ -502,7 +520,7 @@ mod tests {
     /// The initial window, in segments.
     const INITIAL: u8 = 10;
 
-    fn acked(bytes: u32, mss: u32) -> Acked {
+    pub(super) fn acked(bytes: u32, mss: u32) -> Acked {
         Acked {
             bytes,
             mss,

@@ -1,7 +1,8 @@
 //! The connection: its parts, how it opens, and how it ends.
 //!
-//! Each part is a type with its own state. [`Connection`] passes inputs to them and carries out what they
-//! decide. `input`, `output`, `timeouts`, `fast_path` and `api` are layers on top of this module.
+//! Each part is a type with its own state. [`Connection`] passes inputs to them and carries out
+//! what they decide. `input`, `output`, `timeouts`, `fast_path` and `api` are layers on top of this
+//! module.
 
 use millrace_wire::tcp::{Cookie, Segment};
 
@@ -96,8 +97,8 @@ pub struct Connection {
 }
 
 impl HalfOpen {
-    /// Makes the connection, in SYN-RECEIVED. The owner passes it the segment that completed the handshake
-    /// next.
+    /// Makes the connection, in SYN-RECEIVED. The owner passes it the segment that completed the
+    /// handshake next.
     #[inline(always)]
     pub fn establish(
         &self,
@@ -117,8 +118,9 @@ impl HalfOpen {
         connection
     }
 
-    /// Makes the connection before the handshake is complete, since the SYN brought a valid cookie (RFC
-    /// 7413 4.2.2). The owner calls [`Connection::take_early`] next. The connection sends the SYN-ACK.
+    /// Makes the connection before the handshake is complete, since the SYN brought a valid cookie
+    /// (RFC 7413 4.2.2). The owner calls [`Connection::take_early`] next. The connection sends the
+    /// SYN-ACK.
     pub fn open_early(
         &self,
         config: &Config,
@@ -139,7 +141,8 @@ impl HalfOpen {
 }
 
 impl Connection {
-    /// Active open: SYN-SENT. The SYN is the first segment that [`Connection::poll_transmit`] returns.
+    /// Active open: SYN-SENT. The SYN is the first segment that [`Connection::poll_transmit`]
+    /// returns.
     #[inline(always)]
     pub fn connect(
         config: &Config,
@@ -253,9 +256,9 @@ impl Connection {
                 .start(config.initial_window, mss, srtt_us, now);
         }
         if self.timers.backoff() > 1 {
-            // RFC 5681 3.1: "If the SYN or SYN/ACK is lost, the initial window used by a sender after a
-            // correctly transmitted SYN MUST be one segment". A single time-out may just have been too
-            // short (RFC 6928 2); two were not.
+            // RFC 5681 3.1: "If the SYN or SYN/ACK is lost, the initial window used by a sender
+            // after a correctly transmitted SYN MUST be one segment". A single time-out may just
+            // have been too short (RFC 6928 2); two were not.
             self.congestion.window.cwnd = mss;
         }
         self.choose_pacing();
@@ -378,8 +381,8 @@ impl Connection {
         self.use_segments(size);
     }
 
-    /// A router, or what is known of other connections to the host, says that no segment larger than
-    /// `size` passes. Returns whether that was news.
+    /// A router, or what is known of other connections to the host, says that no segment larger
+    /// than `size` passes. Returns whether that was news.
     pub(crate) fn on_path_limit(&mut self, config: &Config, size: u16, now: Instant) -> bool {
         let size = pmtud::clamp_reported(size);
         let known = self.send.segment_limit;
@@ -437,8 +440,8 @@ impl Connection {
         self.state == State::SynReceived && self.fast_open().is_some_and(FastOpen::is_early)
     }
 
-    /// The SYN or SYN-ACK leaves. Returns the cookie and the bytes of payload that it carries. One after a
-    /// time-out has neither (RFC 7413 4.1.3).
+    /// The SYN or SYN-ACK leaves. Returns the cookie and the bytes of payload that it carries. One
+    /// after a time-out has neither (RFC 7413 4.1.3).
     pub(crate) fn on_syn_out(&mut self) -> (Option<Cookie>, u64) {
         let (queued, active) = (self.send.end, self.state == State::SynSent);
         if self.timers.backoff() > 0 {
@@ -470,7 +473,8 @@ impl Connection {
         self.fast_open().map_or(0, FastOpen::sent)
     }
 
-    /// The SYN-ACK has come. Payload of the SYN that it does not acknowledge is sent again as new data.
+    /// The SYN-ACK has come. Payload of the SYN that it does not acknowledge is sent again as new
+    /// data.
     pub(crate) fn on_syn_ack(&mut self, segment: &Segment<'_>) {
         let acked = (segment.ack - self.send.seq(0)).max(0) as u64;
         let given = segment.options.fast_open().filter(Cookie::is_some);
@@ -529,7 +533,8 @@ mod tests {
             && connection.congestion.is_new()
     }
 
-    /// A connection that is idle after messages went both ways takes its own size of memory and no more, if the tail of no flight had to be probed.
+    /// A connection that is idle after messages went both ways takes its own size of memory and no
+    /// more, if the tail of no flight had to be probed.
     #[test]
     fn without_a_disturbance_there_is_nothing_apart() {
         let (config, settings) = (Config::default(), Shared::default());

@@ -66,8 +66,8 @@ impl DelayedAck {
         }
     }
 
-    /// Payload arrived in order. `unacked` bytes have arrived since the last acknowledgement, `mss` is
-    /// the size of the peer's full segments, and `full` says that this is one.
+    /// Payload arrived in order. `unacked` bytes have arrived since the last acknowledgement, `mss`
+    /// is the size of the peer's full segments, and `full` says that this is one.
     #[inline(always)]
     pub(crate) fn on_data(
         &mut self,
@@ -90,8 +90,8 @@ impl DelayedAck {
         AckDue::After(config.quick_ack)
     }
 
-    /// Payload arrives now. After a pause longer than `rto` the peer is in slow start again (RFC 5681
-    /// 4.1).
+    /// Payload arrives now. After a pause longer than `rto` the peer is in slow start again (RFC
+    /// 5681 4.1).
     #[inline(always)]
     pub(crate) fn on_arrival(&mut self, config: &Config, rto: Duration, now: Instant) {
         let idle = self.data_at.elapsed(now);
@@ -101,17 +101,18 @@ impl DelayedAck {
         }
     }
 
-    /// Payload leaves. If it leaves soon after payload arrived, the program is answering. `received`:
-    /// payload has ever arrived.
+    /// Payload leaves. If it leaves soon after payload arrived, the program is answering.
+    /// `received`: payload has ever arrived.
     #[inline(always)]
     pub(crate) fn on_answer(&mut self, config: &Config, received: bool, now: Instant) {
         let soon = self.data_at.elapsed(now) < config.delayed_ack;
         self.interactive |= soon && received;
     }
 
-    /// Whether a challenge ACK may be sent now: at most one in each interval (RFC 5961 7 and 10). This
-    /// bounds what a blind attacker can cause, per connection, so that it reveals nothing about others
-    /// (CVE-2016-5696). It also damps exchanges of acknowledgements between two ends that disagree.
+    /// Whether a challenge ACK may be sent now: at most one in each interval (RFC 5961 7 and 10).
+    /// This bounds what a blind attacker can cause, per connection, so that it reveals nothing
+    /// about others (CVE-2016-5696). It also damps exchanges of acknowledgements between two ends
+    /// that disagree.
     pub(crate) fn may_challenge(&mut self, config: &Config, now: Instant) -> bool {
         let may = self.challenged.elapsed(now) >= config.challenge_interval;
         if may {

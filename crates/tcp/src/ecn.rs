@@ -49,14 +49,14 @@ impl Default for Ecn {
     }
 }
 
-/// Whether a SYN with these flags asks for ECN. RFC 3168 6.1.1: an "ECN-setup SYN packet" has both ECE
-/// and CWR set.
+/// Whether a SYN with these flags asks for ECN. RFC 3168 6.1.1: an "ECN-setup SYN packet" has both
+/// ECE and CWR set.
 pub(crate) fn is_asked(flags: Flags) -> bool {
     flags.contains(Flags::ECE | Flags::CWR)
 }
 
-/// Whether a SYN-ACK with these flags agrees. RFC 3168 6.1.1: an "ECN-setup SYN-ACK packet" has ECE set
-/// and CWR clear. A SYN-ACK that reflects both does not agree.
+/// Whether a SYN-ACK with these flags agrees. RFC 3168 6.1.1: an "ECN-setup SYN-ACK packet" has ECE
+/// set and CWR clear. A SYN-ACK that reflects both does not agree.
 pub(crate) fn is_agreed(flags: Flags) -> bool {
     flags & (Flags::ECE | Flags::CWR) == Flags::ECE
 }
@@ -90,9 +90,9 @@ impl Ecn {
         self.cwr_due = agreed;
     }
 
-    /// A segment with payload arrived. `dctcp`: each acknowledgement tells the marks of what it covers
-    /// (RFC 8257 3.2). Otherwise all tell of a mark until the peer has reduced its window (RFC 3168
-    /// 6.1.3).
+    /// A segment with payload arrived. `dctcp`: each acknowledgement tells the marks of what it
+    /// covers (RFC 8257 3.2). Otherwise all tell of a mark until the peer has reduced its window
+    /// (RFC 3168 6.1.3).
     pub(crate) fn on_payload(&mut self, marked: bool, cwr: bool, dctcp: bool) -> MarkAction {
         let mut action = MarkAction::default();
         if dctcp {

@@ -1,8 +1,9 @@
 //! TCP Fast Open (RFC 7413): payload on the SYN, for hosts that have met before.
 //!
-//! An active open puts the cookie that the other host gave it on its SYN, followed by payload. A passive
-//! open that finds the cookie valid has a connection at once, in SYN-RECEIVED: it delivers the payload and
-//! may answer before the handshake is complete. The owner of the connection stores and checks cookies.
+//! An active open puts the cookie that the other host gave it on its SYN, followed by payload. A
+//! passive open that finds the cookie valid has a connection at once, in SYN-RECEIVED: it delivers
+//! the payload and may answer before the handshake is complete. The owner of the connection stores
+//! and checks cookies.
 
 use millrace_wire::tcp::Cookie;
 
@@ -35,8 +36,8 @@ pub struct FastOpenNews {
 }
 
 impl FastOpen {
-    /// An active open. The SYN carries `cookie`, and waits for up to `room` bytes of payload unless that
-    /// is 0.
+    /// An active open. The SYN carries `cookie`, and waits for up to `room` bytes of payload unless
+    /// that is 0.
     pub(crate) fn active(cookie: Option<Cookie>, room: u16) -> FastOpen {
         FastOpen {
             cookie,
@@ -88,7 +89,8 @@ impl FastOpen {
         u32::from(self.sent)
     }
 
-    /// The first SYN leaves, with up to `queued` bytes. Returns its cookie and the bytes that it carries.
+    /// The first SYN leaves, with up to `queued` bytes. Returns its cookie and the bytes that it
+    /// carries.
     pub(crate) fn on_syn_sent(&mut self, queued: u64) -> (Option<Cookie>, u64) {
         self.sent = queued.min(u64::from(self.room)) as u16;
         (self.cookie, u64::from(self.sent))

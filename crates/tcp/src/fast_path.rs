@@ -1,4 +1,5 @@
-//! The short ways through a connection that nothing disturbs: segments in by header prediction, segments out with the last of what is queued.
+//! The fast paths of an undisturbed connection: header prediction for segments in, and the last of
+//! what is queued out.
 
 pub(crate) mod input;
 pub(crate) mod output;

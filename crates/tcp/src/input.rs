@@ -16,8 +16,8 @@ use crate::time::Instant;
 
 impl Connection {
     /// Processes a segment of this connection (RFC 9293 3.10.7.3 and 3.10.7.4). Answers wait for
-    /// [`Connection::poll_transmit`], so that the program's reaction to a batch of segments can carry
-    /// them.
+    /// [`Connection::poll_transmit`], so that the program's reaction to a batch of segments can
+    /// carry them.
     pub fn on_segment(
         &mut self,
         config: &Config,
@@ -64,8 +64,8 @@ impl Connection {
             }
             return;
         }
-        // Fifth: "If neither of the SYN or RST bits is set, then drop the segment and return." No peer
-        // sends a SYN with FIN.
+        // Fifth: "If neither of the SYN or RST bits is set, then drop the segment and return." No
+        // peer sends a SYN with FIN.
         if !flags.contains(Flags::SYN) || flags.contains(Flags::FIN) {
             return;
         }
@@ -85,7 +85,8 @@ impl Connection {
                 self.on_payload(config, 0, segment.payload, false, buffer, now);
             }
         } else {
-            // Simultaneous open: both SYNs cross (RFC 9293 3.5, figure 7). Our SYN-ACK repeats the SYN.
+            // Simultaneous open: both SYNs cross (RFC 9293 3.5, figure 7). Our SYN-ACK repeats the
+            // SYN.
             self.state = State::SynReceived;
             self.pending |= Pending::SYN;
         }
@@ -117,7 +118,8 @@ impl Connection {
         self.send.max_window = self.send.window;
     }
 
-    /// Samples the first round trip: the handshake, if our SYN was sent once or timestamps are in use.
+    /// Samples the first round trip: the handshake, if our SYN was sent once or timestamps are in
+    /// use.
     fn sample_handshake(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
         let once = self.timers.backoff() == 0;
         match (self.recovery.on_acked(0), segment.options.timestamps) {
@@ -156,8 +158,8 @@ impl Connection {
         if flags.contains(Flags::RST) {
             return self.on_reset(config, segment, now);
         }
-        // Fourth: SYN. RFC 5961 4.2: "If the SYN bit is set, irrespective of the sequence number, TCP MUST
-        // send an ACK (also referred to as challenge ACK) to the remote peer".
+        // Fourth: SYN. RFC 5961 4.2: "If the SYN bit is set, irrespective of the sequence number,
+        // TCP MUST send an ACK (also referred to as challenge ACK) to the remote peer".
         if flags.contains(Flags::SYN) && !crossed {
             return self.challenge(config, now);
         }
@@ -198,8 +200,8 @@ impl Connection {
         }
     }
 
-    /// First: whether the timestamp and the sequence number are acceptable. Answers a segment whose are
-    /// not.
+    /// First: whether the timestamp and the sequence number are acceptable. Answers a segment whose
+    /// are not.
     fn is_acceptable(
         &mut self,
         config: &Config,
@@ -274,8 +276,8 @@ impl Connection {
             && segment.seq + 1 == self.receive.seq(0)
     }
 
-    /// Whether this is the peer's SYN-ACK in SYN-RECEIVED after a simultaneous open: it repeats the SYN
-    /// that we know and acknowledges ours (RFC 9293 3.5, figure 7, line 7).
+    /// Whether this is the peer's SYN-ACK in SYN-RECEIVED after a simultaneous open: it repeats the
+    /// SYN that we know and acknowledges ours (RFC 9293 3.5, figure 7, line 7).
     fn is_crossed_syn(&self, segment: &Segment<'_>) -> bool {
         self.state == State::SynReceived
             && segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN)
@@ -303,9 +305,9 @@ impl Connection {
         self.events |= Events::WRITABLE;
     }
 
-    /// Answers an unacceptable segment with an acknowledgement. A peer repeats a segment with payload or
-    /// FIN until it is acknowledged, so that always gets its answer. Other answers are limited: two ends
-    /// that disagree would answer each other for ever.
+    /// Answers an unacceptable segment with an acknowledgement. A peer repeats a segment with
+    /// payload or FIN until it is acknowledged, so that always gets its answer. Other answers are
+    /// limited: two ends that disagree would answer each other for ever.
     fn acknowledge_unacceptable(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
         let carries = !segment.payload.is_empty() || segment.flags.contains(Flags::FIN);
         if !carries || segment.flags.contains(Flags::SYN) {
@@ -326,9 +328,10 @@ impl Connection {
         }
     }
 
-    /// A RST that is in the window. RFC 5961 3.2: "If the RST bit is set and the sequence number exactly
-    /// matches the next expected sequence number (RCV.NXT), then TCP MUST reset the connection." Any other
-    /// is answered by a challenge ACK, so that a blind attacker has to guess 32 bits.
+    /// A RST that is in the window. RFC 5961 3.2: "If the RST bit is set and the sequence number
+    /// exactly matches the next expected sequence number (RCV.NXT), then TCP MUST reset the
+    /// connection." Any other is answered by a challenge ACK, so that a blind attacker has to guess
+    /// 32 bits.
     fn on_reset(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
         if segment.seq != self.receive.seq(self.receive.nxt) && !self.is_reset_at_fin(segment) {
             return self.challenge(config, now);
@@ -343,8 +346,8 @@ impl Connection {
         }
     }
 
-    /// Whether a RST has the number of the peer's FIN, as macOS sends it. That lies before the window
-    /// then. Linux accepts it too (`tcp_reset_check`).
+    /// Whether a RST has the number of the peer's FIN, as macOS sends it. That lies before the
+    /// window then. Linux accepts it too (`tcp_reset_check`).
     fn is_reset_at_fin(&self, segment: &Segment<'_>) -> bool {
         self.receive.nxt > self.receive.fin && segment.seq == self.receive.seq(self.receive.fin)
     }
@@ -374,8 +377,8 @@ impl Connection {
         }
     }
 
-    /// The peer echoes a mark. RFC 3168 6.1.2: the window comes down as for a loss, at most once in a
-    /// round trip, and nothing is sent again.
+    /// The peer echoes a mark. RFC 3168 6.1.2: the window comes down as for a loss, at most once in
+    /// a round trip, and nothing is sent again.
     fn take_echo(&mut self, segment: &Segment<'_>, now: Instant) {
         let acked = segment.ack - self.send.seq(self.send.una);
         let flight = self.send.in_flight();
@@ -395,8 +398,8 @@ impl Connection {
         self.ecn.on_mark_echoed(self.send.nxt);
     }
 
-    /// Sixth: the urgent pointer is the sequence number after the urgent byte (RFC 6093 3.1; Linux with
-    /// `tcp_stdurg` off).
+    /// Sixth: the urgent pointer is the sequence number after the urgent byte (RFC 6093 3.1; Linux
+    /// with `tcp_stdurg` off).
     fn take_urgent_pointer(&mut self, segment: &Segment<'_>) {
         let ahead = i64::from(segment.urgent.saturating_sub(1));
         let mark = self.receive.offset(segment.seq) + ahead;
@@ -422,12 +425,13 @@ impl Connection {
         if in_order && !fin && end <= self.receive.edge() as i64 {
             return self.on_data_in_order(config, payload, buffer, now);
         }
-        // Nothing follows the FIN. What is beyond the window is not taken: the peer sends it again.
+        // Nothing follows the FIN. Bytes beyond the window are not taken: the peer sends them again.
         let limit = self.receive.edge().min(self.receive.fin) as i64;
         let fin_here = fin && end <= limit && self.take_fin_offset(end);
 
         if start < nxt && start < end {
-            // RFC 2883 4: a duplicate is reported, but for bytes before the first, which never came.
+            // RFC 2883 4: a duplicate is reported, but for bytes before the first, which never
+            // came.
             if nxt > 0 && end > 0 {
                 self.report_duplicate(start.max(0) as u64, end.min(nxt) as u64);
             }
@@ -469,8 +473,9 @@ impl Connection {
         let limit = config.gaps_max(self.receive.limit);
         match self.reassembly.store(next, limit, from, part, buffer) {
             Stored::Refused => {
-                // RFC 2018 8 lets a receiver discard bytes that it has reported "if the receiver runs out
-                // of buffer space". What is next in order is worth more (Linux's `tcp_prune_ofo_queue`).
+                // RFC 2018 8 lets a receiver discard bytes that it has reported "if the receiver
+                // runs out of buffer space". The bytes next in order are worth more (Linux's
+                // `tcp_prune_ofo_queue`).
                 if from != next || self.drop_out_of_order(buffer) == 0 {
                     return false;
                 }
@@ -478,8 +483,8 @@ impl Connection {
                 self.on_data_in_order(config, part, buffer, now);
                 return true;
             }
-            // RFC 5681 4.2: "a TCP receiver SHOULD send an immediate ACK when the incoming segment fills in
-            // all or part of a gap in the sequence space."
+            // RFC 5681 4.2: "a TCP receiver SHOULD send an immediate ACK when the incoming segment
+            // fills in all or part of a gap in the sequence space."
             Stored::Advanced(nxt) => {
                 self.receive.nxt = nxt;
                 self.events |= Events::READABLE;
@@ -494,15 +499,16 @@ impl Connection {
         true
     }
 
-    /// A peer without selective acknowledgement counts one duplicate acknowledgement for each segment.
+    /// A peer without selective acknowledgement counts one duplicate acknowledgement for each
+    /// segment.
     fn count_duplicate_ack(&mut self) {
         if !self.features.contains(Features::SACK) {
             self.delayed_ack.add_duplicate();
         }
     }
 
-    /// Remembers the offset of a FIN in the window, once and for all. A FIN that contradicts an earlier
-    /// one, or data beyond it, is ignored.
+    /// Remembers the offset of a FIN in the window, once and for all. A FIN that contradicts an
+    /// earlier one, or data beyond it, is ignored.
     fn take_fin_offset(&mut self, end: i64) -> bool {
         let end = end as u64;
         let highest = self.reassembly.end().unwrap_or(self.receive.nxt);

@@ -1,11 +1,12 @@
 //! One TCP connection, sans-IO: state machine, loss recovery, congestion control.
 //!
-//! A [`Connection`] holds no payload and reads no clock. Its owner tells it what arrived, what the program asked for and
-//! what time it is; it answers with segments to send ([`Outgoing`]), with [`Events`] and with the time of its next timer.
-//! Payload is spoken of as *stream offsets*: 0 is the first byte after SYN, in either direction.
+//! A [`Connection`] holds no payload and reads no clock. Its owner passes it segments, the calls of
+//! the program and the time. It answers with segments to send ([`Outgoing`]), with [`Events`] and
+//! with the time of its next timer. Payload is referred to by *stream offsets*: 0 is the first byte
+//! after SYN, in either direction.
 //!
-//! Who is not yet, or no longer, a connection is kept small: [`HalfOpen`] for SYN-RECEIVED after a passive open,
-//! [`TimeWait`] for TIME-WAIT.
+//! Two states have compact types of their own: SYN-RECEIVED after a passive open ([`HalfOpen`]) and
+//! TIME-WAIT ([`TimeWait`]).
 #![forbid(unsafe_code)]
 
 mod api;

@@ -16,8 +16,8 @@ use crate::state::State;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
-/// The least piece that is cut from the stream because the peer's window ends there, in bytes: what fits
-/// with the IP header into a packet of 68 bytes, which every host takes (RFC 791 3.2).
+/// The least piece that is cut from the stream because the peer's window ends there, in bytes: what
+/// fits with the IP header into a packet of 68 bytes, which every host takes (RFC 791 3.2).
 const CUT_MIN: u32 = 48;
 
 /// Whether an MTU probe goes before the stream.
@@ -31,8 +31,8 @@ enum ProbeTurn {
 }
 
 impl Connection {
-    /// The next segment to send now. The owner calls it after any other call, until it returns `None`.
-    /// What it returns counts as sent.
+    /// The next segment to send now. The owner calls it after any other call, until it returns
+    /// `None`. A returned segment counts as sent.
     #[inline]
     pub fn poll_transmit(
         &mut self,
@@ -134,8 +134,8 @@ impl Connection {
         }
     }
 
-    /// The most payload to send in one piece. The urgent pointer differs for each segment, CWR leaves on
-    /// one segment only, and a paced piece is no larger than the rate is worth.
+    /// The most payload to send in one piece. The urgent pointer differs for each segment, CWR
+    /// leaves on one segment only, and a paced piece is no larger than the rate is worth.
     #[inline]
     fn unit(&self, limits: &Limits) -> u32 {
         if self.is_urgent() || self.ecn.is_cwr_due() {
@@ -183,8 +183,8 @@ impl Connection {
     /// SYN, or SYN-ACK.
     fn syn(&mut self, config: &Config, now: Instant) -> Outgoing {
         let (flags, ack) = match self.state {
-            // RFC 3168 6.1.1.1: only the first SYN asks for ECN. What drops such a SYN may let others
-            // pass.
+            // RFC 3168 6.1.1.1: only the first SYN asks for ECN. A path that drops such a SYN may let
+            // others pass.
             State::SynSent
                 if self.features.contains(Features::ECN) && self.timers.backoff() == 0 =>
             {
@@ -236,7 +236,8 @@ impl Connection {
             .as_mut()
             .and_then(|cold| cold.prior_ack.take());
         if let Some(prior) = prior.filter(|prior| Seq(prior.end).after(self.receive.acked)) {
-            // RFC 8257 3.2: when the marks change, what came before the change is acknowledged first.
+            // RFC 8257 3.2: when the marks change, what came before the change is acknowledged
+            // first.
             self.pending |= Pending::ACK;
             let mut ack = self.segment(seq, Flags::ACK, options, 0..0);
             ack.flags = (ack.flags - Flags::ECE) | prior.echo;
@@ -249,8 +250,8 @@ impl Connection {
         self.segment(seq, Flags::ACK, options, 0..0)
     }
 
-    /// Whether lost data waits, because new data goes first and alone to test a time-out (RFC 5682 2.1
-    /// step 2b). If no new data can go, lost data does not wait.
+    /// Whether lost data waits, because new data goes first and alone to test a time-out (RFC 5682
+    /// 2.1 step 2b). If no new data can go, lost data does not wait.
     fn tests_timeout(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
         if !self.recovery.prefers_fresh() {
             return false;
@@ -308,8 +309,8 @@ impl Connection {
         let segments = len.div_ceil(u64::from(size)).max(1) as u32;
         let (recovery, _, view) = self.recovery_parts(config, now);
         recovery.on_retransmitted(&view, &range, len, segments);
-        // RFC 6298 5: a time-out after this transmission, and not after earlier ones, the first segment
-        // may be sent once more.
+        // RFC 6298 5: a time-out after this transmission, and not after earlier ones, the first
+        // segment may be sent once more.
         let head = range.start == self.send.una && self.timers.is_timeout();
         if head || !self.timers.runs() {
             self.arm_timeout(config, now);
@@ -331,8 +332,8 @@ impl Connection {
         segment
     }
 
-    /// How many new bytes may leave now, by the windows and the rules against small segments; 0 if only
-    /// the FIN may. If nothing may leave and nothing is in flight, a timer is left running.
+    /// How many new bytes may leave now, by the windows and the rules against small segments; 0 if
+    /// only the FIN may. If nothing may leave and nothing is in flight, a timer is left running.
     #[inline(always)]
     fn sendable(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<u64> {
         if self.send.una == self.send.nxt {
@@ -373,9 +374,9 @@ impl Connection {
             let quiet = self.settings.nodelay || send.small_end <= send.una;
             return send.fin || send.forced || self.is_urgent() || (!held && quiet);
         }
-        // The peer's window cuts the segment. RFC 9293 3.8.6.2.1 sends it if it has half of the largest
-        // window seen. It also has CUT_MIN bytes: a peer may have announced a single byte from the start
-        // (Linux's `tcp_bound_to_half_wnd`).
+        // The peer's window cuts the segment. RFC 9293 3.8.6.2.1 sends it if it has half of the
+        // largest window seen. It also has CUT_MIN bytes: a peer may have announced a single byte
+        // from the start (Linux's `tcp_bound_to_half_wnd`).
         let least = (send.max_window / 2).max(CUT_MIN);
         len == usable && !cwnd_limited && (send.forced || usable >= least)
     }
@@ -439,8 +440,8 @@ impl Connection {
         }
     }
 
-    /// Something is queued and may not leave. An acknowledgement of what is in flight will change that;
-    /// with nothing in flight, only a timer can.
+    /// Something is queued and may not leave. An acknowledgement of what is in flight will change
+    /// that; with nothing in flight, only a timer can.
     fn on_blocked(&mut self, config: &Config, usable: u32, now: Instant) {
         if self.send.in_flight() > 0 || self.timers.runs() {
             return;
@@ -504,8 +505,8 @@ impl Connection {
         }
         let room = self.send.usable().min(window.saturating_sub(self.pipe()));
         if room < u32::from(payload) {
-            // Acknowledgements of what is in flight make room. With nothing in flight there are none to
-            // wait for, and one segment may always leave.
+            // Acknowledgements of what is in flight make room. With nothing in flight there are
+            // none to wait for, and one segment may always leave.
             match self.send.in_flight() {
                 0 if needs.eager => {}
                 0 => return ProbeTurn::Stream,
@@ -524,7 +525,8 @@ impl Connection {
         if !self.reassembly.has_reports() || !self.features.contains(Features::SACK) {
             return self.send.mss;
         }
-        // `mss` has room for timestamps. The SACK option takes what is left of the 40 bytes at most.
+        // `mss` has room for timestamps. The SACK option takes what is left of the 40 bytes at
+        // most.
         let most = if self.features.contains(Features::TIMESTAMPS) {
             28
         } else {

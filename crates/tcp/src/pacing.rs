@@ -16,8 +16,8 @@ pub(crate) struct Pacing {
     next: Instant,
     /// A transmission waits for that time.
     waits: bool,
-    /// A transmission has waited, and has had room in the windows ever since: the thread, not a window,
-    /// made it late.
+    /// A transmission has waited, and has had room in the windows ever since: the thread, not a
+    /// window, made it late.
     waited: bool,
 }
 
@@ -54,11 +54,12 @@ impl Pacing {
         self.waited = false;
     }
 
-    /// `len` bytes leave now at `rate` bytes per second; a `rate` of 0 has no bound. `nxt` is SND.NXT.
+    /// `len` bytes leave now at `rate` bytes per second; a `rate` of 0 has no bound. `nxt` is
+    /// SND.NXT.
     ///
-    /// A transmission that was late because its thread woke late catches up by a round trip at most:
-    /// otherwise the lost rate would look like the path's. One that a window held back catches up by one
-    /// transmission or a sixteenth of the round trip.
+    /// A transmission that was late because its thread woke late catches up by a round trip at
+    /// most: otherwise the lost rate would look like the path's. One that a window held back
+    /// catches up by one transmission or a sixteenth of the round trip.
     #[cold]
     pub(crate) fn on_sent(
         &mut self,
@@ -82,8 +83,8 @@ impl Pacing {
     }
 }
 
-/// The rate to send at, in bytes per second; 0 while nothing bounds it. `modelled` is the congestion
-/// control's own rate or 0, and `limit` the program's.
+/// The rate to send at, in bytes per second; 0 while nothing bounds it. `modelled` is the
+/// congestion control's own rate or 0, and `limit` the program's.
 pub(crate) fn rate(modelled: u64, limit: Option<u64>, window: &Window, srtt_us: u32) -> u64 {
     let most = limit.unwrap_or(u64::MAX);
     if modelled > 0 {
@@ -92,7 +93,8 @@ pub(crate) fn rate(modelled: u64, limit: Option<u64>, window: &Window, srtt_us: 
     if srtt_us == 0 {
         return limit.unwrap_or(0);
     }
-    // The window in a round trip, with room to grow as in Linux: twice that in slow start, else 6/5.
+    // The window in a round trip, with room to grow as in Linux: twice that in slow start, else
+    // 6/5.
     let gain = if window.cwnd < window.ssthresh / 2 {
         200
     } else {

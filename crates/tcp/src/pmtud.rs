@@ -1,29 +1,31 @@
 //! Path MTU discovery: the largest segment that the path carries.
 //!
-//! Routers report it (RFC 1191, RFC 8201), or probes find it without them (RFC 4821, RFC 8899). A flight
-//! of full segments that times out again and again may be larger than the path carries, with nobody to
-//! say so: a black hole. Segments then become small enough for about any path, and single larger segments
-//! probe from there. The full size is tried first and at once, since mostly the cause was congestion.
+//! Routers report it (RFC 1191, RFC 8201), or probes find it without them (RFC 4821, RFC 8899). A
+//! flight of full segments that times out again and again may be larger than the path carries, with
+//! nobody to say so: a black hole. Segments then become small enough for about any path, and single
+//! larger segments probe from there. The full size is tried first and at once, since mostly the
+//! cause was congestion.
 //!
-//! A size here is that of a segment with its options, without the headers of IP and TCP: an MTU less 40
-//! for IPv4, less 60 for IPv6.
+//! A size here is that of a segment with its options, without the headers of IP and TCP: an MTU
+//! less 40 for IPv4, less 60 for IPv6.
 
 use std::ops::Range;
 
 use crate::options::MIN_MSS;
 use crate::time::{Duration, Instant};
 
-/// The least size that a report can set: a path with an MTU below 552 is fragmented (Linux's `min_pmtu`).
+/// The least size that a report can set: a path with an MTU below 552 is fragmented (Linux's
+/// `min_pmtu`).
 const REPORTED_MIN: u16 = 512;
-/// A size that about any path carries over IPv4 (Linux's `tcp_base_mss` of an MTU of 1,024; BASE_PLPMTU
-/// of RFC 8899 5.1.2).
+/// A size that about any path carries over IPv4 (Linux's `tcp_base_mss` of an MTU of 1,024;
+/// BASE_PLPMTU of RFC 8899 5.1.2).
 const BASE_V4: u16 = 984;
 /// The least size that is tried over IPv4 (Linux's `tcp_mtu_probe_floor`).
 const FLOOR_V4: u16 = MIN_MSS;
 /// Every link carries 1,280 bytes of IPv6, so no path needs less (RFC 8201 4).
 const BASE_V6: u16 = 1_220;
-/// How long a path is taken for smaller than the link, and a finished search for valid. RFC 1191 6.3
-/// recommends 10 minutes.
+/// How long a path counts as smaller than the link, and the result of a search as valid. RFC 1191
+/// 6.3 recommends 10 minutes.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Time-outs in a row that mean a black hole: one more than Linux's `tcp_retries1`.
 const TIMEOUTS: u8 = 3;
@@ -93,9 +95,9 @@ pub(crate) fn clamp_reported(size: u16) -> u16 {
     size.max(REPORTED_MIN)
 }
 
-/// The size to fall back to after so many time-outs in a row, if they mean a black hole. `size` is the
-/// one in use. `proven`: a segment of that size has passed. A path that loses much makes for time-outs in
-/// a row too, so a proven size needs twice as many.
+/// The size to fall back to after so many time-outs in a row, if they mean a black hole. `size` is
+/// the one in use. `proven`: a segment of that size has passed. A path that loses much makes for
+/// time-outs in a row too, so a proven size needs twice as many.
 pub(crate) fn black_hole_size(
     size: u16,
     default_mss: u16,
@@ -162,8 +164,8 @@ impl Pmtud {
         passed >= self.from + u64::from(size)
     }
 
-    /// The size to use or to try next; `size` is in use, with `options` bytes of options. The outcome of
-    /// the last probe is taken into account first.
+    /// The size to use or to try next; `size` is in use, with `options` bytes of options. The
+    /// outcome of the last probe is taken into account first.
     pub(crate) fn next_size(
         &mut self,
         una: u64,
@@ -187,7 +189,8 @@ impl Pmtud {
             self.since = now;
             self.high = self.most;
             if !self.searching {
-                // RFC 1191 6.3: a router that reported a smaller size does so again if it still holds.
+                // RFC 1191 6.3: a router that reported a smaller size does so again if it still
+                // holds.
                 return NextSize::Finish(self.most);
             }
         }
@@ -206,8 +209,8 @@ impl Pmtud {
     }
 
     /// What the next probe needs. With SACK a probe of the full size is eager: time-outs come from
-    /// congestion more often than from the size, and where many share a link the window does not become
-    /// large again. RFC 8985 detects its loss from whatever follows.
+    /// congestion more often than from the size, and where many share a link the window does not
+    /// become large again. RFC 8985 detects its loss from whatever follows.
     pub(crate) fn probe_needs(&self, sack: bool) -> ProbeNeeds {
         let eager = sack && self.high == self.most;
         let (window, followers) = if eager {

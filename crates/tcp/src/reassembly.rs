@@ -1,4 +1,5 @@
-//! Payload that arrived beyond a gap, and duplicates to report (RFC 9293 3.10.7.4, RFC 2018, RFC 2883).
+//! Payload that arrived beyond a gap, and duplicates to report (RFC 9293 3.10.7.4, RFC 2018, RFC
+//! 2883).
 
 use std::ops::Range;
 
@@ -8,14 +9,14 @@ use crate::assembler::Assembler;
 
 /// Where received payload goes. Offsets are stream offsets: 0 is the first byte after SYN.
 pub trait ReceiveBuffer {
-    /// Stores `data` at `offset`. All of it lies within the window: at most `receive_limit` bytes beyond
-    /// the last `consumed`. Bytes may come out of order, but no byte is stored twice. Returns `false`
-    /// without memory; the bytes are then not acknowledged.
+    /// Stores `data` at `offset`. All of it lies within the window: at most `receive_limit` bytes
+    /// beyond the last `consumed`. Bytes may come out of order, but no byte is stored twice.
+    /// Returns `false` without memory; the bytes are then not acknowledged.
     fn store(&mut self, offset: u64, data: &[u8]) -> bool;
 
-    /// Makes room for `range`, which has a gap before it or bytes behind it. The bytes before `next` are
-    /// in order; those of `held` are stored beyond it. Returns `false` without room; nothing of the
-    /// range is stored then.
+    /// Makes room for `range`, which has a gap before it or bytes behind it. The bytes before
+    /// `next` are in order; those of `held` are stored beyond it. Returns `false` without room;
+    /// nothing of the range is stored then.
     fn reserve(&mut self, next: u64, held: &[Range<u64>], range: &Range<u64>) -> bool {
         let _ = (next, held, range);
         true
@@ -46,7 +47,8 @@ pub(crate) enum Stored {
     Advanced(u64),
 }
 
-/// What lies beyond RCV.NXT, and what was received twice. It takes no memory while there is neither.
+/// What lies beyond RCV.NXT, and what was received twice. It takes no memory while there is
+/// neither.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly(Option<Box<Held>>);
 
@@ -76,8 +78,8 @@ impl Reassembly {
         Some(held.ranges.end())
     }
 
-    /// Stores `part`, which begins at `from`. `next` is RCV.NXT, and `limit` the most ranges to keep. Each
-    /// byte is stored once: what has been reported as received never changes.
+    /// Stores `part`, which begins at `from`. `next` is RCV.NXT, and `limit` the most ranges to
+    /// keep. Each byte is stored once: what has been reported as received never changes.
     pub(crate) fn store(
         &mut self,
         next: u64,
@@ -109,9 +111,9 @@ impl Reassembly {
         self.0.get_or_insert_default().duplicate = Some((start, end));
     }
 
-    /// Writes the SACK option: the duplicate first (RFC 2883 4), then what lies beyond a gap (RFC 2018
-    /// 4), as far as `room` blocks go. `base` is the sequence number of offset 0. Returns whether another
-    /// acknowledgement has to report more.
+    /// Writes the SACK option: the duplicate first (RFC 2883 4), then what lies beyond a gap (RFC
+    /// 2018 4), as far as `room` blocks go. `base` is the sequence number of offset 0. Returns
+    /// whether another acknowledgement has to report more.
     #[cold]
     pub(crate) fn report(
         &mut self,

@@ -71,7 +71,8 @@ pub(crate) struct Ack {
 pub(crate) struct Decision {
     /// Something is newly lost: a recovery has to begin, unless one is in progress.
     pub(crate) loss: bool,
-    /// Bytes that the acknowledgement delivered, for [`Recovery::reduce`] once the recovery has begun.
+    /// Bytes that the acknowledgement delivered, for [`Recovery::reduce`] once the recovery has
+    /// begun.
     pub(crate) delivered: u32,
     /// When the reorder timer has to run.
     pub(crate) reorder_at: Option<Instant>,
@@ -240,7 +241,8 @@ impl Recovery {
         self.sent_log.sent(end, now);
     }
 
-    /// New data up to offset `end` is sent, `len` bytes of payload, while the flight may have marks.
+    /// New data up to offset `end` is sent, `len` bytes of payload, while the flight may have
+    /// marks.
     #[inline(always)]
     pub(crate) fn on_sent_marked(&mut self, end: u64, len: u32, now: Instant) {
         self.sent_log.sent(end, now);
@@ -252,8 +254,8 @@ impl Recovery {
         }
     }
 
-    /// Everything before `una` is acknowledged and the flight has no mark. Returns when the byte before
-    /// `una` was sent, in microseconds modulo 2^32, if the log knows.
+    /// Everything before `una` is acknowledged and the flight has no mark. Returns when the byte
+    /// before `una` was sent, in microseconds modulo 2^32, if the log knows.
     #[inline(always)]
     pub(crate) fn on_acked(&mut self, una: u64) -> Option<u32> {
         self.sent_log.acked(una)
@@ -293,7 +295,8 @@ impl Recovery {
         self.state_mut().on_dsack(una, nxt);
     }
 
-    /// Reverts the reduction if a DSACK of `start..end` shows that all retransmissions were spurious.
+    /// Reverts the reduction if a DSACK of `start..end` shows that all retransmissions were
+    /// spurious.
     pub(crate) fn undo_if_reported(
         &mut self,
         congestion: &mut Congestion,
@@ -350,7 +353,8 @@ impl Recovery {
         state.lose_oversized(view, log);
     }
 
-    /// Sets the congestion window in recovery, after an acknowledgement that delivered so many bytes.
+    /// Sets the congestion window in recovery, after an acknowledgement that delivered so many
+    /// bytes.
     pub(crate) fn reduce(
         &mut self,
         view: &View<'_>,
@@ -367,8 +371,8 @@ impl Recovery {
     pub(crate) fn next_lost(&mut self, limits: &RetransmitLimits) -> Option<Range<u64>> {
         let repair = self.loss_state.as_mut()?.repair.as_mut()?;
         let lost = repair.board.next_lost()?;
-        // RFC 9293 3.8.6 (SHLD-14): what the peer has taken out of its window is not sent again. Only
-        // the first byte is, which probes the window.
+        // RFC 9293 3.8.6 (SHLD-14): what the peer has taken out of its window is not sent again.
+        // Only the first byte is, which probes the window.
         if lost.start >= limits.edge && lost.start > limits.una {
             return None;
         }
@@ -414,7 +418,8 @@ impl Recovery {
     }
 
     /// Reduces the window if the tail loss probe has repaired a loss, and returns whether it has.
-    /// RFC 8985 7.4.2: congestion control reacts as to any other loss, though nothing else detected it.
+    /// RFC 8985 7.4.2: congestion control reacts as to any other loss, though nothing else detected
+    /// it.
     pub(crate) fn check_tail_loss(
         &mut self,
         view: &View<'_>,

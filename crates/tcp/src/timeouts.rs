@@ -9,7 +9,7 @@ use crate::time::{Duration, Instant};
 use crate::timers::Transmit;
 
 /// The least wait before a tail loss probe, in microseconds. A shorter one would race with
-/// acknowledgements that are merely batched.
+/// batched acknowledgements.
 const LOSS_PROBE_MIN_US: u64 = 10_000;
 
 /// Retransmissions before a connection is given up, unless the program has set a time.
@@ -73,8 +73,8 @@ impl Connection {
         }
     }
 
-    /// More is in flight, which may make the tail worth a probe. The timer of the segments before it
-    /// stands.
+    /// More is in flight, which may make the tail worth a probe. The timer of the segments before
+    /// it stands.
     #[inline]
     pub(crate) fn extend_transmit(&mut self, config: &Config, now: Instant) {
         if !self.timers.runs() {
@@ -83,8 +83,8 @@ impl Connection {
         self.timers.advance_to_probe(now + self.loss_probe_wait());
     }
 
-    /// How long to wait before the tail is probed (RFC 8985 7.2); for ever if it is not probed. A single
-    /// segment is not: its acknowledgement may be delayed about as long as a time-out takes.
+    /// How long to wait before the tail is probed (RFC 8985 7.2); for ever if it is not probed. A
+    /// single segment is not: its acknowledgement may be delayed about as long as a time-out takes.
     #[inline]
     fn loss_probe_wait(&self) -> Duration {
         let srtt = u64::from(self.rtt.srtt_us());
@@ -99,7 +99,8 @@ impl Connection {
         })
     }
 
-    /// Starts the retransmission timer, backed off as far as it is, and not beyond the user time-out.
+    /// Starts the retransmission timer, backed off as far as it is, and not beyond the user
+    /// time-out.
     pub(crate) fn arm_timeout(&mut self, config: &Config, now: Instant) {
         let doubled = self.timers.doubled();
         let rto = if doubled == 0 {
@@ -116,8 +117,8 @@ impl Connection {
         }
     }
 
-    /// Starts the wait for the peer's FIN once the program has closed: FIN-WAIT-2 must end. `on_idle`
-    /// computes how long it lasts.
+    /// Starts the wait for the peer's FIN once the program has closed: FIN-WAIT-2 must end.
+    /// `on_idle` computes how long it lasts.
     pub(crate) fn wait_for_orphan(&mut self, now: Instant) {
         if self.orphan && self.state == State::FinWait2 {
             if self.settings.fin_wait_s == Some(0) {
@@ -131,8 +132,8 @@ impl Connection {
     /// Starts the keepalive timer, from when the peer was last heard.
     pub(crate) fn arm_keepalive(&mut self, now: Instant) {
         if let Some(keepalive) = self.settings.keepalive {
-            // It is not restarted for each segment: when it is due, `on_idle` computes how long the peer
-            // has been silent.
+            // It is not restarted for each segment: when it is due, `on_idle` computes how long the
+            // peer has been silent.
             let idle = Duration::from_secs(u64::from(keepalive.idle_s));
             self.timers.start_idle(self.heard_at(now) + idle);
         }
@@ -158,8 +159,8 @@ impl Connection {
         let tried = self.timers.backoff() >= RETRIES_MIN || self.settings.user_timeout_ms.is_some();
         let mut since = self.timers.stalled_since();
         if self.send.window == 0 && !self.orphan && self.settings.user_timeout_ms.is_none() {
-            // The peer has taken back the window that this was sent into. It may, as long as it answers
-            // (RFC 9293 3.8.6, SHLD-17).
+            // The peer has taken back the window that this was sent into. It may, as long as it
+            // answers (RFC 9293 3.8.6, SHLD-17).
             since = since.max(self.heard_at(now));
         }
         if tried && now - since >= self.patience(config) {
@@ -205,8 +206,8 @@ impl Connection {
         }
     }
 
-    /// The flight timed out. After many times in a row the size of its segments may be the cause: a black
-    /// hole. Called before the flight is taken for lost.
+    /// The flight timed out. After many times in a row the size of its segments may be the cause: a
+    /// black hole. Called before the flight is marked lost.
     fn suspect_black_hole(&mut self, config: &Config, now: Instant) {
         let (una, size) = (self.send.una, self.send.segment_limit);
         let options = self.features.option_len();
@@ -228,9 +229,9 @@ impl Connection {
         }
     }
 
-    /// The persist timer: probes a window that is shut. RFC 9293 3.8.6.1: the window may stay shut for as
-    /// long as the peer acknowledges probes (MAY-8, MUST-37). A program that has closed, or has set a
-    /// time, bounds that.
+    /// The persist timer: probes a window that is shut. RFC 9293 3.8.6.1: the window may stay shut
+    /// for as long as the peer acknowledges probes (MAY-8, MUST-37). A program that has closed, or
+    /// has set a time, bounds that.
     fn on_persist(&mut self, config: &Config, now: Instant) {
         if self.send.usable() > 0 {
             // The window has opened, if not by much. The data has waited long enough.
@@ -243,8 +244,8 @@ impl Connection {
         let over = match self.settings.user_timeout_ms {
             Some(_) => shut >= self.patience(config),
             None => {
-                // Without a program the wait ends when the time between probes stops growing (Linux's
-                // `tcp_probe_timer`).
+                // Without a program the wait ends when the time between probes stops growing
+                // (Linux's `tcp_probe_timer`).
                 let wait = self.backed_off(config);
                 unanswered >= self.patience(config) || (self.orphan && wait >= config.rto_max)
             }

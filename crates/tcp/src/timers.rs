@@ -30,8 +30,8 @@ pub(crate) struct Timers {
     purpose: Transmit,
     /// Time-outs, or window probes, since there was progress.
     backoff: u8,
-    /// How often the time-out has doubled since a round trip was measured. Progress alone does not take
-    /// that back (Karn's rule, RFC 6298 5).
+    /// How often the time-out has doubled since a round trip was measured. Progress alone does not
+    /// take that back (Karn's rule, RFC 6298 5).
     doubled: u8,
     /// Keepalive probes since the peer was last heard.
     keepalive_probes: u8,
@@ -219,7 +219,8 @@ impl Timers {
         self.probed = true;
     }
 
-    /// Whether a tail loss probe may be scheduled: none since a round trip was measured, no back-off.
+    /// Whether a tail loss probe may be scheduled: none since a round trip was measured, no
+    /// back-off.
     #[inline(always)]
     pub(crate) fn may_probe(&self) -> bool {
         !self.probed && self.backoff == 0

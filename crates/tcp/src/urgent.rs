@@ -1,7 +1,7 @@
 //! Urgent data as in Linux (RFC 9293 3.8.5, RFC 6093): a mark on one byte of the stream.
 //!
-//! The marked byte is the last one before the position of the urgent pointer. It stays in the stream;
-//! its reader decides whether to deliver it out of line.
+//! The marked byte is the last one before the position of the urgent pointer. It stays in the
+//! stream; its reader decides whether to deliver it out of line.
 
 /// The marks of both directions, as stream offsets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,9 +30,9 @@ impl Urgent {
         self.received
     }
 
-    /// The urgent pointer of a segment that begins at `start`; `nxt` is SND.NXT. `None` if the segment
-    /// begins after the urgent byte, or lies too far before it. A mark out of the field's reach is
-    /// announced as the field's maximum, once that points beyond all that was sent.
+    /// The urgent pointer of a segment that begins at `start`; `nxt` is SND.NXT. `None` if the
+    /// segment begins after the urgent byte, or lies too far before it. A mark out of the field's
+    /// reach is announced as the field's maximum, once that points beyond all that was sent.
     #[cold]
     pub(crate) fn pointer(&self, start: i64, nxt: u64) -> Option<u16> {
         let end = self.sent as i64;
@@ -43,8 +43,8 @@ impl Urgent {
         within.or((start + 0xffff > nxt as i64).then_some(0xffff))
     }
 
-    /// The peer announces the byte at `mark` as urgent; `nxt` is RCV.NXT. Returns whether that is news: a
-    /// byte that was received, or lies before an earlier mark, is none (RFC 6093 2.2).
+    /// The peer announces the byte at `mark` as urgent; `nxt` is RCV.NXT. Returns whether that is
+    /// news: a byte that was received, or lies before an earlier mark, is none (RFC 6093 2.2).
     pub(crate) fn on_mark(&mut self, mark: i64, nxt: u64) -> bool {
         let news = mark >= nxt as i64 && self.received.is_none_or(|known| mark > known as i64);
         if news {

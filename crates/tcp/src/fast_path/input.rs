@@ -12,9 +12,9 @@ use crate::state::State;
 use crate::time::Instant;
 
 impl Connection {
-    /// Processes the next segment of an undisturbed flow: in order, with payload or a new acknowledgement,
-    /// and nothing unusual. Almost all segments are such. Returns `false`, with nothing changed, for any
-    /// other segment: [`Connection::on_segment`] takes it.
+    /// Processes the next segment of an undisturbed flow: in order, with payload or a new
+    /// acknowledgement, and nothing unusual. Almost all segments are such. Returns `false`, with
+    /// nothing changed, for any other segment: [`Connection::on_segment`] takes it.
     #[inline(always)]
     pub fn on_predicted_segment(
         &mut self,
@@ -28,7 +28,8 @@ impl Connection {
             && self.predict::<false>(config, segment, buffer, now)
     }
 
-    /// As [`Connection::on_predicted_segment`], for a segment that brings the FIN or comes after one.
+    /// As [`Connection::on_predicted_segment`], for a segment that brings the FIN or comes after
+    /// one.
     #[inline]
     pub fn on_predicted_closing_segment(
         &mut self,
@@ -50,7 +51,8 @@ impl Connection {
         may_predict && self.predict::<true>(config, segment, buffer, now)
     }
 
-    /// Checks the prediction and processes the segment. `CLOSING`: a state after ESTABLISHED is possible.
+    /// Checks the prediction and processes the segment. `CLOSING`: a state after ESTABLISHED is
+    /// possible.
     #[inline(always)]
     fn predict<const CLOSING: bool>(
         &mut self,

@@ -14,8 +14,8 @@ use crate::state::State;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
-/// A segment with all that there is to send, and no option but timestamps: an [`Outgoing`] without the
-/// fields that are rarely used.
+/// A segment with all that there is to send, and no option but timestamps: an [`Outgoing`] without
+/// the fields that are rarely used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FastOutgoing {
     /// Sequence number of the first payload byte.
@@ -54,8 +54,8 @@ impl From<FastOutgoing> for Outgoing {
 }
 
 impl Connection {
-    /// As [`Connection::poll_transmit`], if one ordinary segment is all that there is to send; there is
-    /// nothing to ask for after it. After `None`, [`Connection::poll_transmit`] decides.
+    /// As [`Connection::poll_transmit`], if one ordinary segment is all that there is to send;
+    /// there is nothing to ask for after it. After `None`, [`Connection::poll_transmit`] decides.
     #[inline(always)]
     pub fn poll_transmit_fast(&mut self, config: &Config, now: Instant) -> Option<FastOutgoing> {
         if !self.is_fast_path() {

@@ -13,8 +13,8 @@ use crate::time::Instant;
 use crate::timers::Transmit;
 
 impl Connection {
-    /// An acceptable acknowledgement: its number lies at or before SND.NXT. One before SND.UNA is old and
-    /// is ignored.
+    /// An acceptable acknowledgement: its number lies at or before SND.NXT. One before SND.UNA is
+    /// old and is ignored.
     #[inline]
     pub(super) fn on_ack(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
         let acked = segment.ack - self.send.seq(self.send.una);
@@ -66,8 +66,9 @@ impl Connection {
             acked == 0 && outstanding && !window_changed && takes_nothing
         };
         if acked > 0 {
-            // RFC 2883: an acknowledgement caused by a duplicate echoes the timestamp of the original,
-            // whose own acknowledgement may have been lost long ago. It measures no round trip.
+            // RFC 2883: an acknowledgement caused by a duplicate echoes the timestamp of the
+            // original, whose own acknowledgement may have been lost long ago. It measures no round
+            // trip.
             let echo = segment.options.timestamps.filter(|_| doubled.is_none());
             delivered.join(self.take_acked(config, acked, highest, echo, now));
             self.after_progress(config, now);
@@ -101,8 +102,8 @@ impl Connection {
         }
     }
 
-    /// Does what loss recovery decided. `advanced`: whether an acknowledgement caused it, and whether
-    /// that moved SND.UNA.
+    /// Does what loss recovery decided. `advanced`: whether an acknowledgement caused it, and
+    /// whether that moved SND.UNA.
     pub(crate) fn carry_out(
         &mut self,
         config: &Config,
@@ -125,7 +126,8 @@ impl Connection {
         }
     }
 
-    /// Something is lost: fast recovery begins, unless a recovery is in progress (RFC 6675 5 step 4).
+    /// Something is lost: fast recovery begins, unless a recovery is in progress (RFC 6675 5 step
+    /// 4).
     fn on_loss(&mut self, config: &Config, now: Instant) {
         if self.recovery.is_repairing() {
             return;
@@ -146,8 +148,8 @@ impl Connection {
         }
     }
 
-    /// Moves SND.UNA and samples the round trip (RFC 6298 3, RFC 7323 4.1). `echo` is the timestamp of an
-    /// acknowledgement that can be measured by it.
+    /// Moves SND.UNA and samples the round trip (RFC 6298 3, RFC 7323 4.1). `echo` is the timestamp
+    /// of an acknowledgement that can be measured by it.
     fn take_acked(
         &mut self,
         config: &Config,
@@ -169,8 +171,8 @@ impl Connection {
             Some(_) if self.features.contains(Features::TIMESTAMPS) => {
                 let echo = echo.map_or(0, |timestamps| timestamps.echo);
                 let sample_ms = timestamp(now, self.recent.offset).wrapping_sub(echo);
-                // An echo from long before the time-out shows that an acknowledgement was lost, not how
-                // long the round trip is.
+                // An echo from long before the time-out shows that an acknowledgement was lost, not
+                // how long the round trip is.
                 if echo != 0 && u64::from(sample_ms) <= 2 * self.rtt.rto().as_millis() {
                     self.rtt.sample(config, sample_ms.max(1) * 1_000, now);
                     self.timers.on_measured();
@@ -181,9 +183,10 @@ impl Connection {
         delivered
     }
 
-    /// Marks what the SACK option reports. Blocks that are impossible are ignored (RFC 2018 4: start
-    /// before end, within the flight). So is a first block that reports a duplicate (RFC 2883 4: below the
-    /// acknowledgement, or within the second block). Returns what was delivered, and that duplicate.
+    /// Marks what the SACK option reports. Blocks that are impossible are ignored (RFC 2018 4:
+    /// start before end, within the flight). So is a first block that reports a duplicate (RFC 2883
+    /// 4: below the acknowledgement, or within the second block). Returns what was delivered, and
+    /// that duplicate.
     fn take_sack(
         &mut self,
         config: &Config,

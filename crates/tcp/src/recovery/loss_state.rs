@@ -129,8 +129,8 @@ impl LossState {
         };
         let advanced = ack.acked > 0;
         if self.is_repairing() {
-            // Without selective acknowledgement, one that covers a retransmission says nothing about
-            // the bytes that were not sent again.
+            // Without selective acknowledgement, one that covers a retransmission says nothing
+            // about the bytes that were not sent again.
             let original = delivered.original && (sack || !delivered.ambiguous);
             self.undo_if_disproved(view, congestion, echo, original, advanced);
         }
@@ -182,8 +182,8 @@ impl LossState {
                 ..Decision::after(&detected)
             };
         }
-        // RFC 5681 3.2 step 1: duplicates do not open the window. Their segments count once they are
-        // acknowledged cumulatively.
+        // RFC 5681 3.2 step 1: duplicates do not open the window. Their segments count once they
+        // are acknowledged cumulatively.
         grow(view, congestion, acked);
         self.calm_down();
         Decision::after(&detected)
@@ -199,9 +199,9 @@ impl LossState {
         advanced: bool,
     ) -> Decision {
         let detected = self.detect_loss(view, log, congestion);
-        // RFC 6582 3.2 step 3: "If this ACK does *not* acknowledge all of the data up to and including
-        // recover, then this is a partial ACK. In this case, retransmit the first unacknowledged
-        // segment."
+        // RFC 6582 3.2 step 3: "If this ACK does *not* acknowledge all of the data up to and
+        // including recover, then this is a partial ACK. In this case, retransmit the first
+        // unacknowledged segment."
         if !detected.lost && advanced && !view.has_sack() {
             self.repair(view, log).board.mark_head_lost(view.mss());
         }
@@ -219,8 +219,8 @@ impl LossState {
         let mss = view.mss();
         let threshold = u32::from(view.config.reordering.max(1));
         if !view.has_sack() {
-            // RFC 6582 3.2 step 2: duplicates of what a time-out sent again prove nothing. A recovery
-            // in progress repairs by partial acknowledgements instead.
+            // RFC 6582 3.2 step 2: duplicates of what a time-out sent again prove nothing. A
+            // recovery in progress repairs by partial acknowledgements instead.
             let fresh = view.send.una > self.recovery_point || self.recovery_point == 0;
             let lost = matches!(self.phase, Phase::Open | Phase::Disorder)
                 && fresh
@@ -294,8 +294,8 @@ impl LossState {
         self.reduce(view, congestion, 0, false);
     }
 
-    /// Only an MTU probe is lost. It is sent again without a reduction (RFC 4821 7.7); the rest of the
-    /// flight has its acknowledgements to come.
+    /// Only an MTU probe is lost. It is sent again without a reduction (RFC 4821 7.7); the rest of
+    /// the flight has its acknowledgements to come.
     pub(super) fn repair_mtu_probe(&mut self, nxt: u64) {
         self.phase = Phase::Loss;
         self.tlp = TailLossProbe::NONE;
@@ -331,10 +331,10 @@ impl LossState {
             let undo = Undo::new(before, una, repair.board.ambiguous());
             self.undo = Some(Box::new(undo));
         }
-        // RFC 5682 2.1 step 1: "If the TCP sender is already in RTO recovery AND "recover" is larger
-        // than or equal to SND.UNA, do not enter step 2 of this algorithm." Otherwise each time-out
-        // would repair a single segment. As in Linux, another time-out of the same segment may enter
-        // step 2; one in fast recovery may not.
+        // RFC 5682 2.1 step 1: "If the TCP sender is already in RTO recovery AND "recover" is
+        // larger than or equal to SND.UNA, do not enter step 2 of this algorithm." Otherwise each
+        // time-out would repair a single segment. As in Linux, another time-out of the same segment
+        // may enter step 2; one in fast recovery may not.
         let repairs = phase == Phase::Loss && backoff == 0;
         if phase != Phase::Recovery
             && !repairs
@@ -345,8 +345,8 @@ impl LossState {
     }
 
     /// The latest time of transmission that a time-out counts as lost. `None`: the whole flight is
-    /// lost. A model of the path must restart with nothing on it: connections of BBR that share a long
-    /// queue would otherwise not share it fairly.
+    /// lost. A model of the path must restart with nothing on it: connections of BBR that share a
+    /// long queue would otherwise not share it fairly.
     fn timeout_deadline(&self, view: &View<'_>, congestion: &Congestion) -> Option<u32> {
         if !view.has_sack() || congestion.is_paced() {
             return None;
@@ -371,8 +371,8 @@ impl LossState {
         self.duplicate_acks = 0;
     }
 
-    /// Sets the congestion window in recovery, after an acknowledgement that delivered so many bytes.
-    /// `advanced`: it moved SND.UNA.
+    /// Sets the congestion window in recovery, after an acknowledgement that delivered so many
+    /// bytes. `advanced`: it moved SND.UNA.
     pub(super) fn reduce(
         &mut self,
         view: &View<'_>,
@@ -389,20 +389,22 @@ impl LossState {
                 .prr
                 .quota(delivered, advanced, pipe, window.ssthresh, mss);
             if !paced {
-                // One segment may leave into an empty network; otherwise only a time-out would help.
+                // One segment may leave into an empty network; otherwise only a time-out would
+                // help.
                 window.cwnd = (pipe + prr_quota).max(mss);
             }
         }
     }
 
-    /// Counts duplicate acknowledgements without SACK: each stands for a segment that arrived out of
-    /// order (RFC 6582; RFC 3042 follows, as each lets that much more be sent). Returns the bytes that
-    /// this acknowledgement delivered.
+    /// Counts duplicate acknowledgements without SACK: each stands for a segment that arrived out
+    /// of order (RFC 6582; RFC 3042 follows, as each lets that much more be sent). Returns the
+    /// bytes that this acknowledgement delivered.
     fn count_duplicates(&mut self, view: &View<'_>, acked: u32, duplicate: bool) -> u32 {
         let mss = view.mss();
         let loss = self.phase == Phase::Loss;
-        // After a time-out a duplicate answers a retransmission, unless new data went first (RFC 5682
-        // 2.1 step 2b). Then it says that new data left the network, and lost data may follow (3a).
+        // After a time-out a duplicate answers a retransmission, unless new data went first (RFC
+        // 5682 2.1 step 2b). Then it says that new data left the network, and lost data may follow
+        // (3a).
         let answers_new = view.send.nxt > self.recovery_point;
         if duplicate && (!loss || answers_new) {
             self.duplicate_acks = self.duplicate_acks.saturating_add(1);

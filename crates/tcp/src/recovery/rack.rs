@@ -11,8 +11,8 @@ const WIDENED_RECOVERIES: u8 = 16;
 /// The largest [`Rack::widened`], in quarters of the least round trip.
 const WIDENED_MAX: u8 = 15;
 
-/// The variables of RFC 8985 5.2: of the delivered segments the one sent last, and how much the path
-/// reorders.
+/// The variables of RFC 8985 5.2: of the delivered segments the one sent last, and how much the
+/// path reorders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rack {
     /// RACK.xmit_ts, in microseconds modulo 2^32.
@@ -53,8 +53,8 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// Steps 1 to 3 of RFC 8985 6.2. `echo` is the timestamp that came with the acknowledgement, and
-    /// `clock` our timestamp clock now.
+    /// Steps 1 to 3 of RFC 8985 6.2. `echo` is the timestamp that came with the acknowledgement,
+    /// and `clock` our timestamp clock now.
     pub(super) fn advance(
         &mut self,
         delivered: &Delivered,
@@ -69,8 +69,8 @@ impl Rack {
         };
         let rtt = (now.as_micros() as u32).wrapping_sub(at);
         if ambiguous {
-            // The acknowledgement came too soon for the retransmission, or echoes an older timestamp:
-            // the original has arrived.
+            // The acknowledgement came too soon for the retransmission, or echoes an older
+            // timestamp: the original has arrived.
             let echoes_older = echo.is_some_and(|echo| clock.wrapping_sub(echo) > rtt / 1_000 + 1);
             if rtt < min_rtt_us || echoes_older {
                 return;
@@ -118,7 +118,8 @@ impl Rack {
         (rtt_us > 0).then(|| (now.as_micros() as u32).wrapping_sub(wait))
     }
 
-    /// RACK.reo_wnd of RFC 8985 6.2 step 4, in microseconds. `repairing`: a recovery is in progress.
+    /// RACK.reo_wnd of RFC 8985 6.2 step 4, in microseconds. `repairing`: a recovery is in
+    /// progress.
     pub(super) fn reordering_window(&self, rtt: &Rtt, repairing: bool) -> u32 {
         // A path that has never reordered gets no window once a recovery has begun.
         if !self.reordering_seen && repairing {
@@ -130,7 +131,8 @@ impl Rack {
             .min(rtt.srtt_us())
     }
 
-    /// Step 4: a DSACK shows that the reordering window was too small. It grows once in a round trip.
+    /// Step 4: a DSACK shows that the reordering window was too small. It grows once in a round
+    /// trip.
     pub(super) fn widen(&mut self, una: u64, nxt: u64) {
         if Seq(una as u32).at_or_after(Seq(self.round)) {
             self.round = nxt as u32;

@@ -10,9 +10,9 @@ use crate::recovery::sent_log::SentLog;
 mod mark {
     /// Selectively acknowledged.
     pub(super) const SACKED: u8 = 1;
-    /// Taken for lost.
+    /// Marked lost.
     pub(super) const LOST: u8 = 1 << 1;
-    /// Sent again since it was taken for lost.
+    /// Sent again since it was marked lost.
     pub(super) const RESENT: u8 = 1 << 2;
     /// Sent more than once, ever.
     pub(super) const AMBIGUOUS: u8 = 1 << 3;
@@ -137,7 +137,7 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// Bytes taken for lost, sent again or not.
+    /// Bytes marked lost, whether sent again or not.
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
@@ -203,21 +203,7 @@ impl Scoreboard {
             if self.runs.len() + 2 > self.limit {
                 break;
             }
-            if start < range.start {
-                self.runs[index].end = range.start;
-                index += 1;
-                self.runs.insert(index, run);
-                start = range.start;
-            }
-            if run.end > range.end {
-                self.runs.insert(
-                    index,
-                    Run {
-                        end: range.end,
-                        ..run
-                    },
-                );
-            }
+            (index, start) = self.isolate(index, start, &range);
             let taken = self.runs[index];
             delivered.add(start, &taken, highest);
             let len = (taken.end - start) as u32;
@@ -382,22 +368,7 @@ impl Scoreboard {
         let mut index = self.index_of(range.start);
         let mut start = self.start_of(index);
         while start < range.end && index < self.runs.len() {
-            let run = self.runs[index];
-            if start < range.start {
-                self.runs[index].end = range.start;
-                index += 1;
-                self.runs.insert(index, run);
-                start = range.start;
-            }
-            if run.end > range.end {
-                self.runs.insert(
-                    index,
-                    Run {
-                        end: range.end,
-                        ..run
-                    },
-                );
-            }
+            (index, start) = self.isolate(index, start, &range);
             let again = &mut self.runs[index];
             let len = (again.end - start) as u32;
             if again.marks & mark::SACKED == 0 {
@@ -497,6 +468,22 @@ impl Scoreboard {
             index -= 1;
         }
         index
+    }
+
+    /// Splits the run at `index`, which begins at `start`, so that its part in `range` is a run of its
+    /// own. Returns the index and the start of that run.
+    fn isolate(&mut self, mut index: usize, start: u64, range: &Range<u64>) -> (usize, u64) {
+        let run = self.runs[index];
+        if start < range.start {
+            self.runs[index].end = range.start;
+            index += 1;
+            self.runs.insert(index, run);
+        }
+        if run.end > range.end {
+            let end = range.end;
+            self.runs.insert(index, Run { end, ..run });
+        }
+        (index, start.max(range.start))
     }
 
     /// Splits the flight at `offset`, if that lies within it.

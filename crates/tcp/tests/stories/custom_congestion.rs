@@ -5,7 +5,7 @@ use millrace_tcp::{Algorithm, Config, Duration, Info, Instant, Settings};
 
 use crate::support::Script;
 
-/// Always so many segments, and what it was told.
+/// A constant window, in segments, and the calls that it received.
 #[derive(Debug)]
 struct Fixed {
     segments: u32,
@@ -49,7 +49,7 @@ fn config() -> Config {
     }
 }
 
-/// A connection under one of them, with segments of 1,000 bytes and a round trip of 10 ms.
+/// A connection with one of them, segments of 1,000 bytes and a round trip of 10 ms.
 fn under(at: u8) -> Script {
     Script::active(config(), with(at), "mss 1000 sackOK")
 }

@@ -1,21 +1,14 @@
-//! When received data is acknowledged, and what window is announced (RFC 5681 4.2, RFC 9293 3.8.6.2.2, 3.8.6.3).
+//! When received data is acknowledged, and what window is announced (RFC 5681 4.2, RFC 9293
+//! 3.8.6.2.2, 3.8.6.3).
 
 use millrace_tcp::{Config, Duration, Settings};
 
 use crate::support::script::plain;
 use crate::support::{Random, Script};
 
-fn past_quick() -> Script {
-    let config = Config {
-        quick_ack_segments: 0,
-        ..plain()
-    };
-    Script::active(config, Settings::default(), "mss 1000 sackOK")
-}
-
 #[test]
 fn rfc5681_4_2_every_second_full_segment_at_once() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     for i in 0..4 {
         let at = 1 + 2_920 * i;
         script.inject(&format!(". {at}:{}(1460) ack 1", at + 1_460));
@@ -30,14 +23,14 @@ fn rfc5681_4_2_every_second_full_segment_at_once() {
 
 #[test]
 fn an_aggregate_is_acknowledged_at_once() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject(". 1:30001(30000) ack 1");
     script.expect(". 1:1(0) ack 30001");
 }
 
 #[test]
 fn rfc9293_3_8_6_3_delay_of_40_ms() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject("P. 1:101(100) ack 1");
     script.silent();
     assert_eq!(script.tick(), Duration::from_millis(40));
@@ -47,7 +40,7 @@ fn rfc9293_3_8_6_3_delay_of_40_ms() {
 
 #[test]
 fn quick_ack_sends_what_waits_and_ends_the_waiting_for_answers() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     assert!(script.connection.quick_ack());
     script.inject("P. 1:101(100) ack 1");
     script.write(50);
@@ -59,11 +52,11 @@ fn quick_ack_sends_what_waits_and_ends_the_waiting_for_answers() {
     assert!(script.connection.quick_ack());
     script.expect(". 51:51(0) ack 201");
     script.silent();
-    // Nothing waits: nothing is sent.
+    // No acknowledgement waits, so that none is sent.
     script.connection.set_quick_ack(true);
     script.silent();
     assert_eq!(script.connection.deadline(), None);
-    // It is a push, not a mode: the next waits again.
+    // The option acts once: the next acknowledgement waits again.
     script.inject("P. 201:301(100) ack 51");
     script.silent();
     assert_eq!(script.tick(), Duration::from_millis(40));
@@ -111,7 +104,7 @@ fn rfc9293_3_10_7_3_acknowledgement_of_the_syn_may_wait_for_payload() {
 
 #[test]
 fn an_answer_carries_the_acknowledgement() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject("P. 1:101(100) ack 1");
     script.write(50);
     script.expect("P. 1:51(50) ack 101");
@@ -163,7 +156,7 @@ fn t3_request_and_answer_need_no_acknowledgements_of_their_own() {
 
 #[test]
 fn quick_mode_returns_after_a_pause() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.config.quick_ack_segments = 16;
     script.inject(". 1:1461(1460) ack 1");
     script.tick();
@@ -175,7 +168,7 @@ fn quick_mode_returns_after_a_pause() {
 
 #[test]
 fn e5_window_does_not_open_by_less_than_a_segment() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject(". 1:65536(65535) ack 1");
     script.expect(". 1:1(0) ack 65536 win 0");
     script.connection.consumed(100, script.now);
@@ -184,7 +177,7 @@ fn e5_window_does_not_open_by_less_than_a_segment() {
     script.silent();
     script.connection.consumed(1_460, script.now);
     script.expect(". 1:1(0) ack 65536 win 1460");
-    // A probe shows what there is, which is not yet more.
+    // A window probe shows the window, which has not grown.
     script.connection.consumed(1_500, script.now);
     script.pass(Duration::from_secs(1));
     script.inject(". 65535:65535(0) ack 1");
@@ -193,7 +186,7 @@ fn e5_window_does_not_open_by_less_than_a_segment() {
 
 #[test]
 fn window_updates_are_sent_when_it_doubles() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject(". 1:65536(65535) ack 1");
     script.expect(". 1:1(0) ack 65536 win 0");
     let mut updates = 0;
@@ -269,7 +262,7 @@ fn keepalive_probe_of_the_peer_is_answered() {
 
 #[test]
 fn e9_exchange_of_unwanted_acknowledgements_dies_down() {
-    // Two ends that dislike each other's segments: ours answers at most twice a second.
+    // Two ends that reject each other's segments: ours answers at most twice a second.
     let mut script = Script::established();
     let mut answers = 0;
     for _ in 0..1_000 {

@@ -13,7 +13,7 @@ fn asking() -> Config {
     }
 }
 
-/// A connection that has agreed on it.
+/// A connection that has agreed on ECN.
 fn agreed(congestion: Algorithm) -> Script {
     let settings = Settings {
         nodelay: true,
@@ -122,12 +122,12 @@ fn rfc3168_6_1_3_a_mark_is_echoed_until_the_peer_has_reduced() {
     script.inject(". 1001:2001(1000) ack 1");
     script.inject(". 2001:3001(1000) ack 1");
     script.expect("E. 1:1(0) ack 3001");
-    // Also on what carries data.
+    // Segments with data echo the mark too.
     script.write(100);
     script.expect("PE. 1:101(100) ack 3001");
     script.inject("C. 3001:4001(1000) ack 101");
     script.expect(". 101:101(0) ack 4001");
-    // A mark on the very segment that says so counts anew.
+    // A mark on the segment that carries CWR counts anew.
     script.inject("C. 4001:5001(1000) ack 101 ce");
     script.expect("E. 101:101(0) ack 5001");
 }
@@ -158,12 +158,12 @@ fn rfc3168_6_1_2_an_echo_reduces_the_window_once_in_a_round_trip() {
     }
     let info = script.connection.info(script.now);
     assert_eq!(info.ssthresh, 5_000, "not again");
-    // The next new segment says so, by itself, and no other.
+    // The next new segment alone carries CWR, and travels by itself.
     script.limits.max_payload = 65_000;
     script.inject(". 1:1(0) ack 7001");
     script.expect("C. 10001:11001(1000) ack 1");
     script.expect(". 11001:13001(2000) ack 1");
-    // A round trip later it counts.
+    // A round trip later an echo counts again.
     script.inject("E. 1:1(0) ack 10001");
     let before = script.connection.info(script.now).ssthresh;
     script.drain();
@@ -178,7 +178,7 @@ fn rfc3168_6_1_5_what_is_sent_again_may_not_be_marked() {
     let again = script.poll().expect("a segment");
     assert_eq!(again.payload, 0..1_000);
     assert!(!again.may_mark);
-    // RFC 3168 6.1.2: the reduction for a loss is announced too.
+    // RFC 3168 6.1.2: CWR announces the reduction for a loss too.
     script.write(10_000);
     script.inject(". 1:1(0) ack 10001");
     script.expect("C. 10001:11001(1000) ack 1");
@@ -191,7 +191,7 @@ fn rfc3168_6_1_5_what_is_sent_again_may_not_be_marked() {
 #[test]
 fn rfc8257_3_2_every_change_of_marks_is_acknowledged_by_itself() {
     let mut script = agreed(Algorithm::Dctcp);
-    // Disturbances the segments that are acknowledged at once.
+    // After the segments that are acknowledged at once.
     for i in 0..20 {
         script.inject(&format!(
             ". {}:{}(1000) ack 1",
@@ -206,7 +206,7 @@ fn rfc8257_3_2_every_change_of_marks_is_acknowledged_by_itself() {
     script.expect(". 1:1(0) ack 20501");
     script.expect("E. 1:1(0) ack 21001");
     script.silent();
-    // Marks go on, and so does the delay.
+    // Marks go on, and acknowledgements are delayed as before.
     script.inject(". 21001:21501(500) ack 1 ce");
     script.silent();
     script.inject(". 21501:22001(500) ack 1");

@@ -1,4 +1,5 @@
-//! What is not a connection: SYN-RECEIVED after a passive open, and TIME-WAIT (RFC 9293 3.10.7.2, 3.10.7.4; RFC 6191, RFC 1337).
+//! What is not a connection: SYN-RECEIVED after a passive open, and TIME-WAIT (RFC 9293 3.10.7.2,
+//! 3.10.7.4; RFC 6191, RFC 1337).
 
 use millrace_tcp::{
     Config, Duration, HalfOpen, HalfOpenVerdict, Instant, Settings, State, TimeWait,

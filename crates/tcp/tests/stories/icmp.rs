@@ -24,7 +24,7 @@ fn g1_unreachable_is_a_soft_error_once_established() {
     script.icmp(NO_HOST, 1);
     assert_eq!(script.state(), State::Established);
     assert_eq!(script.connection.error(), None);
-    // It is the reason given if a time-out follows.
+    // The report is the error if a time-out follows.
     while script.state() == State::Established {
         script.tick();
         script.drain();
@@ -63,7 +63,7 @@ fn rfc1191_smaller_path_sends_again_in_smaller_segments() {
         ));
     }
     script.silent();
-    // No sign of congestion.
+    // It is no sign of congestion.
     assert_eq!(script.connection.info(script.now).cwnd, cwnd);
     script.inject(". 1:1(0) ack 3001");
     script.write(600);

@@ -14,12 +14,12 @@ const ALIVE: Settings = Settings {
     ..Settings::UNSET
 };
 
-/// Timers look at the time in steps of a millisecond.
+/// Timers run in steps of a millisecond.
 fn about(actual: Duration, expected: Duration) -> bool {
     actual.as_micros().abs_diff(expected.as_micros()) < 3_000
 }
 
-/// Ticks until something is sent.
+/// Advances until something is sent.
 fn wait(script: &mut Script) -> (Duration, Vec<String>) {
     let start = script.now;
     loop {
@@ -133,7 +133,7 @@ fn keepalive_can_be_set_and_cleared_later() {
         .connection
         .configure(&script.config, &ALIVE.into(), script.now);
     let (waited, sent) = wait(&mut script);
-    // It has been silent for longer than that already.
+    // The peer has been silent for longer already.
     assert!(waited < Duration::from_millis(5));
     assert_eq!(sent.len(), 1);
     script

@@ -1,18 +1,12 @@
-//! Loss and its repair (RFC 5681, 6298, 6582, 6675, 6937, 8985, 2883, 3042).
+//! Loss detection and recovery (RFC 5681, 6298, 6582, 6675, 6937, 8985, 2883, 3042).
 
-use millrace_tcp::{Config, Duration, Info, Phase, Settings, State};
+use millrace_tcp::{Config, Duration, Info, Phase, State};
 
 use crate::support::pair::{CLIENT, Packet, SERVER};
+use crate::support::script::NODELAY;
 use crate::support::{Fate, Pair, Script};
 
-fn nodelay() -> Settings {
-    Settings {
-        nodelay: true,
-        ..Settings::default()
-    }
-}
-
-/// With `count` segments of 1,000 in flight.
+/// Sends `count` segments of 1,000 bytes.
 fn flight(mut script: Script, count: i64) -> Script {
     script.write(count as u64 * 1_000);
     for i in 0..count {
@@ -60,7 +54,7 @@ fn rfc3042_first_two_duplicates_let_out_new_segments() {
 #[test]
 fn rfc6582_3_2_partial_acknowledgement_repairs_the_next_hole() {
     let mut script = flight(Script::without_sack(), 10);
-    // 1 and 4 are lost: eight duplicates.
+    // 1 and 4 are lost: eight duplicate acknowledgements.
     for _ in 0..3 {
         script.inject(". 1:1(0) ack 1");
     }
@@ -136,7 +130,7 @@ fn rfc6675_5_lost_segments_are_sent_again_in_order() {
 
 #[test]
 fn rfc6675_5_more_than_two_segments_of_bytes_above_mean_a_loss() {
-    // One acknowledgement that reports a long block is enough: receivers of aggregates send no more.
+    // One acknowledgement that reports a long block suffices: receivers of aggregates send no more.
     let mut script = flight(Script::established(), 10);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
@@ -146,13 +140,14 @@ fn rfc6675_5_more_than_two_segments_of_bytes_above_mean_a_loss() {
 fn rfc6937_3_1_reduction_is_spread_over_the_round_trip() {
     let mut script = flight(Script::established(), 10);
     script.write(20_000);
-    // 1 is lost; nine acknowledgements come one by one. Less leaves than arrives, all through the round trip.
+    // 1 is lost, and nine acknowledgements come one by one. Throughout the round trip less leaves
+    // than arrives.
     let mut sent = Vec::new();
     for i in 2..=10 {
         script.inject(&format!(". 1:1(0) ack 1 sack 1001:{}", i * 1_000 + 1));
         sent.push(script.drain().len());
     }
-    // Two by limited transmit, then the retransmission, then five twelfths of what is delivered.
+    // Two by limited transmit, then the retransmission, then five twelfths of the delivered bytes.
     assert_eq!(sent[..3], [1, 1, 1], "{sent:?}");
     assert_eq!(sent[3..].iter().sum::<usize>(), 2, "{sent:?}");
     assert!(sent[3..].iter().all(|&count| count <= 1), "{sent:?}");
@@ -181,7 +176,7 @@ fn rfc6298_5_time_outs_back_off_and_recover() {
         (info(&script).backoff, info(&script).phase),
         (0, Phase::Open)
     );
-    // Karn: the sample would have been many seconds.
+    // Karn's rule: the sample would have been many seconds.
     assert_eq!(info(&script).srtt_us, 10_000);
 }
 
@@ -191,7 +186,7 @@ fn rfc6298_5_after_a_time_out_the_rest_goes_out_in_slow_start() {
     while info(&script).timeouts == 0 {
         script.tick();
         if info(&script).timeouts == 0 {
-            // The probe of the tail, which is lost too.
+            // The tail loss probe, which is lost too.
             script.drain();
         }
     }
@@ -228,7 +223,7 @@ fn rfc2018_8_a_peer_that_reneges_gets_everything_again() {
     let mut script = flight(Script::established(), 4);
     script.inject(". 1:1(0) ack 1 sack 1001:3001");
     script.drain();
-    // It acknowledges the first, and forgets what it had.
+    // The peer acknowledges the first segment, and has forgotten the others.
     script.inject(". 1:1(0) ack 1001");
     let mut again = Vec::new();
     for _ in 0..5 {
@@ -254,7 +249,7 @@ fn rfc8985_7_tail_is_probed_before_the_time_out() {
     script.silent();
     script.pass(Duration::from_millis(10));
     script.inject(". 1:1(0) ack 2001 sack 3001:4001");
-    // The probe shows that what was sent before it is lost: RACK waits a quarter of a round trip at most.
+    // The probe shows that earlier segments are lost. RACK waits a quarter of a round trip at most.
     if script.poll().is_none() {
         assert!(script.tick() <= Duration::from_millis(5));
         script.expect(". 2001:3001(1000) ack 1");
@@ -280,7 +275,7 @@ fn rfc8985_7_3_probe_is_new_data_if_there_is_some() {
 fn rfc8985_6_reordering_is_waited_for_once_it_has_been_seen() {
     let mut script = flight(Script::established(), 8);
     script.pass(Duration::from_millis(10));
-    // The first comes late, but comes: reordering is seen.
+    // The first segment comes late: the path reorders.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 2001");
     script.inject(". 1:1(0) ack 8001");
@@ -288,11 +283,11 @@ fn rfc8985_6_reordering_is_waited_for_once_it_has_been_seen() {
     script.write(8_000);
     assert_eq!(script.drain().len(), 8);
     script.pass(Duration::from_millis(10));
-    // Now three reports above a hole are no proof yet ...
+    // Now three selective acknowledgements above a gap prove no loss yet ...
     script.inject(". 1:1(0) ack 8001 sack 9001:13001");
     script.silent();
     assert_eq!(info(&script).lost, 0);
-    // ... a quarter of a round trip later they are.
+    // ... but a quarter of a round trip later they do.
     assert!(script.tick() <= Duration::from_millis(5));
     script.expect(". 8001:9001(1000) ack 1");
 }
@@ -304,7 +299,7 @@ fn rfc8985_6_lost_retransmission_is_noticed_without_a_time_out() {
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
     script.drain();
-    // Segments sent after the retransmission arrive, it does not.
+    // Segments sent after the retransmission arrive; the retransmission does not.
     let mut again = 0;
     for i in 0..12i64 {
         script.pass(Duration::from_millis(3));
@@ -417,7 +412,7 @@ fn e8_acknowledging_in_pieces_gains_nothing() {
 #[test]
 fn lost_fin_and_lost_data_before_it_are_repaired() {
     for drop in 0..6 {
-        let mut pair = Pair::new(&Config::default(), nodelay(), nodelay());
+        let mut pair = Pair::new(&Config::default(), NODELAY, NODELAY);
         pair.connect();
         pair.run_for(Duration::from_millis(50));
         let first = pair.ends[CLIENT].sent.len();
@@ -448,7 +443,7 @@ fn a_single_loss_in_a_long_transfer_costs_no_time_out() {
                 timestamps,
                 ..Default::default()
             };
-            let mut pair = Pair::new(&config, nodelay(), nodelay());
+            let mut pair = Pair::new(&config, NODELAY, NODELAY);
             pair.connect();
             pair.wire = Box::new(move |packet| {
                 if packet.from == CLIENT && packet.index == drop {
@@ -474,7 +469,7 @@ fn a_single_loss_in_a_long_transfer_costs_no_time_out() {
 
 #[test]
 fn t7_a_lost_flight_of_every_second_segment_is_repaired_without_a_time_out() {
-    let mut pair = Pair::new(&Config::default(), nodelay(), nodelay());
+    let mut pair = Pair::new(&Config::default(), NODELAY, NODELAY);
     pair.connect();
     pair.wire = Box::new(|packet| {
         let lost =
@@ -492,7 +487,7 @@ fn t7_a_lost_flight_of_every_second_segment_is_repaired_without_a_time_out() {
 
 #[test]
 fn t8_mild_reordering_costs_nothing_once_it_is_known() {
-    let mut pair = Pair::new(&Config::default(), nodelay(), nodelay());
+    let mut pair = Pair::new(&Config::default(), NODELAY, NODELAY);
     // Every 20th packet is overtaken by a quarter of a one-way trip.
     pair.wire = Box::new(|packet| {
         if packet.from == CLIENT && packet.index % 20 == 7 {
@@ -521,19 +516,19 @@ fn t8_mild_reordering_costs_nothing_once_it_is_known() {
 fn rfc4015_needless_time_out_is_undone() {
     let mut script = flight(Script::with_timestamps(), 10);
     let before = info(&script).cwnd;
-    // A pause of the network: nothing for longer than the time-out.
+    // The network pauses for longer than the time-out.
     while info(&script).timeouts == 0 {
         script.tick();
         script.drain();
     }
     assert_eq!(info(&script).phase, Phase::Loss);
     script.pass(Duration::from_millis(20));
-    // Then the acknowledgement of the first transmission, by its timestamp.
+    // Then the first transmission is acknowledged, as its timestamp shows.
     let first = 1_000_020 + 12_345;
     script.inject(&format!(". 1:1(0) ack 2001 ts 800000:{first}"));
     assert_eq!((info(&script).lost, info(&script).ssthresh), (0, u32::MAX));
     assert!(info(&script).cwnd >= before);
-    // Nothing more is sent again.
+    // Nothing else is sent again.
     script.silent();
     script.inject(&format!(". 1:1(0) ack 10001 ts 800000:{first}"));
     assert_eq!(info(&script).phase, Phase::Open);
@@ -563,7 +558,7 @@ fn rfc4015_needless_fast_retransmission_is_undone() {
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     script.expect(". 1:1001(1000) ack 1");
     script.pass(Duration::from_millis(2));
-    // The first segment had only been overtaken.
+    // The first segment had merely been overtaken.
     script.inject(&format!(". 1:1(0) ack 6001 ts 800000:{first}"));
     assert_eq!(
         (info(&script).ssthresh, info(&script).phase),

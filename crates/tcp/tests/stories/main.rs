@@ -1,4 +1,4 @@
-//! The connection's behaviour as stories in virtual time: one connection under a script, or two over a wire.
+//! Tests of a connection in virtual time: one connection under a script, or two over a wire.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Paths that take less than the link does, and who says so (RFC 1191, RFC 8201, RFC 4821, RFC 8899).
+//! Path MTU discovery (RFC 1191, RFC 8201, RFC 4821, RFC 8899).
 
 use std::ops::Range;
 
@@ -11,16 +11,17 @@ use millrace_wire::tcp::{Flags, Options, Segment, Seq};
 use crate::support::Script;
 use crate::support::script::plain;
 
-/// A sender and a path that loses what is too large for it; the receiver acknowledges all that arrives in order at once, and what does not selectively.
+/// A sender, and a path that loses segments that are too large. The receiver acknowledges all
+/// arrivals at once, selectively if they are out of order.
 struct Road {
     config: Config,
     sender: Connection,
     now: Instant,
-    /// Largest payload that passes.
+    /// The largest payload that passes.
     width: u16,
     /// Ranges that have arrived.
     arrived: Vec<Range<u64>>,
-    /// Payload sizes that were sent, as they were cut.
+    /// Payload sizes of the segments that were sent.
     sizes: Vec<u16>,
     /// How often the congestion window was lowered.
     lowered: u32,
@@ -98,7 +99,8 @@ impl Road {
             .on_segment(&self.config, &segment, &mut Nothing, self.now);
     }
 
-    /// Lets the sender send; what passes arrives and is acknowledged 10 ms later. Returns the sizes.
+    /// Lets the sender send. Segments that pass arrive, and are acknowledged 10 ms later. Returns
+    /// the sizes.
     fn sizes(&mut self, max_payload: u32) -> Vec<u16> {
         let limits = Limits { max_payload };
         let mut sent: Vec<Outgoing> = Vec::new();
@@ -145,7 +147,7 @@ impl Road {
         self.answer(Flags::ACK, Seq(1), received, options);
     }
 
-    /// Writes `bytes` and lets them go, however long it takes. Returns how long that was.
+    /// Writes `bytes` and waits until they are acknowledged. Returns how long that took.
     fn carry(&mut self, bytes: u64) -> Duration {
         let start = self.now;
         let info = self.sender.info(self.now);
@@ -171,7 +173,8 @@ impl Road {
     }
 }
 
-/// Linux with `tcp_mtu_probing` 1: the transfer goes on when full segments vanish without a word, and finds the size that passes.
+/// As Linux with `tcp_mtu_probing` 1: when full segments vanish without a report, the transfer goes
+/// on, and finds the size that passes.
 #[test]
 fn rfc4821_7_7_a_black_hole_is_passed_and_the_size_is_found() {
     for width in [1_452, 1_400, 1_300, 1_000] {
@@ -186,7 +189,8 @@ fn rfc4821_7_7_a_black_hole_is_passed_and_the_size_is_found() {
             "{} of {width}",
             road.mss()
         );
-        // What is known to pass needs no more time-outs, and what is known not to is not tried.
+        // A size that is known to pass needs no more time-outs, and one that is known not to is not
+        // tried.
         road.sizes.clear();
         let timeouts = road.sender.info(road.now).timeouts;
         road.carry(1_000_000);
@@ -195,7 +199,8 @@ fn rfc4821_7_7_a_black_hole_is_passed_and_the_size_is_found() {
     }
 }
 
-/// Smaller than what about any path takes: halved again and again (Linux's `tcp_mtu_probing`).
+/// A path smaller than the base size: the size is halved again and again (Linux's
+/// `tcp_mtu_probing`).
 #[test]
 fn rfc4821_7_7_a_very_narrow_path_is_passed_too() {
     for width in [900, 500, 200, 88] {
@@ -206,7 +211,7 @@ fn rfc4821_7_7_a_very_narrow_path_is_passed_too() {
     }
 }
 
-/// Over IPv6 1,280 bytes pass everywhere, so time-outs at that size are no matter of size.
+/// Over IPv6 1,280 bytes pass everywhere: time-outs at that size have another cause.
 #[test]
 fn rfc8201_4_no_path_of_ipv6_needs_less_than_1280() {
     let mut road = Road::new(MtuProbing::BlackHole, 1_220);
@@ -223,7 +228,7 @@ fn rfc8201_4_no_path_of_ipv6_needs_less_than_1280() {
     assert_eq!(road.mss(), 1_220);
 }
 
-/// An outage is no matter of size either: once it is over the first probe has the full size again.
+/// An outage has another cause too: the first probe after it has the full size again.
 #[test]
 fn rfc4821_7_3_after_an_outage_the_full_size_comes_back() {
     let mut road = Road::new(MtuProbing::BlackHole, 536);
@@ -267,7 +272,7 @@ fn without_probing_routers_have_to_say_it() {
     assert_eq!(road.sender.acked(), 0);
 }
 
-/// A search that has come to its end begins anew after ten minutes: the path may have changed.
+/// A finished search restarts after ten minutes: the path may have changed.
 #[test]
 fn rfc4821_7_5_a_larger_size_is_tried_again_in_time() {
     let mut road = Road::new(MtuProbing::BlackHole, 536);
@@ -278,12 +283,12 @@ fn rfc4821_7_5_a_larger_size_is_tried_again_in_time() {
     road.carry(1_000_000);
     assert!(road.mss() <= 1_300, "not at once");
     road.now += Duration::from_secs(601);
-    // After so long a pause the window is small, and a probe waits until it is not.
+    // After so long a pause the window is small, and a probe waits until it has grown.
     road.carry(1_000_000);
     assert_eq!(road.mss(), MOST);
 }
 
-/// With segmentation below, a probe is still one segment.
+/// With segmentation offload a probe is still one segment.
 #[test]
 fn rfc4821_7_2_a_probe_is_one_segment_whatever_is_cut_below() {
     let mut road = Road::new(MtuProbing::Always, 536);
@@ -315,7 +320,7 @@ fn rfc4821_7_2_a_probe_is_one_segment_whatever_is_cut_below() {
     assert!(probes <= 12, "{probes}");
 }
 
-/// RFC 1191 6.3: what a router said is believed for ten minutes.
+/// RFC 1191 6.3: a router's report is believed for ten minutes.
 #[test]
 fn rfc1191_6_3_a_path_that_became_smaller_is_tried_anew() {
     let mut script = Script::with(Settings {
@@ -338,7 +343,7 @@ fn rfc1191_6_3_a_path_that_became_smaller_is_tried_anew() {
     script.expect("P. 2001:3001(1000) ack 1");
 }
 
-/// What is known of a path from others holds from the first segment on; the peer's own limit does too.
+/// A limit learnt from other connections holds from the first segment on, and so does the peer's.
 #[test]
 fn rfc1191_6_2_a_connection_starts_with_what_is_known_of_its_path() {
     for (known, peer, used) in [(800, 1_460, 800), (800, 700, 700), (100, 1_460, 512)] {
@@ -354,13 +359,14 @@ fn rfc1191_6_2_a_connection_starts_with_what_is_known_of_its_path() {
     }
 }
 
-/// RFC 8899 5.1.2 (MAX_PROBES): where much is lost, time-outs in a row are no matter of size, and a lost probe need not be; the full size comes back in spite of a window of a few segments.
+/// RFC 8899 5.1.2 (MAX_PROBES): where much is lost, neither time-outs in a row nor a lost probe
+/// show that the size is too large. The full size comes back in spite of a window of few segments.
 #[test]
 fn rfc8899_5_1_2_on_a_crowded_path_segments_do_not_stay_small() {
     let mut road = Road::new(MtuProbing::BlackHole, 536);
     road.carry(20_000);
     for _ in 0..20 {
-        // Nothing passes for a while, then some of it does.
+        // For a while nothing passes, then some segments do.
         road.width = 0;
         road.sender.enqueue(road.sender.acked() + 200_000, true);
         for _ in 0..5 {
@@ -381,11 +387,11 @@ fn rfc8899_5_1_2_on_a_crowded_path_segments_do_not_stay_small() {
     }
 }
 
-/// What has passed since it is in use is not made smaller for four time-outs: it takes seven.
+/// A size that has passed since it is in use is lowered after seven time-outs, not after four.
 #[test]
 fn rfc4821_7_7_a_size_that_passes_is_not_halved_for_congestion() {
     let mut road = Road::new(MtuProbing::BlackHole, 536);
-    // The path takes the base size and no more, so that the search ends there.
+    // The path carries the base size and no more, so that the search ends there.
     road.width = 990;
     road.carry(1_000_000);
     assert!((984..=990).contains(&road.mss()), "{}", road.mss());

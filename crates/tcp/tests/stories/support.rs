@@ -1,5 +1,5 @@
-//! Two ways to tell a story: a [`script`] of one connection, segment by segment; and a [`pair`] of connections over a
-//! wire that loses, delays and doubles what it is told to.
+//! Two kinds of tests: a [`script`] of one connection, segment by segment, and a [`pair`] of
+//! connections over a wire that loses, delays and duplicates packets on demand.
 
 pub mod notation;
 pub mod pair;

@@ -1,4 +1,5 @@
-//! Losses that were none, without timestamps: F-RTO (RFC 5682) and reports of duplicates (RFC 3708, RFC 2883). With them: see `loss_recovery`.
+//! Spurious losses without timestamps: F-RTO (RFC 5682) and DSACK (RFC 3708, RFC 2883). With
+//! timestamps: see `loss_recovery`.
 
 use millrace_tcp::{Duration, Info, Phase};
 
@@ -8,7 +9,8 @@ fn info(script: &Script) -> Info {
     script.connection.info(script.now)
 }
 
-/// Ten segments of 1,000 in flight and more queued, and a time-out; the first segment has been sent again.
+/// Ten segments of 1,000 bytes in flight with more queued, and a time-out: the first segment is
+/// sent again.
 fn timed_out(mut script: Script) -> Script {
     script.write(10_000);
     script.drain();
@@ -16,7 +18,7 @@ fn timed_out(mut script: Script) -> Script {
     while info(&script).timeouts == 0 {
         script.tick();
         if info(&script).timeouts == 0 {
-            // The probe of the tail.
+            // The tail loss probe.
             script.drain();
         }
     }
@@ -30,12 +32,12 @@ fn timed_out(mut script: Script) -> Script {
 #[test]
 fn rfc5682_2_1_needless_time_out_is_undone() {
     let mut script = timed_out(Script::without_sack());
-    // Step 2b: the first acknowledgement lets out what is new, and nothing is sent again meanwhile.
+    // Step 2b: the first acknowledgement lets new data out, and nothing is sent again meanwhile.
     script.inject(". 1:1(0) ack 1001");
     script.expect(". 10001:11001(1000) ack 1");
     script.expect(". 11001:12001(1000) ack 1");
     script.silent();
-    // Step 3b: the next is of what was never sent again.
+    // Step 3b: the next acknowledges bytes that were never sent again.
     script.inject(". 1:1(0) ack 2001");
     let after = info(&script);
     assert_eq!((after.lost, after.ssthresh), (0, u32::MAX));
@@ -96,7 +98,7 @@ fn rfc5682_3_1_needless_time_out_is_undone_by_selective_acknowledgements() {
     script.expect(". 10001:11001(1000) ack 1");
     script.expect(". 11001:12001(1000) ack 1");
     script.silent();
-    // One in the middle has come: it was under way all the time.
+    // A segment in the middle arrives: it was in the network all the time.
     script.inject(". 1:1(0) ack 1001 sack 3001:4001");
     assert_eq!((info(&script).lost, info(&script).ssthresh), (0, u32::MAX));
 }
@@ -112,7 +114,7 @@ fn rfc5682_3_1_selective_acknowledgement_of_the_probe_alone_means_that_the_loss_
     script.expect(". 1001:2001(1000) ack 1");
 }
 
-/// Ten segments in flight, of which the first is sent again though it was only overtaken.
+/// Ten segments in flight. The first is sent again though it was merely overtaken.
 fn hasty() -> Script {
     let mut script = Script::established();
     script.write(10_000);
@@ -132,7 +134,7 @@ fn rfc3708_2_needless_fast_retransmission_is_undone_by_the_report_of_a_duplicate
         (info(&script).phase, info(&script).ssthresh),
         (Phase::Open, 5_000)
     );
-    // What was sent again arrives a second time, when nothing is in flight any more.
+    // The retransmission arrives as a duplicate when nothing is in flight any more.
     script.inject(". 1:1(0) ack 10001 sack 1:1001");
     assert_eq!(info(&script).ssthresh, u32::MAX);
     assert!(info(&script).cwnd >= 10_000);
@@ -153,10 +155,10 @@ fn rfc3708_2_in_the_midst_of_recovery() {
 fn rfc3708_3_reports_of_something_else_undo_nothing() {
     let mut script = hasty();
     script.inject(". 1:1(0) ack 10001");
-    // Half of it.
+    // Half of the retransmitted bytes.
     script.inject(". 1:1(0) ack 10001 sack 1:501");
     assert_eq!(info(&script).ssthresh, 5_000);
-    // A round trip later it is too late.
+    // A round trip later a report is too late.
     script.write(3_000);
     script.drain();
     script.inject(". 1:1(0) ack 13001");

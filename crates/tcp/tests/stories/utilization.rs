@@ -1,21 +1,23 @@
-//! How well a path is filled: long transfers through a bottleneck with a drop-tail queue (T2, T9 of what users of other stacks met).
+//! How much of a path's rate is used: long transfers through a bottleneck with a drop-tail queue
+//! (T2, T9 of what users of other stacks met).
 
 use millrace_tcp::{Algorithm, Config, Duration, Settings};
 
 use crate::support::pair::{CLIENT, SERVER};
 use crate::support::{Fate, Pair, Random};
 
-/// What is to be got through.
-struct Pmtud {
+/// The bottleneck.
+struct Bottleneck {
     megabits: u64,
     one_way_ms: u64,
     queue_ms: u64,
-    /// Of a thousand.
+    /// Losses, per mille.
     loss: u64,
 }
 
-/// Sends 15 s worth of data; returns the part of the rate that was used, in percent, and how many time-outs there were.
-fn fill(path: &Pmtud, algorithm: Algorithm, selective_ack: bool) -> (u64, u32) {
+/// Sends for 15 s at the full rate. Returns the used part of the rate, in percent, and the number
+/// of time-outs.
+fn fill(path: &Bottleneck, algorithm: Algorithm, selective_ack: bool) -> (u64, u32) {
     let config = Config {
         selective_ack,
         ..Config::default()
@@ -59,7 +61,7 @@ fn t2_a_long_transfer_fills_its_path() {
     // A queue of one bandwidth-delay product, and of a third of it.
     for (one_way_ms, queue_ms, least) in [(5, 10, 93), (20, 40, 90), (20, 14, 80), (50, 100, 85)] {
         for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
-            let path = Pmtud {
+            let path = Bottleneck {
                 megabits: 20,
                 one_way_ms,
                 queue_ms,
@@ -70,7 +72,7 @@ fn t2_a_long_transfer_fills_its_path() {
                 used >= least,
                 "{algorithm:?} at {one_way_ms} ms used {used} %"
             );
-            // The very last segment may be lost, which nothing but a time-out can tell.
+            // The very last segment may be lost, which only a time-out detects.
             assert!(timeouts <= 1, "{algorithm:?} at {one_way_ms} ms");
         }
     }
@@ -79,14 +81,15 @@ fn t2_a_long_transfer_fills_its_path() {
 #[test]
 fn t9_slow_uplinks_do_not_stall() {
     for megabits in [1, 2, 5] {
-        let path = Pmtud {
+        let path = Bottleneck {
             megabits,
             one_way_ms: 15,
             queue_ms: 200,
             loss: 0,
         };
         let (used, timeouts) = fill(&path, Algorithm::Cubic, true);
-        // The queue lengthens the round trip sevenfold within two of them: one time-out may come too early, and is undone.
+        // The queue lengthens the round trip sevenfold within two round trips. One time-out may
+        // come too early; it is undone.
         assert!(
             used >= 93 && timeouts <= 1,
             "{megabits} Mbit/s: {used} %, {timeouts} time-outs"
@@ -96,8 +99,9 @@ fn t9_slow_uplinks_do_not_stall() {
 
 #[test]
 fn some_loss_is_no_disaster() {
-    // Mathis: about 1.2 segments per round trip over the root of the loss rate, 38 segments or 11 Mbit/s here.
-    let path = Pmtud {
+    // Mathis: about 1.2 segments per round trip over the root of the loss rate, which is 38
+    // segments or 11 Mbit/s here.
+    let path = Bottleneck {
         megabits: 10,
         one_way_ms: 20,
         queue_ms: 40,
@@ -112,7 +116,7 @@ fn some_loss_is_no_disaster() {
 
 #[test]
 fn a_peer_without_selective_acknowledgement_is_served_as_well() {
-    let path = Pmtud {
+    let path = Bottleneck {
         megabits: 10,
         one_way_ms: 10,
         queue_ms: 20,

@@ -107,7 +107,7 @@ fn rfc8985_6_3_what_was_sent_of_late_is_not_lost_by_a_time_out() {
     board.sent(400, 20);
     board.sent(500, 30);
     board.sack(300..310, u64::MAX);
-    // All was sent of late but for the first 300 bytes.
+    // All but the first 300 bytes were sent recently.
     board.mark_timed_out(100, Some(19));
     assert_eq!((board.lost(), board.sacked()), (300, 10));
     // The first segment is lost whenever it was sent, and no more of its run than that.
@@ -155,107 +155,157 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A scoreboard, and the marks that each byte of its flight must have.
+struct Model {
+    board: Scoreboard,
+    bytes: Vec<Byte>,
+    una: usize,
+}
+
+impl Model {
+    const MSS: u64 = 10;
+
+    /// Does a step at the time `at`, and checks what the scoreboard returns.
+    fn step(&mut self, step: Step, at: u32) {
+        let (board, bytes, una) = (&mut self.board, &mut self.bytes, self.una);
+        let nxt = bytes.len();
+        match step {
+            Step::Send(len) => {
+                bytes.resize(nxt + len as usize, Byte::default());
+                board.sent(nxt as u64 + len, at);
+            }
+            Step::Ack(len) => {
+                let to = (una + len as usize).min(nxt);
+                let fresh = bytes[una..to].iter().filter(|byte| !byte.sacked).count();
+                assert_eq!(board.acked(to as u64, u64::MAX).bytes as usize, fresh);
+                self.una = to;
+            }
+            Step::Sack(start, len) => {
+                let start = una + start as usize;
+                let end = (start + len as usize).min(nxt);
+                if start >= end {
+                    return;
+                }
+                let fresh = bytes[start..end].iter().filter(|byte| !byte.sacked).count();
+                assert_eq!(
+                    board.sack(start as u64..end as u64, u64::MAX).bytes as usize,
+                    fresh
+                );
+                bytes[start..end].fill(Byte {
+                    sacked: true,
+                    ..Byte::default()
+                });
+            }
+            Step::Lose => {
+                board.mark_lost(3, Self::MSS as u32);
+                for at in una..nxt {
+                    let above = &bytes[at + 1..];
+                    let held = above.iter().filter(|byte| byte.sacked).count();
+                    let blocks = above
+                        .iter()
+                        .enumerate()
+                        .filter(|(i, byte)| byte.sacked && (*i == 0 || !above[i - 1].sacked))
+                        .count();
+                    if !bytes[at].sacked
+                        && !bytes[at].lost
+                        && (blocks >= 3 || held > 2 * Self::MSS as usize)
+                    {
+                        bytes[at].lost = true;
+                    }
+                }
+            }
+            Step::Resend(len) => {
+                let expected = (una..nxt).find(|&at| bytes[at].lost && !bytes[at].resent);
+                let next = board.next_lost();
+                assert_eq!(next.as_ref().map(|range| range.start as usize), expected);
+                if let Some(range) = next {
+                    let range = range.start..range.end.min(range.start + len);
+                    for byte in &mut bytes[range.start as usize..range.end as usize] {
+                        assert!(byte.lost && !byte.resent);
+                        byte.resent = true;
+                    }
+                    board.resend(range, at);
+                }
+            }
+            Step::Head => {
+                board.mark_head_lost(Self::MSS as u32);
+                if una < nxt && !bytes[una].sacked && !bytes[una].lost {
+                    for byte in bytes[una..].iter_mut().take(Self::MSS as usize) {
+                        byte.lost |= !byte.sacked;
+                    }
+                }
+            }
+            Step::Timeout => {
+                board.mark_timed_out(Self::MSS as u32, None);
+                let reneged = una < nxt && bytes[una].sacked;
+                for byte in &mut bytes[una..] {
+                    let sacked = byte.sacked && !reneged;
+                    *byte = Byte {
+                        sacked,
+                        lost: !sacked,
+                        resent: false,
+                    };
+                }
+            }
+            Step::Tail(len) => {
+                let last = (una..nxt).rev().find(|&at| !bytes[at].sacked);
+                let tail = board.tail(len);
+                assert_eq!(tail.as_ref().map(|range| range.end as usize - 1), last);
+                if let Some(range) = tail {
+                    for byte in &mut bytes[range.start as usize..range.end as usize] {
+                        assert!(!byte.sacked);
+                        byte.resent |= byte.lost;
+                    }
+                    board.resend(range, at);
+                }
+            }
+        }
+    }
+
+    /// Checks every mark and every count.
+    fn check(&self) {
+        let (board, bytes, una) = (&self.board, &self.bytes, self.una);
+        let live = &bytes[una..];
+        assert_eq!(
+            board.sacked() as usize,
+            live.iter().filter(|byte| byte.sacked).count()
+        );
+        assert_eq!(
+            board.lost() as usize,
+            live.iter().filter(|byte| byte.lost).count()
+        );
+        assert_eq!(
+            board.resent() as usize,
+            live.iter().filter(|byte| byte.resent).count()
+        );
+        let mut start = una as u64;
+        for run in &board.runs {
+            assert!(run.end > start);
+            for byte in &bytes[start as usize..run.end as usize] {
+                let marks = Byte {
+                    sacked: run.marks & mark::SACKED != 0,
+                    lost: run.marks & mark::LOST != 0,
+                    resent: run.marks & mark::RESENT != 0,
+                };
+                assert_eq!(*byte, marks);
+            }
+            start = run.end;
+        }
+        assert_eq!(start as usize, bytes.len());
+    }
+}
+
 proptest! {
     #[test]
     fn agrees_with_a_byte_model(steps in proptest::collection::vec(step(), 1..80)) {
-        const MSS: u64 = 10;
-        let mut board = board(0, 100);
-        let mut bytes = vec![Byte::default(); 100];
-        let mut una = 0usize;
+        let mut model = Model {
+            board: board(0, 100),
+            bytes: vec![Byte::default(); 100],
+            una: 0,
+        };
         for (turn, step) in steps.into_iter().enumerate() {
-            let nxt = bytes.len();
-            match step {
-                Step::Send(len) => {
-                    bytes.resize(nxt + len as usize, Byte::default());
-                    board.sent(nxt as u64 + len, 100 + turn as u32);
-                }
-                Step::Ack(len) => {
-                    let to = (una + len as usize).min(nxt);
-                    let fresh = bytes[una..to].iter().filter(|byte| !byte.sacked).count();
-                    prop_assert_eq!(board.acked(to as u64, u64::MAX).bytes as usize, fresh);
-                    una = to;
-                }
-                Step::Sack(start, len) => {
-                    let start = una + start as usize;
-                    let end = (start + len as usize).min(nxt);
-                    if start >= end {
-                        continue;
-                    }
-                    let fresh = bytes[start..end].iter().filter(|byte| !byte.sacked).count();
-                    prop_assert_eq!(board.sack(start as u64..end as u64, u64::MAX).bytes as usize, fresh);
-                    bytes[start..end].fill(Byte { sacked: true, ..Byte::default() });
-                }
-                Step::Lose => {
-                    board.mark_lost(3, MSS as u32);
-                    for at in una..nxt {
-                        let above = &bytes[at + 1..];
-                        let held = above.iter().filter(|byte| byte.sacked).count();
-                        let blocks = above.iter().enumerate().filter(|(i, byte)| byte.sacked && (*i == 0 || !above[i - 1].sacked)).count();
-                        if !bytes[at].sacked && !bytes[at].lost && (blocks >= 3 || held > 2 * MSS as usize) {
-                            bytes[at].lost = true;
-                        }
-                    }
-                }
-                Step::Resend(len) => {
-                    let expected = (una..nxt).find(|&at| bytes[at].lost && !bytes[at].resent);
-                    let next = board.next_lost();
-                    prop_assert_eq!(next.as_ref().map(|range| range.start as usize), expected);
-                    if let Some(range) = next {
-                        let range = range.start..range.end.min(range.start + len);
-                        for byte in &mut bytes[range.start as usize..range.end as usize] {
-                            prop_assert!(byte.lost && !byte.resent);
-                            byte.resent = true;
-                        }
-                        board.resend(range, 100 + turn as u32);
-                    }
-                }
-                Step::Head => {
-                    board.mark_head_lost(MSS as u32);
-                    if una < nxt && !bytes[una].sacked && !bytes[una].lost {
-                        for byte in bytes[una..].iter_mut().take(MSS as usize) {
-                            byte.lost |= !byte.sacked;
-                        }
-                    }
-                }
-                Step::Timeout => {
-                    board.mark_timed_out(MSS as u32, None);
-                    let reneged = una < nxt && bytes[una].sacked;
-                    for byte in &mut bytes[una..] {
-                        let sacked = byte.sacked && !reneged;
-                        *byte = Byte { sacked, lost: !sacked, resent: false };
-                    }
-                }
-                Step::Tail(len) => {
-                    let last = (una..nxt).rev().find(|&at| !bytes[at].sacked);
-                    let tail = board.tail(len);
-                    prop_assert_eq!(tail.as_ref().map(|range| range.end as usize - 1), last);
-                    if let Some(range) = tail {
-                        for byte in &mut bytes[range.start as usize..range.end as usize] {
-                            prop_assert!(!byte.sacked);
-                            byte.resent |= byte.lost;
-                        }
-                        board.resend(range, 100 + turn as u32);
-                    }
-                }
-            }
-            let live = &bytes[una..];
-            prop_assert_eq!(board.sacked() as usize, live.iter().filter(|byte| byte.sacked).count());
-            prop_assert_eq!(board.lost() as usize, live.iter().filter(|byte| byte.lost).count());
-            prop_assert_eq!(board.resent() as usize, live.iter().filter(|byte| byte.resent).count());
-            let mut start = una as u64;
-            for run in &board.runs {
-                prop_assert!(run.end > start);
-                for byte in &bytes[start as usize..run.end as usize] {
-                    let marks = Byte {
-                        sacked: run.marks & mark::SACKED != 0,
-                        lost: run.marks & mark::LOST != 0,
-                        resent: run.marks & mark::RESENT != 0,
-                    };
-                    prop_assert_eq!(*byte, marks);
-                }
-                start = run.end;
-            }
-            prop_assert_eq!(start as usize, bytes.len());
+            model.step(step, 100 + turn as u32);
+            model.check();
         }
     }
 }
