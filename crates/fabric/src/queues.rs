@@ -99,4 +99,3 @@ impl Queues {
         self.may_grant = true;
     }
 }
-

@@ -237,8 +237,9 @@ impl Address for Ipv6Addr {
     }
 }
 
-/// Rounds of multiply and fold with secret keys. Not a cipher, but the key is secret and no output is ever seen from outside, so
-/// colliding tuples cannot be made up (5-hostile E11), at a tenth of SipHash's cost.
+/// Rounds of multiply and fold with secret keys. Not a cipher, but the key is secret and no output
+/// is ever seen from outside, so colliding tuples cannot be made up (5-hostile E11), at a tenth of
+/// SipHash's cost.
 #[inline]
 fn hash<A: Address>(pair: &Pair<A>, keys: &[u64; 3]) -> u64 {
     let ports = u64::from(pair.remote_port) << 16 | u64::from(pair.local_port);

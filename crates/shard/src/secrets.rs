@@ -1,4 +1,5 @@
-//! Everything that must not be guessed: hashes, initial sequence numbers, timestamp offsets and port choice, from one secret.
+//! Everything that must not be guessed: hashes, initial sequence numbers, timestamp offsets and
+//! port choice, from one secret.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -60,7 +61,8 @@ impl Secrets {
         }
     }
 
-    /// RFC 6528: ISN = M + F(tuple, secret), M a timer of 4 us; and RFC 7323 5.4: a timestamp offset for each tuple.
+    /// RFC 6528: ISN = M + F(tuple, secret), M a timer of 4 us; and RFC 7323 5.4: a timestamp
+    /// offset for each tuple.
     pub fn numbers(&self, tuple: &Tuple, now: Instant) -> Numbers {
         // Who knows one half of what a keyed hash gives knows nothing of the other.
         let hash = match tuple {
@@ -78,7 +80,8 @@ impl Secrets {
         }
     }
 
-    /// The flow label of a connection's packets (RFC 6437 3): the same for all of them, never 0, and not to be guessed.
+    /// The flow label of a connection's packets (RFC 6437 3): the same for all of them, never 0,
+    /// and not to be guessed.
     pub fn flow_label(&self, tuple: &Tuple) -> u32 {
         let mut hasher = SipHasher13::new_with_key(&self.flow);
         tuple.feed(&mut hasher);
@@ -107,7 +110,8 @@ impl Secrets {
     }
 }
 
-/// The cookie for TCP Fast Open with the host at the other end of `tuple` (RFC 7413 4.1.2): a keyed hash of both addresses, as Linux computes it.
+/// The cookie for TCP Fast Open with the host at the other end of `tuple` (RFC 7413 4.1.2): a keyed
+/// hash of both addresses, as Linux computes it.
 pub fn fast_open_cookie(key: &[u8; 16], tuple: &Tuple) -> [u8; 8] {
     let mut hasher = SipHasher24::new_with_key(key);
     match (tuple.remote_ip(), tuple.local().ip()) {

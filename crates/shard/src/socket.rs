@@ -81,7 +81,8 @@ impl SocketId {
         u64::from(self.generation.get()) << 32 | u64::from(self.index)
     }
 
-    /// The id that [`SocketId::to_bits`] gave. Any number makes an id; one that was never given out names no socket.
+    /// The id that [`SocketId::to_bits`] gave. Any number makes an id; one that was never given out
+    /// names no socket.
     ///
     /// ```
     /// # use millrace_shard as millrace;
@@ -216,9 +217,11 @@ pub(crate) struct Listener {
     pub half_open: u32,
     /// Connections of this listener that are open before their handshake is complete.
     pub early: u32,
-    /// Whether the program says of each connection whether it is wanted, before its SYN is answered.
+    /// Whether the program says of each connection whether it is wanted, before its SYN is
+    /// answered.
     pub asks: bool,
-    /// Half-open connections that it has not been asked about, oldest first: where they are, and which of those that were there.
+    /// Half-open connections that it has not been asked about, oldest first: where they are, and
+    /// which of those that were there.
     pub requests: VecDeque<(u32, NonZeroU32)>,
     /// Until when an ACK may bring a SYN cookie back.
     pub cookies_until: Instant,
@@ -270,7 +273,8 @@ pub(crate) struct Stream {
 /// Measures how fast the program reads, to size the receive buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Tuning {
-    /// When the measurement began: low half of a microsecond count. A pause of 71 minutes is taken for none.
+    /// When the measurement began: low half of a microsecond count. A pause of 71 minutes is taken
+    /// for none.
     pub since: u32,
     /// What had been read then: low half of a stream offset.
     pub from: u32,
@@ -315,5 +319,18 @@ impl Socket {
             Kind::Listener(listener) => Some(listener),
             _ => None,
         }
+    }
+}
+
+/// The view of a socket has changed: adds it to the list, if it is not there and a program has seen
+/// it.
+#[inline(always)]
+pub(crate) fn note_changed(changed: &mut Vec<SocketId>, id: SocketId, socket: &mut Socket) {
+    if !socket
+        .marks
+        .intersects(Marks::CHANGED | Marks::ORPHAN | Marks::UNACCEPTED)
+    {
+        socket.marks.insert(Marks::CHANGED);
+        changed.push(id);
     }
 }

@@ -1,10 +1,12 @@
-//! Which shard a flow belongs to, where several share one address: by its tag, and by the group that the tag is in.
+//! Which shard a flow belongs to, where several share one address: by its tag, and by the group
+//! that the tag is in.
 //!
-//! The tag decides for flows that no shard knows yet. A shard that opens a connection chooses a port whose tag comes back to it, so the tag
-//! is right for those too; the few whose port the program chose are *pinned*: the shard that the tag names knows who has them.
+//! The tag decides for flows that no shard knows yet. A shard that opens a connection chooses a
+//! port whose tag comes back to it, so the tag is right for those too; the few whose port the
+//! program chose are *pinned*: the shard that the tag names knows who has them.
 
 pub mod migration;
-mod misrouted;
+pub mod misrouted;
 
 use std::collections::BTreeMap;
 
@@ -32,7 +34,8 @@ impl Steer {
         self.owner(tuple) == self.own
     }
 
-    /// Whether it has no bucket: it begins nothing for others, and what it opens itself is pinned where its tag leads.
+    /// Whether it has no bucket: it begins nothing for others, and what it opens itself is pinned
+    /// where its tag leads.
     pub fn has_none(&self) -> bool {
         !self.groups.has(self.own)
     }
@@ -57,7 +60,8 @@ pub enum Arrival {
     Back,
     /// From another shard, which has taken it in too.
     Copy,
-    /// From another shard of this host: no frame, but a datagram between two sockets of it (`crate::udp`).
+    /// From another shard of this host: no frame, but a datagram between two sockets of it
+    /// (`crate::udp`).
     Local,
 }
 
@@ -89,8 +93,9 @@ pub enum Misrouted {
     Shard(u16, Arrival),
     /// It was taken in here, and concerns every other shard as well, as [`Arrival::Copy`].
     AllShards,
-    /// Its connection may be on the way here ([`crate::Shard::expect`]): nothing was done but to check it. To be put in again, with the others of its kind in their
-    /// order, once that has been taken.
+    /// Its connection may be on the way here ([`crate::Shard::expect`]): nothing was done but to
+    /// check it. To be put in again, with the others of its kind in their order, once that has been
+    /// taken.
     Awaited,
 }
 
@@ -121,7 +126,8 @@ impl Flow {
     }
 }
 
-/// Flows that belong here by their tag and are another shard's: the program chose their port, or they were there before their bucket moved.
+/// Flows that belong here by their tag and are another shard's: the program chose their port, or
+/// they were there before their bucket moved.
 #[derive(Default)]
 pub struct Pins {
     shards: BTreeMap<Flow, u16>,

@@ -4,6 +4,7 @@
 pub mod autotuning;
 pub mod endpoints;
 pub mod fast_open;
+pub mod fast_path;
 pub mod input;
 pub mod segment;
 pub mod syn_cookie;

@@ -1,8 +1,10 @@
-//! A hierarchical timer wheel: arm, move and cancel in constant time, whatever the number of timers.
+//! A hierarchical timer wheel: arm, move and cancel in constant time, whatever the number of
+//! timers.
 //!
-//! Six levels of 64 slots; a tick is 64 us, so the wheel spans 2^42 us (50 days). Timers fire at or after their time, at most one
-//! tick late. Each id has at most one timer. Callers are lazy: an id whose deadline moved *later* is left where it is, and
-//! looks again when it fires; that is what makes a retransmission timer that moves with every ACK free.
+//! Six levels of 64 slots; a tick is 64 us, so the wheel spans 2^42 us (50 days). Timers fire at or
+//! after their time, at most one tick late. Each id has at most one timer. Callers are lazy: an id
+//! whose deadline moved *later* is left where it is, and looks again when it fires; that is what
+//! makes a retransmission timer that moves with every ACK free.
 
 use millrace_tcp::Instant;
 
@@ -75,7 +77,8 @@ impl TimerWheel {
         self.armed
     }
 
-    /// Makes sure that `id` fires at `at` or earlier. A timer that is already armed for an earlier time stays as it is.
+    /// Makes sure that `id` fires at `at` or earlier. A timer that is already armed for an earlier
+    /// time stays as it is.
     pub fn arm(&mut self, id: u32, at: Instant) {
         // Rounded up: a timer never fires before its time.
         let tick = at
@@ -115,7 +118,8 @@ impl TimerWheel {
                 self.unlink(id);
                 return Some(id);
             }
-            // No slot that begins between here and there holds a timer, so each stays filed where its first differing digit says.
+            // No slot that begins between here and there holds a timer, so each stays filed where
+            // its first differing digit says.
             match self.next_tick() {
                 Some(next) if next <= until => {
                     self.now = next;
@@ -129,13 +133,15 @@ impl TimerWheel {
         }
     }
 
-    /// When [`TimerWheel::pop`] must be called next. May be early by the coarseness of a distant timer's slot, never late.
+    /// When [`TimerWheel::pop`] must be called next. May be early by the coarseness of a distant
+    /// timer's slot, never late.
     pub fn deadline(&self) -> Option<Instant> {
         self.next_tick()
             .map(|tick| Instant::from_micros(tick << TICK_BITS))
     }
 
-    /// The tick at which the next occupied slot, of any level, begins. What is filed at a level comes before all that is filed above it.
+    /// The tick at which the next occupied slot, of any level, begins. What is filed at a level
+    /// comes before all that is filed above it.
     fn next_tick(&self) -> Option<u64> {
         if self.armed == 0 {
             return None;
@@ -172,8 +178,9 @@ impl TimerWheel {
     #[inline(always)]
     fn link(&mut self, id: u32, tick: u64) {
         let tick = tick.max(self.now);
-        // The level is that of the first digit (in base 64) where `tick` and `now` differ, so no timer is ever in the slot that
-        // `now` is in, but for level 0. One beyond the wheel waits in the most distant slot and is filed again there.
+        // The level is that of the first digit (in base 64) where `tick` and `now` differ, so no
+        // timer is ever in the slot that `now` is in, but for level 0. One beyond the wheel waits
+        // in the most distant slot and is filed again there.
         let span = 1u64 << (SLOT_BITS * LEVELS as u32);
         let place = tick.min(self.now + span - (span >> SLOT_BITS) - 1);
         let differ = place ^ self.now;

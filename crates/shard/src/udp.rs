@@ -1,14 +1,14 @@
 //! UDP (RFC 768, RFC 1122 4.1, RFC 8200 8.1): sockets that hold datagrams.
 //!
-//! A datagram that has come lies in the socket's receive ring as a record ([`millrace_wire::record`]), so the ring is read as that of a
-//! stream is. One that is to leave waits in one queue of the shard, in a block of the send pool; it counts against its socket's send buffer
-//! until the port, or its neighbour's queue, has taken it.
+//! A datagram that has come lies in the socket's receive ring as a record
+//! ([`millrace_wire::record`]), so the ring is read as that of a stream is. One that is to leave
+//! waits in one queue of the shard, in a block of the send pool; it counts against its socket's
+//! send buffer until the port, or its neighbour's queue, has taken it.
 
 mod bind;
 mod cross_shard;
 mod errors;
 mod input;
-mod membership;
 mod options;
 mod output;
 mod receive;
@@ -28,11 +28,11 @@ use crate::secrets::Secrets;
 use crate::socket::local_ports::Ports;
 use crate::socket::receive_ring::RecvRing;
 use crate::socket::{Marks, View, ViewFlags};
-use membership::Membership;
 use options::Settings;
 use output::OutgoingDatagram;
 
-/// Buffers of a socket that sets none, in bytes (Linux's `net.core.rmem_default` and `wmem_default`).
+/// Buffers of a socket that sets none, in bytes (Linux's `net.core.rmem_default` and
+/// `wmem_default`).
 const BUFFER_DEFAULT: u32 = 212_992;
 /// Errors that wait to be read from one socket; further ones are dropped.
 const REPORTS_MAX: usize = 16;
@@ -85,8 +85,6 @@ pub(crate) struct Udp {
     pub outbox: VecDeque<OutgoingDatagram>,
     /// Datagrams between sockets of this host that another shard is to deliver; none: all others.
     pub crossing: VecDeque<(Option<u16>, Vec<u8>)>,
-    /// Groups with members here.
-    pub memberships: Vec<Membership>,
     /// Sockets that a datagram to several is for; empty between datagrams.
     found: Vec<u32>,
 }
@@ -99,7 +97,6 @@ impl Udp {
             any: None,
             outbox: VecDeque::new(),
             crossing: VecDeque::new(),
-            memberships: Vec::new(),
             found: Vec::new(),
         }
     }

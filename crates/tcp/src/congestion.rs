@@ -36,7 +36,6 @@ use std::fmt;
 
 use millrace_wire::tcp::Seq;
 
-use crate::config::Config;
 use crate::time::{Duration, Instant, Ticks};
 use millrace_sockopt::Algorithm;
 
@@ -215,7 +214,7 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    pub(crate) fn new(config: &Config, algorithm: Algorithm) -> Congestion {
+    pub(crate) fn new(custom: &[Custom], algorithm: Algorithm) -> Congestion {
         Congestion {
             window: Window {
                 cwnd: 0,
@@ -224,13 +223,13 @@ impl Congestion {
             peak: 0,
             usage_end: 0,
             validated: Ticks::default(),
-            algorithm: any(config, algorithm),
+            algorithm: any(custom, algorithm),
         }
     }
 
     /// Sets the initial window, once the segment size is known.
-    pub(crate) fn start(&mut self, config: &Config, mss: u32, srtt_us: u32, now: Instant) {
-        self.window.cwnd = initial_window(config, mss);
+    pub(crate) fn start(&mut self, initial: u8, mss: u32, srtt_us: u32, now: Instant) {
+        self.window.cwnd = initial_window(initial, mss);
         match &mut self.algorithm {
             Any::Bbr(it) => it.start(self.window.cwnd, srtt_us, now),
             Any::Custom(it) => {
@@ -259,12 +258,12 @@ impl Congestion {
     }
 
     /// Changes the algorithm; the window stays as it is.
-    pub(crate) fn choose(&mut self, config: &Config, algorithm: Algorithm) {
-        self.algorithm = any(config, algorithm);
+    pub(crate) fn choose(&mut self, custom: &[Custom], algorithm: Algorithm) {
+        self.algorithm = any(custom, algorithm);
     }
 
     #[inline(always)]
-    pub(crate) fn on_ack(&mut self, config: &Config, acked: &Acked, now: Instant) {
+    pub(crate) fn on_ack(&mut self, initial: u8, acked: &Acked, now: Instant) {
         match &mut self.algorithm {
             Any::Dctcp(it) => it.progress(acked.una, acked.nxt),
             Any::Bbr(it) => {
@@ -302,7 +301,7 @@ impl Congestion {
             }
             let unused = self.validated.elapsed(now);
             if unused > Duration::from_micros(u64::from(acked.rto_us)) {
-                self.lower_unused(config, acked.mss, now);
+                self.lower_unused(initial, acked.mss, now);
             }
         }
     }
@@ -310,8 +309,8 @@ impl Congestion {
     /// The program has not used the window for a time-out: nobody knows whether the path still has room for it (RFC 7661 4.4.3, in the way of RFC 2861 and Linux: half of what
     /// is not used goes, each time).
     #[cold]
-    fn lower_unused(&mut self, config: &Config, mss: u32, now: Instant) {
-        let used = self.peak.max(initial_window(config, mss));
+    fn lower_unused(&mut self, initial: u8, mss: u32, now: Instant) {
+        let used = self.peak.max(initial_window(initial, mss));
         let window = &mut self.window;
         if used < window.cwnd {
             window.ssthresh = window.ssthresh.max(window.cwnd / 4 * 3);
@@ -450,11 +449,11 @@ impl Congestion {
 
     /// Nothing was in flight for `timeouts` retransmission time-outs: what was learnt of the path is old (RFC 5681 4.1). As in
     /// Linux the window halves with each of them, down to the initial one.
-    pub(crate) fn restart_after_idle(&mut self, config: &Config, timeouts: u64, mss: u32) {
+    pub(crate) fn restart_after_idle(&mut self, initial: u8, timeouts: u64, mss: u32) {
         if self.is_paced() {
             return;
         }
-        let restart = initial_window(config, mss).min(self.window.cwnd);
+        let restart = initial_window(initial, mss).min(self.window.cwnd);
         self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
         let shifted = if timeouts < 32 {
             self.window.cwnd >> timeouts
@@ -476,13 +475,13 @@ impl Congestion {
     }
 }
 
-fn any(config: &Config, algorithm: Algorithm) -> Any {
+fn any(custom: &[Custom], algorithm: Algorithm) -> Any {
     match algorithm {
         Algorithm::Cubic => Any::Cubic(None),
         Algorithm::NewReno => Any::NewReno(NewReno::default()),
         Algorithm::Dctcp => Any::Dctcp(Box::new(Dctcp::new())),
         Algorithm::Bbr => Any::Bbr(Box::new(Bbr::new())),
-        Algorithm::Custom(at) => match config.custom.get(usize::from(at)) {
+        Algorithm::Custom(at) => match custom.get(usize::from(at)) {
             Some(custom) => Any::Custom(Box::new(Own((custom.make)()))),
             // Who chooses one that is not there is refused before it comes to this.
             None => Any::Cubic(None),
@@ -491,14 +490,17 @@ fn any(config: &Config, algorithm: Algorithm) -> Any {
 }
 
 /// RFC 6928 2: min(10 MSS, max(2 MSS, 14,600 bytes)), with the configured number for 10.
-fn initial_window(config: &Config, mss: u32) -> u32 {
-    let segments = u32::from(config.initial_window.max(1));
+fn initial_window(segments: u8, mss: u32) -> u32 {
+    let segments = u32::from(segments.max(1));
     (segments * mss).min((2 * mss).max(segments * 1_460))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The initial window, in segments.
+    const INITIAL: u8 = 10;
 
     fn acked(bytes: u32, mss: u32) -> Acked {
         Acked {
@@ -512,8 +514,8 @@ mod tests {
     }
 
     fn congestion(mss: u32) -> Congestion {
-        let mut congestion = Congestion::new(&Config::default(), Algorithm::NewReno);
-        congestion.start(&Config::default(), mss, 0, Instant::from_micros(0));
+        let mut congestion = Congestion::new(&[], Algorithm::NewReno);
+        congestion.start(INITIAL, mss, 0, Instant::from_micros(0));
         congestion
     }
 
@@ -534,24 +536,15 @@ mod tests {
     fn rfc7661_window_grows_only_when_it_is_used() {
         let mut congestion = congestion(1_000);
         congestion.on_sent(0, 4_000, 4_000);
-        congestion.on_ack(
-            &Config::default(),
-            &acked(4_000, 1_000),
-            Instant::from_micros(0),
-        );
+        congestion.on_ack(INITIAL, &acked(4_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 10_000);
         congestion.on_sent(4_000, 14_000, 10_000);
-        congestion.on_ack(
-            &Config::default(),
-            &acked(10_000, 1_000),
-            Instant::from_micros(0),
-        );
+        congestion.on_ack(INITIAL, &acked(10_000, 1_000), Instant::from_micros(0));
         assert_eq!(congestion.window.cwnd, 20_000);
     }
 
     #[test]
     fn rfc7661_4_4_3_window_that_is_not_used_comes_down() {
-        let config = Config::default();
         let mut congestion = congestion(1_000);
         congestion.window.cwnd = 80_000;
         let mut at_ms = 0;
@@ -559,7 +552,7 @@ mod tests {
         for i in 0..30u64 {
             at_ms += 50;
             congestion.on_sent(i * 2_000, (i + 1) * 2_000, 2_000);
-            congestion.on_ack(&config, &acked(2_000, 1_000), Instant::from_millis(at_ms));
+            congestion.on_ack(INITIAL, &acked(2_000, 1_000), Instant::from_millis(at_ms));
             windows.push(congestion.window.cwnd);
         }
         assert_eq!(windows[..3], [80_000; 3], "not before a time-out is over");
@@ -573,9 +566,9 @@ mod tests {
     fn rfc5681_4_1_restart_after_idle() {
         let mut congestion = congestion(1_000);
         congestion.window.cwnd = 80_000;
-        congestion.restart_after_idle(&Config::default(), 2, 1_000);
+        congestion.restart_after_idle(INITIAL, 2, 1_000);
         assert_eq!(congestion.window.cwnd, 20_000);
-        congestion.restart_after_idle(&Config::default(), 40, 1_000);
+        congestion.restart_after_idle(INITIAL, 40, 1_000);
         assert_eq!(congestion.window.cwnd, 10_000);
     }
 }

@@ -3,12 +3,11 @@
 use millrace_wire::tcp::{Flags, Segment, Seq};
 
 use crate::config::{Config, Ecn};
-use crate::connection::{Connection, Open};
 use crate::ecn;
+use crate::open::Open;
 use crate::options::{self, Features, Recent};
 use crate::outgoing::{Outgoing, refuse};
 use crate::settings::Settings;
-use crate::shared::Shared;
 use crate::time::{Duration, Instant, Ticks};
 
 /// A connection that has got a SYN and answered it, and waits for the acknowledgement.
@@ -222,28 +221,6 @@ impl HalfOpen {
             return Ignore;
         }
         Establish
-    }
-
-    /// Makes the connection, in SYN-RECEIVED: the segment that completed the handshake must be given to it next.
-    #[inline(always)]
-    pub fn establish(
-        &self,
-        config: &Config,
-        settings: &Shared<Settings>,
-        now: Instant,
-    ) -> Connection {
-        Connection::accept(config, settings, self, now)
-    }
-
-    /// Makes the connection before the handshake is complete, since the SYN brought a cookie that is good: [`Connection::take_early`] comes next. The SYN-ACK is the
-    /// connection's.
-    pub fn open_early(
-        &self,
-        config: &Config,
-        settings: &Shared<Settings>,
-        now: Instant,
-    ) -> Connection {
-        Connection::accept_early(config, settings, self, now)
     }
 
     /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's rule).

@@ -1,10 +1,7 @@
 //! What can be seen of a connection from outside: enough for Linux's `tcp_info`.
 
-use crate::connection::Connection;
 use crate::events::Error;
-use crate::options::Features;
 use crate::state::State;
-use crate::time::Instant;
 
 /// Where the connection stands with losses (Linux's `tcpi_ca_state`, in its order).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,53 +94,4 @@ pub struct Info {
     pub last_sent_ms: u32,
     /// Milliseconds since a segment was last received.
     pub last_received_ms: u32,
-}
-
-impl Connection {
-    /// A snapshot for `tcp_info` and `ss`.
-    pub fn info(&self, now: Instant) -> Info {
-        let scaled = self.features.contains(Features::SCALE);
-        let board = self.loss_state.repair().map(|repair| &repair.board);
-        Info {
-            state: self.state,
-            error: self.error,
-            phase: match self.phase {
-                Phase::Open if self.is_reduced() => Phase::Reduced,
-                phase => phase,
-            },
-            backoff: self.timers.backoff,
-            timestamps: self.features.contains(Features::TIMESTAMPS),
-            selective_ack: self.features.contains(Features::SACK),
-            syn_data: self.syn_data(),
-            ecn: self.features.contains(Features::ECN),
-            send_scale: scaled.then_some(self.send.scale),
-            receive_scale: scaled.then_some(self.receive.scale),
-            rto_us: self.rtt.rto().as_micros() as u32,
-            srtt_us: self.rtt.srtt_us(),
-            rttvar_us: self.rtt.rttvar_us(),
-            min_rtt_us: self.rtt.min_us(),
-            cwnd: self.congestion.window.cwnd,
-            ssthresh: self.congestion.window.ssthresh,
-            send_mss: self.send.mss,
-            receive_mss: self.receive.mss,
-            advertised_mss: self.advertised_mss,
-            in_flight: self.send.in_flight(),
-            sacked: board.map_or(0, |board| board.sacked()),
-            lost: board.map_or(0, |board| board.lost()),
-            retransmitted: board.map_or(0, |board| board.resent()),
-            unsent: self.unsent(),
-            send_window: self.send.window,
-            receive_window: self.receive.window(),
-            bytes_acked: self.acked(),
-            bytes_received: self.received(),
-            bytes_retransmitted: self.loss_state.get().bytes_retransmitted,
-            segments_retransmitted: self.loss_state.get().segments_retransmitted,
-            dsacks: self.loss_state.get().dsacks,
-            segments_in: self.counters.segments_in,
-            segments_out: self.counters.segments_out,
-            timeouts: self.loss_state.get().timeouts,
-            last_sent_ms: self.counters.last_sent.elapsed(now).as_millis() as u32,
-            last_received_ms: self.counters.last_received.elapsed(now).as_millis() as u32,
-        }
-    }
 }

@@ -8,6 +8,7 @@
 //! [`TimeWait`] for TIME-WAIT.
 #![forbid(unsafe_code)]
 
+mod api;
 mod assembler;
 mod cold_state;
 mod config;
@@ -19,14 +20,15 @@ mod events;
 mod fast_open;
 mod fast_path;
 mod half_open;
-mod icmp;
 mod info;
 mod input;
+mod open;
 mod options;
 mod outgoing;
 mod output;
 mod pacing;
 mod pmtud;
+mod reassembly;
 mod recovery;
 mod rtt;
 mod settings;
@@ -34,19 +36,22 @@ mod shared;
 mod state;
 mod time;
 mod time_wait;
+mod timeouts;
 mod timers;
 mod urgent;
 mod window;
 
 pub use config::{Config, Ecn, MtuProbing};
-pub use connection::{Connection, Open, ReceiveBuffer};
+pub use connection::Connection;
 pub use events::{Error, Events, IcmpError};
 pub use fast_open::FastOpenNews;
 pub use fast_path::output::FastOutgoing;
 pub use half_open::{HalfOpen, HalfOpenVerdict};
 pub use info::{Info, Phase};
 pub use millrace_sockopt::Algorithm;
+pub use open::Open;
 pub use outgoing::{Limits, Outgoing, refuse};
+pub use reassembly::ReceiveBuffer;
 pub use settings::{Keepalive, Settings};
 pub use shared::{Shared, Sharing, Usual};
 pub use state::State;

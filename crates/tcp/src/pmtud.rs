@@ -1,316 +1,122 @@
-//! How large a segment the path carries: what routers report (RFC 1191, RFC 8201) and what is found out without them (RFC 4821, RFC 8899).
+//! Path MTU discovery: the largest segment that the path carries.
 //!
-//! A flight of full segments that times out again and again may be larger than the path takes, with nobody to say so: a black hole. Then segments
-//! become small enough for about any path, and from there a larger size is looked for by sending single segments of it, the full one first and at once: mostly
-//! it was congestion. Sizes here
-//! are those of segments with their options, but without the headers of IP and TCP: an MTU less 40 for IPv4, less 60 for IPv6.
+//! Routers report it (RFC 1191, RFC 8201), or probes find it without them (RFC 4821, RFC 8899). A flight
+//! of full segments that times out again and again may be larger than the path carries, with nobody to
+//! say so: a black hole. Segments then become small enough for about any path, and single larger segments
+//! probe from there. The full size is tried first and at once, since mostly the cause was congestion.
+//!
+//! A size here is that of a segment with its options, without the headers of IP and TCP: an MTU less 40
+//! for IPv4, less 60 for IPv6.
 
 use std::ops::Range;
 
-use crate::cold_state::ColdState;
-use crate::config::{Config, MtuProbing};
-use crate::connection::Connection;
-use crate::info::Phase;
-use crate::options::Features;
-use crate::outgoing::Outgoing;
-use crate::state::State;
+use crate::options::MIN_MSS;
 use crate::time::{Duration, Instant};
 
-/// No report lowers the size below this: a path with an MTU below 552 is fragmented (Linux's `min_pmtu`).
+/// The least size that a report can set: a path with an MTU below 552 is fragmented (Linux's `min_pmtu`).
 const REPORTED_MIN: u16 = 512;
-/// What about any path takes, and the least that is tried (Linux's `tcp_base_mss` of an MTU of 1024, RFC 8899 5.1.2; `tcp_mtu_probe_floor`).
+/// A size that about any path carries over IPv4 (Linux's `tcp_base_mss` of an MTU of 1,024; BASE_PLPMTU
+/// of RFC 8899 5.1.2).
 const BASE_V4: u16 = 984;
-const FLOOR_V4: u16 = crate::options::MIN_MSS;
-/// Over IPv6 every link takes 1,280 bytes: no path needs less (RFC 8201 4).
+/// The least size that is tried over IPv4 (Linux's `tcp_mtu_probe_floor`).
+const FLOOR_V4: u16 = MIN_MSS;
+/// Every link carries 1,280 bytes of IPv6, so no path needs less (RFC 8201 4).
 const BASE_V6: u16 = 1_220;
-/// How long a path is believed to have become smaller, and a search to have found its end (RFC 1191 6.3: 10 minutes).
+/// How long a path is taken for smaller than the link, and a finished search for valid. RFC 1191 6.3
+/// recommends 10 minutes.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Time-outs in a row that mean a black hole: one more than Linux's `tcp_retries1`.
 const TIMEOUTS: u8 = 3;
-/// The search is over when it could gain no more than this, in bytes (Linux's `tcp_probe_threshold`).
+/// The search ends when it could gain no more bytes than this (Linux's `tcp_probe_threshold`).
 const NEAR_ENOUGH: u16 = 8;
-/// A probe is worth its risk only with a window that loses it without a time-out, in segments (as Linux's).
+/// The window, in segments, that can lose a probe without a time-out (as in Linux).
 const WINDOW_MIN: u32 = 11;
-/// Segments that must follow a probe, so that its loss is noticed.
+/// Segments that must follow a probe, so that its loss is detected.
 const FOLLOWERS: u32 = 4;
-/// How often the full size is tried after time-outs before it is known not to pass (MAX_PROBES of RFC 8899 5.1.2).
+/// Probes of the full size until it is known not to pass (MAX_PROBES of RFC 8899 5.1.2).
 const TRIES: u8 = 3;
 
-/// A path that was found to be smaller than the link.
+/// The state of the search, while the path is known to be smaller than the link.
 #[derive(Clone, Debug)]
 pub(crate) struct Pmtud {
-    /// What the peer takes and the link carries.
+    /// The size that the peer takes and the link carries.
     most: u16,
-    /// Larger ones do not pass, as far as is known.
+    /// Larger sizes do not pass, as far as is known.
     high: u16,
-    /// Whether larger ones are looked for; else they are tried when the time has come.
+    /// Whether probes look for a larger size. Otherwise it is tried after [`LIFETIME`].
     searching: bool,
     /// Probes of the full size that were lost.
     lost: u8,
     /// SND.UNA when the size in use became so small.
     from: u64,
-    /// Bytes that were sent in one segment to see whether it passes.
+    /// Stream bytes of the probe in flight.
     probe: Option<Range<u64>>,
-    /// When the size was lowered, or the search came to its end.
+    /// When the size was lowered, or the search ended.
     since: Instant,
 }
 
-/// Whether a probe goes before the stream.
-pub(crate) enum ProbeTurn {
-    /// It does.
-    Probe(Outgoing),
-    /// It will once there is room for it.
-    Wait,
-    /// It does not.
-    Stream,
+/// What to do before the next segment of the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NextSize {
+    /// Use the size that is in use.
+    Keep,
+    /// Use this size from now on.
+    Use(u16),
+    /// Use this size from now on: the path is as large as the link again.
+    Finish(u16),
+    /// Probe with a segment of this size.
+    Probe(u16),
+}
+
+/// What a probe needs before it is worth its risk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ProbeNeeds {
+    /// Whether the probe may leave into an empty network whatever the window.
+    pub(crate) eager: bool,
+    /// The congestion window, in segments.
+    pub(crate) window: u32,
+    /// Full segments that follow it.
+    pub(crate) followers: u32,
+}
+
+/// A size that about any path carries. `default_mss` is that of the family: 536 or 1,220 bytes.
+pub(crate) fn base(default_mss: u16) -> u16 {
+    if default_mss >= BASE_V6 {
+        BASE_V6
+    } else {
+        BASE_V4
+    }
+}
+
+/// The size that a report can set, in place of what it says.
+pub(crate) fn clamp_reported(size: u16) -> u16 {
+    size.max(REPORTED_MIN)
+}
+
+/// The size to fall back to after so many time-outs in a row, if they mean a black hole. `size` is the
+/// one in use. `proven`: a segment of that size has passed. A path that loses much makes for time-outs in
+/// a row too, so a proven size needs twice as many.
+pub(crate) fn black_hole_size(
+    size: u16,
+    default_mss: u16,
+    timeouts: u8,
+    proven: bool,
+) -> Option<u16> {
+    let needed = if proven { 2 * TIMEOUTS } else { TIMEOUTS };
+    let base = base(default_mss);
+    let smaller = if size > base {
+        base
+    } else {
+        (size / 2).max(FLOOR_V4)
+    };
+    let may_be_less = smaller < size && (size > base || base == BASE_V4);
+    (timeouts >= needed && may_be_less).then_some(smaller)
 }
 
 impl Pmtud {
-    /// A probe of this size is lost.
-    fn not_passed(&mut self, size: u16) {
-        self.lost = self.lost.saturating_add(1);
-        if size < self.most || self.lost >= TRIES {
-            self.high = self.high.min(size - 1);
-        }
-    }
-}
-
-impl Connection {
-    /// The largest segment that the path carries, as far as is known, in bytes: options included, headers not.
-    pub fn path_max_segment(&self) -> u16 {
-        self.send.segment_limit
-    }
-
-    /// No larger segments than this pass, it is said: by a router, or by what is known of others to the same host. Returns whether that was news.
-    pub(crate) fn on_path_limit(&mut self, config: &Config, limit: u16, now: Instant) -> bool {
-        let limit = limit.max(REPORTED_MIN);
-        let known = self.send.segment_limit;
-        if let Some(pmtud) = self.pmtud_mut()
-            && pmtud.searching
-        {
-            pmtud.high = pmtud.high.min(limit.max(known));
-        }
-        if limit >= known {
-            return false;
-        }
-        let pmtud = self.pmtud_or_new(now);
-        pmtud.high = limit;
-        pmtud.searching = false;
-        pmtud.since = now;
-        pmtud.probe = None;
-        self.use_segments(limit);
-        self.lose_oversized(config);
-        true
-    }
-
-    /// What is known of the path to this host from other connections: segments larger than `limit` do not pass. For a connection that has not sent payload yet.
-    pub fn start_with_path_limit(&mut self, config: &Config, limit: u16, now: Instant) {
-        self.on_path_limit(config, limit, now);
-    }
-
-    /// The search begins with the connection, if that is what the engine wants.
-    pub(crate) fn start_pmtud(&mut self, config: &Config, now: Instant) {
-        if config.mtu_probing == MtuProbing::Always && self.send.segment_limit > self.base() {
-            self.search_from(self.base(), now);
-        }
-    }
-
-    /// A time-out of the flight: one of many in a row may be the size's fault. Called before the flight is taken for lost.
-    pub(crate) fn suspect_black_hole(&mut self, config: &Config, now: Instant) {
-        self.end_probe();
-        let (limit, base) = (self.send.segment_limit, self.base());
-        // What has passed since it is in use is hardly too large: a path that loses much makes for time-outs in a row too.
-        let passed = self.send.una + u64::from(self.features.option_len());
-        let proven =
-            matches!(self.pmtud_mut(), Some(pmtud) if passed >= pmtud.from + u64::from(limit));
-        let needed = if proven { 2 * TIMEOUTS } else { TIMEOUTS };
-        let enough = self.timers.backoff >= needed && config.mtu_probing != MtuProbing::Off;
-        let smaller = if limit > base {
-            base
-        } else {
-            (limit / 2).max(FLOOR_V4)
-        };
-        let may_be_less = smaller < limit && (limit > base || base == BASE_V4);
-        // Small segments pass any path, and who has taken back its window takes none.
-        let large = self.send.window > 0
-            && self.send.in_flight() > u32::from(smaller - self.features.option_len());
-        if enough && may_be_less && large {
-            self.search_from(smaller, now);
-        }
-    }
-
-    fn search_from(&mut self, limit: u16, now: Instant) {
-        let una = self.send.una;
-        let pmtud = self.pmtud_or_new(now);
-        pmtud.searching = true;
-        pmtud.lost = 0;
-        pmtud.from = una;
-        pmtud.high = pmtud.most;
-        pmtud.since = now;
-        self.use_segments(limit);
-    }
-
-    /// A segment larger than those in use, if it is time to look whether it passes (RFC 4821 7.2). There is something to send.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn poll_mtu_probe(&mut self, config: &Config, now: Instant) -> ProbeTurn {
-        let Some(wanted) = self.size_to_probe(now) else {
-            return ProbeTurn::Stream;
-        };
-        let payload = wanted - self.features.option_len();
-        let mss = u32::from(self.send.mss);
-        // Time-outs are congestion's fault more often than the size's, and where many share a link the window does not become large again: the full size
-        // is tried as soon as its loss would be noticed, by RFC 8985, from whatever follows.
-        let eager = self.features.contains(Features::SACK)
-            && matches!(self.pmtud_mut(), Some(pmtud) if pmtud.high == pmtud.most);
-        let (least, followers) = if eager {
-            (2, 1)
-        } else {
-            (WINDOW_MIN, FOLLOWERS)
-        };
-        let followed = u32::from(payload) + followers * mss;
-        let window = self.congestion.window.cwnd;
-        let good = self.phase == Phase::Open
-            && self.timers.backoff == 0
-            && !self.loss_state.has_reports()
-            && !self.is_urgent()
-            && window >= least * mss
-            && self.send.window >= followed
-            && self.unsent() >= u64::from(followed);
-        if !good {
-            return ProbeTurn::Stream;
-        }
-        let room = self.send.usable().min(window.saturating_sub(self.pipe()));
-        if room < u32::from(payload) {
-            // Acknowledgements of what is in flight make room; without any there would be none to wait for. A segment more than nothing always fits.
-            match self.send.in_flight() {
-                0 if eager => {}
-                0 => return ProbeTurn::Stream,
-                _ => return ProbeTurn::Wait,
-            }
-        }
-        let start = self.send.nxt;
-        if let Some(pmtud) = self.pmtud_mut() {
-            pmtud.probe = Some(start..start + u64::from(payload));
-        }
-        ProbeTurn::Probe(self.send_fresh(config, payload.into(), payload, now))
-    }
-
-    /// The size to try next; what became of the last one is taken note of before.
-    fn size_to_probe(&mut self, now: Instant) -> Option<u16> {
-        let una = self.send.una;
-        let limit = self.send.segment_limit;
-        let pmtud = self.pmtud_mut()?;
-        match pmtud.probe.take() {
-            Some(probe) if una < probe.end => {
-                pmtud.probe = Some(probe);
-                return None;
-            }
-            // It has passed.
-            Some(probe) => {
-                pmtud.since = now;
-                let found = (probe.end - probe.start) as u16 + self.features.option_len();
-                self.use_segments(found);
-                return None;
-            }
-            None => {}
-        }
-        if now - pmtud.since >= LIFETIME {
-            pmtud.since = now;
-            pmtud.high = pmtud.most;
-            if !pmtud.searching {
-                // RFC 1191 6.3: whoever said so says it again if it is still so.
-                let most = pmtud.most;
-                self.use_segments(most);
-                self.end_pmtud();
-                return None;
-            }
-        }
-        if limit == pmtud.most {
-            self.end_pmtud();
-            return None;
-        }
-        if !pmtud.searching || pmtud.high < limit + NEAR_ENOUGH {
-            return None;
-        }
-        // All of it first: mostly it was no matter of size, or it is one no more.
-        Some(if pmtud.high == pmtud.most {
-            pmtud.high
-        } else {
-            limit + (pmtud.high - limit).div_ceil(2)
-        })
-    }
-
-    /// Something is lost. If it is a probe, its size does not pass, which is no sign of congestion (RFC 4821 7.7): returns whether that is all.
-    #[cold]
-    pub(crate) fn on_mtu_probe_lost(&mut self, now: Instant) -> bool {
-        let una = self.send.una;
-        let options = self.features.option_len();
-        let Some(pmtud) = self.pmtud_mut() else {
-            return false;
-        };
-        match pmtud.probe.take() {
-            Some(probe) if probe.start == una => {
-                pmtud.not_passed((probe.end - probe.start) as u16 + options);
-                pmtud.since = now;
-                true
-            }
-            // Among others that are lost it tells nothing.
-            Some(probe) if una < probe.end => false,
-            probe => {
-                pmtud.probe = probe;
-                false
-            }
-        }
-    }
-
-    /// A probe whose end the time-out leaves open.
-    fn end_probe(&mut self) {
-        let una = self.send.una;
-        let options = self.features.option_len();
-        if let Some(pmtud) = self.pmtud_mut()
-            && let Some(probe) = pmtud.probe.take()
-        {
-            if una >= probe.end {
-                pmtud.probe = Some(probe);
-            } else if una == probe.start {
-                pmtud.not_passed((probe.end - probe.start) as u16 + options);
-            }
-        }
-    }
-
-    fn use_segments(&mut self, limit: u16) {
-        self.send.segment_limit = limit;
-        // Before the handshake is over its options are not known; they are subtracted then.
-        if self.state != State::SynSent {
-            self.send.mss = limit - self.features.option_len();
-        }
-    }
-
-    /// The peer's SYN says what it takes.
-    pub(crate) fn limit_pmtud(&mut self, peer_mss: u16) {
-        if let Some(pmtud) = self.pmtud_mut() {
-            pmtud.most = pmtud.most.min(peer_mss);
-            pmtud.high = pmtud.high.min(peer_mss);
-        }
-    }
-
-    fn base(&self) -> u16 {
-        if self.default_mss >= BASE_V6 {
-            BASE_V6
-        } else {
-            BASE_V4
-        }
-    }
-
-    fn pmtud_mut(&mut self) -> Option<&mut Pmtud> {
-        self.cold_state.as_mut()?.pmtud.as_mut()
-    }
-
-    fn pmtud_or_new(&mut self, now: Instant) -> &mut Pmtud {
-        let most = self.send.segment_limit;
-        let cold: &mut ColdState = self.cold_state.get_or_insert_default();
-        cold.pmtud.get_or_insert(Pmtud {
+    /// A path that carries `most` as far as is known.
+    pub(crate) fn new(most: u16, now: Instant) -> Pmtud {
+        Pmtud {
             most,
             high: most,
             searching: false,
@@ -318,12 +124,147 @@ impl Connection {
             from: 0,
             probe: None,
             since: now,
+        }
+    }
+
+    /// The peer's SYN says that it takes no more than `mss`.
+    pub(crate) fn on_peer_mss(&mut self, mss: u16) {
+        self.most = self.most.min(mss);
+        self.high = self.high.min(mss);
+    }
+
+    /// A report bounds the search to `size`; it does not lower the size in use, `known`.
+    pub(crate) fn bound_search(&mut self, size: u16, known: u16) {
+        if self.searching {
+            self.high = self.high.min(size.max(known));
+        }
+    }
+
+    /// A report lowers the size in use to `size`.
+    pub(crate) fn on_reported(&mut self, size: u16, now: Instant) {
+        self.high = size;
+        self.searching = false;
+        self.since = now;
+        self.probe = None;
+    }
+
+    /// The search begins from a small size; `una` is SND.UNA.
+    pub(crate) fn start_search(&mut self, una: u64, now: Instant) {
+        self.searching = true;
+        self.lost = 0;
+        self.from = una;
+        self.high = self.most;
+        self.since = now;
+    }
+
+    /// Whether a segment of `size` has passed since it is in use, when all before `passed` has.
+    pub(crate) fn is_proven(&self, passed: u64, size: u16) -> bool {
+        passed >= self.from + u64::from(size)
+    }
+
+    /// The size to use or to try next; `size` is in use, with `options` bytes of options. The outcome of
+    /// the last probe is taken into account first.
+    pub(crate) fn next_size(
+        &mut self,
+        una: u64,
+        size: u16,
+        options: u16,
+        now: Instant,
+    ) -> NextSize {
+        match self.probe.take() {
+            Some(probe) if una < probe.end => {
+                self.probe = Some(probe);
+                return NextSize::Keep;
+            }
+            Some(probe) => {
+                // It has passed.
+                self.since = now;
+                return NextSize::Use(size_of_probe(&probe, options));
+            }
+            None => {}
+        }
+        if now - self.since >= LIFETIME {
+            self.since = now;
+            self.high = self.most;
+            if !self.searching {
+                // RFC 1191 6.3: a router that reported a smaller size does so again if it still holds.
+                return NextSize::Finish(self.most);
+            }
+        }
+        if size == self.most {
+            return NextSize::Finish(size);
+        }
+        if !self.searching || self.high < size + NEAR_ENOUGH {
+            return NextSize::Keep;
+        }
+        // The full size comes first: mostly the size was not the cause, or is no longer.
+        NextSize::Probe(if self.high == self.most {
+            self.high
+        } else {
+            size + (self.high - size).div_ceil(2)
         })
     }
 
-    fn end_pmtud(&mut self) {
-        if let Some(cold) = &mut self.cold_state {
-            cold.pmtud = None;
+    /// What the next probe needs. With SACK a probe of the full size is eager: time-outs come from
+    /// congestion more often than from the size, and where many share a link the window does not become
+    /// large again. RFC 8985 detects its loss from whatever follows.
+    pub(crate) fn probe_needs(&self, sack: bool) -> ProbeNeeds {
+        let eager = sack && self.high == self.most;
+        let (window, followers) = if eager {
+            (2, 1)
+        } else {
+            (WINDOW_MIN, FOLLOWERS)
+        };
+        ProbeNeeds {
+            eager,
+            window,
+            followers,
         }
     }
+
+    /// A probe leaves with these stream bytes.
+    pub(crate) fn on_probe_sent(&mut self, bytes: Range<u64>) {
+        self.probe = Some(bytes);
+    }
+
+    /// Something is lost. Returns whether it is a probe, and nothing else, as far as is known.
+    /// RFC 4821 7.7: the loss of a probe is no sign of congestion.
+    pub(crate) fn on_loss(&mut self, una: u64, options: u16, now: Instant) -> bool {
+        match self.probe.take() {
+            Some(probe) if probe.start == una => {
+                self.exclude(size_of_probe(&probe, options));
+                self.since = now;
+                true
+            }
+            // Other bytes before it are lost too, so that it tells nothing.
+            Some(probe) if una < probe.end => false,
+            probe => {
+                self.probe = probe;
+                false
+            }
+        }
+    }
+
+    /// A time-out ends the probe in flight.
+    pub(crate) fn on_timeout(&mut self, una: u64, options: u16) {
+        if let Some(probe) = self.probe.take() {
+            if una >= probe.end {
+                self.probe = Some(probe);
+            } else if una == probe.start {
+                self.exclude(size_of_probe(&probe, options));
+            }
+        }
+    }
+
+    /// A probe of `size` was lost.
+    fn exclude(&mut self, size: u16) {
+        self.lost = self.lost.saturating_add(1);
+        if size < self.most || self.lost >= TRIES {
+            self.high = self.high.min(size - 1);
+        }
+    }
+}
+
+fn size_of_probe(probe: &Range<u64>, options: u16) -> u16 {
+    (probe.end - probe.start) as u16 + options
 }

@@ -1,6 +1,8 @@
-//! What is known of paths that are smaller than the link, for all sockets that speak to a host (RFC 1191 6.2, RFC 8201 5.2).
+//! What is known of paths that are smaller than the link, for all sockets that speak to a host (RFC
+//! 1191 6.2, RFC 8201 5.2).
 //!
-//! Only what a socket has believed comes here: a report that quotes a segment in flight of a connection, or a datagram of a socket that is there.
+//! Only what a socket has believed comes here: a report that quotes a segment in flight of a
+//! connection, or a datagram of a socket that is there.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,13 +35,15 @@ impl PathMtuCache {
         }
     }
 
-    /// The largest packet that passes to `remote`, in bytes, if it is less than the link would carry.
+    /// The largest packet that passes to `remote`, in bytes, if it is less than the link would
+    /// carry.
     pub fn get(&self, remote: IpAddr, now: Instant) -> Option<u16> {
         let known = self.known.get(&remote)?;
         (known.until > now).then_some(known.mtu)
     }
 
-    /// A router says that packets of `mtu` bytes pass to `remote`. False when there is no room for it: those known before are kept.
+    /// A router says that packets of `mtu` bytes pass to `remote`. False when there is no room for
+    /// it: those known before are kept.
     pub fn learn(&mut self, remote: IpAddr, mtu: u16, now: Instant) -> bool {
         if !self.known.contains_key(&remote) && self.known.len() >= self.limit {
             // Rare enough to look at all of them.

@@ -1,7 +1,9 @@
-//! Packets that come in fragments (RFC 791 3.2, RFC 8200 4.5), put together under bounds of number, memory and time.
+//! Packets that come in fragments (RFC 791 3.2, RFC 8200 4.5), put together under bounds of number,
+//! memory and time.
 //!
-//! Parts are kept as they come and joined when all are there, so that a packet takes no more memory than its parts. A part that overlaps another
-//! without being the same again condemns its packet (RFC 5722): nobody sends such parts but to have two readers read two things.
+//! Parts are kept as they come and joined when all are there, so that a packet takes no more memory
+//! than its parts. A part that overlaps another without being the same again condemns its packet
+//! (RFC 5722): nobody sends such parts but to have two readers read two things.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -50,7 +52,7 @@ pub struct Part<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Others are missing, or it was there already.
-    TimeWaitEntry,
+    Waiting,
     /// It was the last that was missing.
     Whole(Whole),
     /// There is no room for it.
@@ -95,7 +97,8 @@ pub struct Packet {
 }
 
 impl Name {
-    /// The flow that a packet's parts are of, as `millrace_steer::flow_of` has it: the one between its addresses.
+    /// The flow that a packet's parts are of, as `millrace_steer::flow_of` has it: the one between
+    /// its addresses.
     pub fn flow(&self) -> Tuple {
         match *self {
             Name::V4(remote, local, ..) => Tuple::V4(Pair {
@@ -175,19 +178,19 @@ impl Reassembly {
             return Outcome::Condemned;
         }
         if !whole {
-            return Outcome::TimeWaitEntry;
+            return Outcome::Waiting;
         }
         match self.packets.remove(index) {
             Some(packet) => {
                 self.memory -= packet.size();
                 Outcome::Whole(packet.join())
             }
-            None => Outcome::TimeWaitEntry,
+            None => Outcome::Waiting,
         }
     }
 
-    /// Forgets a packet whose parts have waited long enough. Returns the start of the packet that its first part came in, empty when that is missing, too, or was
-    /// condemned.
+    /// Forgets a packet whose parts have waited long enough. Returns the start of the packet that
+    /// its first part came in, empty when that is missing, too, or was condemned.
     pub fn pop_expired(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.packets.front()?.until > now {
             return None;
@@ -211,7 +214,8 @@ impl Reassembly {
         taken
     }
 
-    /// Puts packets in that another shard has begun, as far as there is room for them; those that have begun here, too, stay as they are.
+    /// Puts packets in that another shard has begun, as far as there is room for them; those that
+    /// have begun here, too, stay as they are.
     pub fn put(&mut self, packets: Vec<Packet>) {
         for packet in packets {
             let known = self.packets.iter().any(|other| other.name == packet.name);
@@ -321,6 +325,11 @@ impl Packet {
             packet: self.first,
         }
     }
+}
+
+/// How many bytes of a payload every fragment but the last carries.
+pub fn piece_size(mtu: u16, heads_len: usize) -> usize {
+    (usize::from(mtu) - heads_len) / 8 * 8
 }
 
 #[cfg(test)]

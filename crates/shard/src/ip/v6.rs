@@ -1,10 +1,11 @@
 //! IPv6: the host's addresses and routes, packets in, ICMPv6, neighbour discovery.
 
 mod dad;
+pub mod fragments;
 mod groups;
 pub mod icmp;
-mod input;
-mod ndp;
+pub mod input;
+pub mod ndp;
 mod routers;
 mod source_address;
 
@@ -37,7 +38,8 @@ impl Ipv6 {
     /// What a configuration says; addresses are looked for on the link from `now` on.
     pub fn new(config: &Config, now: Instant) -> Ipv6 {
         let settings = config.ipv6.as_ref().filter(|_| config.mtu >= MTU_MIN);
-        // What is said to neighbours the kernel says, where it has the addresses, too, and with an address for that of its own.
+        // What is said to neighbours the kernel says, where it has the addresses, too, and with an
+        // address for that of its own.
         let speaks = settings.filter(|_| config.conflict_detection != ConflictDetection::Kernel);
         let link_local = speaks.map(|_| (ipv6::link_local(config.mac), 64));
         let given = settings.map_or(&[][..], |settings| &settings.addresses);
@@ -117,7 +119,8 @@ impl Ipv6 {
         address.is_loopback() || self.is_own(address)
     }
 
-    /// Whether a socket may be bound to `address`. It may before the address is known to be nobody else's; only packets have to wait for that.
+    /// Whether a socket may be bound to `address`. It may before the address is known to be nobody
+    /// else's; only packets have to wait for that.
     pub fn is_bindable(&self, address: Ipv6Addr) -> bool {
         (self.loopback && address.is_loopback())
             || self.takes_any(address)
@@ -144,7 +147,8 @@ impl Ipv6 {
             .any(|own| own.address == address && own.state == State::Preferred)
     }
 
-    /// Whether this host is in the group `address`: all nodes, or those asked for by an address of ours (RFC 4291 2.8).
+    /// Whether this host is in the group `address`: all nodes, or those asked for by an address of
+    /// ours (RFC 4291 2.8).
     fn is_group(&self, address: Ipv6Addr) -> bool {
         const ALL_NODES_OF_INTERFACE: Ipv6Addr = Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 1);
         address == ipv6::ALL_NODES
@@ -160,7 +164,8 @@ impl Ipv6 {
         self.own.iter().any(|own| own.has_prefix_of(address))
     }
 
-    /// Whether a packet from the link may have this source: one host, and not this one. Who has an address that we have not taken yet says so from it.
+    /// Whether a packet from the link may have this source: one host, and not this one. Who has an
+    /// address that we have not taken yet says so from it.
     fn is_valid_source(&self, source: Ipv6Addr) -> bool {
         is_unicast(source) && !self.is_assigned(source)
     }
@@ -175,6 +180,22 @@ impl Ipv6 {
         if (u32::from(MTU_MIN)..u32::from(self.mtu)).contains(&mtu) {
             self.mtu = mtu as u16;
         }
+    }
+
+    /// A router does not answer. Returns whether another one takes its place.
+    pub fn demote_router(&mut self, router: Ipv6Addr) -> bool {
+        self.routers.demote(router)
+    }
+
+    /// Takes out a router whose lifetime is over.
+    pub fn pop_expired_router(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        self.routers.pop_expired(now)
+    }
+
+    /// The address to send a router solicitation from, if one is due.
+    pub fn take_router_solicitation(&mut self, now: Instant) -> Option<Ipv6Addr> {
+        let source = self.link_local()?;
+        self.routers.take_solicitation(now).then_some(source)
     }
 
     /// When there is something to do.
@@ -197,7 +218,8 @@ impl Ipv6 {
     }
 }
 
-/// Whether `address` can be that of one host on a link. An IPv4 address does not travel in this form (RFC 4291 2.5.5.2).
+/// Whether `address` can be that of one host on a link. An IPv4 address does not travel in this
+/// form (RFC 4291 2.5.5.2).
 fn is_unicast(address: Ipv6Addr) -> bool {
     !address.is_multicast()
         && !address.is_unspecified()

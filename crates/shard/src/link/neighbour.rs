@@ -1,10 +1,13 @@
-//! The hosts on the link: from an IP address to a hardware address (RFC 826, RFC 4861), with reachability as in RFC 4861 7.3.
+//! The hosts on the link: from an IP address to a hardware address (RFC 826, RFC 4861), with
+//! reachability as in RFC 4861 7.3.
 //!
-//! An entry is created when a packet wants to go there, or when the neighbour asks for us. Until the answer comes, sockets wait
-//! (nothing of theirs is copied), and a few answers that belong to no socket wait too. An entry that was not confirmed for a while is
-//! asked again, first directly, while it goes on being used. Forward progress of TCP confirms it without asking.
+//! An entry is created when a packet wants to go there, or when the neighbour asks for us. Until
+//! the answer comes, sockets wait (nothing of theirs is copied), and a few answers that belong to
+//! no socket wait too. An entry that was not confirmed for a while is asked again, first directly,
+//! while it goes on being used. Forward progress of TCP confirms it without asking.
 //!
-//! Anybody on the link can make us want hosts that do not exist. Such entries give way first, so they displace no neighbour that is used.
+//! Anybody on the link can make us want hosts that do not exist. Such entries give way first, so
+//! they displace no neighbour that is used.
 
 mod eviction;
 
@@ -27,17 +30,20 @@ use eviction::is_doubtful;
 const REACHABLE: Duration = Duration::from_secs(60);
 /// The same for IPv6 (RFC 4861 10: `REACHABLE_TIME`).
 const REACHABLE_V6: Duration = Duration::from_secs(30);
-/// How long an IPv6 neighbour that may have gone is used before it is asked (RFC 4861 10: `DELAY_FIRST_PROBE_TIME`): until then TCP may confirm it.
+/// How long an IPv6 neighbour that may have gone is used before it is asked (RFC 4861 10:
+/// `DELAY_FIRST_PROBE_TIME`): until then TCP may confirm it.
 const DELAY: Duration = Duration::from_secs(5);
 /// Time between two requests for one neighbour.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long after a request an answer to it may come.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Requests before a neighbour has failed: this many to the known hardware address, this many to all.
+/// Requests before a neighbour has failed: this many to the known hardware address, this many to
+/// all.
 const TRIES: u8 = 3;
 /// Time without use after which an entry is forgotten.
 const UNUSED: Duration = Duration::from_secs(600);
-/// A different hardware address is not believed so soon after the last one was learnt (Linux's `locktime`).
+/// A different hardware address is not believed so soon after the last one was learnt (Linux's
+/// `locktime`).
 const LOCK: Duration = Duration::from_secs(1);
 /// Answers that wait for one neighbour; the oldest gives way.
 const WAITING_MAX: usize = 8;
@@ -77,7 +83,8 @@ pub enum Lookup {
 pub struct Request {
     /// Who is asked for.
     pub target: IpAddr,
-    /// Where to: the known address that is to be confirmed, or [`Mac::BROADCAST`] for everybody who may have it.
+    /// Where to: the known address that is to be confirmed, or [`Mac::BROADCAST`] for everybody who
+    /// may have it.
     pub to: Mac,
 }
 
@@ -100,7 +107,8 @@ pub struct Neighbours {
     settled: Vec<Settled>,
     /// Those that have not answered of late.
     failed: Vec<IpAddr>,
-    /// Those that were not known or not used when last looked at, oldest first: the first to give way.
+    /// Those that were not known or not used when last looked at, oldest first: the first to give
+    /// way.
     doubtful: VecDeque<Handle>,
     limit: usize,
     /// How many entries each owner has made, and how many owners have made some.
@@ -108,7 +116,8 @@ pub struct Neighbours {
     makers: u32,
     hand: u32,
     key: u64,
-    /// For how long a neighbour whose hardware address was just learnt is not believed to have another one.
+    /// For how long a neighbour whose hardware address was just learnt is not believed to have
+    /// another one.
     lock: Duration,
     /// What was found last: most connections have one next hop in common.
     found: Option<(IpAddr, Handle)>,
@@ -240,7 +249,8 @@ impl Neighbours {
         }
     }
 
-    /// As [`Neighbours::resolve`], for an answer: that somebody made us answer is no reason to keep the entry.
+    /// As [`Neighbours::resolve`], for an answer: that somebody made us answer is no reason to keep
+    /// the entry.
     pub fn resolve_for_answer(&mut self, handle: Handle, now: Instant) -> Lookup {
         if self
             .entries
@@ -286,7 +296,8 @@ impl Neighbours {
         }
     }
 
-    /// Finds the entry for `address`, or makes one for `maker`, if it is one of sockets that wants it, and asks for it; `None` when the cache is full of those in use.
+    /// Finds the entry for `address`, or makes one for `maker`, if it is one of sockets that wants
+    /// it, and asks for it; `None` when the cache is full of those in use.
     #[inline]
     pub fn find(
         &mut self,
@@ -315,7 +326,8 @@ impl Neighbours {
         Some(handle)
     }
 
-    /// TCP made progress with this neighbour: a segment came from `mac` that acknowledged something new (RFC 4861 7.3.1).
+    /// TCP made progress with this neighbour: a segment came from `mac` that acknowledged something
+    /// new (RFC 4861 7.3.1).
     #[inline(always)]
     pub fn confirm(&mut self, handle: Handle, mac: Mac, now: Instant) {
         if let Some(entry) = self
@@ -330,8 +342,9 @@ impl Neighbours {
         }
     }
 
-    /// A connection that sends there makes no progress. A neighbour that was not heard of for a while is asked whether it is still there, or who else has
-    /// its address now: what confirmed it came before it went (RFC 4861 7.3.1 has hints of progress; this is one of none).
+    /// A connection that sends there makes no progress. A neighbour that was not heard of for a
+    /// while is asked whether it is still there, or who else has its address now: what confirmed it
+    /// came before it went (RFC 4861 7.3.1 has hints of progress; this is one of none).
     pub fn suspect(&mut self, handle: Handle, now: Instant) {
         if let Some(entry) = self
             .entries
@@ -345,19 +358,22 @@ impl Neighbours {
         }
     }
 
-    /// A socket wants to send there when the address is known; it is told through [`Neighbours::take_settled`].
+    /// A socket wants to send there when the address is known; it is told through
+    /// [`Neighbours::take_settled`].
     pub fn wait_socket(&mut self, handle: Handle, socket: u32) {
         if let Some(entry) = self.entries.get_mut(handle.index) {
             entry.sockets.push(socket);
         }
     }
 
-    /// An answer is to be sent there when the address is known. Returns the answer that gave way to it.
+    /// An answer is to be sent there when the address is known. Returns the answer that gave way to
+    /// it.
     pub fn wait_reply(&mut self, handle: Handle, reply: Reply) -> Option<Reply> {
         self.wait(handle, reply, WAITING_MAX)
     }
 
-    /// The same of a datagram, of which more may wait: who sends a burst to a neighbour does not know that it is not known yet.
+    /// The same of a datagram, of which more may wait: who sends a burst to a neighbour does not
+    /// know that it is not known yet.
     pub fn wait_datagram(&mut self, handle: Handle, packet: Reply) -> Option<Reply> {
         self.wait(handle, packet, DATAGRAMS_WAITING_MAX)
     }
@@ -375,7 +391,8 @@ impl Neighbours {
         oldest
     }
 
-    /// A neighbour said over ARP who it is. `create`: it asked for us, so that it is worth remembering (RFC 826: "merge flag" or target).
+    /// A neighbour said over ARP who it is. `create`: it asked for us, so that it is worth
+    /// remembering (RFC 826: "merge flag" or target).
     pub fn learn(
         &mut self,
         address: IpAddr,
@@ -405,8 +422,9 @@ impl Neighbours {
         self.release_waiters(index, Some(mac));
     }
 
-    /// A message came from `address` with its link-layer address in an option (RFC 4861 6.2.6, 6.3.4, 7.2.3): so it is there, but whether we reach it is not
-    /// known. `create`: it will be answered, so that it is worth remembering.
+    /// A message came from `address` with its link-layer address in an option (RFC 4861 6.2.6,
+    /// 6.3.4, 7.2.3): so it is there, but whether we reach it is not known. `create`: it will be
+    /// answered, so that it is worth remembering.
     pub fn hear(
         &mut self,
         address: Ipv6Addr,
@@ -434,8 +452,8 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour advertisement (RFC 4861 7.2.5): `link` is the address that it tells, `solicited` that it answers, `replaces` that it is to be believed
-    /// rather than what is known.
+    /// A neighbour advertisement (RFC 4861 7.2.5): `link` is the address that it tells, `solicited`
+    /// that it answers, `replaces` that it is to be believed rather than what is known.
     pub fn advertised(
         &mut self,
         address: Ipv6Addr,
@@ -463,7 +481,8 @@ impl Neighbours {
             }
             return;
         }
-        // Whoever says that this answers a question must have been asked one: else anybody could keep a wrong address from being doubted.
+        // Whoever says that this answers a question must have been asked one: else anybody could
+        // keep a wrong address from being doubted.
         let solicited = solicited && entry.asked.is_some_and(|asked| now - asked < ANSWER);
         entry.take_mac(mac, now);
         if solicited {
@@ -541,12 +560,14 @@ impl Neighbours {
         self.settled.pop()
     }
 
-    /// The next neighbour that has not answered; to be asked for after [`Neighbours::advance`] until there is none.
+    /// The next neighbour that has not answered; to be asked for after [`Neighbours::advance`]
+    /// until there is none.
     pub fn take_failed(&mut self) -> Option<IpAddr> {
         self.failed.pop()
     }
 
-    /// What goes by way of `address` may have to go another way: handles of it go stale, and who waits for it looks again where to send.
+    /// What goes by way of `address` may have to go another way: handles of it go stale, and who
+    /// waits for it looks again where to send.
     pub fn reroute(&mut self, address: IpAddr) {
         if let Some(index) = self.index_of(address) {
             let mac = self.entries.get(index).map(|entry| entry.mac);

@@ -8,9 +8,10 @@ const CLASSES: usize = (LOG2_MAX - LOG2_MIN + 1) as usize;
 /// Bytes of free blocks that are kept for reuse in any case.
 const CACHE: u64 = 16 << 20;
 
-/// A pool of blocks with a limit on the bytes handed out, which holds for those handed out and those kept free together. Free blocks that nobody
-/// has wanted for a while are given back ([`Pool::review`], [`Pool::give_back`]): what many connections needed they need again with their next message, and a
-/// fresh block is cleared first.
+/// A pool of blocks with a limit on the bytes handed out, which holds for those handed out and
+/// those kept free together. Free blocks that nobody has wanted for a while are given back
+/// ([`Pool::review`], [`Pool::give_back`]): what many connections needed they need again with their
+/// next message, and a fresh block is cleared first.
 pub struct Pool {
     free: [Vec<Box<[u8]>>; CLASSES],
     limit: u64,
@@ -71,7 +72,8 @@ impl Pool {
         self.free[(size.trailing_zeros() - u32::from(LOG2_MIN)) as usize].push(block);
     }
 
-    /// Drops at least so many bytes of free blocks, the largest blocks first, if there are as many. How many it dropped.
+    /// Drops at least so many bytes of free blocks, the largest blocks first, if there are as many.
+    /// How many it dropped.
     fn drop_free(&mut self, bytes: u64) -> u64 {
         let mut dropped = 0;
         for free in self.free.iter_mut().rev() {
@@ -117,7 +119,8 @@ impl Pool {
         self.owed > 0
     }
 
-    /// As many bytes as a block of 2^`log2` has are in use again, if the limit allows: what holds the block has kept it.
+    /// As many bytes as a block of 2^`log2` has are in use again, if the limit allows: what holds
+    /// the block has kept it.
     #[inline]
     pub fn reclaim(&mut self, log2: u8) -> bool {
         let size = 1u64 << log2;
@@ -133,7 +136,8 @@ impl Pool {
         self.in_use -= bytes as u64;
     }
 
-    /// So many bytes that another pool has handed out are this one's. They are in use already, so the limit does not refuse them.
+    /// So many bytes that another pool has handed out are this one's. They are in use already, so
+    /// the limit does not refuse them.
     pub fn adopt(&mut self, bytes: usize) {
         self.in_use += bytes as u64;
     }

@@ -1,11 +1,14 @@
-//! Memory that a crowd has left is given back, and where it is short bytes out of order give way: by time, in bounded steps, off the path of packets.
+//! Memory that a crowd has left is given back, and where it is short bytes out of order give way:
+//! by time, in bounded steps, off the path of packets.
 
 use millrace_tcp::{Duration, Instant};
 
+use crate::counters::Counters;
 use crate::memory::Memory;
-use crate::shard::Shard;
-use crate::socket::Kind;
+use crate::memory::send_memory::SendMemory;
+use crate::slab::Slab;
 use crate::socket::receive_ring::Sink;
+use crate::socket::{Kind, Socket, SocketId, note_changed};
 
 /// What was free for so long is given back.
 const REVIEW: Duration = Duration::from_secs(2);
@@ -34,91 +37,109 @@ pub(crate) struct Reclaim {
     freed: u64,
 }
 
-impl<M: Memory> Shard<M> {
+impl Reclaim {
+    /// When [`Reclaim::advance`] has something to do.
     #[inline]
-    fn failures(&self) -> u64 {
-        self.counters.receive_memory_exhausted + self.counters.out_of_order_refused
+    pub fn deadline<M: Memory>(
+        &self,
+        counters: &Counters,
+        send_memory: &SendMemory,
+        memory: &M,
+    ) -> Option<Instant> {
+        let busy = self.owes
+            || self.left > 0
+            || self.failures != failures(counters)
+            || send_memory.has_spare()
+            || memory.has_spare();
+        busy.then_some(self.next)
     }
 
-    /// When there is something to do about memory, if there is.
-    #[inline]
-    pub(crate) fn reclaim_deadline(&self) -> Option<Instant> {
-        let reclaim = &self.reclaim;
-        let busy = reclaim.owes
-            || reclaim.left > 0
-            || reclaim.failures != self.failures()
-            || self.send_memory.has_spare()
-            || self.memory.has_spare();
-        busy.then_some(reclaim.next)
-    }
-
-    /// Does a step of it, if it is time.
-    pub(crate) fn reclaim_memory(&mut self, now: Instant) {
-        if now < self.reclaim.next {
+    /// Does one step, if it is time.
+    pub fn advance<M: Memory>(
+        &mut self,
+        counters: &mut Counters,
+        sockets: &mut Slab<Socket>,
+        (memory, send_memory): (&mut M, &mut SendMemory),
+        changed: &mut Vec<SocketId>,
+        now: Instant,
+    ) {
+        if now < self.next {
             return;
         }
-        let pool = self.send_memory.pool_mut();
+        let pool = send_memory.pool_mut();
         let sent = pool.give_back(STEP_BYTES);
-        let (received, more) = self.memory.give_back(STEP_BYTES);
-        self.counters.memory_given_back += sent + received;
-        self.reclaim.freed += sent;
-        self.reclaim.owes = pool.owes() || more;
-        if !self.reclaim.owes && now >= self.reclaim.review {
-            self.send_memory.pool_mut().review();
-            self.memory.review();
-            self.reclaim.owes = true;
-            self.reclaim.review = now + REVIEW;
+        let (received, more) = memory.give_back(STEP_BYTES);
+        counters.memory_given_back += sent + received;
+        self.freed += sent;
+        self.owes = pool.owes() || more;
+        if !self.owes && now >= self.review {
+            pool.review();
+            memory.review();
+            self.owes = true;
+            self.review = now + REVIEW;
         }
-        self.prune();
-        let steps = self.reclaim.owes || self.reclaim.left > 0;
-        self.reclaim.next = match steps {
+        self.prune(counters, sockets, memory, changed);
+        self.next = match self.owes || self.left > 0 {
             true => now + STEP,
-            false => self.reclaim.review,
+            false => self.review,
         };
     }
 
-    /// Whether the pool has freed so much private memory since this was last true that the allocator of the process should give back what it has.
-    pub fn has_freed_much(&mut self) -> bool {
-        let freed = self.reclaim.freed;
-        let much = freed >= FREED_MUCH || (freed > 0 && !self.reclaim.owes);
+    /// Whether so much private memory was freed since this was last true that the allocator of the
+    /// process should return memory to the system.
+    pub fn take_freed_much(&mut self) -> bool {
+        let much = self.freed >= FREED_MUCH || (self.freed > 0 && !self.owes);
         if much {
-            self.reclaim.freed = 0;
+            self.freed = 0;
         }
         much
     }
 
-    /// Drops what some connections have stored beyond a gap, of owners whose memory is short (RFC 2018 8: "Such discarding of SACKed packets is discouraged, but may be
-    /// used if the receiver runs out of buffer space."; Linux's `tcp_prune_ofo_queue`).
-    fn prune(&mut self) {
-        let failures = self.failures();
-        let all = self.sockets.places();
-        if self.reclaim.left == 0 && self.reclaim.failures != failures {
-            self.reclaim.failures = failures;
-            self.reclaim.left = all;
+    /// Drops bytes beyond a gap of some connections whose owners are short of memory (Linux's
+    /// `tcp_prune_ofo_queue`). RFC 2018 8: "Such discarding of SACKed packets is discouraged, but
+    /// may be used if the receiver runs out of buffer space."
+    fn prune<M: Memory>(
+        &mut self,
+        counters: &mut Counters,
+        sockets: &mut Slab<Socket>,
+        memory: &mut M,
+        changed: &mut Vec<SocketId>,
+    ) {
+        let failures = failures(counters);
+        let all = sockets.places();
+        if self.left == 0 && self.failures != failures {
+            self.failures = failures;
+            self.left = all;
         }
-        for _ in 0..self.reclaim.left.min(STEP_SOCKETS) {
-            self.reclaim.left -= 1;
-            let index = self.reclaim.hand;
-            self.reclaim.hand = if index + 1 < all { index + 1 } else { 0 };
-            let Some(socket) = self.sockets.get_mut(index) else {
+        for _ in 0..self.left.min(STEP_SOCKETS) {
+            self.left -= 1;
+            let index = self.hand;
+            self.hand = if index + 1 < all { index + 1 } else { 0 };
+            let Some((socket, generation)) = sockets.get_mut_with_generation(index) else {
                 continue;
             };
             let owner = socket.owner;
             let Kind::Stream(stream) = &mut socket.kind else {
                 continue;
             };
-            if !stream.connection.has_gaps() || !self.memory.is_short(owner) {
+            if !stream.connection.has_gaps() || !memory.is_short(owner) {
                 continue;
             }
             let mut sink = Sink {
                 ring: &mut stream.recv,
-                memory: &mut self.memory,
+                memory,
                 owner,
                 open: true,
-                counters: &mut self.counters,
+                counters,
             };
             stream.connection.drop_out_of_order(&mut sink);
-            self.mark_changed(index);
+            note_changed(changed, SocketId::new(index, generation), socket);
         }
     }
+}
+
+/// How often receive memory ran short.
+#[inline]
+fn failures(counters: &Counters) -> u64 {
+    counters.receive_memory_exhausted + counters.out_of_order_refused
 }

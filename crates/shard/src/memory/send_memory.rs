@@ -1,8 +1,10 @@
-//! The memory of all send rings and of datagrams that wait to leave: one pool, and how much of it each program holds.
+//! The memory of all send rings and of datagrams that wait to leave: one pool, and how much of it
+//! each program holds.
 //!
-//! Where programs share the pool, none may hold more than twice what is left for all others, so that a newcomer
-//! always finds some (Choudhury and Hahne's dynamic threshold). A program that holds half of what it may is
-//! *pressed*: each of its sockets may queue one small block at a time, so its writers wait, as Linux's do.
+//! Where programs share the pool, none may hold more than twice what is left for all others, so
+//! that a newcomer always finds some (Choudhury and Hahne's dynamic threshold). A program that
+//! holds half of what it may is *pressed*: each of its sockets may queue one small block at a time,
+//! so its writers wait, as Linux's do.
 
 use crate::memory::Owner;
 use crate::memory::pool::{LOG2_MIN, Pool};
@@ -57,7 +59,8 @@ impl SendMemory {
         self.accounts.resize_with(index + 1, Account::default);
     }
 
-    /// A block of 2^`log2` bytes with arbitrary content, or `None` if there is none for this program.
+    /// A block of 2^`log2` bytes with arbitrary content, or `None` if there is none for this
+    /// program.
     #[inline]
     pub fn allocate(&mut self, owner: Owner, log2: u8) -> Option<Box<[u8]>> {
         if !self.shared {
@@ -94,7 +97,8 @@ impl SendMemory {
         self.pool.let_go(bytes);
     }
 
-    /// So many bytes that another pool has handed out are this one's. They are in use already, so no limit refuses them.
+    /// So many bytes that another pool has handed out are this one's. They are in use already, so
+    /// no limit refuses them.
     pub fn adopt(&mut self, owner: Owner, bytes: usize) {
         if self.shared {
             self.account(owner).used += bytes as u64;
@@ -102,7 +106,8 @@ impl SendMemory {
         self.pool.adopt(bytes);
     }
 
-    /// Whether little is left for a program: less than an eighth of what there is, or of what it may hold.
+    /// Whether little is left for a program: less than an eighth of what there is, or of what it
+    /// may hold.
     pub fn is_short(&self, owner: Owner) -> bool {
         match self.shared {
             true => self.used(owner) > self.allowed() / 8 * 7,
@@ -115,8 +120,8 @@ impl SendMemory {
         account.map_or(0, |account| account.used)
     }
 
-    /// Looks whether a program is pressed. It is from half of what it may hold on, and until it holds three eighths.
-    /// Returns whether that has changed: its sockets have another limit then.
+    /// Looks whether a program is pressed. It is from half of what it may hold on, and until it
+    /// holds three eighths. Returns whether that has changed: its sockets have another limit then.
     pub fn review(&mut self, owner: Owner) -> bool {
         let allowed = self.allowed();
         let Some(account) = self.accounts.get_mut(owner.0 as usize) else {

@@ -2,8 +2,9 @@
 
 use crate::memory::Owner;
 
-/// A supply that is divided by one rule: where owners are strangers to each other, nobody holds more than `generosity` times what is left for all (Choudhury and
-/// Hahne's dynamic threshold). One alone gets a large part, and a newcomer always finds some.
+/// A supply that is divided by one rule: where owners are strangers to each other, nobody holds
+/// more than `generosity` times what is left for all (Choudhury and Hahne's dynamic threshold). One
+/// alone gets a large part, and a newcomer always finds some.
 #[derive(Default)]
 pub struct Shares {
     supply: u32,

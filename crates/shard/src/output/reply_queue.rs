@@ -1,11 +1,12 @@
-//! Answers that belong to no socket's own output: SYN-ACKs, resets, ACKs from TIME-WAIT, ICMP. They wait in a bounded queue for the
-//! next transmit.
+//! Answers that belong to no socket's own output: SYN-ACKs, resets, ACKs from TIME-WAIT, ICMP. They
+//! wait in a bounded queue for the next transmit.
 
 use std::collections::VecDeque;
 
 use millrace_tcp::Outgoing;
 
 use crate::connection_table::Tuple;
+use crate::counters::Counters;
 
 /// An answer.
 #[derive(Debug)]
@@ -37,14 +38,21 @@ impl ReplyQueue {
         }
     }
 
-    /// Queues an answer; false when the queue is full.
-    pub fn push(&mut self, reply: Reply) -> bool {
+    /// Queues a reply for the next transmit. When the queue is full the reply is dropped.
+    pub fn push(&mut self, counters: &mut Counters, reply: Reply) {
         if self.queue.len() >= self.limit {
+            counters.replies_dropped += 1;
             self.recycle(reply);
-            return false;
+            return;
         }
         self.queue.push_back(reply);
-        true
+    }
+
+    /// Queues the IP packet that `write` appends to an empty buffer.
+    pub fn push_packet(&mut self, counters: &mut Counters, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut buffer = self.buffer();
+        write(&mut buffer);
+        self.push(counters, Reply::Packet(buffer));
     }
 
     /// Whether there is none.
@@ -83,36 +91,5 @@ impl ReplyQueue {
             buffer.clear();
             self.buffers.push(buffer);
         }
-    }
-}
-
-/// A token bucket that is filled at the start of each second, for answers whose number is limited.
-pub struct RateLimit {
-    per_second: u32,
-    left: u32,
-    second: u64,
-}
-
-impl RateLimit {
-    /// At most `per_second` in each second.
-    pub fn new(per_second: u32) -> RateLimit {
-        RateLimit {
-            per_second,
-            left: per_second,
-            second: 0,
-        }
-    }
-
-    /// Whether one more is within the limit.
-    pub fn allow(&mut self, now: millrace_tcp::Instant) -> bool {
-        if now.as_secs() != self.second {
-            self.second = now.as_secs();
-            self.left = self.per_second;
-        }
-        if self.left == 0 {
-            return false;
-        }
-        self.left -= 1;
-        true
     }
 }

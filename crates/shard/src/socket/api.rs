@@ -6,7 +6,7 @@ use millrace_tcp::{Info, Instant, State};
 
 use super::{
     Kind, Listener, Marks, Options, Socket, SocketId, SocketInfo, SocketState, Stream, View,
-    ViewFlags,
+    ViewFlags, tcp_info,
 };
 use crate::config::Buffers;
 use crate::connection_table::Tuple;
@@ -28,11 +28,14 @@ pub enum How {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to follow at once (no `MSG_MORE`).
+    /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to
+    /// follow at once (no `MSG_MORE`).
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
-    /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
+    /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or
+    /// `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
+    /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of
+    /// send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
         let socket = socket_of_program(&mut self.sockets, id)?;
         let low = u64::from(socket.options.notsent_low);
@@ -56,8 +59,8 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive pieces of the accepted length. `TCP_NOTSENT_LOWAT` is for the
-    /// caller to keep.
+    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive
+    /// pieces of the accepted length. `TCP_NOTSENT_LOWAT` is for the caller to keep.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -74,8 +77,9 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two pieces that a ring has, up to `len` of them: what it returns is how many it
-    /// wrote. `TCP_NOTSENT_LOWAT` is for the caller to keep.
+    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two
+    /// pieces that a ring has, up to `len` of them: what it returns is how many it wrote.
+    /// `TCP_NOTSENT_LOWAT` is for the caller to keep.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -92,8 +96,9 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and sends none. What is written there is sent by [`Shard::send_into`] if
-    /// nothing comes between the two; a connection that waits with it keeps a block.
+    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and
+    /// sends none. What is written there is sent by [`Shard::send_into`] if nothing comes between
+    /// the two; a connection that waits with it keeps a block.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -108,7 +113,7 @@ impl<M: Memory> Shard<M> {
             wanted => stream.send.reserve(wanted, &mut self.send_memory, owner),
         };
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -116,7 +121,8 @@ impl<M: Memory> Shard<M> {
         Ok(stream.send.spare(room))
     }
 
-    /// How many bytes can be queued for sending now, one at least; the pool of send memory may have less.
+    /// How many bytes can be queued for sending now, one at least; the pool of send memory may have
+    /// less.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -130,7 +136,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// `active_senders`: of whom the buffer is shared with; none for a program that was shown how much it may send, and holds to that.
+    /// `active_senders`: of whom the buffer is shared with; none for a program that was shown how
+    /// much it may send, and holds to that.
     #[inline(always)]
     fn send_through(
         &mut self,
@@ -153,7 +160,7 @@ impl<M: Memory> Shard<M> {
         }
         let room = stream.send.reserve(wanted, &mut self.send_memory, owner);
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -181,21 +188,23 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive memory that the program does not see itself.
+    /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive
+    /// memory that the program does not see itself.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error once all bytes are read.
+    /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error
+    /// once all bytes are read.
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
         let socket = socket_of_program(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
-        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.config.buffers, now) {
+        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.env.config.buffers, now) {
             self.ready.add(id.index(), socket);
         }
         Ok(len)
     }
 
-    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring has, and says how many of them were read. None at all are the end
-    /// of the stream.
+    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring
+    /// has, and says how many of them were read. None at all are the end of the stream.
     ///
     /// # Errors
     /// As [`Shard::recv`].
@@ -222,7 +231,14 @@ impl<M: Memory> Shard<M> {
         let received = stream.connection.received();
         let len = (received - stream.consumed()) as usize;
         let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
-        if taken > 0 && socket.consume(&mut self.memory, taken as u32, &self.config.buffers, now) {
+        if taken > 0
+            && socket.consume(
+                &mut self.memory,
+                taken as u32,
+                &self.env.config.buffers,
+                now,
+            )
+        {
             self.ready.add(index, socket);
         }
         Ok(taken)
@@ -265,7 +281,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         let more = upto.saturating_sub(stream.consumed()) as u32;
-        if more > 0 && socket.consume(&mut self.memory, more, &self.config.buffers, now) {
+        if more > 0 && socket.consume(&mut self.memory, more, &self.env.config.buffers, now) {
             self.ready.add(index, socket);
         }
         Ok(())
@@ -322,8 +338,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Closes a socket: the id is gone. What was written is still sent, unless received bytes were left unread, or `SO_LINGER` is 0: then the
-    /// connection is reset (RFC 2525 2.17).
+    /// Closes a socket: the id is gone. What was written is still sent, unless received bytes were
+    /// left unread, or `SO_LINGER` is 0: then the connection is reset (RFC 2525 2.17).
     ///
     /// # Errors
     /// [`Error::NoSocket`].
@@ -356,7 +372,7 @@ impl<M: Memory> Shard<M> {
         };
         match kind {
             Kind::Bound { .. } => self.release_bound(index),
-            Kind::Datagram(_) => self.discard_datagram(index, now),
+            Kind::Datagram(_) => self.discard_datagram(index),
             Kind::Listener(listener) => {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
@@ -369,12 +385,12 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.consumed();
-                self.counters.aborted_on_close += u64::from(unread);
+                self.env.counters.aborted_on_close += u64::from(unread);
                 let crowded = !self.orphans.allows(owner);
-                self.counters.orphans_refused += u64::from(crowded);
+                self.env.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
                 let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
-                self.counters.orphans_starved += u64::from(starved);
+                self.env.counters.orphans_starved += u64::from(starved);
                 marks.insert(Marks::ORPHAN);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
@@ -428,8 +444,9 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Looks whether `owner` has come to hold so much send memory, of what owners share ([`Limits::shared`](crate::Limits::shared)), that its sockets may queue but
-    /// little, or that they may again. Returns whether that has changed: their [`View::send_limit`] has.
+    /// Looks whether `owner` has come to hold so much send memory, of what owners share
+    /// ([`Limits::shared`](crate::Limits::shared)), that its sockets may queue but little, or that
+    /// they may again. Returns whether that has changed: their [`View::send_limit`] has.
     #[inline]
     pub fn review_send_memory(&mut self, owner: Owner) -> bool {
         self.send_memory.review(owner)
@@ -469,7 +486,24 @@ impl<M: Memory> Shard<M> {
         Some(stream.connection.info(now))
     }
 
-    /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as for `ss`.
+    /// `TCP_INFO`: what Linux says of a stream, of a listener, or of a socket that is neither yet.
+    ///
+    /// # Errors
+    /// [`Error::NoSocket`].
+    pub fn linux_tcp_info(
+        &self,
+        id: SocketId,
+        now: Instant,
+    ) -> Result<[u8; tcp_info::TCP_INFO_LEN], Error> {
+        self.view(id).ok_or(Error::NoSocket)?;
+        Ok(match self.tcp_info(id, now) {
+            Some(info) => tcp_info::connected(&info, self.path_mtu(id, now).unwrap_or(0)),
+            None => tcp_info::unconnected(self.accept_queue(id)),
+        })
+    }
+
+    /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as
+    /// for `ss`.
     pub fn for_each_socket(&self, now: Instant, mut visit: impl FnMut(&SocketInfo)) {
         for (index, socket) in self.sockets.iter() {
             let known = !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED);
@@ -564,7 +598,8 @@ impl Socket {
         !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
     }
 
-    /// The connection, if it can be written to, and for how many bytes its send buffer has room, or its share of what those who send have.
+    /// The connection, if it can be written to, and for how many bytes its send buffer has room, or
+    /// its share of what those who send have.
     #[inline(always)]
     fn sending(&mut self, active_senders: Option<u32>) -> Result<(&mut Stream, usize), Error> {
         let marks = self.marks;
@@ -605,7 +640,8 @@ impl Socket {
         if len > 0 {
             return Ok(len);
         }
-        // As in Linux: who has read to the peer's end is told that, whatever became of the connection then.
+        // As in Linux: who has read to the peer's end is told that, whatever became of the
+        // connection then.
         if stream.error != 0 && !self.marks.contains(Marks::PEER_CLOSED) {
             return Err(Error::Connection(std::mem::take(&mut stream.error).into()));
         }
@@ -616,7 +652,8 @@ impl Socket {
         }
     }
 
-    /// So many of the unread bytes have been read. Returns whether the connection may have something to send now.
+    /// So many of the unread bytes have been read. Returns whether the connection may have
+    /// something to send now.
     #[inline]
     fn consume<M: Memory>(
         &mut self,

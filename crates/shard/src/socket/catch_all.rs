@@ -1,6 +1,8 @@
-//! Sockets at every address and port ([`crate::Config::any_address`]), and connections about which the program is asked before they are answered.
+//! Sockets at every address and port ([`crate::Config::any_address`]), and connections about which
+//! the program is asked before they are answered.
 //!
-//! A program that stands between a network and others needs to know who was meant, and often wants to look for that one before it says that it is there.
+//! A program that stands between a network and others needs to know who was meant, and often wants
+//! to look for that one before it says that it is there.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -30,8 +32,9 @@ pub struct Request {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Listens at every address and port that nothing else listens at. There is one such socket. With `asks` a SYN gets no answer until the program has said what it
-    /// is to be: [`Shard::next_request`].
+    /// Listens at every address and port that nothing else listens at. There is one such socket.
+    /// With `asks` a SYN gets no answer until the program has said what it is to be:
+    /// [`Shard::next_request`].
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::TooManySockets`].
@@ -58,7 +61,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
-    /// Has the program asked about each connection to a listener before its SYN is answered, or no longer.
+    /// Has the program asked about each connection to a listener before its SYN is answered, or no
+    /// longer.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the socket does not listen.
@@ -69,10 +73,12 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they are for.
+    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they
+    /// are for.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound, [`Error::NotSupported`] on a stream.
+    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound,
+    /// [`Error::NotSupported`] on a stream.
     pub fn hear_anything(&mut self, id: SocketId) -> Result<(), Error> {
         let index = self.check(id)?;
         if self.is_bound_datagram(id) {
@@ -89,8 +95,8 @@ impl<M: Memory> Shard<M> {
     /// The listener of a connection that nobody knows.
     pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
         // Those with oneself are all the shard's that opened them.
-        let steer = self.config.steer.as_ref();
-        let steer = steer.filter(|_| !self.is_local(tuple.remote_ip()));
+        let steer = self.env.config.steer.as_ref();
+        let steer = steer.filter(|_| !self.network.is_local(tuple.remote_ip()));
         let near = steer.map(|steer| Near {
             own: steer.own,
             shards: steer.groups.count(),
@@ -109,10 +115,12 @@ impl<M: Memory> Shard<M> {
         self.mark_changed(index);
     }
 
-    /// The next connection about which the program is asked; [`Shard::admit`] or [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
+    /// The next connection about which the program is asked; [`Shard::admit`] or
+    /// [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not listen.
+    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not
+    /// listen.
     pub fn next_request(&mut self, id: SocketId) -> Result<Request, Error> {
         let index = self.check(id)?;
         loop {
@@ -136,7 +144,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is complete.
+    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is
+    /// complete.
     ///
     /// # Errors
     /// [`Error::NotConnected`] when it was taken back.
@@ -147,10 +156,10 @@ impl<M: Memory> Shard<M> {
         let pending = self.half_open.get_mut(request.index);
         let pending = pending.ok_or(Error::NotConnected)?;
         pending.asked = false;
-        pending.state.answer_late(&self.config.tcp, now);
+        pending.state.answer_late(&self.env.config.tcp, now);
         let reply = Reply::Segment(pending.tuple, pending.state.reply(now));
         self.half_open.arm(request.index);
-        self.reply(reply);
+        self.network.reply(&mut self.env.counters, reply);
         Ok(())
     }
 
@@ -164,14 +173,15 @@ impl<M: Memory> Shard<M> {
         };
         let reply = Reply::Segment(pending.tuple, pending.state.refusal());
         self.forget_half_open(request.index);
-        self.counters.resets_out += 1;
-        self.reply(reply);
+        self.env.counters.resets_out += 1;
+        self.network.reply(&mut self.env.counters, reply);
     }
 
     /// The connection that was admitted, once its handshake is complete.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come, [`Error::Invalid`] when the socket does not listen.
+    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come,
+    /// [`Error::Invalid`] when the socket does not listen.
     pub fn accept_requested(&mut self, id: SocketId, request: &Request) -> Result<SocketId, Error> {
         let index = self.check(id)?;
         let tuple = Tuple::new(request.local, request.remote).ok_or(Error::NotConnected)?;

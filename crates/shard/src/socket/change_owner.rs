@@ -8,11 +8,12 @@ use crate::shard::Shard;
 use crate::socket::{Kind, Marks, Socket, SocketId};
 
 impl<M: Memory> Shard<M> {
-    /// A socket belongs to `owner` from now on, which calls it `label`: with what has not been read, and if it listens with the connections that wait here.
+    /// A socket belongs to `owner` from now on, which calls it `label`: with what has not been
+    /// read, and if it listens with the connections that wait here.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when `owner` has no room for what has not been read: then nothing has changed. Of connections that wait, those are reset that it has no room
-    /// for.
+    /// [`Error::NoMemory`] when `owner` has no room for what has not been read: then nothing has
+    /// changed. Of connections that wait, those are reset that it has no room for.
     pub fn change_owner(
         &mut self,
         id: SocketId,
@@ -66,7 +67,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// A connection that waits in a listener's queue goes with it; false when there is no room for what it holds.
+    /// A connection that waits in a listener's queue goes with it; false when there is no room for
+    /// what it holds.
     fn change_waiting(&mut self, index: u32, before: Owner, owner: Owner) -> bool {
         let Some(socket) = self.sockets.get_mut(index) else {
             return true;

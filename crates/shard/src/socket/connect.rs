@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::ip::route::Route;
 use crate::link::neighbour::Handle;
 use crate::memory::{Memory, Owner};
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
 use crate::socket::local_ports::Ports;
+use crate::socket::note_changed;
 use crate::socket::receive_ring::RecvRing;
 use crate::socket::send_ring::SendRing;
 use crate::steering::{Flow, Steer};
@@ -22,14 +23,15 @@ use crate::tcp::input::largest_segment;
 use crate::tcp::segment::IpFields;
 use crate::timer_wheel::TimerWheel;
 
-/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
+/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place
+/// (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the port 0; without it both are chosen. The result shows in
-    /// the view: `CONNECTED`, or `ERROR`.
+    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the
+    /// port 0; without it both are chosen. The result shows in the view: `CONNECTED`, or `ERROR`.
     ///
     /// # Errors
     /// Those of [`Shard::bind`] and [`Shard::connect_bound`]; nothing is left then.
@@ -49,11 +51,11 @@ impl<M: Memory> Shard<M> {
             return Ok(id);
         }
         if self.sockets.is_full() {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             return Err(Error::TooManySockets);
         }
         let start = self.start(NOWHERE, options, remote, now)?;
-        let config = &self.config.tcp;
+        let config = &self.env.config.tcp;
         let shared = self.sharing.share(options);
         let settings = shared.settings.clone();
         let endpoints = start.tuple.into();
@@ -88,9 +90,9 @@ impl<M: Memory> Shard<M> {
     /// Begins to connect a bound or unconnected socket, or one whose last attempt failed.
     ///
     /// # Errors
-    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener, [`Error::NetworkUnreachable`],
-    /// [`Error::AddressInUse`] when the bound port is connected to this peer already,
-    /// [`Error::AddressNotAvailable`] when no port is free.
+    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener,
+    /// [`Error::NetworkUnreachable`], [`Error::AddressInUse`] when the bound port is connected to
+    /// this peer already, [`Error::AddressNotAvailable`] when no port is free.
     pub fn connect_bound(
         &mut self,
         id: SocketId,
@@ -107,7 +109,7 @@ impl<M: Memory> Shard<M> {
         socket.marks |= start.marks;
         let endpoints = start.tuple.into();
         socket.kind =
-            Kind::Stream(start.stream(endpoints, &self.config.tcp, &options.settings, now));
+            Kind::Stream(start.stream(endpoints, &self.env.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -126,51 +128,35 @@ impl<M: Memory> Shard<M> {
             .open_parameters(&tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
-            self.counters.time_wait_reused += 1;
+            self.env.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.path_mtus.get(tuple.remote_ip(), now);
+        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: autotuning::first_limits(options, &self.config.buffers, open.mss),
+            limits: autotuning::first_limits(options, &self.env.config.buffers, open.mss),
             fields: self.fields(&tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
-    }
-
-    /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
-    #[inline]
-    pub(crate) fn first_hop(&mut self, remote: IpAddr, owner: Owner, now: Instant) -> Handle {
-        let Some(Route::Link(next)) = self.route(remote) else {
-            return Handle::NONE;
-        };
-        match self
-            .neighbours
-            .find(next, Some(owner), now, &mut self.counters)
-        {
-            Some(hop) => {
-                self.neighbours.resolve(hop, now);
-                hop
-            }
-            None => Handle::NONE,
-        }
     }
 
     /// The socket at `index` has begun to connect.
     fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.counters.active_opens += 1;
+        self.env.counters.active_opens += 1;
         let owner = self
             .sockets
             .get(index)
             .map_or_else(Owner::default, |socket| socket.owner);
-        let hop = self.first_hop(tuple.remote_ip(), owner, now);
+        let hop = self
+            .network
+            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
         if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
             self.ready.add(index, socket);
@@ -180,7 +166,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
+    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is
+    /// to be chosen, and the way there.
     pub(crate) fn endpoints(
         &self,
         index: u32,
@@ -230,17 +217,16 @@ impl<M: Memory> Shard<M> {
         };
         let remote = SocketAddr::new(address, remote.port());
         let route = self
+            .network
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
         let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
-            (Route::Link(_), IpAddr::V4(address)) => self.routes.source_for(address).into(),
-            (Route::Link(_), IpAddr::V6(address)) => self
-                .v6
+            (Route::Link(_), address) => self
+                .network
                 .source_for(address)
-                .ok_or(Error::AddressNotAvailable)?
-                .into(),
+                .ok_or(Error::AddressNotAvailable)?,
         };
         if address.is_ipv4() != remote.is_ipv4() {
             return Err(Error::NetworkUnreachable);
@@ -253,19 +239,20 @@ impl<M: Memory> Shard<M> {
         Ok((local, remote, route))
     }
 
-    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do if timestamps tell old
-    /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it comes the number after which ours have to begin.
+    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do
+    /// if timestamps tell old segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it
+    /// comes the number after which ours have to begin.
     fn choose_tuple(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(Tuple, Option<Seq>), Error> {
-        let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.steering.pins());
         let (address, port) = (local.ip(), local.port());
         let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
         let with_port = |port| endpoints.with_local_port(port);
-        let steer = &self.config.steer;
+        let steer = &self.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
             // What is on its way here may have it.
@@ -289,13 +276,13 @@ impl<M: Memory> Shard<M> {
         } else {
             let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
-                &mut self.secrets,
+                &mut self.env.secrets,
                 |ports, port| unbound(ports, port) && free(port),
                 |ports, port| unbound(ports, port) && (free(port) || reusable(port)),
             )
         };
         let Some(port) = chosen else {
-            self.counters.ports_exhausted += 1;
+            self.env.counters.ports_exhausted += 1;
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);
@@ -321,7 +308,8 @@ struct Start {
 }
 
 impl Start {
-    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made need not be moved.
+    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made
+    /// need not be moved.
     #[inline(always)]
     fn stream(
         &self,
@@ -339,7 +327,8 @@ impl Start {
 }
 
 impl Stream {
-    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that has only moved later needs nothing.
+    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that
+    /// has only moved later needs nothing.
     #[inline]
     pub fn arm(&mut self, wheel: &mut TimerWheel, index: u32) {
         if let Some(deadline) = self.connection.deadline()

@@ -1,4 +1,5 @@
-//! Who has which local port: bound and listening sockets, connections, and the choice of ephemeral ports.
+//! Who has which local port: bound and listening sockets, connections, and the choice of ephemeral
+//! ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +19,8 @@ const RANDOM_TRIES: u32 = 32;
 #[derive(Default)]
 pub struct Ports {
     entries: HashTable<Port>,
-    /// All ephemeral ports, from `next` on in the order of their last use; empty until the first is wanted.
+    /// All ephemeral ports, from `next` on in the order of their last use; empty until the first is
+    /// wanted.
     ephemeral: Box<[u16]>,
     next: usize,
     /// Ports that nobody uses any more; none where nobody wants to know.
@@ -27,8 +29,8 @@ pub struct Ports {
     shares: Shares,
 }
 
-/// An owner may have so many times the ephemeral ports that are left bound. Connections count for nobody: their ports
-/// are others' too, for other destinations.
+/// An owner may have so many times the ephemeral ports that are left bound. Connections count for
+/// nobody: their ports are others' too, for other destinations.
 const GENEROSITY: u32 = 8;
 
 struct Port {
@@ -37,7 +39,8 @@ struct Port {
     connections: [Connections; CLASSES],
 }
 
-/// Connections are counted apart for each family, and in each for the link's addresses and for loopback.
+/// Connections are counted apart for each family, and in each for the link's addresses and for
+/// loopback.
 const CLASSES: usize = 4;
 
 /// Connections (TIME-WAIT included) with a local port.
@@ -65,11 +68,13 @@ pub struct Bound {
     pub device: Device,
     /// Whether it listens. One for datagrams does while it has no peer.
     pub listening: bool,
-    /// Where it stands among those that share an address by `SO_REUSEPORT`: in every shard in the same order.
+    /// Where it stands among those that share an address by `SO_REUSEPORT`: in every shard in the
+    /// same order.
     pub rank: u32,
     /// The shard whose it is, of one that listens in all of them.
     pub home: Option<u16>,
-    /// Whether it is one for datagrams: then `SO_REUSEADDR` shares the address whether it listens or not.
+    /// Whether it is one for datagrams: then `SO_REUSEADDR` shares the address whether it listens
+    /// or not.
     pub datagrams: bool,
 }
 
@@ -108,7 +113,8 @@ impl Near {
 const SHARDS_MAX: usize = 64;
 
 impl Ports {
-    /// A register that chooses among `ephemeral` ports and tells which are free again; without them, among all that are there for it.
+    /// A register that chooses among `ephemeral` ports and tells which are free again; without
+    /// them, among all that are there for it.
     pub fn new(ephemeral: Option<&[u16]>, secrets: &mut Secrets, shared: bool) -> Ports {
         let count = ephemeral.map_or(EPHEMERAL.len(), <[u16]>::len);
         Ports {
@@ -166,7 +172,8 @@ impl Ports {
         beside_sockets && beside_connections
     }
 
-    /// Whether `owner` may bind another socket to `port`, 0 for an ephemeral one, and leaves enough of these to others.
+    /// Whether `owner` may bind another socket to `port`, 0 for an ephemeral one, and leaves enough
+    /// of these to others.
     pub fn allows(&self, port: u16, owner: Owner) -> bool {
         (port != 0 && !EPHEMERAL.contains(&port)) || self.shares.allows(owner)
     }
@@ -207,15 +214,17 @@ impl Ports {
             .find(|bound| bound.socket == socket)
     }
 
-    /// The listener for a connection to `local`: one bound to the address before one bound to all; several of one address
-    /// (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last. Sockets for datagrams, which listen while they have no peer, can
-    /// share an address with `SO_REUSEADDR` alone: then the one that came last has it.
+    /// The listener for a connection to `local`: one bound to the address before one bound to all;
+    /// several of one address (`SO_REUSEPORT`) share by `hash`. What is bound to `::` comes last.
+    /// Sockets for datagrams, which listen while they have no peer, can share an address with
+    /// `SO_REUSEADDR` alone: then the one that came last has it.
     pub fn listener(&self, local: SocketAddr, hash: u64) -> Option<u32> {
         self.listener_near(local, hash, None)
     }
 
-    /// The same on one of several shards that share out connections evenly. If those that share an address are as many in each, a shard's connections are for its
-    /// own, whose program has no other shard to do with; otherwise each gets as much as any, wherever it is.
+    /// The same on one of several shards that share out connections evenly. If those that share an
+    /// address are as many in each, a shard's connections are for its own, whose program has no
+    /// other shard to do with; otherwise each gets as much as any, wherever it is.
     pub fn listener_near(&self, local: SocketAddr, hash: u64, near: Option<Near>) -> Option<u32> {
         let device = Device::of(local.ip());
         let entry = self.find(local.port())?;
@@ -276,9 +285,10 @@ impl Ports {
         });
     }
 
-    /// An ephemeral port that cannot be guessed: random ones are tried for which `good` is true; when those are scarce, all
-    /// are searched, and `acceptable` will do. (RFC 6056 3.3.1, but among the half that was used longest ago, so that a new connection does not meet
-    /// its predecessor in TIME-WAIT at the peer.)
+    /// An ephemeral port that cannot be guessed: random ones are tried for which `good` is true;
+    /// when those are scarce, all are searched, and `acceptable` will do. (RFC 6056 3.3.1, but
+    /// among the half that was used longest ago, so that a new connection does not meet its
+    /// predecessor in TIME-WAIT at the peer.)
     pub fn choose(
         &mut self,
         secrets: &mut Secrets,
@@ -450,7 +460,8 @@ mod tests {
         }
     }
 
-    /// A group in which each shard has as many listeners gives a shard's connections to its own; any other gives all the same.
+    /// A group in which each shard has as many listeners gives a shard's connections to its own;
+    /// any other gives all the same.
     #[test]
     fn listeners_of_a_group_are_near_if_each_shard_has_as_many() {
         let mut ports = Ports::default();

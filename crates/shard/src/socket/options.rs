@@ -34,10 +34,12 @@ impl Device {
     }
 }
 
-/// Everything that can be set on a socket, also before it is connected; accepted sockets inherit their listener's.
+/// Everything that can be set on a socket, also before it is connected; accepted sockets inherit
+/// their listener's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the connection is told. `keepalive` here is whether it is on; the times are in [`Options::keepalive`].
+    /// What the connection is told. `keepalive` here is whether it is on; the times are in
+    /// [`Options::keepalive`].
     pub tcp: Settings,
     /// The times of keepalive, kept while it is off.
     pub keepalive: Keepalive,
@@ -116,8 +118,10 @@ impl Default for Options {
 /// Sharing of a local address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reuse {
-    /// `SO_REUSEADDR`: may bind beside connections, and beside other sockets that have it, as long as none of them listens.
+    /// `SO_REUSEADDR`: may bind beside connections, and beside other sockets that have it, as long
+    /// as none of them listens.
     pub address: bool,
-    /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are spread over them by hash.
+    /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are
+    /// spread over them by hash.
     pub port: bool,
 }

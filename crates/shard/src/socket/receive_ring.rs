@@ -14,10 +14,12 @@ const THINNEST: u64 = 16;
 /// With more ranges out of order than this a block is as long as what it spans.
 const FOLDED_RANGES: usize = 32;
 
-/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored at their place, too: where none is at another's, the
-/// ring may be shorter than what it spans (*folded*), so that a byte far ahead takes no more than it needs. It has a
-/// block only while it holds bytes, and starts small: the window advertised may be larger than the block. Where memory is plenty it starts as large as it had to be the last time, so that what comes
-/// in bulk is not copied from block to block every time that all of it was read.
+/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. Bytes out of order are stored
+/// at their place, too: where none is at another's, the ring may be shorter than what it spans
+/// (*folded*), so that a byte far ahead takes no more than it needs. It has a block only while it
+/// holds bytes, and starts small: the window advertised may be larger than the block. Where memory
+/// is plenty it starts as large as it had to be the last time, so that what comes in bulk is not
+/// copied from block to block every time that all of it was read.
 #[derive(Default)]
 pub struct RecvRing {
     /// Where the block is: the low half, and what is above it.
@@ -27,7 +29,8 @@ pub struct RecvRing {
     log2: u8,
     /// How large it had to be, likewise: since there is one, or the last time.
     most: u8,
-    /// Stream bytes below this have been read: low half of an offset, as a ring is smaller than that.
+    /// Stream bytes below this have been read: low half of an offset, as a ring is smaller than
+    /// that.
     consumed: u32,
     /// No byte at or beyond this offset has been stored, likewise.
     end: u32,
@@ -59,7 +62,8 @@ impl RecvRing {
         self.log2 != 0 && self.span() > 1 << self.log2
     }
 
-    /// Stream offset up to which the program has read; `near` is one that is less than 2^31 from it, as any that concerns the ring is.
+    /// Stream offset up to which the program has read; `near` is one that is less than 2^31 from
+    /// it, as any that concerns the ring is.
     #[inline]
     pub fn consumed(&self, near: u64) -> u64 {
         whole(self.consumed, near)
@@ -71,7 +75,8 @@ impl RecvRing {
         self.consumed
     }
 
-    /// Stores `data` at stream offset `offset`, growing the ring when needed; false when there is no memory.
+    /// Stores `data` at stream offset `offset`, growing the ring when needed; false when there is
+    /// no memory.
     #[inline(always)]
     pub fn store<M: Memory>(
         &mut self,
@@ -134,7 +139,8 @@ impl RecvRing {
         };
         self.most = log2;
         if let Some(old) = old {
-            // Everything up to the last byte stored, holes included: bytes out of order keep their place.
+            // Everything up to the last byte stored, holes included: bytes out of order keep their
+            // place.
             let start = u64::from(self.consumed);
             copy_range(
                 memory,
@@ -148,7 +154,8 @@ impl RecvRing {
         Some(block)
     }
 
-    /// Makes room for `range`, which has a gap before it or bytes behind it: those of `stored`, beyond the ones in order, which end at `next`.
+    /// Makes room for `range`, which has a gap before it or bytes behind it: those of `stored`,
+    /// beyond the ones in order, which end at `next`.
     ///
     /// # Errors
     /// There is no memory for it, or it is not worth what it would take.
@@ -202,7 +209,8 @@ impl RecvRing {
         Ok(())
     }
 
-    /// Stores `data` at stream offset `offset`, for which [`RecvRing::reserve`] has made room; false when it has not.
+    /// Stores `data` at stream offset `offset`, for which [`RecvRing::reserve`] has made room;
+    /// false when it has not.
     pub fn fill<M: Memory>(
         &mut self,
         memory: &mut M,
@@ -226,7 +234,8 @@ impl RecvRing {
         true
     }
 
-    /// What was stored beyond `next` is not wanted any more. The block goes back when it holds nothing else.
+    /// What was stored beyond `next` is not wanted any more. The block goes back when it holds
+    /// nothing else.
     pub fn forget_beyond<M: Memory>(&mut self, memory: &mut M, owner: Owner, next: u64) {
         self.end = next as u32;
         if self.end == self.consumed {
@@ -234,7 +243,8 @@ impl RecvRing {
         }
     }
 
-    /// Copies bytes from the start of the unread ones, which reach to `received`, into `out`; returns how many. They stay unread.
+    /// Copies bytes from the start of the unread ones, which reach to `received`, into `out`;
+    /// returns how many. They stay unread.
     #[inline(always)]
     pub fn peek<M: Memory>(
         &self,
@@ -249,7 +259,8 @@ impl RecvRing {
         if self.log2 != 0 { len } else { 0 }
     }
 
-    /// Copies the bytes from stream offset `from` on, all of which were stored and not read, into `out`.
+    /// Copies the bytes from stream offset `from` on, all of which were stored and not read, into
+    /// `out`.
     #[inline(always)]
     pub fn copy_out<M: Memory>(&self, memory: &M, owner: Owner, from: u64, out: &mut [u8]) {
         let Some(block) = self.block() else { return };
@@ -262,7 +273,8 @@ impl RecvRing {
         memory.read(owner, block, 0, rest);
     }
 
-    /// The unread bytes, which reach to `received`, in two pieces because the ring may wrap between them.
+    /// The unread bytes, which reach to `received`, in two pieces because the ring may wrap between
+    /// them.
     pub fn pieces<'m, M: Lend>(&self, memory: &'m M, owner: Owner, received: u64) -> [&'m [u8]; 2] {
         let Some(block) = self.block() else {
             return [&[], &[]];
@@ -274,7 +286,8 @@ impl RecvRing {
         [&bytes[at..at + first], &bytes[..len - first]]
     }
 
-    /// The program has read up to `upto`, the low half of an offset that is not beyond `received`. The block goes back when it holds nothing.
+    /// The program has read up to `upto`, the low half of an offset that is not beyond `received`.
+    /// The block goes back when it holds nothing.
     pub fn consume<M: Memory>(&mut self, memory: &mut M, owner: Owner, upto: u32) {
         self.consumed = upto;
         if self.end.wrapping_sub(self.consumed) as i32 <= 0 {
@@ -282,8 +295,8 @@ impl RecvRing {
         }
     }
 
-    /// Takes out the bytes that were not read, up to the last that has come, holes included, and gives the block back: to be stored again elsewhere, from
-    /// [`RecvRing::consumed`] on.
+    /// Takes out the bytes that were not read, up to the last that has come, holes included, and
+    /// gives the block back: to be stored again elsewhere, from [`RecvRing::consumed`] on.
     pub fn take_bytes<M: Memory>(&mut self, memory: &mut M, owner: Owner) -> Vec<u8> {
         let mut bytes = vec![0; if self.log2 != 0 { self.span() } else { 0 }];
         self.copy_out(memory, owner, self.consumed.into(), &mut bytes);
@@ -291,7 +304,8 @@ impl RecvRing {
         bytes
     }
 
-    /// Goes with all that it holds to the memory of another owner; false, and nothing has changed, when that has no more.
+    /// Goes with all that it holds to the memory of another owner; false, and nothing has changed,
+    /// when that has no more.
     pub fn change_owner<M: Memory>(&mut self, memory: &mut M, from: Owner, to: Owner) -> bool {
         let Some(old) = self.block() else {
             return true;
@@ -325,7 +339,8 @@ impl RecvRing {
 pub enum NoRoom {
     /// The owner has no more memory.
     Exhausted,
-    /// They would take much more than they bring, or memory is so short that it is for bytes in order.
+    /// They would take much more than they bring, or memory is so short that it is for bytes in
+    /// order.
     Refused,
 }
 
@@ -356,7 +371,8 @@ impl Layout<'_> {
                 .all(|stored| are_apart(stored, self.range, log2))
     }
 
-    /// The least power of two from `least` on in which no two bytes are at one place; `span` is one.
+    /// The least power of two from `least` on in which no two bytes are at one place; `span` is
+    /// one.
     fn least(&self, least: u8, span: u8) -> u8 {
         let span = span.max(LOG2_MIN);
         let fits = |log2: &u8| {
@@ -376,7 +392,8 @@ impl Layout<'_> {
     }
 }
 
-/// Whether no byte of one range is at the place of another byte of the other one in a ring of 2^`log2` bytes.
+/// Whether no byte of one range is at the place of another byte of the other one in a ring of
+/// 2^`log2` bytes.
 fn are_apart(a: &Range<u64>, b: &Range<u64>, log2: u8) -> bool {
     let size = 1u64 << log2;
     let (a_len, b_len) = (a.end - a.start, b.end - b.start);
@@ -605,7 +622,8 @@ mod tests {
         assert_eq!(memory.in_use(), 1 << 14);
     }
 
-    /// RFC 9293 3.10.7.4: segments with higher sequence numbers SHOULD be held; where memory is short those in order come first.
+    /// RFC 9293 3.10.7.4: segments with higher sequence numbers SHOULD be held; where memory is
+    /// short those in order come first.
     #[test]
     fn the_last_eighth_of_memory_is_for_bytes_in_order() {
         let mut memory = HeapMemory::new(1 << 16);

@@ -1,4 +1,5 @@
-//! The bytes that a program has written and the peer has not acknowledged: a ring in private memory.
+//! The bytes that a program has written and the peer has not acknowledged: a ring in private
+//! memory.
 
 use std::ops::Range;
 
@@ -6,18 +7,21 @@ use crate::memory::Owner;
 use crate::memory::pool::{LOG2_MAX, LOG2_MIN};
 use crate::memory::send_memory::SendMemory;
 
-/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. It has a block only while it holds bytes.
+/// A power-of-two ring; stream offset `o` is at byte `o & (len - 1)`. It has a block only while it
+/// holds bytes.
 #[derive(Default)]
 pub struct SendRing {
     block: Option<Box<[u8]>>,
-    /// Stream bytes below this are acknowledged and gone: low half of an offset, as a ring is smaller than that.
+    /// Stream bytes below this are acknowledged and gone: low half of an offset, as a ring is
+    /// smaller than that.
     start: u32,
     /// Stream bytes below this have been written by the program, likewise.
     end: u32,
 }
 
 impl SendRing {
-    /// Stream offset of the first byte kept; `near` is one that is less than 2^31 from it, as any that concerns the ring is.
+    /// Stream offset of the first byte kept; `near` is one that is less than 2^31 from it, as any
+    /// that concerns the ring is.
     #[inline]
     pub fn start(&self, near: u64) -> u64 {
         whole(self.start, near)
@@ -28,7 +32,8 @@ impl SendRing {
         self.end.wrapping_sub(self.start).into()
     }
 
-    /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there is.
+    /// Makes room for `len` more bytes, as far as the pool has memory; returns for how many there
+    /// is.
     #[inline]
     pub fn reserve(&mut self, len: usize, pool: &mut SendMemory, owner: Owner) -> usize {
         // The most frequent case: a message that fits into the smallest block.
@@ -85,7 +90,8 @@ impl SendRing {
         self.end = self.end.wrapping_add(len as u32);
     }
 
-    /// As [`SendRing::fill`], for a writer that is shown both pieces and says how many bytes it has written.
+    /// As [`SendRing::fill`], for a writer that is shown both pieces and says how many bytes it has
+    /// written.
     pub fn fill_some(&mut self, len: usize, fill: impl FnOnce([&mut [u8]; 2]) -> usize) -> usize {
         if self.block.is_none() {
             return 0;
@@ -114,7 +120,8 @@ impl SendRing {
         }
     }
 
-    /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must be kept.
+    /// The bytes of `range`, in two pieces because the ring may wrap between them. The range must
+    /// be kept.
     #[inline(always)]
     pub fn slices(&self, range: Range<u64>) -> [&[u8]; 2] {
         self.pieces(range.start as u32, (range.end - range.start) as usize)
@@ -135,7 +142,8 @@ impl SendRing {
         [&block[at..at + first], &block[..len - first]]
     }
 
-    /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing is left.
+    /// Forgets the bytes below `upto`; returns whether any were. The block goes back when nothing
+    /// is left.
     #[inline(always)]
     pub fn release(&mut self, upto: u64, pool: &mut SendMemory, owner: Owner) -> bool {
         let ahead = (upto as u32).wrapping_sub(self.start);
@@ -160,7 +168,8 @@ impl SendRing {
         }
     }
 
-    /// The block goes with its bytes to another shard, which counts it from now on ([`SendRing::join`]).
+    /// The block goes with its bytes to another shard, which counts it from now on
+    /// ([`SendRing::join`]).
     pub fn leave(&mut self, pool: &mut SendMemory, owner: Owner) {
         pool.let_go(owner, self.block.as_deref().map_or(0, <[u8]>::len));
     }
@@ -170,7 +179,8 @@ impl SendRing {
         pool.adopt(owner, self.block.as_deref().map_or(0, <[u8]>::len));
     }
 
-    /// Takes the block out while its bytes are lent to somebody else; [`SendRing::put_back`] returns it.
+    /// Takes the block out while its bytes are lent to somebody else; [`SendRing::put_back`]
+    /// returns it.
     pub fn lend(&mut self) -> SendRing {
         SendRing {
             block: self.block.take(),

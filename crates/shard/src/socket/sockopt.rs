@@ -22,13 +22,13 @@ impl<M: Memory> Shard<M> {
     /// Sets an option.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for one that the caller keeps or that such a socket has not,
-    /// [`Error::NoSocket`].
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for one that the caller
+    /// keeps or that such a socket has not, [`Error::NoSocket`].
     pub fn set_option(&mut self, id: SocketId, option: Opt, now: Instant) -> Result<(), Error> {
         let index = self.check(id)?;
         let option = option.normal().map_err(|_| Error::Invalid)?;
-        let buffers = self.config.buffers;
-        if matches!(option, Opt::Congestion(algorithm) if !self.config.tcp.has(algorithm)) {
+        let buffers = self.env.config.buffers;
+        if matches!(option, Opt::Congestion(algorithm) if !self.env.config.tcp.has(algorithm)) {
             return Err(Error::Invalid);
         }
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
@@ -79,7 +79,7 @@ impl<M: Memory> Shard<M> {
                 if options.tcp != before.tcp {
                     stream
                         .connection
-                        .configure(&self.config.tcp, &options.settings, now);
+                        .configure(&self.env.config.tcp, &options.settings, now);
                 }
                 if let Opt::QuickAck(on) = option {
                     stream.connection.set_quick_ack(on);
@@ -108,7 +108,7 @@ impl<M: Memory> Shard<M> {
     }
 
     fn set_datagram_option(&mut self, index: u32, option: Opt, now: Instant) -> Result<(), Error> {
-        let buffers = self.config.buffers;
+        let buffers = self.env.config.buffers;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let Kind::Datagram(datagram) = &mut socket.kind else {
             return Err(Error::NotSupported);
@@ -144,7 +144,8 @@ impl<M: Memory> Shard<M> {
     /// Reads an option.
     ///
     /// # Errors
-    /// [`Error::NoOption`] for one that the caller keeps, or that such a socket has not; [`Error::NoSocket`].
+    /// [`Error::NoOption`] for one that the caller keeps, or that such a socket has not;
+    /// [`Error::NoSocket`].
     pub fn option(&self, id: SocketId, name: OptName) -> Result<Opt, Error> {
         let socket = self.sockets.get(self.check(id)?).ok_or(Error::NoSocket)?;
         let options = &socket.options;
@@ -152,8 +153,8 @@ impl<M: Memory> Shard<M> {
             Kind::Stream(stream) => (stream.send_limit, stream.receive_limit),
             Kind::Datagram(datagram) => (datagram.send_limit, datagram.receive_limit),
             _ => (
-                self.config.buffers.send_default,
-                self.config.buffers.receive_default,
+                self.env.config.buffers.send_default,
+                self.env.config.buffers.receive_default,
             ),
         };
         Ok(match name {
@@ -172,10 +173,10 @@ impl<M: Memory> Shard<M> {
                 options
                     .tcp
                     .syn_retries
-                    .unwrap_or(self.config.tcp.syn_retries),
+                    .unwrap_or(self.env.config.tcp.syn_retries),
             ),
             OptName::Linger2 => Opt::Linger2(match options.tcp.fin_wait_s {
-                None => self.config.tcp.fin_wait_timeout.as_secs() as i16,
+                None => self.env.config.tcp.fin_wait_timeout.as_secs() as i16,
                 Some(0) => -1,
                 Some(seconds) => seconds as i16,
             }),
@@ -187,9 +188,12 @@ impl<M: Memory> Shard<M> {
                 Opt::SendBuffer(options.send_buffer.map_or(send, |set| set.get() * 2))
             }
             OptName::ReceiveLowWater => Opt::ReceiveLowWater(options.receive_low.max(1)),
-            OptName::Congestion => {
-                Opt::Congestion(options.tcp.congestion.unwrap_or(self.config.tcp.congestion))
-            }
+            OptName::Congestion => Opt::Congestion(
+                options
+                    .tcp
+                    .congestion
+                    .unwrap_or(self.env.config.tcp.congestion),
+            ),
             OptName::QuickAck => {
                 Opt::QuickAck(socket.stream().map_or(!options.tcp.interactive, |stream| {
                     stream.connection.quick_ack()
@@ -218,7 +222,8 @@ impl<M: Memory> Shard<M> {
     }
 }
 
-/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and `TCP_RTO_MAX`).
+/// Seconds after which a SYN-ACK times out first, and at most (Linux's `TCP_TIMEOUT_INIT` and
+/// `TCP_RTO_MAX`).
 const TIMEOUT_FIRST_S: u32 = 1;
 const TIMEOUT_MAX_S: u32 = 120;
 
@@ -260,7 +265,8 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none of these.
+    /// [`Error::Invalid`] for a value out of range, [`Error::NoOption`] for an option that is none
+    /// of these.
     pub fn set(&mut self, option: Opt, send_max: u32, receive_max: u32) -> Result<(), Error> {
         let option = option.normal().map_err(|_| Error::Invalid)?;
         self.take_over(option, send_max, receive_max)

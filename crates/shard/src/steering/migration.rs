@@ -1,13 +1,16 @@
 //! Buckets of flows go from one shard to another while traffic flows.
 //!
-//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits ([`Misrouted::Awaited`]). Then the old one gives
-//! ([`Shard::give`]) and hands over whatever still comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there is no moment
-//! at which a frame meets a shard that does not know its connection. Every other shard learns of it at any time ([`Shard::assign`]): until then it hands
-//! frames to the old owner, which hands them on.
+//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits
+//! ([`Misrouted::Awaited`]). Then the old one gives ([`Shard::give`]) and hands over whatever still
+//! comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there
+//! is no moment at which a frame meets a shard that does not know its connection. Every other shard
+//! learns of it at any time ([`Shard::assign`]): until then it hands frames to the old owner, which
+//! hands them on.
 //!
-//! What moves is connections that a program has, or had. What is about to begin or as good as over stays where it is, and so does a connection whose port the
-//! program had bound or for which there is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all that there are are pinned
-//! ([`Shard::give_new`]).
+//! What moves is connections that a program has, or had. What is about to begin or as good as over
+//! stays where it is, and so does a connection whose port the program had bound or for which there
+//! is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all
+//! that there are are pinned ([`Shard::give_new`]).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -42,7 +45,8 @@ pub struct FlowBatch {
 pub struct Moved {
     id: SocketId,
     socket: Box<Socket>,
-    /// What has come and was not read, holes included; nothing if its block goes along ([`Memory::hand_over`]).
+    /// What has come and was not read, holes included; nothing if its block goes along
+    /// ([`Memory::hand_over`]).
     received: Vec<u8>,
 }
 
@@ -51,7 +55,8 @@ pub struct Moved {
 pub struct Taken {
     /// Each connection by the name that it had, and the one that it has now.
     pub moved: Vec<(SocketId, SocketId)>,
-    /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]); they are pinned there.
+    /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]);
+    /// they are pinned there.
     pub refused: Vec<Moved>,
 }
 
@@ -95,9 +100,10 @@ impl FlowBatch {
 }
 
 impl<M: Memory> Shard<M> {
-    /// These buckets are about to become this shard's. Until they have been taken it begins no connection in them, and frames of their flows wait.
+    /// These buckets are about to become this shard's. Until they have been taken it begins no
+    /// connection in them, and frames of their flows wait.
     pub fn expect(&mut self, buckets: &[usize]) {
-        if let Some(steer) = &mut self.config.steer {
+        if let Some(steer) = &mut self.env.config.steer {
             for &bucket in buckets {
                 steer.groups.release(bucket);
             }
@@ -106,7 +112,7 @@ impl<M: Memory> Shard<M> {
 
     /// These buckets are another shard's from now on, and were a third one's.
     pub fn assign(&mut self, buckets: &[usize], to: u16) {
-        if let Some(steer) = &mut self.config.steer {
+        if let Some(steer) = &mut self.env.config.steer {
             for &bucket in buckets {
                 steer.groups.assign(bucket, to);
             }
@@ -130,12 +136,12 @@ impl<M: Memory> Shard<M> {
 
     /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
     pub fn is_quiet(&self) -> bool {
-        self.stalled.is_none() && self.replies.is_empty()
+        self.stalled.is_none() && self.network.replies.is_empty()
     }
 
     /// The connections that would move with these buckets.
     pub fn movable(&self, buckets: &[usize]) -> Vec<SocketId> {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return Vec::new();
         };
         let chosen = chosen(steer, buckets);
@@ -149,8 +155,10 @@ impl<M: Memory> Shard<M> {
         streams.collect()
     }
 
-    /// Gives these buckets, those of them that are this shard's, to another, which expects them, with those of the connections that `may` go. `None` unless
-    /// [`Shard::is_quiet`], to be asked again then, so that nothing of a connection leaves here after the first that leaves there; and without other shards.
+    /// Gives these buckets, those of them that are this shard's, to another, which expects them,
+    /// with those of the connections that `may` go. `None` unless [`Shard::is_quiet`], to be asked
+    /// again then, so that nothing of a connection leaves here after the first that leaves there;
+    /// and without other shards.
     pub fn give(
         &mut self,
         buckets: &[usize],
@@ -165,8 +173,8 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::give`], for flows to come alone: those that there are stay, and are pinned. Nothing that they are about to send is in the way. None without
-    /// other shards.
+    /// As [`Shard::give`], for flows to come alone: those that there are stay, and are pinned.
+    /// Nothing that they are about to send is in the way. None without other shards.
     pub fn give_new(&mut self, buckets: &[usize], to: u16) -> Option<FlowBatch> {
         self.wrap(buckets, to, |_, _| false)
     }
@@ -177,7 +185,7 @@ impl<M: Memory> Shard<M> {
         to: u16,
         may_move: impl Fn(&Self, u32) -> bool,
     ) -> Option<FlowBatch> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         let own = steer.own;
         let mut buckets = buckets.to_vec();
         buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
@@ -187,8 +195,8 @@ impl<M: Memory> Shard<M> {
             .iter()
             .filter(|(tuple, _)| chosen(tuple))
             .collect();
-        let mut pins = self.pins.take(&chosen);
-        let fragmented = self.reassembly.take(&chosen);
+        let mut pins = self.steering.pins_mut().take(&chosen);
+        let fragmented = self.network.reassembly.take(&chosen);
         let mut streams = Vec::new();
         for (tuple, place) in here {
             match place {
@@ -199,7 +207,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         pins.extend(self.datagrams_in(&chosen).map(|flow| (flow, own)));
-        self.counters.connections_given += streams.len() as u64;
+        self.env.counters.connections_given += streams.len() as u64;
         let cookies = self.sockets.iter().filter_map(|(_, socket)| {
             let Kind::Listener(listener) = &socket.kind else {
                 return None;
@@ -218,9 +226,10 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// Takes what another shard has given. Frames that have waited for these buckets are to be put in again, in their order.
+    /// Takes what another shard has given. Frames that have waited for these buckets are to be put
+    /// in again, in their order.
     pub fn take(&mut self, batch: FlowBatch, from: u16, now: Instant) -> Taken {
-        let Some(own) = self.config.steer.as_ref().map(|steer| steer.own) else {
+        let Some(own) = self.env.config.steer.as_ref().map(|steer| steer.own) else {
             return Taken {
                 moved: Vec::new(),
                 refused: batch.streams,
@@ -230,13 +239,13 @@ impl<M: Memory> Shard<M> {
         for (flow, shard) in batch.pins {
             if shard != own {
                 // They were counted where they were.
-                self.pins.insert(flow, shard, usize::MAX);
+                self.steering.pins_mut().insert(flow, shard, usize::MAX);
             }
         }
         for (local, until) in batch.cookies {
             self.expect_cookies(local, until);
         }
-        self.reassembly.put(batch.fragmented);
+        self.network.reassembly.put(batch.fragmented);
         let mut taken = Taken::default();
         for moved in batch.streams {
             let (id, tuple) = (moved.id, moved.tuple());
@@ -245,16 +254,19 @@ impl<M: Memory> Shard<M> {
                 Err(moved) => {
                     taken.refused.push(moved);
                     if let Some(tuple) = tuple {
-                        self.pins.insert(Flow::stream(tuple), from, usize::MAX);
+                        self.steering
+                            .pins_mut()
+                            .insert(Flow::stream(tuple), from, usize::MAX);
                     }
                 }
             }
         }
-        self.counters.connections_taken += taken.moved.len() as u64;
+        self.env.counters.connections_taken += taken.moved.len() as u64;
         taken
     }
 
-    /// Puts back what the other shard had no room for; returns old and new names. One for which there is no room here either, any more, is lost.
+    /// Puts back what the other shard had no room for; returns old and new names. One for which
+    /// there is no room here either, any more, is lost.
     pub fn put_back(&mut self, refused: Vec<Moved>, now: Instant) -> Vec<(SocketId, SocketId)> {
         let mut moved = Vec::new();
         for one in refused {
@@ -262,9 +274,11 @@ impl<M: Memory> Shard<M> {
             match self.put_in(one, now) {
                 Ok(new) => moved.push((id, new)),
                 Err(mut lost) => {
-                    self.counters.connections_lost += 1;
+                    self.env.counters.connections_lost += 1;
                     // The other shard has pinned it here.
-                    self.unpinned.extend(lost.tuple().map(Flow::stream));
+                    if let Some(tuple) = lost.tuple() {
+                        self.steering.note_lost(Flow::stream(tuple));
+                    }
                     let owner = lost.socket.owner;
                     let stream = lost.socket.stream_mut();
                     if let Some(block) = stream.and_then(|stream| stream.recv.block()) {
@@ -282,7 +296,8 @@ impl<M: Memory> Shard<M> {
         let Some(socket) = self.sockets.get(index) else {
             return false;
         };
-        // A queue of a listener's is its shard's; so is a bound port; and both ends of a conversation with oneself stay together.
+        // A queue of a listener's is its shard's; so is a bound port; and both ends of a
+        // conversation with oneself stay together.
         let stays = Marks::UNACCEPTED | Marks::BOUND | Marks::LOCAL | Marks::EARLY | Marks::DEAD;
         socket.stream().is_some() && !socket.marks.intersects(stays | Marks::ENDING)
     }
@@ -313,7 +328,7 @@ impl<M: Memory> Shard<M> {
                         memory: &mut self.memory,
                         owner,
                         open: true,
-                        counters: &mut self.counters,
+                        counters: &mut self.env.counters,
                     };
                     stream.connection.drop_out_of_order(&mut sink);
                 }
@@ -362,7 +377,7 @@ impl<M: Memory> Shard<M> {
         if let Some(stream) = socket.stream_mut() {
             stream
                 .connection
-                .configure(&self.config.tcp, &options.settings, now);
+                .configure(&self.env.config.tcp, &options.settings, now);
         }
         let reuse = options.reuse.address;
         socket.options = options;

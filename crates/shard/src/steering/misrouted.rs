@@ -1,44 +1,51 @@
-//! Frames and flows that are another shard's, where several share one address.
+//! Frames that belong to another shard, where several shards share one address.
 //!
-//! What the connection table knows is this shard's, wherever its frames arrive. What it does not know belongs to the shard that the tag names
-//! ([`crate::steering`]): that one has the listeners' part of it, or knows to whom the flow is pinned. So a frame is handed over once as a rule, twice
-//! at most.
-
-use std::net::SocketAddr;
+//! A flow that is in this shard's connection table is processed here, wherever its frames arrive. A
+//! flow that is not in the table belongs to the shard that its tag names ([`crate::steering`]):
+//! that shard has its part of the listeners, or knows the shard to which the flow is pinned. So a
+//! frame is handed over once as a rule, and twice at most.
 
 use millrace_steer::NOBODY;
-use millrace_tcp::Instant;
 use millrace_wire::ethernet;
-use millrace_wire::offload::Frame;
 
 use crate::connection_table::Tuple;
-use crate::error::Error;
-use crate::ip::route::Route;
-use crate::memory::Memory;
-use crate::shard::Shard;
-use crate::socket::{Kind, SocketId};
-use crate::steering::{Arrival, Flow, Misrouted, Steer};
+use crate::counters::Counters;
+use crate::steering::{Arrival, Flow, Misrouted, Pins, Steer};
 
-impl<M: Memory> Shard<M> {
-    /// As [`Shard::input`], for a frame that another shard has handed over.
-    pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
-        self.arrival = arrival;
-        match arrival {
-            Arrival::Local => self.crossed_input(frame.bytes),
-            _ => self.input(frame, now),
-        }
-        self.arrival = Arrival::Link;
+/// Decides which frames belong to other shards, and remembers what to do with the last one.
+#[derive(Default)]
+pub struct Steering {
+    /// How the frame that is being processed came.
+    arrival: Arrival,
+    misrouted: Option<Misrouted>,
+    /// A packet that was put together from fragments and belongs to another shard.
+    reassembled: Option<Vec<u8>>,
+    /// Flows that belong here by their tag and are pinned to other shards.
+    pins: Pins,
+    /// Flows that belong to other shards by their tag, were pinned here, and are over.
+    unpinned: Vec<Flow>,
+}
+
+impl Steering {
+    /// How the frame that is being processed came.
+    #[inline]
+    pub fn arrival(&self) -> Arrival {
+        self.arrival
     }
 
-    /// What else is to be done with the frame that was taken in last; once. To be asked after each one if there are other shards. With it a frame to
-    /// hand over in its place, if it was the last fragment of a packet. The transport checksum has been verified.
+    /// The next frame comes this way.
+    pub fn set_arrival(&mut self, arrival: Arrival) {
+        self.arrival = arrival;
+    }
+
+    /// What else to do with the last frame, once. See [`crate::Shard::take_misrouted`].
     pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
         let misrouted = self.misrouted.take()?;
-        Some((misrouted, self.whole.take()))
+        Some((misrouted, self.reassembled.take()))
     }
 
-    /// A packet has been put together: if it is another shard's, that one is to have it whole.
-    pub(crate) fn hand_over_reassembled(
+    /// A packet was put together: if it belongs to another shard, that one gets it whole.
+    pub fn hand_over_reassembled(
         &mut self,
         link: &ethernet::Header,
         header_len: usize,
@@ -52,28 +59,28 @@ impl<M: Memory> Shard<M> {
         link.emit(&mut frame);
         emit(&mut frame[ethernet::HEADER_LEN..]);
         frame.extend_from_slice(payload);
-        self.whole = Some(frame);
+        self.reassembled = Some(frame);
     }
 
-    /// Whether a frame for `tuple`, which the table does not know, is another shard's; noted if so.
+    /// Whether a segment of a connection that is not in the table belongs to another shard. If so
+    /// its frame is to be handed over.
     #[cold]
-    pub(crate) fn is_misrouted(&mut self, tuple: &Tuple) -> bool {
-        let Some(steer) = &self.config.steer else {
+    pub fn is_segment_misrouted(
+        &mut self,
+        steer: Option<&Steer>,
+        counters: &mut Counters,
+        tuple: &Tuple,
+    ) -> bool {
+        let Some(steer) = steer else {
             return false;
         };
         let owner = steer.owner(tuple);
         let to = match self.arrival {
-            Arrival::Link | Arrival::ByTag if owner == NOBODY => {
-                self.misrouted = Some(Misrouted::Awaited);
-                return true;
-            }
-            // Who handed it over by its tag may not know yet that the flow has gone on.
-            Arrival::Link | Arrival::ByTag if owner != steer.own => Some((owner, Arrival::ByTag)),
             Arrival::Link | Arrival::ByTag => {
-                let shard = self.pins.get(&Flow::stream(*tuple));
-                shard.map(|shard| (shard, Arrival::ByPin))
+                return self.is_first_misrouted(steer, counters, Flow::stream(*tuple));
             }
-            // Over here, which the owner will hear of; it may be the first of another with the same ends.
+            // The connection is over here, which its owner is about to hear; the segment may begin
+            // another connection with the same endpoints.
             Arrival::ByPin if owner != steer.own && owner != NOBODY => Some((owner, Arrival::Back)),
             Arrival::Back => {
                 self.pins.forget(&Flow::stream(*tuple));
@@ -81,114 +88,85 @@ impl<M: Memory> Shard<M> {
             }
             Arrival::ByPin | Arrival::Copy | Arrival::Local => None,
         };
-        let Some((shard, arrival)) = to else {
-            return false;
-        };
-        self.counters.frames_misrouted += 1;
-        self.misrouted = Some(Misrouted::Shard(shard, arrival));
-        true
+        self.hand_over(counters, to)
     }
 
-    /// What a frame from the link says of neighbours or routers concerns every shard.
-    pub(crate) fn copy_to_all_shards(&mut self) {
-        if self.config.steer.is_some() && self.arrival == Arrival::Link {
+    /// As [`Steering::is_segment_misrouted`], for a datagram. `home`: the shard that owns the
+    /// socket which the datagram is for.
+    pub fn is_datagram_misrouted(
+        &mut self,
+        steer: Option<&Steer>,
+        counters: &mut Counters,
+        home: Option<u16>,
+        tuple: &Tuple,
+    ) -> bool {
+        let (Some(steer), Arrival::Link | Arrival::ByTag) = (steer, self.arrival) else {
+            return false;
+        };
+        match home {
+            Some(home) => self.hand_over(counters, Some((home, Arrival::ByPin))),
+            None => self.is_first_misrouted(steer, counters, Flow::datagrams(*tuple)),
+        }
+    }
+
+    /// Whether a flow that no socket of this shard has belongs to another shard. The frame came
+    /// from the link, or from a shard that went by the tag and may not know yet that the flow has
+    /// moved on.
+    fn is_first_misrouted(&mut self, steer: &Steer, counters: &mut Counters, flow: Flow) -> bool {
+        let owner = steer.owner(&flow.tuple);
+        if owner == NOBODY {
+            self.misrouted = Some(Misrouted::Awaited);
+            return true;
+        }
+        let to = match owner == steer.own {
+            false => Some((owner, Arrival::ByTag)),
+            true => self.pins.get(&flow).map(|shard| (shard, Arrival::ByPin)),
+        };
+        self.hand_over(counters, to)
+    }
+
+    fn hand_over(&mut self, counters: &mut Counters, to: Option<(u16, Arrival)>) -> bool {
+        if let Some((shard, arrival)) = to {
+            counters.frames_misrouted += 1;
+            self.misrouted = Some(Misrouted::Shard(shard, arrival));
+        }
+        to.is_some()
+    }
+
+    /// The last frame says something about neighbours, routers or groups: every shard gets a copy.
+    pub fn copy_to_all_shards(&mut self, steer: Option<&Steer>) {
+        if steer.is_some() && self.arrival == Arrival::Link {
             self.misrouted = Some(Misrouted::AllShards);
         }
     }
 
-    /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its tag, if that is another: the flow must be pinned there
-    /// before. None too for what it would refuse.
-    pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
-        let steer = self.config.steer.as_ref()?;
-        let (local, remote, _) = self.endpoints(self.check(id).ok()?, remote).ok()?;
-        let tuple = Tuple::new(local, remote)?;
-        let owner = steer.owner(&tuple);
-        let elsewhere = owner != steer.own && owner != NOBODY;
-        (local.port() != 0 && elsewhere).then_some((owner, Flow::stream(tuple)))
+    /// Flows that belong here by their tag and are pinned to other shards.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
     }
 
-    /// The flow of a connection that was just opened, or of a socket for datagrams that was just connected, by a shard without buckets: before it sends anything it is to be pinned
-    /// at this other shard.
-    pub fn opened_elsewhere(&self, id: SocketId) -> Option<(u16, Flow)> {
-        let steer = self.config.steer.as_ref()?;
-        if !steer.has_none() {
-            return None;
-        }
-        let socket = self.sockets.get(self.check(id).ok()?)?;
-        let flow = match &socket.kind {
-            Kind::Stream(stream) => Flow::stream(stream.endpoints.tuple()),
-            Kind::Datagram(datagram) if datagram.is_only_here() => {
-                Flow::datagrams(Tuple::new(datagram.local, datagram.remote?)?)
-            }
-            _ => return None,
-        };
-        let owner = steer.owner(&flow.tuple);
-        (owner != NOBODY && owner != steer.own).then_some((owner, flow))
+    /// As [`Steering::pins`], to change them.
+    pub fn pins_mut(&mut self) -> &mut Pins {
+        &mut self.pins
     }
 
-    /// Whose a flow is by its tag, as far as is known here: another shard that should know of it. None if that is this one, or nobody yet.
-    pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
-        let steer = self.config.steer.as_ref()?;
-        let owner = steer.owner(&flow.tuple);
-        (owner != NOBODY && owner != steer.own).then_some(owner)
-    }
-
-    /// Whether a flow's bucket is on its way here.
-    pub fn is_awaited(&self, flow: &Flow) -> bool {
-        let steer = self.config.steer.as_ref();
-        steer.is_some_and(|steer| steer.is_awaited(&flow.tuple))
-    }
-
-    /// Whether answers to the connection that [`Shard::connect_bound`] would begin come to another shard, which knows nothing of it unless the flow is pinned there. What
-    /// this host says to itself stays in the shard.
-    pub fn leads_elsewhere(&self, id: SocketId, remote: SocketAddr) -> bool {
-        let endpoints = self
-            .check(id)
-            .and_then(|index| self.endpoints(index, remote));
-        let local = endpoints.is_ok_and(|(_, _, route)| route == Some(Route::Local));
-        !local && self.must_pin(id, remote).is_some()
-    }
-
-    /// Frames of a flow that belongs to this shard go to `shard` from now on: it opens the connection, with a port that the program chose.
-    ///
-    /// # Errors
-    /// [`Error::AddressNotAvailable`] when there is such a connection already, or may be for all that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
-    pub fn pin(&mut self, flow: Flow, shard: u16) -> Result<(), Error> {
-        let awaited = |steer: &Steer| steer.is_awaited(&flow.tuple);
-        if self.config.steer.as_ref().is_some_and(awaited) {
-            return Err(Error::AddressNotAvailable);
-        }
-        let table = match flow.datagrams {
-            false => &self.table,
-            true => &self.udp.table,
-        };
-        if table.get(&flow.tuple).is_some() || self.pins.get(&flow).is_some_and(|at| at != shard) {
-            return Err(Error::AddressNotAvailable);
-        }
-        let limit = self.config.limits.sockets as usize;
-        if self.pins.insert(flow, shard, limit) {
-            Ok(())
-        } else {
-            Err(Error::NoMemory)
+    /// A flow is over here: if it belongs to another shard by its tag, the pin there can go.
+    pub fn note_over(&mut self, steer: Option<&Steer>, flow: Flow) {
+        if steer.is_some_and(|steer| !steer.is_own(&flow.tuple)) {
+            self.unpinned.push(flow);
         }
     }
 
-    /// Undoes [`Shard::pin`].
-    pub fn unpin(&mut self, flow: &Flow, shard: u16) {
-        self.pins.remove(flow, shard);
+    /// A flow is lost that another shard has pinned here: the pin can go.
+    pub fn note_lost(&mut self, flow: Flow) {
+        self.unpinned.push(flow);
     }
 
-    /// Flows that belong to another shard by their tag and are over here: what was pinned there for them can go.
-    pub fn take_unpinned(&mut self) -> Vec<Flow> {
+    /// Takes the flows whose pins can go. A connection in TIME-WAIT may have begun anew with the
+    /// same endpoints: `is_known` tells.
+    pub fn take_unpinned(&mut self, is_known: impl Fn(&Flow) -> bool) -> Vec<Flow> {
         let mut over = std::mem::take(&mut self.unpinned);
-        // One in TIME-WAIT may have begun anew, with the same ends.
-        over.retain(|flow| {
-            let table = match flow.datagrams {
-                false => &self.table,
-                true => &self.udp.table,
-            };
-            table.get(&flow.tuple).is_none()
-        });
+        over.retain(|flow| !is_known(flow));
         over
     }
 }

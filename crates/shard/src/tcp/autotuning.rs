@@ -7,12 +7,12 @@ use millrace_tcp::Instant;
 use crate::config::Buffers;
 use crate::socket::{Options, Stream};
 
-/// The least time over which reading is measured. Segments and programs run in batches, so that on a fast link the window has to cover
-/// more than the bare round trip.
+/// The least time over which reading is measured. Segments and programs run in batches, so that on
+/// a fast link the window has to cover more than the bare round trip.
 const SPAN_MIN_US: u32 = 1_000;
 
-/// A send buffer grows beyond this only where a link of 100 Gbit/s could have so much on the way: what is larger than a processor's caches slows down
-/// what has no need of it.
+/// A send buffer grows beyond this only where a link of 100 Gbit/s could have so much on the way:
+/// what is larger than a processor's caches slows down what has no need of it.
 const SEND_COMFORTABLE: u32 = 4 << 20;
 /// Twice what such a link carries in a microsecond, in bytes.
 const SEND_PER_US: u32 = 2 * 12_500;
@@ -24,7 +24,8 @@ const CROWD_LOG2: u32 = 14;
 
 /// Segments that the first send buffer holds at least: two initial windows.
 const FIRST_SEND_SEGMENTS: u32 = 20;
-/// Segments that the first receive buffer holds at least, so that every second one can be acknowledged.
+/// Segments that the first receive buffer holds at least, so that every second one can be
+/// acknowledged.
 const FIRST_RECEIVE_SEGMENTS: u32 = 4;
 
 /// The send and receive buffer of a new connection with segments of `mss` bytes.
@@ -55,7 +56,8 @@ pub(crate) struct ActiveSenders {
 }
 
 impl ActiveSenders {
-    /// A connection has its turn; `counted` is its own note of the span in which it was counted last.
+    /// A connection has its turn; `counted` is its own note of the span in which it was counted
+    /// last.
     #[inline]
     pub(crate) fn note(&mut self, counted: &mut u32, now: Instant) {
         let span = (now.as_micros() >> CROWD_LOG2) as u32;
@@ -82,9 +84,10 @@ impl ActiveSenders {
 }
 
 impl Stream {
-    /// How much the program may have queued now. Alone, as much as the buffer holds. A program that serves many gives each in its turn as much as its buffer takes: if
-    /// those differ, so do the shares, and whose share is large grows on. So those who send at the same time share what is comfortable, or
-    /// what their path needs if that is more.
+    /// How much the program may have queued now. Alone, as much as the buffer holds. A program that
+    /// serves many gives each in its turn as much as its buffer takes: if those differ, so do the
+    /// shares, and whose share is large grows on. So those who send at the same time share what is
+    /// comfortable, or what their path needs if that is more.
     #[inline]
     pub(crate) fn send_share(&self, active_senders: u32) -> u32 {
         if active_senders <= 1 || self.send_limit <= SEND_SHARE_MIN {
@@ -98,8 +101,9 @@ impl Stream {
         self.send_limit.min(share.max(SEND_SHARE_MIN))
     }
 
-    /// Grows the send buffer to twice the congestion window, so that there is always a window's worth to send while another waits for its
-    /// acknowledgements (as Linux's `tcp_sndbuf_expand`). Never shrinks it.
+    /// Grows the send buffer to twice the congestion window, so that there is always a window's
+    /// worth to send while another waits for its acknowledgements (as Linux's `tcp_sndbuf_expand`).
+    /// Never shrinks it.
     #[inline(always)]
     pub(crate) fn tune_send(&mut self, buffers: &Buffers) {
         // What is not filled need not grow.
@@ -119,8 +123,9 @@ impl Stream {
         self.send_limit = self.send_limit.max(wanted);
     }
 
-    /// Grows the receive buffer when the program read more in a round trip than in any before: the sender may double its
-    /// window in the next, and must find room for it (dynamic right-sizing, as Linux's `tcp_rcv_space_adjust`). Never shrinks it.
+    /// Grows the receive buffer when the program read more in a round trip than in any before: the
+    /// sender may double its window in the next, and must find room for it (dynamic right-sizing,
+    /// as Linux's `tcp_rcv_space_adjust`). Never shrinks it.
     #[inline(always)]
     pub(crate) fn tune_receive(&mut self, buffers: &Buffers, now: Instant) {
         if self.receive_limit >= buffers.receive_max {

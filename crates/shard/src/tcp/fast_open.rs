@@ -1,4 +1,5 @@
-//! TCP Fast Open (RFC 7413): who may put payload on a SYN, of those who come and of those that we go to.
+//! TCP Fast Open (RFC 7413): who may put payload on a SYN, of those who come and of those that we
+//! go to.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,17 +15,19 @@ use crate::shard::Shard;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, Socket, SocketId};
 
-/// Options of a SYN, at most: they count against what a peer takes in one segment when payload comes with them.
+/// Options of a SYN, at most: they count against what a peer takes in one segment when payload
+/// comes with them.
 const OPTIONS_MAX: u16 = 40;
-/// After a SYN with payload was lost no other is sent to that host for this long, twice as long after the next, and so on (Linux's
-/// `tcp_fastopen_cookie_check`).
+/// After a SYN with payload was lost no other is sent to that host for this long, twice as long
+/// after the next, and so on (Linux's `tcp_fastopen_cookie_check`).
 const PAUSE: Duration = Duration::from_secs(60);
 /// How often that doubles.
 const DOUBLINGS: u32 = 10;
 
 /// What becomes of a SYN to a listener that opens fast.
 pub(crate) enum Verdict {
-    /// It opens a connection at once; its cookie was made with the key before this one, so it gets another.
+    /// It opens a connection at once; its cookie was made with the key before this one, so it gets
+    /// another.
     Early(Option<Cookie>),
     /// It is answered as any, with this cookie for the next time.
     Give(Cookie),
@@ -67,8 +70,9 @@ impl FastOpenCookies {
 }
 
 impl<M: Memory> Shard<M> {
-    /// A connection that has just begun, and of which nothing was sent yet, is to open fast. Returns how many bytes its SYN can take along: the SYN then waits for
-    /// the first of them. 0: it does not wait, but asks for a cookie for the next time.
+    /// A connection that has just begun, and of which nothing was sent yet, is to open fast.
+    /// Returns how many bytes its SYN can take along: the SYN then waits for the first of them. 0:
+    /// it does not wait, but asks for a cookie for the next time.
     ///
     /// # Errors
     /// [`Error::NoSocket`], [`Error::NotConnected`].
@@ -121,7 +125,7 @@ impl<M: Memory> Shard<M> {
         let without = options.no_cookie;
         let offered = syn.options.fast_open();
         let keys = listener.fast_open_keys.as_deref();
-        let primary = keys.map_or(self.secrets.fast_open_key(), |keys| &keys.primary);
+        let primary = keys.map_or(self.env.secrets.fast_open_key(), |keys| &keys.primary);
         let own = fast_open_cookie(primary, tuple);
         let is = |cookie| offered.is_some_and(|offered| offered.as_bytes() == cookie);
         let old = keys.and_then(|keys| keys.backup.as_ref());
@@ -130,18 +134,19 @@ impl<M: Memory> Shard<M> {
             if listener.early < u32::from(options.fast_open) {
                 return Verdict::Early(Cookie::new(&own).filter(|_| old));
             }
-            self.counters.fast_opens_limited += 1;
+            self.env.counters.fast_opens_limited += 1;
             return Verdict::Plain;
         }
         let Some(offered) = offered else {
             return Verdict::Plain;
         };
-        self.counters.fast_opens_refused += u64::from(offered.is_some());
-        self.counters.fast_open_cookies_out += 1;
+        self.env.counters.fast_opens_refused += u64::from(offered.is_some());
+        self.env.counters.fast_open_cookies_out += 1;
         Cookie::new(&own).map_or(Verdict::Plain, Verdict::Give)
     }
 
-    /// Opens a connection for a SYN that brought a good cookie, with its payload, and gives its host `another`. False when there is no room for it.
+    /// Opens a connection for a SYN that brought a good cookie, with its payload, and gives its
+    /// host `another`. False when there is no room for it.
     pub(crate) fn open_early(
         &mut self,
         listener: u32,
@@ -160,7 +165,7 @@ impl<M: Memory> Shard<M> {
         let Some(index) = made else {
             return false;
         };
-        self.counters.fast_opens += 1;
+        self.env.counters.fast_opens += 1;
         if let Some(listener) = self
             .sockets
             .get_mut(listener)
@@ -184,17 +189,18 @@ impl<M: Memory> Shard<M> {
                 memory: &mut self.memory,
                 owner: *owner,
                 open: true,
-                counters: &mut self.counters,
+                counters: &mut self.env.counters,
             };
             stream
                 .connection
-                .take_early(&self.config.tcp, syn, &mut sink, now);
+                .take_early(&self.env.config.tcp, syn, &mut sink, now);
         }
         self.apply_state_change(index);
         true
     }
 
-    /// Something has become of a connection that was opened fast, if it was: its handshake is complete, it is over, or its SYN was not answered.
+    /// Something has become of a connection that was opened fast, if it was: its handshake is
+    /// complete, it is over, or its SYN was not answered.
     pub(crate) fn note_fast_open(&mut self, index: u32, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -213,9 +219,9 @@ impl<M: Memory> Shard<M> {
         let Some(news) = news else {
             return;
         };
-        self.counters.fast_opens_lost += u64::from(news.lost);
+        self.env.counters.fast_opens_lost += u64::from(news.lost);
         let Some(known) = self.cookies.entry(remote) else {
-            self.counters.fast_open_cookies_refused += 1;
+            self.env.counters.fast_open_cookies_refused += 1;
             return;
         };
         if let Some(cookie) = news.cookie {

@@ -1,4 +1,5 @@
-//! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for, or back with a reset.
+//! TCP segments in: to the connection, the handshake, TIME-WAIT or the listener that they are for,
+//! or back with a reset.
 
 use std::net::IpAddr;
 
@@ -7,18 +8,18 @@ use millrace_tcp::{
     refuse,
 };
 use millrace_wire::ethernet::Mac;
-use millrace_wire::tcp::{Flags, PlainSegment, Segment, Seq};
+use millrace_wire::tcp::{Flags, Segment, Seq};
 
 use crate::config::Buffers;
 use crate::connection_table::{Pair, Place, Tuple};
 use crate::counters::Counters;
 use crate::error::errno;
-use crate::ip::Family;
-use crate::ip::route::Route;
+use crate::ip::family::Family;
 use crate::memory::Memory;
 use crate::memory::send_memory::SendMemory;
 use crate::output::reply_queue::Reply;
-use crate::shard::{Shard, note_changed};
+use crate::shard::Shard;
+use crate::socket::note_changed;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Marks, Options, Socket, SocketId};
 use crate::tcp::autotuning;
@@ -33,11 +34,10 @@ use millrace_wire::tcp::PROTOCOL as PROTOCOL_TCP;
 /// What IP and TCP headers take of an MTU.
 const HEADERS_LEN_V4: u16 = 40;
 const HEADERS_LEN_V6: u16 = 60;
-/// Segments for a peer that does not say what it takes: what the least MTU of each family leaves (RFC 9293 3.7.1).
+/// Segments for a peer that does not say what it takes: what the least MTU of each family leaves
+/// (RFC 9293 3.7.1).
 const DEFAULT_SEGMENT_V4: u16 = 576 - HEADERS_LEN_V4;
 const DEFAULT_SEGMENT_V6: u16 = 1_280 - HEADERS_LEN_V6;
-/// MTU inside the shard: the largest IPv4 packet.
-const LOOPBACK_MTU: u16 = 65_535;
 
 impl<M: Memory> Shard<M> {
     #[inline]
@@ -50,13 +50,13 @@ impl<M: Memory> Shard<M> {
         from: Mac,
         now: Instant,
     ) {
-        self.counters.segments_in += 1;
+        self.env.counters.segments_in += 1;
         if checksum == ChecksumState::Unchecked && !A::verify(remote, local, PROTOCOL_TCP, bytes) {
-            self.counters.tcp_checksum += 1;
+            self.env.counters.tcp_checksum += 1;
             return;
         }
         let Ok(mut segment) = Segment::parse(bytes) else {
-            self.counters.tcp_malformed += 1;
+            self.env.counters.tcp_malformed += 1;
             return;
         };
         segment.marked = marked;
@@ -69,7 +69,8 @@ impl<M: Memory> Shard<M> {
         self.segment_input(&tuple, &segment, Some(from), now);
     }
 
-    /// Processes a segment. `tuple` is as we see it; `from` is the station that sent it, none when that is this host.
+    /// Processes a segment. `tuple` is as we see it; `from` is the station that sent it, none when
+    /// that is this host.
     pub(crate) fn segment_input(
         &mut self,
         tuple: &Tuple,
@@ -88,66 +89,6 @@ impl<M: Memory> Shard<M> {
             None if from.is_some() && self.is_misrouted(tuple) => {}
             None => self.listener_input(tuple, segment, from, None, now),
         }
-    }
-
-    /// Gives the connection at `index` a segment from the link if it is the next one that it expects (header prediction); false when it is not, with nothing
-    /// changed. `LAST`: if it is one that ends a connection, and not before that. Functions of their own, so that each has the registers to itself.
-    #[inline(never)]
-    pub(crate) fn plain_input<const LAST: bool>(
-        &mut self,
-        index: u32,
-        segment: &PlainSegment<'_>,
-        from: Mac,
-        now: Instant,
-    ) -> bool {
-        let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) else {
-            return false;
-        };
-        let marks = socket.marks;
-        let Kind::Stream(stream) = &mut socket.kind else {
-            return false;
-        };
-        // Nobody on the link speaks for this host.
-        if marks.contains(Marks::LOCAL) {
-            return false;
-        }
-        let mut sink = Sink {
-            ring: &mut stream.recv,
-            memory: &mut self.memory,
-            owner: socket.owner,
-            open: !marks.contains(Marks::ORPHAN),
-            counters: &mut self.counters,
-        };
-        let config = &self.config.tcp;
-        let connection = &mut stream.connection;
-        let taken = match LAST {
-            false => connection.on_predicted_segment(config, segment, &mut sink, now),
-            true => connection.on_predicted_closing_segment(config, segment, &mut sink, now),
-        };
-        if !taken {
-            return false;
-        }
-        let events = stream.connection.take_events();
-        if events.contains(Events::WRITABLE) {
-            self.neighbours.confirm(stream.hop, from, now);
-            if stream.send.release(
-                stream.connection.acked(),
-                &mut self.send_memory,
-                socket.owner,
-            ) && socket.options.send_buffer.is_none()
-            {
-                stream.tune_send(&self.config.buffers);
-            }
-        }
-        if !(events - (Events::READABLE | Events::WRITABLE)).is_empty() {
-            self.counters.note(events, marks);
-            socket.note(events, &self.config.buffers, &mut self.send_memory);
-        }
-        if !events.is_empty() {
-            note_changed(&mut self.changed, SocketId::new(index, generation), socket);
-        }
-        self.ready.add(index, socket);
-        true
     }
 
     #[inline(never)]
@@ -169,25 +110,26 @@ impl<M: Memory> Shard<M> {
             memory: &mut self.memory,
             owner: *owner,
             open: !marks.contains(Marks::ORPHAN),
-            counters: &mut self.counters,
+            counters: &mut self.env.counters,
         };
         let acked = stream.connection.acked();
         let block = sink.ring.block();
         stream
             .connection
-            .on_segment(&self.config.tcp, segment, &mut sink, now);
-        // Whoever reads the ring must learn that it has moved, also when only bytes out of order came.
+            .on_segment(&self.env.config.tcp, segment, &mut sink, now);
+        // Whoever reads the ring must learn that it has moved, also when only bytes out of order
+        // came.
         let moved = sink.ring.block() != block;
         if let Some(from) = from
             && stream.connection.acked() > acked
         {
-            self.neighbours.confirm(stream.hop, from, now);
+            self.network.neighbours.confirm(stream.hop, from, now);
         }
         let events = stream.connection.take_events();
         let opened = events.contains(Events::ESTABLISHED);
         if !events.is_empty() {
-            self.counters.note(events, *marks);
-            socket.note(events, &self.config.buffers, &mut self.send_memory);
+            self.env.counters.note(events, *marks);
+            socket.note(events, &self.env.config.buffers, &mut self.send_memory);
         }
         if moved || !events.is_empty() {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
@@ -209,8 +151,8 @@ impl<M: Memory> Shard<M> {
         };
         let events = stream.connection.take_events();
         if !events.is_empty() {
-            self.counters.note(events, socket.marks);
-            socket.note(events, &self.config.buffers, &mut self.send_memory);
+            self.env.counters.note(events, socket.marks);
+            socket.note(events, &self.env.config.buffers, &mut self.send_memory);
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
         self.ready.add(index, socket);
@@ -233,11 +175,12 @@ impl<M: Memory> Shard<M> {
             }
             return;
         }
-        match pending.state.on_segment(&self.config.tcp, segment, now) {
+        match pending.state.on_segment(&self.env.config.tcp, segment, now) {
             HalfOpenVerdict::Ignore => {}
             HalfOpenVerdict::Reply(outgoing) => {
                 let tuple = pending.tuple;
-                self.reply(Reply::Segment(tuple, outgoing));
+                self.network
+                    .reply(&mut self.env.counters, Reply::Segment(tuple, outgoing));
             }
             HalfOpenVerdict::Drop => self.forget_half_open(index),
             HalfOpenVerdict::Establish => {
@@ -263,11 +206,13 @@ impl<M: Memory> Shard<M> {
             return;
         };
         let deadline = waiting.state.deadline();
-        let verdict = waiting.state.on_segment(&self.config.tcp, segment, now);
+        let verdict = waiting.state.on_segment(&self.env.config.tcp, segment, now);
         let renewed = waiting.state.deadline() != deadline;
         match verdict {
             TimeWaitVerdict::Ignore => {}
-            TimeWaitVerdict::Reply(outgoing) => self.reply(Reply::Segment(*tuple, outgoing)),
+            TimeWaitVerdict::Reply(outgoing) => self
+                .network
+                .reply(&mut self.env.counters, Reply::Segment(*tuple, outgoing)),
             TimeWaitVerdict::Reopen { after } => {
                 if self.listener_for(tuple).is_some() {
                     self.forget_time_wait(index);
@@ -290,7 +235,8 @@ impl<M: Memory> Shard<M> {
         Some(waiting)
     }
 
-    /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence numbers must lie beyond.
+    /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and .2). `after`: our sequence
+    /// numbers must lie beyond.
     fn listener_input(
         &mut self,
         tuple: &Tuple,
@@ -300,7 +246,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) {
         let Some(listener) = self.listener_for(tuple) else {
-            self.counters.tcp_no_socket += 1;
+            self.env.counters.tcp_no_socket += 1;
             self.reset(tuple, segment, now);
             return;
         };
@@ -337,30 +283,30 @@ impl<M: Memory> Shard<M> {
         let (asks, owner) = (listener.asks, *owner);
         let unasked = listener.requests.len() > listener.backlog.limit as usize;
         if unasked || listener.backlog.is_full(&self.memory, owner) {
-            self.counters.listen_overflows += 1;
+            self.env.counters.listen_overflows += 1;
             return;
         }
         let Some(Socket { options, .. }) = self.sockets.get(index) else {
             return;
         };
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
-            self.counters.ip_no_route += 1;
+            self.env.counters.ip_no_route += 1;
             return;
         };
         if let Some(after) = after {
             open.begin_after(after);
         }
         if !self.half_open.has_room(owner) {
-            self.counters.half_open_limited += u64::from(!self.half_open.is_full());
+            self.env.counters.half_open_limited += u64::from(!self.half_open.is_full());
             // Whoever is asked first cannot be asked about a cookie.
             if asks {
-                self.counters.listen_overflows += 1;
+                self.env.counters.listen_overflows += 1;
             } else {
                 self.send_cookie(index, tuple, syn, open, now);
             }
             return;
         }
-        let state = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now);
+        let state = HalfOpen::new(&self.env.config.tcp, &options.tcp, open, syn, now);
         let fast = options.fast_open > 0 && !asks;
         let mut reply = state.reply(now);
         if fast {
@@ -391,7 +337,8 @@ impl<M: Memory> Shard<M> {
         if asks {
             self.note_request(index, half_open);
         } else {
-            self.reply(Reply::Segment(*tuple, reply));
+            self.network
+                .reply(&mut self.env.counters, Reply::Segment(*tuple, reply));
         }
     }
 
@@ -412,8 +359,9 @@ impl<M: Memory> Shard<M> {
             return;
         };
         listener.cookies_until = now + syn_cookie::LIFETIME;
-        open.iss = syn_cookie::sequence(&self.secrets, tuple, syn, now);
-        let mut reply = HalfOpen::new(&self.config.tcp, &options.tcp, open, syn, now).reply(now);
+        open.iss = syn_cookie::sequence(&self.env.secrets, tuple, syn, now);
+        let mut reply =
+            HalfOpen::new(&self.env.config.tcp, &options.tcp, open, syn, now).reply(now);
         match &mut reply.options.timestamps {
             Some(timestamps) => {
                 let ecn = reply.flags.contains(Flags::ECE);
@@ -421,8 +369,9 @@ impl<M: Memory> Shard<M> {
             }
             None => reply.flags.remove(Flags::ECE),
         }
-        self.counters.cookies_sent += 1;
-        self.reply(Reply::Segment(*tuple, reply));
+        self.env.counters.cookies_sent += 1;
+        self.network
+            .reply(&mut self.env.counters, Reply::Segment(*tuple, reply));
     }
 
     /// Makes a connection of an ACK that brings a good cookie back; false when it does not.
@@ -445,8 +394,8 @@ impl<M: Memory> Shard<M> {
         if listener.cookies_until < now {
             return false;
         }
-        let Some(syn) = syn_cookie::recall(&self.secrets, tuple, ack, now) else {
-            self.counters.cookies_refused += 1;
+        let Some(syn) = syn_cookie::recall(&self.env.secrets, tuple, ack, now) else {
+            self.env.counters.cookies_refused += 1;
             return false;
         };
         let Some(mut open) = self.open_parameters(tuple, options, now) else {
@@ -459,13 +408,13 @@ impl<M: Memory> Shard<M> {
             defer_accept: 0,
             ..options.tcp
         };
-        let mut state = HalfOpen::new(&self.config.tcp, &settings, open, &syn, sent);
-        if state.on_segment(&self.config.tcp, ack, now) != HalfOpenVerdict::Establish {
+        let mut state = HalfOpen::new(&self.env.config.tcp, &settings, open, &syn, sent);
+        if state.on_segment(&self.env.config.tcp, ack, now) != HalfOpenVerdict::Establish {
             return false;
         }
         // When the listener has no room, the peer comes again.
         if let Some(stream) = self.establish(index, *tuple, &state, now) {
-            self.counters.cookies_accepted += 1;
+            self.env.counters.cookies_accepted += 1;
             self.stream_input(stream, ack, from, now);
         }
         true
@@ -479,7 +428,7 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Option<Open> {
         let mss = self.segment_size(tuple.remote_ip(), options)?;
-        let numbers = self.secrets.numbers(tuple, now);
+        let numbers = self.env.secrets.numbers(tuple, now);
         Some(Open {
             iss: Seq(numbers.sequence),
             timestamp_offset: numbers.timestamp_offset,
@@ -488,26 +437,18 @@ impl<M: Memory> Shard<M> {
                 Tuple::V4(_) => DEFAULT_SEGMENT_V4,
                 Tuple::V6(_) => DEFAULT_SEGMENT_V6,
             },
-            receive_limit: autotuning::first_limits(options, &self.config.buffers, mss).1,
+            receive_limit: autotuning::first_limits(options, &self.env.config.buffers, mss).1,
         })
     }
 
     /// The largest segment that we announce to `remote`; `None` when there is no route.
     pub(crate) fn segment_size(&self, remote: IpAddr, options: &Options) -> Option<u16> {
-        let mss = self.first_mtu(remote)? - headers_len(remote);
+        let mss = self.network.first_mtu(&self.env, remote)? - headers_len(remote);
         Some(options.tcp.max_segment.map_or(mss, |limit| limit.min(mss)))
     }
 
-    /// The largest packet that the first link on the way to `remote` takes; `None` when there is no route.
-    fn first_mtu(&self, remote: IpAddr) -> Option<u16> {
-        Some(match (self.route(remote)?, remote) {
-            (Route::Local, _) => LOOPBACK_MTU,
-            (Route::Link(_), IpAddr::V4(_)) => self.config.mtu,
-            (Route::Link(_), IpAddr::V6(_)) => self.v6.mtu(),
-        })
-    }
-
-    /// The largest packet that is known to reach the peer of a connection: as large as the first link takes, or what a router said (`IP_MTU`).
+    /// The largest packet that is known to reach the peer of a connection: as large as the first
+    /// link takes, or what a router said (`IP_MTU`).
     ///
     /// # Errors
     /// [`crate::Error::NoSocket`], [`crate::Error::NotConnected`].
@@ -522,8 +463,11 @@ impl<M: Memory> Shard<M> {
             }
             _ => return Err(crate::Error::NotConnected),
         };
-        let first = self.first_mtu(remote).ok_or(crate::Error::NotConnected)?;
-        let known = self.path_mtus.get(remote, now);
+        let first = self
+            .network
+            .first_mtu(&self.env, remote)
+            .ok_or(crate::Error::NotConnected)?;
+        let known = self.network.path_mtus.get(remote, now);
         Ok(known.map_or(first, |mtu| first.min(mtu)))
     }
 
@@ -536,7 +480,7 @@ impl<M: Memory> Shard<M> {
     pub(crate) fn fields(&self, tuple: &Tuple, options: &Options) -> IpFields {
         let flow_label = match tuple {
             Tuple::V4(_) => 0,
-            Tuple::V6(_) => self.secrets.flow_label(tuple),
+            Tuple::V6(_) => self.env.secrets.flow_label(tuple),
         };
         IpFields::new(tuple, options, flow_label)
     }
@@ -547,15 +491,16 @@ impl<M: Memory> Shard<M> {
             return;
         };
         if !self.reset_limit.allow(now) {
-            self.counters.resets_limited += 1;
+            self.env.counters.resets_limited += 1;
             return;
         }
-        self.counters.resets_out += 1;
-        self.reply(Reply::Segment(*tuple, outgoing));
+        self.env.counters.resets_out += 1;
+        self.network
+            .reply(&mut self.env.counters, Reply::Segment(*tuple, outgoing));
     }
 
-    /// Takes the connection at `index` out of the tables: it is over, and its last segment is out. A socket that a program still holds
-    /// keeps what was received.
+    /// Takes the connection at `index` out of the tables: it is over, and its last segment is out.
+    /// A socket that a program still holds keeps what was received.
     pub(crate) fn end_connection(&mut self, index: u32, now: Instant) {
         let Some(Socket {
             owner,
@@ -571,7 +516,7 @@ impl<M: Memory> Shard<M> {
         stream.send.free(&mut self.send_memory, owner);
         let state = stream.connection.state();
         let time_wait = if state == State::TimeWait {
-            stream.connection.time_wait(&self.config.tcp, now)
+            stream.connection.time_wait(&self.env.config.tcp, now)
         } else {
             None
         };
@@ -595,9 +540,9 @@ impl<M: Memory> Shard<M> {
             let timestamps = stream.connection.timestamps();
             let place = self.time_wait.insert(tuple, state, reuse, timestamps, now);
             if place.is_some() {
-                self.counters.time_waits += 1;
+                self.env.counters.time_waits += 1;
             } else {
-                self.counters.time_wait_overflow += 1;
+                self.env.counters.time_wait_overflow += 1;
             }
             place
         });
@@ -622,7 +567,7 @@ impl<M: Memory> Shard<M> {
 impl Socket {
     /// Takes note of what has happened to its connection.
     #[inline]
-    fn note(&mut self, events: Events, buffers: &Buffers, memory: &mut SendMemory) {
+    pub(super) fn note(&mut self, events: Events, buffers: &Buffers, memory: &mut SendMemory) {
         let Kind::Stream(stream) = &mut self.kind else {
             return;
         };
@@ -639,7 +584,8 @@ impl Socket {
         }
         if events.intersects(FAILURES) {
             let error = match stream.connection.error() {
-                // Linux tells a program that has seen the end of the stream that its pipe is broken.
+                // Linux tells a program that has seen the end of the stream that its pipe is
+                // broken.
                 Some(Error::ConnectionReset) if self.marks.contains(Marks::PEER_CLOSED) => {
                     errno::EPIPE
                 }
@@ -666,7 +612,7 @@ impl Socket {
 impl Counters {
     /// Counts what has happened to a connection.
     #[inline]
-    fn note(&mut self, events: Events, marks: Marks) {
+    pub(super) fn note(&mut self, events: Events, marks: Marks) {
         if events.intersects(FAILURES) {
             self.resets_in += u64::from(events.contains(Events::RESET));
             self.timed_out += u64::from(events.contains(Events::TIMED_OUT));
@@ -703,10 +649,11 @@ mod tests {
 
     use super::*;
     use crate::Config;
+    use crate::link::ethernet::Egress;
+    use crate::link::ethernet::Stations;
     use crate::memory::{HeapMemory, Owner};
-    use crate::shard::Egress;
     use crate::socket::Reuse;
-    use crate::tcp::segment::{Stations, send_fast_path};
+    use crate::tcp::segment::send_fast_path;
 
     const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -731,7 +678,8 @@ mod tests {
         }
     }
 
-    /// Word for word what one end of a connection of this host with itself would say next to the other, but from the link.
+    /// Word for word what one end of a connection of this host with itself would say next to the
+    /// other, but from the link.
     #[test]
     fn rfc1122_3_2_1_3_nobody_on_the_link_speaks_for_this_host() {
         let now = Instant::from_micros(1_000_000);
@@ -749,7 +697,7 @@ mod tests {
         shard.send(client, b"forged", true).expect("room");
         let socket = shard.sockets.get_mut(client.index());
         let stream = socket.and_then(Socket::stream_mut).expect("a connection");
-        let plain = stream.connection.poll_transmit_fast(&shard.config.tcp, now);
+        let plain = stream.connection.poll_plain(&shard.env.config.tcp, now);
         let plain = plain.expect("a segment");
         let stations = Stations {
             to: MAC,

@@ -1,4 +1,5 @@
-//! TCP segments out: headers in a stack buffer, checksums, and cutting into segments what the port does not cut itself.
+//! TCP segments out: headers in a stack buffer, checksums, and cutting into segments what the port
+//! does not cut itself.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
@@ -11,6 +12,7 @@ use millrace_wire::tcp::{CHECKSUM_OFFSET, Flags, MAX_HEADER_LEN, PROTOCOL, Times
 use millrace_wire::{ipv4, ipv6, tcp};
 
 use crate::connection_table::{Pair, Tuple};
+use crate::link::ethernet::Stations;
 use crate::socket::Options;
 
 /// Where the IP header is in a frame.
@@ -77,8 +79,9 @@ pub struct SegmentJob<'a> {
 }
 
 impl SegmentJob<'_> {
-    /// Sends the payload from byte `skip` on, in as large units as the port takes. Returns how far it came: the length of
-    /// the payload when done, less when `send` returned false. Without payload, `None` says that the segment was not taken.
+    /// Sends the payload from byte `skip` on, in as large units as the port takes. Returns how far
+    /// it came: the length of the payload when done, less when `send` returned false. Without
+    /// payload, `None` says that the segment was not taken.
     #[inline]
     pub fn run(
         &self,
@@ -162,7 +165,8 @@ impl SegmentJob<'_> {
         Some(total)
     }
 
-    /// Sends one frame with `payload`, which begins `at` bytes into the whole. `is_cut`: the port is to cut it.
+    /// Sends one frame with `payload`, which begins `at` bytes into the whole. `is_cut`: the port
+    /// is to cut it.
     #[inline]
     #[expect(
         clippy::too_many_arguments,
@@ -200,7 +204,8 @@ impl SegmentJob<'_> {
         send(&head[..head_len], payload, offload)
     }
 
-    /// Writes all headers, with a TCP checksum of 0; returns their length and what the checksum is made of.
+    /// Writes all headers, with a TCP checksum of 0; returns their length and what the checksum is
+    /// made of.
     #[inline]
     fn write_head<I: Ip>(
         &self,
@@ -215,7 +220,8 @@ impl SegmentJob<'_> {
         if !last {
             flags.remove(Flags::FIN | Flags::PSH);
         }
-        // TCP's options first: its length depends on them, which nearly always are timestamps alone.
+        // TCP's options first: its length depends on them, which nearly always are timestamps
+        // alone.
         let options = &outgoing.options;
         let plain = options.mss.is_none()
             && options.window_scale.is_none()
@@ -253,15 +259,8 @@ impl SegmentJob<'_> {
     }
 }
 
-/// The two ends of a hop.
-pub struct Stations {
-    /// The station to send to.
-    pub to: Mac,
-    /// Our station.
-    pub from: Mac,
-}
-
-/// Sends a segment that is whole and has no options but timestamps; false when `send` returned that.
+/// Sends a segment that is whole and has no options but timestamps; false when `send` returned
+/// that.
 #[inline(always)]
 pub fn send_fast_path(
     stations: &Stations,
@@ -318,7 +317,8 @@ fn send_fast_path_over<I: Ip>(
     send(&head[..head_len], payload, offload)
 }
 
-/// Writes a timestamps option, if there is one; returns the length of the TCP header with it, and its sum.
+/// Writes a timestamps option, if there is one; returns the length of the TCP header with it, and
+/// its sum.
 #[inline(always)]
 fn write_timestamps<I: Ip>(
     head: &mut [u8; HEAD_MAX],
@@ -334,7 +334,8 @@ fn write_timestamps<I: Ip>(
     (32, sum)
 }
 
-/// Writes the options of a SYN as nearly all are, if these are such: MSS, SACK-permitted, timestamps, window scale.
+/// Writes the options of a SYN as nearly all are, if these are such: MSS, SACK-permitted,
+/// timestamps, window scale.
 #[inline]
 fn write_usual_syn<I: Ip>(
     head: &mut [u8; HEAD_MAX],
@@ -382,7 +383,8 @@ struct Tcp {
 }
 
 impl Tcp {
-    /// Writes all headers but the options, with a TCP checksum of 0; returns their length and what the checksum is made of.
+    /// Writes all headers but the options, with a TCP checksum of 0; returns their length and what
+    /// the checksum is made of.
     #[inline(always)]
     fn write<I: Ip>(
         &self,
@@ -425,7 +427,8 @@ trait Ip: Copy {
     /// Where the TCP header is in a frame.
     const TCP_START: usize;
 
-    /// Writes the header for a segment of `segment_len` bytes, TCP header included. Returns the sum of the addresses, in words of 32 bits.
+    /// Writes the header for a segment of `segment_len` bytes, TCP header included. Returns the sum
+    /// of the addresses, in words of 32 bits.
     fn write(
         pair: &Pair<Self>,
         head: &mut [u8; HEAD_MAX],
@@ -448,7 +451,8 @@ impl Ip for Ipv4Addr {
         let (local, remote) = (pair.local.to_bits(), pair.remote.to_bits());
         let addresses = u64::from(local) + u64::from(remote);
         let total_len = segment_len + ipv4::HEADER_LEN as u32;
-        // Version and header length; don't fragment; and an identification of 0, since it identifies nothing (RFC 6864 4.1).
+        // Version and header length; don't fragment; and an identification of 0, since it
+        // identifies nothing (RFC 6864 4.1).
         let first = 0x4500_0000 | u32::from(fields.class) << 16 | total_len;
         let second = 0x0000_4000;
         let third = u32::from(fields.hops) << 24 | u32::from(PROTOCOL) << 16;
@@ -524,7 +528,8 @@ fn put(head: &mut [u8; HEAD_MAX], at: usize, word: u32) {
     head[at..at + 4].copy_from_slice(&word.to_be_bytes());
 }
 
-/// The ones' complement sum of 16-bit words, from a sum of 32-bit words in which they are pairs (RFC 1071 2).
+/// The ones' complement sum of 16-bit words, from a sum of 32-bit words in which they are pairs
+/// (RFC 1071 2).
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let (low, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);

@@ -1,5 +1,6 @@
-//! SYN cookies (RFC 4987 3.6): when there is no room for another half-open connection, the handshake's state goes into the SYN-ACK's
-//! sequence number and timestamp, and comes back with the ACK.
+//! SYN cookies (RFC 4987 3.6): when there is no room for another half-open connection, the
+//! handshake's state goes into the SYN-ACK's sequence number and timestamp, and comes back with the
+//! ACK.
 
 use millrace_tcp::{Duration, Instant};
 use millrace_wire::tcp::{Flags, Options, Segment, Seq, Timestamps};
@@ -15,7 +16,8 @@ const SPAN: Duration = Duration::from_secs(60);
 pub const LIFETIME: Duration = Duration::from_secs(120);
 /// Round trip to assume when nothing is known: TCP's initial time-out.
 const UNKNOWN_AGE_MS: u32 = 1000;
-/// Bits of the timestamp that remember options: four for the window scale, one for SACK, one for ECN.
+/// Bits of the timestamp that remember options: four for the window scale, one for SACK, one for
+/// ECN.
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
@@ -31,7 +33,8 @@ pub fn sequence(secrets: &Secrets, tuple: &Tuple, syn: &Segment<'_>, now: Instan
     Seq(hash(secrets, tuple, syn.seq, span(now)) ^ size)
 }
 
-/// A timestamp that remembers the peer's options, and whether ECN was agreed on: the greatest not above `clock` that ends in them.
+/// A timestamp that remembers the peer's options, and whether ECN was agreed on: the greatest not
+/// above `clock` that ends in them.
 pub fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
     let scale = options
         .window_scale
@@ -46,7 +49,8 @@ pub fn timestamp(clock: u32, options: &Options, ecn: bool) -> u32 {
     }
 }
 
-/// The SYN that an ACK with a good cookie answers to; `None` when the cookie is not ours, or too old.
+/// The SYN that an ACK with a good cookie answers to; `None` when the cookie is not ours, or too
+/// old.
 pub fn recall(
     secrets: &Secrets,
     tuple: &Tuple,

@@ -20,7 +20,8 @@ pub struct HalfOpenConnection {
     pub owner: Owner,
     /// The handshake.
     pub state: HalfOpen,
-    /// The program has been asked whether it is wanted, and has not said so: the SYN has no answer yet.
+    /// The program has been asked whether it is wanted, and has not said so: the SYN has no answer
+    /// yet.
     pub asked: bool,
 }
 
@@ -38,7 +39,8 @@ pub struct HalfOpenTable {
 const GENEROSITY: u32 = 2;
 
 impl HalfOpenTable {
-    /// An empty table of at most `limit` connections; `shared`: of owners that must not be able to harm each other.
+    /// An empty table of at most `limit` connections; `shared`: of owners that must not be able to
+    /// harm each other.
     pub fn new(limit: u32, shared: bool, now: Instant) -> HalfOpenTable {
         HalfOpenTable {
             entries: Slab::new(limit),

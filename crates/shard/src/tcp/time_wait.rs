@@ -1,4 +1,5 @@
-//! Connections in TIME-WAIT. All wait equally long, so they stand in line, and only the first is ever looked at.
+//! Connections in TIME-WAIT. All wait equally long, so they stand in line, and only the first is
+//! ever looked at.
 
 use millrace_tcp::{Instant, TimeWait};
 
@@ -6,7 +7,8 @@ use crate::connection_table::Tuple;
 use crate::slab::Slab;
 
 const NONE: u32 = u32::MAX;
-/// Between two looks at who is done, in microseconds: nobody waits for an end that is a little late, and each look may wake a thread.
+/// Between two looks at who is done, in microseconds: nobody waits for an end that is a little
+/// late, and each look may wake a thread.
 const EXPIRY_STEP_US: u64 = 16_384;
 
 /// One connection in TIME-WAIT.
@@ -80,7 +82,8 @@ impl TimeWaitTable {
         self.entries.get(index)
     }
 
-    /// The connection at `index`, to change. When that moves its deadline, [`TimeWaitTable::renew`] must follow.
+    /// The connection at `index`, to change. When that moves its deadline, [`TimeWaitTable::renew`]
+    /// must follow.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut TimeWaitEntry> {
         self.entries.get_mut(index)
     }
@@ -106,7 +109,8 @@ impl TimeWaitTable {
         self.remove(self.first)
     }
 
-    /// When it is time to look: the first in line is done then, and those that are done soon after it. A thread that has nothing else to do is woken for many at once.
+    /// When it is time to look: the first in line is done then, and those that are done soon after
+    /// it. A thread that has nothing else to do is woken for many at once.
     pub fn deadline(&self) -> Option<Instant> {
         let first = self.entries.get(self.first)?.state.deadline();
         let steps = first.as_micros().div_ceil(EXPIRY_STEP_US);

@@ -18,8 +18,12 @@ use crate::steering::{Flow, Steer};
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// Groups that one socket may join (Linux's `igmp_max_memberships`).
+const JOINED_MAX: usize = 20;
+
 impl<M: Memory> Shard<M> {
-    /// Makes a socket for datagrams, neither bound nor connected. `label` is what its owner calls it: see [`Memory::read_upto`].
+    /// Makes a socket for datagrams, neither bound nor connected. `label` is what its owner calls
+    /// it: see [`Memory::read_upto`].
     ///
     /// # Errors
     /// [`Error::TooManySockets`].
@@ -41,7 +45,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(index, self.sockets.generation(index)))
     }
 
-    /// A socket that stands in for the one of shard `home` with this label, at the same addresses: what comes for it is handed over.
+    /// A socket that stands in for the one of shard `home` with this label, at the same addresses:
+    /// what comes for it is handed over.
     ///
     /// # Errors
     /// Those of [`Shard::datagram`] and [`Shard::bind_datagram`].
@@ -77,10 +82,12 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Binds to a local address and port, as [`Shard::bind`]; groups and the address of all hosts of the link are addresses too.
+    /// Binds to a local address and port, as [`Shard::bind`]; groups and the address of all hosts
+    /// of the link are addresses too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is bound, [`Error::AddressInUse`], [`Error::AddressNotAvailable`].
+    /// [`Error::Invalid`] when it is bound, [`Error::AddressInUse`],
+    /// [`Error::AddressNotAvailable`].
     pub fn bind_datagram(
         &mut self,
         id: SocketId,
@@ -93,8 +100,8 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         if !address.is_unspecified()
-            && !self.is_own(address)
-            && !self.is_multicast_or_broadcast(address)
+            && !self.network.is_bindable(&self.env, address)
+            && !self.network.is_multicast_or_broadcast(address)
         {
             return Err(Error::AddressNotAvailable);
         }
@@ -115,13 +122,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Whether packets to `address` are for several hosts.
-    pub(crate) fn is_multicast_or_broadcast(&self, address: IpAddr) -> bool {
-        address.is_multicast()
-            || matches!(address, IpAddr::V4(address) if self.routes.is_broadcast(address))
-    }
-
-    /// Registers the socket at `index` at a local address; port 0 takes a free one that is `good`, if there is one.
+    /// Registers the socket at `index` at a local address; port 0 takes a free one that is `good`,
+    /// if there is one.
     fn hold_port(
         &mut self,
         index: u32,
@@ -142,7 +144,7 @@ impl<M: Memory> Shard<M> {
             datagrams: true,
         };
         if !self.udp.ports.allows(local.port(), socket.owner) {
-            self.counters.ports_limited += 1;
+            self.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -157,9 +159,9 @@ impl<M: Memory> Shard<M> {
                 ..bound
             };
             let free = |ports: &Ports, port| good(port) && ports.is_free(port, &alone);
-            let chosen = self.udp.ports.choose(&mut self.secrets, free, free);
+            let chosen = self.udp.ports.choose(&mut self.env.secrets, free, free);
             chosen.ok_or_else(|| {
-                self.counters.ports_exhausted += 1;
+                self.env.counters.ports_exhausted += 1;
                 Error::AddressInUse
             })?
         };
@@ -174,8 +176,8 @@ impl<M: Memory> Shard<M> {
         Ok(port)
     }
 
-    /// The ends of a datagram from the socket at `index` to `remote`, with port 0 where none is bound; and where to. `from` is the source that the
-    /// program wants.
+    /// The ends of a datagram from the socket at `index` to `remote`, with port 0 where none is
+    /// bound; and where to. `from` is the source that the program wants.
     pub(super) fn datagram_endpoints(
         &self,
         index: u32,
@@ -197,7 +199,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::NetworkUnreachable);
         }
         let towards = match address {
-            IpAddr::V4(group) if self.routes.is_broadcast(group) => {
+            IpAddr::V4(group) if self.network.v4.is_broadcast(group) => {
                 // What stands in for another does not know what was set before it was bound.
                 if !datagram.settings.broadcast && datagram.home.is_none() {
                     return Err(Error::AccessDenied);
@@ -205,7 +207,11 @@ impl<M: Memory> Shard<M> {
                 Towards::All
             }
             group if group.is_multicast() => Towards::Group,
-            address => match self.route(address).ok_or(Error::NetworkUnreachable)? {
+            address => match self
+                .network
+                .route(address)
+                .ok_or(Error::NetworkUnreachable)?
+            {
                 Route::Local => Towards::Here,
                 Route::Link(next) => Towards::Neighbour(next),
             },
@@ -214,10 +220,20 @@ impl<M: Memory> Shard<M> {
             .map(|from| from.to_canonical())
             .filter(|from| !from.is_unspecified());
         let source = match (wanted, datagram.local.ip()) {
-            (Some(wanted), _) if !self.is_own(wanted) => return Err(Error::Invalid),
+            (Some(wanted), _) if !self.network.is_bindable(&self.env, wanted) => {
+                return Err(Error::Invalid);
+            }
             (Some(wanted), _) => wanted,
-            (None, own) if !own.is_unspecified() && !self.is_multicast_or_broadcast(own) => own,
-            _ => self.datagram_source(address, towards)?,
+            (None, own)
+                if !own.is_unspecified() && !self.network.is_multicast_or_broadcast(own) =>
+            {
+                own
+            }
+            _ if towards == Towards::Here => address,
+            _ => self
+                .network
+                .source_for(address)
+                .ok_or(Error::AddressNotAvailable)?,
         };
         if source.is_ipv4() != address.is_ipv4() {
             return Err(Error::NetworkUnreachable);
@@ -230,30 +246,20 @@ impl<M: Memory> Shard<M> {
         Ok((local, remote, towards))
     }
 
-    fn datagram_source(&self, destination: IpAddr, towards: Towards) -> Result<IpAddr, Error> {
-        match (towards, destination) {
-            (Towards::Here, address) => Ok(address),
-            (_, IpAddr::V4(address)) => Ok(self.routes.source_for(address).into()),
-            (_, IpAddr::V6(address)) => self
-                .v6
-                .source_for(address)
-                .map(IpAddr::from)
-                .ok_or(Error::AddressNotAvailable),
-        }
-    }
-
-    /// Whether a socket has to have a port before it can send. [`Shard::bind_datagram`] gives it one that all shards know;
-    /// [`Shard::connect_datagram`] one that brings the answers here.
+    /// Whether a socket has to have a port before it can send. [`Shard::bind_datagram`] gives it
+    /// one that all shards know; [`Shard::connect_datagram`] one that brings the answers here.
     pub fn is_bound_datagram(&self, id: SocketId) -> bool {
         let datagram = self.check(id).and_then(|index| self.datagram_of(index));
         datagram.is_ok_and(|(_, datagram)| datagram.local.port() != 0)
     }
 
-    /// Gives a socket a peer, or another one: datagrams go there, and only what comes from there is heard.
+    /// Gives a socket a peer, or another one: datagrams go there, and only what comes from there is
+    /// heard.
     ///
     /// # Errors
-    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without [`crate::Opt::Broadcast`],
-    /// [`Error::AddressNotAvailable`] when no port is free, [`Error::Invalid`].
+    /// [`Error::NetworkUnreachable`], [`Error::AccessDenied`] for all hosts of the link without
+    /// [`crate::Opt::Broadcast`], [`Error::AddressNotAvailable`] when no port is free,
+    /// [`Error::Invalid`].
     pub fn connect_datagram(&mut self, id: SocketId, remote: SocketAddr) -> Result<(), Error> {
         let index = self.check(id)?;
         let before = self.datagram_of(index)?.1.remote;
@@ -266,7 +272,7 @@ impl<M: Memory> Shard<M> {
         if local.port() == 0 {
             let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
             // A port that we choose brings the answers to this shard, if any does.
-            let steer = self.config.steer.clone();
+            let steer = self.env.config.steer.clone();
             let anywhere = steer.as_ref().is_none_or(Steer::has_none);
             let own = |port| {
                 let is_own = |steer: &Steer| steer.is_own(&endpoints.with_local_port(port));
@@ -307,12 +313,13 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Whether the port that was chosen for the peer before would bring the answers of this one to another shard, which knows nothing of it.
+    /// Whether the port that was chosen for the peer before would bring the answers of this one to
+    /// another shard, which knows nothing of it.
     fn must_change_port(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
         let chosen = self
             .datagram_of(index)
             .is_ok_and(|(_, datagram)| datagram.is_only_here());
-        let steer = self.config.steer.as_ref();
+        let steer = self.env.config.steer.as_ref();
         let tuple = Tuple::new(local, remote).filter(|_| chosen && local.port() != 0);
         steer
             .zip(tuple)
@@ -374,14 +381,9 @@ impl<M: Memory> Shard<M> {
         });
         if let Some(other) = other {
             self.udp.table.insert(tuple, Place::Stream(other.socket));
-        } else if only_here
-            && self
-                .config
-                .steer
-                .as_ref()
-                .is_some_and(|steer| !steer.is_own(&tuple))
-        {
-            self.unpinned.push(Flow::datagrams(tuple));
+        } else if only_here {
+            let steer = self.env.config.steer.as_ref();
+            self.steering.note_over(steer, Flow::datagrams(tuple));
         }
     }
 
@@ -404,8 +406,44 @@ impl<M: Memory> Shard<M> {
         }
     }
 
+    /// A socket joins a group.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address that is no group, [`Error::AddressInUse`] when the socket
+    /// has joined it already, [`Error::NoMemory`] when it has joined too many.
+    pub fn join(&mut self, id: SocketId, group: IpAddr, now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        if !group.is_multicast() {
+            return Err(Error::Invalid);
+        }
+        let datagram = self.datagram_mut(index).ok_or(Error::NotSupported)?;
+        if datagram.groups.contains(&group) {
+            return Err(Error::AddressInUse);
+        }
+        if datagram.groups.len() >= JOINED_MAX {
+            return Err(Error::NoMemory);
+        }
+        datagram.groups.push(group);
+        self.network.join(&mut self.env, group, now);
+        Ok(())
+    }
+
+    /// A socket leaves a group.
+    ///
+    /// # Errors
+    /// [`Error::AddressNotAvailable`] when the socket has not joined it.
+    pub fn leave(&mut self, id: SocketId, group: IpAddr, _now: Instant) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let datagram = self.datagram_mut(index).ok_or(Error::NotSupported)?;
+        let at = datagram.groups.iter().position(|joined| *joined == group);
+        let at = at.ok_or(Error::AddressNotAvailable)?;
+        datagram.groups.swap_remove(at);
+        self.network.leave(&mut self.env, group);
+        Ok(())
+    }
+
     /// Nobody holds the socket at `index` any more. What it has given to send still leaves.
-    pub(crate) fn discard_datagram(&mut self, index: u32, now: Instant) {
+    pub(crate) fn discard_datagram(&mut self, index: u32) {
         self.release_datagram_port(index);
         if self.udp.any == Some(index) {
             self.udp.any = None;
@@ -420,7 +458,7 @@ impl<M: Memory> Shard<M> {
             .datagram_mut(index)
             .map_or_else(Vec::new, |datagram| std::mem::take(&mut datagram.groups));
         for group in groups {
-            self.leave_group(group, now);
+            self.network.leave(&mut self.env, group);
         }
         if let Some(mut socket) = self.sockets.remove(index)
             && let Kind::Datagram(datagram) = &mut socket.kind

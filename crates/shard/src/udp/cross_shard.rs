@@ -1,6 +1,8 @@
-//! Datagrams between two sockets of this host that are different shards', and that nobody wanted them.
+//! Datagrams between two sockets of this host that are different shards', and that nobody wanted
+//! them.
 //!
-//! One for an address that is no socket's here is for the shard that its flow's tag names, which knows the sockets that were connected without being bound.
+//! One for an address that is no socket's here is for the shard that its flow's tag names, which
+//! knows the sockets that were connected without being bound.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +33,8 @@ pub(super) enum Crossing {
 }
 
 impl<M: Memory> Shard<M> {
-    /// The other shard that a datagram between two sockets of this host is for, if it is one: that of the socket that was found.
+    /// The other shard that a datagram between two sockets of this host is for, if it is one: that
+    /// of the socket that was found.
     pub(super) fn shard_of_datagram(&self, found: Option<u32>) -> Option<u16> {
         match self.sockets.get(found?).map(|socket| &socket.kind) {
             Some(Kind::Datagram(datagram)) => datagram.home,
@@ -39,13 +42,14 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The other shard that may have a socket for a datagram between two sockets of this host that is no socket's here.
+    /// The other shard that may have a socket for a datagram between two sockets of this host that
+    /// is no socket's here.
     pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
-        let steer = self.config.steer.as_ref()?;
+        let steer = self.env.config.steer.as_ref()?;
         match steer.owner(receiver) {
             NOBODY => None,
             owner if owner != steer.own => Some(owner),
-            _ => self.pins.get(&Flow::datagrams(*receiver)),
+            _ => self.steering.pins().get(&Flow::datagrams(*receiver)),
         }
     }
 
@@ -57,12 +61,12 @@ impl<M: Memory> Shard<M> {
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        let Some(steer) = &self.config.steer else {
+        let Some(steer) = &self.env.config.steer else {
             return;
         };
         let own = steer.own;
         if self.udp.crossing.len() >= CROSSING_MAX {
-            self.counters.udp_crossing_full += 1;
+            self.env.counters.udp_crossing_full += 1;
             return;
         }
         let record = Record {
@@ -75,7 +79,7 @@ impl<M: Memory> Shard<M> {
             segment_size: arrived.segment_size,
             dropped: 0,
         };
-        let mut bytes = self.replies.buffer();
+        let mut bytes = self.network.replies.buffer();
         bytes.extend_from_slice(&record.emit());
         bytes.extend_from_slice(&own.to_ne_bytes());
         bytes.push(what as u8);
@@ -83,14 +87,15 @@ impl<M: Memory> Shard<M> {
         self.udp.crossing.push_back((to, bytes));
     }
 
-    /// The next datagram that another shard is to deliver, or with none all others, as [`crate::Arrival::Local`].
+    /// The next datagram that another shard is to deliver, or with none all others, as
+    /// [`crate::Arrival::Local`].
     pub fn take_crossing(&mut self) -> Option<(Option<u16>, Vec<u8>)> {
         self.udp.crossing.pop_front()
     }
 
     /// Takes its buffer back.
     pub fn return_crossing(&mut self, bytes: Vec<u8>) {
-        self.replies.recycle(Reply::Packet(bytes));
+        self.network.replies.recycle(Reply::Packet(bytes));
     }
 
     /// Takes in what another shard has handed over.
@@ -110,7 +115,9 @@ impl<M: Memory> Shard<M> {
             class: record.class,
             segment_size: record.segment_size,
         };
-        let to_many = self.is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
+        let to_many = self
+            .network
+            .is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
         if to_many {
             self.deliver_multicast_or_broadcast(&arrived, payload);
             return;
@@ -127,11 +134,11 @@ impl<M: Memory> Shard<M> {
         }
         match self.find_datagram(&tuple) {
             Some(index) => self.store_datagram(index, &arrived, payload),
-            None if let Some(shard) = self.pins.get(&Flow::datagrams(tuple)) => {
+            None if let Some(shard) = self.steering.pins().get(&Flow::datagrams(tuple)) => {
                 self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
             }
             None => {
-                self.counters.udp_no_port += 1;
+                self.env.counters.udp_no_port += 1;
                 let quoted = &payload[..payload.len().min(QUOTE_MAX)];
                 self.cross(Crossing::Refused, Some(origin), &arrived, quoted);
             }

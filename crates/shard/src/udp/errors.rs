@@ -26,7 +26,8 @@ pub struct Report {
     pub kind: u8,
     /// Its code.
     pub code: u8,
-    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0 if the message says neither.
+    /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0
+    /// if the message says neither.
     pub info: u32,
     /// Who says so.
     pub offender: IpAddr,
@@ -56,17 +57,17 @@ impl<M: Memory> Shard<M> {
         let home = self.shard_of_datagram(found);
         let Some(index) = found.filter(|_| home.is_none()) else {
             if !self.is_datagram_misrouted(home, tuple) {
-                self.counters.icmp_errors_unmatched += 1;
+                self.env.counters.icmp_errors_unmatched += 1;
             }
             return;
         };
-        self.counters.icmp_errors_in += 1;
+        self.env.counters.icmp_errors_in += 1;
         if failure.errno == errno::EMSGSIZE {
             let remote = tuple.remote_ip();
             let least = if remote.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
             let mtu = failure.info.min(u32::from(u16::MAX)) as u16;
-            let learned = self.path_mtus.learn(remote, mtu.max(least), now);
-            self.counters.paths_refused += u64::from(!learned);
+            let learned = self.network.path_mtus.learn(remote, mtu.max(least), now);
+            self.env.counters.paths_refused += u64::from(!learned);
             // IP_MTU tells.
             self.mark_changed(index);
         }
@@ -104,7 +105,8 @@ impl<M: Memory> Shard<M> {
 }
 
 impl Datagram {
-    /// Takes note of a failure, if the program wants to know; whether it does. (Linux's `__udp4_lib_err`.)
+    /// Takes note of a failure, if the program wants to know; whether it does. (Linux's
+    /// `__udp4_lib_err`.)
     fn note(&mut self, to: SocketAddr, failure: &Failure<'_>) -> bool {
         let asked = match to {
             SocketAddr::V4(_) => self.settings.errors_v4,

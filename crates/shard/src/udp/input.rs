@@ -1,18 +1,18 @@
-//! Datagrams in: to the socket that they are for, to all that hear a group, or to the shard whose they are.
+//! Datagrams in: to the socket that they are for, to all that hear a group, or to the shard whose
+//! they are.
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_steer::NOBODY;
 use millrace_wire::offload::ChecksumState;
 use millrace_wire::udp;
 
 use super::receive::DatagramInfo;
 use crate::connection_table::{Pair, Place, Tuple};
-use crate::ip::Family;
+use crate::ip::family::Family;
 use crate::memory::Memory;
 use crate::shard::Shard;
 use crate::socket::{Device, Kind, Socket};
-use crate::steering::{Arrival, Flow, Misrouted};
+use crate::steering::Arrival;
 
 /// An IP packet with a datagram in it.
 pub(crate) struct Packet<'a, A> {
@@ -41,7 +41,7 @@ impl<M: Memory> Shard<M> {
     /// Takes in a datagram; false if nobody here wants it, so that its sender is to be told.
     pub(crate) fn udp_input<A: Family + Into<IpAddr>>(&mut self, packet: &Packet<'_, A>) -> bool {
         let Ok(datagram) = udp::Datagram::parse(packet.bytes) else {
-            self.counters.udp_malformed += 1;
+            self.env.counters.udp_malformed += 1;
             return true;
         };
         // RFC 768: 0 is no checksum. RFC 8200 8.1: over IPv6 there must be one.
@@ -51,7 +51,7 @@ impl<M: Memory> Shard<M> {
             _ => A::verify(packet.src, packet.dst, udp::PROTOCOL, datagram.bytes),
         };
         if !verified {
-            self.counters.udp_checksum += 1;
+            self.env.counters.udp_checksum += 1;
             return true;
         }
         let tuple = A::tuple(Pair {
@@ -68,7 +68,8 @@ impl<M: Memory> Shard<M> {
             segment_size: packet.segment_size,
         };
         if packet.is_multicast_or_broadcast {
-            self.copy_to_all_shards();
+            let steer = self.env.config.steer.as_ref();
+            self.steering.copy_to_all_shards(steer);
             self.deliver_multicast_or_broadcast(&arrived, datagram.payload());
             return true;
         }
@@ -76,14 +77,15 @@ impl<M: Memory> Shard<M> {
             Receiver::Here(index) => self.store_datagram(index, &arrived, datagram.payload()),
             Receiver::Elsewhere => {}
             Receiver::Nobody => {
-                self.counters.udp_no_port += 1;
+                self.env.counters.udp_no_port += 1;
                 return false;
             }
         }
         true
     }
 
-    /// The most specific of the sockets that a datagram may be for: connected to its sender, bound to its destination, bound to all.
+    /// The most specific of the sockets that a datagram may be for: connected to its sender, bound
+    /// to its destination, bound to all.
     fn receiver(&mut self, tuple: &Tuple) -> Receiver {
         let found = self.find_datagram(tuple);
         let home = self.shard_of_datagram(found);
@@ -94,17 +96,18 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The socket at this end of a flow. Of several that share an address (`SO_REUSEPORT`) every shard finds the same one; but what was handed over for a
-    /// socket of this shard is not for one of another.
+    /// The socket at this end of a flow. Of several that share an address (`SO_REUSEPORT`) every
+    /// shard finds the same one; but what was handed over for a socket of this shard is not for one
+    /// of another.
     pub(super) fn find_datagram(&self, tuple: &Tuple) -> Option<u32> {
         let local = tuple.local();
         let listener = |hash| self.udp.ports.listener(local, hash);
-        let found = match (self.udp.table.get(tuple), &self.config.steer) {
+        let found = match (self.udp.table.get(tuple), &self.env.config.steer) {
             (Some(Place::Stream(index)), _) => Some(index),
             (_, Some(steer)) => listener(steer.hash.tag(tuple).into()),
             (_, None) => listener(self.udp.table.hash(tuple)),
         };
-        let handed = matches!(self.arrival, Arrival::ByPin | Arrival::Local);
+        let handed = matches!(self.steering.arrival(), Arrival::ByPin | Arrival::Local);
         if !handed || self.shard_of_datagram(found).is_none() {
             return found;
         }
@@ -118,44 +121,15 @@ impl<M: Memory> Shard<M> {
         own.map(|bound| bound.socket)
     }
 
-    /// Whether a frame is another shard's: that of the socket that it is for, or, if there is none here, the one that its tag names. Noted if so.
-    pub(crate) fn is_datagram_misrouted(&mut self, home: Option<u16>, tuple: &Tuple) -> bool {
-        let Some(steer) = &self.config.steer else {
-            return false;
-        };
-        let owner = steer.owner(tuple);
-        let to = match (self.arrival, home) {
-            (Arrival::Link | Arrival::ByTag, Some(home)) => Some((home, Arrival::ByPin)),
-            (Arrival::Link | Arrival::ByTag, None) if owner == NOBODY => {
-                self.misrouted = Some(Misrouted::Awaited);
-                return true;
-            }
-            // Who handed it over by its tag may not know yet that the flow has gone on.
-            (Arrival::Link | Arrival::ByTag, None) if owner != steer.own => {
-                Some((owner, Arrival::ByTag))
-            }
-            (Arrival::Link | Arrival::ByTag, None) => {
-                let shard = self.pins.get(&Flow::datagrams(*tuple));
-                shard.map(|shard| (shard, Arrival::ByPin))
-            }
-            _ => None,
-        };
-        let Some((shard, arrival)) = to else {
-            return false;
-        };
-        self.counters.frames_misrouted += 1;
-        self.misrouted = Some(Misrouted::Shard(shard, arrival));
-        true
-    }
-
-    /// Gives a datagram to every socket of this shard that hears its group, or all hosts of the link.
+    /// Gives a datagram to every socket of this shard that hears its group, or all hosts of the
+    /// link.
     pub(super) fn deliver_multicast_or_broadcast(
         &mut self,
         arrived: &DatagramInfo,
         payload: &[u8],
     ) {
-        if arrived.to.ip().is_multicast() && !self.is_member(arrived.to.ip()) {
-            self.counters.ip_not_ours += 1;
+        if arrived.to.ip().is_multicast() && !self.network.is_member(arrived.to.ip()) {
+            self.env.counters.ip_not_ours += 1;
             return;
         }
         let mut found = std::mem::take(&mut self.udp.found);
@@ -179,7 +153,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         if found.is_empty() {
-            self.counters.udp_no_port += 1;
+            self.env.counters.udp_no_port += 1;
         }
         for index in found.drain(..) {
             self.store_datagram(index, arrived, payload);
@@ -189,7 +163,8 @@ impl<M: Memory> Shard<M> {
 }
 
 impl super::Datagram {
-    /// Whether datagrams to a group are for this socket: it has joined it, or hears what others have joined (`IP_MULTICAST_ALL`).
+    /// Whether datagrams to a group are for this socket: it has joined it, or hears what others
+    /// have joined (`IP_MULTICAST_ALL`).
     fn hears_group(&self, group: IpAddr) -> bool {
         let all = match group {
             IpAddr::V4(_) => self.settings.all_groups_v4,

@@ -11,10 +11,11 @@ use millrace_wire::offload::{Capabilities, Offload};
 use millrace_wire::{ipv4, ipv6, udp};
 
 use crate::connection_table::Tuple;
+use crate::link::ethernet::{Egress, send_frame};
 use crate::link::neighbour::{Handle, Lookup};
 use crate::memory::{Memory, Owner};
 use crate::output::reply_queue::Reply;
-use crate::shard::{Egress, Shard};
+use crate::shard::Shard;
 
 /// All headers, at most.
 const HEAD_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + Fragment::LEN + udp::HEADER_LEN;
@@ -100,7 +101,7 @@ impl<M: Memory> Shard<M> {
                         continue;
                     }
                     Lookup::Gone => {
-                        self.counters.ip_no_route += 1;
+                        self.env.counters.ip_no_route += 1;
                         self.release_sent(outgoing);
                         continue;
                     }
@@ -111,7 +112,7 @@ impl<M: Memory> Shard<M> {
                 let piece = outgoing.next_piece(flow_label, capabilities.tx_checksum, |head| {
                     ethernet::Header {
                         dst: station,
-                        src: self.config.mac,
+                        src: self.env.config.mac,
                         ethertype: match outgoing.remote {
                             SocketAddr::V4(_) => EtherType::IPV4,
                             SocketAddr::V6(_) => EtherType::IPV6,
@@ -121,7 +122,13 @@ impl<M: Memory> Shard<M> {
                 });
                 let payload = &outgoing.block[piece.from..piece.to];
                 let head = &piece.head[..piece.head_len];
-                if !self.send_frame(egress, head, [payload, &[]], piece.offload) {
+                if !send_frame(
+                    &mut self.env.counters,
+                    egress,
+                    head,
+                    [payload, &[]],
+                    piece.offload,
+                ) {
                     self.udp.outbox.push_front(outgoing);
                     return false;
                 }
@@ -142,14 +149,15 @@ impl<M: Memory> Shard<M> {
         hop: Handle,
         now: Instant,
     ) -> Lookup {
-        match self.neighbours.resolve(hop, now) {
+        match self.network.neighbours.resolve(hop, now) {
             Lookup::Gone => {}
             lookup => return lookup,
         }
         let owner = Some(outgoing.owner);
         let found = self
+            .network
             .neighbours
-            .find(outgoing.next, owner, now, &mut self.counters);
+            .find(outgoing.next, owner, now, &mut self.env.counters);
         let Some(hop) = found else {
             return Lookup::Gone;
         };
@@ -159,11 +167,11 @@ impl<M: Memory> Shard<M> {
         {
             datagram.hop = hop;
         }
-        self.neighbours.resolve(hop, now)
+        self.network.neighbours.resolve(hop, now)
     }
 
-    /// Leaves a datagram with the neighbour whose station is being asked for: its queue is bounded, and what is in it leaves or is dropped
-    /// with the answer.
+    /// Leaves a datagram with the neighbour whose station is being asked for: its queue is bounded,
+    /// and what is in it leaves or is dropped with the answer.
     fn wait_with_neighbour(&mut self, outgoing: &OutgoingDatagram) {
         let To::Hop(hop) = outgoing.to else {
             return;
@@ -172,12 +180,16 @@ impl<M: Memory> Shard<M> {
         let mut at = outgoing.sent as usize;
         loop {
             let piece = outgoing.piece_at(at, flow_label, false, |_| {});
-            let mut packet = self.replies.buffer();
+            let mut packet = self.network.replies.buffer();
             packet.extend_from_slice(&piece.head[ethernet::HEADER_LEN..piece.head_len]);
             packet.extend_from_slice(&outgoing.block[piece.from..piece.to]);
-            if let Some(oldest) = self.neighbours.wait_datagram(hop, Reply::Packet(packet)) {
-                self.counters.neighbour_queue_dropped += 1;
-                self.replies.recycle(oldest);
+            if let Some(oldest) = self
+                .network
+                .neighbours
+                .wait_datagram(hop, Reply::Packet(packet))
+            {
+                self.env.counters.neighbour_queue_dropped += 1;
+                self.network.replies.recycle(oldest);
             }
             at = piece.to;
             if at == outgoing.len as usize {
@@ -188,7 +200,7 @@ impl<M: Memory> Shard<M> {
 
     fn datagram_label(&self, outgoing: &OutgoingDatagram) -> u32 {
         match (outgoing.remote, Tuple::new(outgoing.local, outgoing.remote)) {
-            (SocketAddr::V6(_), Some(tuple)) => self.secrets.flow_label(&tuple),
+            (SocketAddr::V6(_), Some(tuple)) => self.env.secrets.flow_label(&tuple),
             _ => 0,
         }
     }
@@ -199,7 +211,8 @@ impl OutgoingDatagram {
         self.piece_at(self.sent as usize, flow_label, port_sums, link)
     }
 
-    /// The packet with the payload from byte `at` on. `port_sums`: the port computes checksums. `link` writes the Ethernet header.
+    /// The packet with the payload from byte `at` on. `port_sums`: the port computes checksums.
+    /// `link` writes the Ethernet header.
     fn piece_at(
         &self,
         at: usize,
@@ -300,7 +313,8 @@ impl OutgoingDatagram {
         }
     }
 
-    /// Writes the IP header of a packet with `payload_len` bytes behind it (and behind the fragment header); returns where they begin.
+    /// Writes the IP header of a packet with `payload_len` bytes behind it (and behind the fragment
+    /// header); returns where they begin.
     fn ip_head(
         &self,
         head: &mut [u8; HEAD_MAX],

@@ -44,7 +44,7 @@ impl<M: Memory> Shard<M> {
                 arrived,
                 payload,
                 &mut self.memory,
-                &mut self.counters,
+                &mut self.env.counters,
             )
         } else {
             let whole = DatagramInfo {
@@ -53,7 +53,13 @@ impl<M: Memory> Shard<M> {
             };
             let mut any = false;
             for piece in payload.chunks(size) {
-                any |= datagram.store(*owner, &whole, piece, &mut self.memory, &mut self.counters);
+                any |= datagram.store(
+                    *owner,
+                    &whole,
+                    piece,
+                    &mut self.memory,
+                    &mut self.env.counters,
+                );
             }
             any
         };
@@ -62,8 +68,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Takes the oldest datagram, or looks at it: its particulars, with the length that it has, however much of it fits into `out`. For receive memory that
-    /// the program does not see itself.
+    /// Takes the oldest datagram, or looks at it: its particulars, with the length that it has,
+    /// however much of it fits into `out`. For receive memory that the program does not see itself.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] when there is none, or the pending error.

@@ -53,9 +53,10 @@ impl<M: Memory> Shard<M> {
     /// Queues a datagram of `len` bytes, which `fill` writes.
     ///
     /// # Errors
-    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`], [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut
-    /// for writing, [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`] for a socket that is not bound, a source
-    /// that is not ours, or pieces that do not fit.
+    /// [`Error::DestinationRequired`], [`Error::MessageSize`], [`Error::NetworkUnreachable`],
+    /// [`Error::AccessDenied`], [`Error::BrokenPipe`] when it is shut for writing,
+    /// [`Error::WouldBlock`] when the send buffer is full, [`Error::NoMemory`], [`Error::Invalid`]
+    /// for a socket that is not bound, a source that is not ours, or pieces that do not fit.
     pub fn send_to(
         &mut self,
         id: SocketId,
@@ -81,7 +82,7 @@ impl<M: Memory> Shard<M> {
         let mut outgoing = self.prepare(index, what, len, now)?;
         let log2 = log2_of(len.max(1));
         let Some(block) = self.send_memory.allocate(outgoing.owner, log2) else {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             return Err(Error::NoMemory);
         };
         outgoing.block = block;
@@ -99,7 +100,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as sent and lost.
+    /// A datagram of `len` bytes that the program believes to be sent was refused: it counts as
+    /// sent and lost.
     pub fn lose_datagram(&mut self, id: SocketId, len: usize) {
         let datagram = self
             .check(id)
@@ -108,7 +110,7 @@ impl<M: Memory> Shard<M> {
         if let Some(datagram) = datagram {
             datagram.queued += charge_of(len);
             datagram.left += charge_of(len);
-            self.counters.udp_refused += 1;
+            self.env.counters.udp_refused += 1;
         }
     }
 
@@ -183,21 +185,22 @@ impl<M: Memory> Shard<M> {
     /// The largest packet to `remote`, by what is known and believed.
     fn mtu_towards(&self, remote: SocketAddr, settings: &Settings, now: Instant) -> u16 {
         let mtu = match (remote, settings.mtu_v6) {
-            (SocketAddr::V4(_), _) => self.config.mtu,
-            (SocketAddr::V6(_), 0) => self.v6.mtu(),
-            (SocketAddr::V6(_), most) => self.v6.mtu().min(most),
+            (SocketAddr::V4(_), _) => self.env.config.mtu,
+            (SocketAddr::V6(_), 0) => self.network.v6.mtu(),
+            (SocketAddr::V6(_), most) => self.network.v6.mtu().min(most),
         };
-        let known = self.path_mtus.get(remote.ip(), now);
+        let known = self.network.path_mtus.get(remote.ip(), now);
         match known.filter(|_| settings.discovery(remote).listens()) {
             Some(known) => mtu.min(known),
             None => mtu,
         }
     }
 
-    /// The largest packet to the peer of a socket, as it is shown: what has been learned may be outdated.
+    /// The largest packet to the peer of a socket, as it is shown: what has been learned may be
+    /// outdated.
     pub(crate) fn datagram_mtu(&self, datagram: &Datagram) -> u16 {
         match datagram.remote {
-            Some(remote) if self.is_local(remote.ip()) => u16::MAX,
+            Some(remote) if self.network.is_local(remote.ip()) => u16::MAX,
             Some(remote) => self.mtu_towards(remote, &datagram.settings, Instant::from_micros(0)),
             None => 0,
         }
@@ -263,7 +266,7 @@ impl<M: Memory> Shard<M> {
 
     /// Queues a datagram, or delivers it here; what is for a group both.
     fn dispatch(&mut self, mut outgoing: OutgoingDatagram, now: Instant) {
-        self.counters.udp_out += 1;
+        self.env.counters.udp_out += 1;
         let settings = self
             .datagram_of(outgoing.socket)
             .map(|(_, datagram)| datagram.settings);
@@ -283,7 +286,7 @@ impl<M: Memory> Shard<M> {
             self.release_sent(outgoing);
             return;
         }
-        outgoing.id = self.secrets.random() as u32;
+        outgoing.id = self.env.secrets.random() as u32;
         self.udp.outbox.push_back(outgoing);
     }
 
@@ -296,7 +299,7 @@ impl<M: Memory> Shard<M> {
             class: outgoing.class,
             segment_size: outgoing.segment,
         };
-        self.counters.udp_local += 1;
+        self.env.counters.udp_local += 1;
         let payload = &outgoing.block[..outgoing.len as usize];
         if outgoing.to != To::Here {
             self.deliver_multicast_or_broadcast(&arrived, payload);
@@ -316,7 +319,7 @@ impl<M: Memory> Shard<M> {
             (Some(shard), _) => self.cross(Crossing::Datagram, Some(shard), &arrived, payload),
             (None, Some(index)) => self.store_datagram(index, &arrived, payload),
             (None, None) => {
-                self.counters.udp_no_port += 1;
+                self.env.counters.udp_no_port += 1;
                 self.refuse_here(outgoing.socket, &sent, payload);
             }
         }

@@ -1,19 +1,20 @@
-//! Header prediction: the short way in, which nearly every segment of an undisturbed connection takes.
+//! Header prediction: the fast path of a segment in, which nearly all segments take.
 
 use millrace_wire::tcp::PlainSegment;
 
 use crate::config::Config;
 use crate::congestion::Acked;
-use crate::connection::{Connection, Pending, ReceiveBuffer};
+use crate::connection::{Connection, Pending};
 use crate::events::Events;
-use crate::info::Phase;
 use crate::options::{Features, Recent, timestamp_delta};
+use crate::reassembly::ReceiveBuffer;
 use crate::state::State;
 use crate::time::Instant;
 
 impl Connection {
-    /// The next segment of an undisturbed flow: in order, acknowledging something or carrying something, nothing unusual
-    /// about it. Almost all are. Returns false, with nothing changed, for any other, which is [`Connection::on_segment`]'s.
+    /// Processes the next segment of an undisturbed flow: in order, with payload or a new acknowledgement,
+    /// and nothing unusual. Almost all segments are such. Returns `false`, with nothing changed, for any
+    /// other segment: [`Connection::on_segment`] takes it.
     #[inline(always)]
     pub fn on_predicted_segment(
         &mut self,
@@ -36,9 +37,9 @@ impl Connection {
         buffer: &mut impl ReceiveBuffer,
         now: Instant,
     ) -> bool {
-        // What takes sequence space needs a reader who has not had the end of the stream.
+        // Payload or a FIN needs a reader that has not read the end of the stream.
         let fin_known = self.receive.fin != u64::MAX;
-        let is_predicted = match self.state {
+        let may_predict = match self.state {
             State::Established => segment.fin,
             State::FinWait1 | State::FinWait2 => segment.payload.is_empty() && !fin_known,
             State::CloseWait | State::LastAck | State::Closing => {
@@ -46,10 +47,10 @@ impl Connection {
             }
             _ => false,
         };
-        is_predicted && self.predict::<true>(config, segment, buffer, now)
+        may_predict && self.predict::<true>(config, segment, buffer, now)
     }
 
-    /// `CLOSING`: the states after ESTABLISHED are to be thought of.
+    /// Checks the prediction and processes the segment. `CLOSING`: a state after ESTABLISHED is possible.
     #[inline(always)]
     fn predict<const CLOSING: bool>(
         &mut self,
@@ -62,9 +63,9 @@ impl Connection {
         let is_predicted = (CLOSING && self.state != State::Established
             || self.receive.fin == u64::MAX)
             && segment.seq == self.receive.seq(self.receive.nxt)
-            && self.phase == Phase::Open
-            && !self.loss_state.has_gaps()
-            && segment.marked == self.ecn.marked
+            && self.recovery.is_open()
+            && !self.reassembly.has_gaps()
+            && self.ecn.is_predicted(segment.marked)
             && acked >= 0
             && acked as u32 <= self.send.in_flight()
             && (acked > 0 || !segment.payload.is_empty() || (CLOSING && segment.fin))
@@ -85,7 +86,7 @@ impl Connection {
         }
         self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
         self.counters.last_received = now.ticks();
-        self.timers.keepalive_probes = 0;
+        self.timers.on_heard();
         self.send
             .update_window(segment.seq, segment.ack, segment.window);
         if acked > 0 {
@@ -103,35 +104,29 @@ impl Connection {
         true
     }
 
-    /// `acked` bytes in flight are acknowledged and nothing is out of the ordinary.
+    /// `acked` bytes in flight are acknowledged, and the flight has no mark.
     #[inline(always)]
     pub(crate) fn on_predicted_ack(&mut self, config: &Config, acked: u32, now: Instant) {
         self.send.una += u64::from(acked);
         let mut rtt_us = 0;
-        if let Some(sent) = self.sent_log.acked(self.send.una) {
+        if let Some(sent) = self.recovery.on_acked(self.send.una) {
             rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
             self.rtt.sample(config, rtt_us, now);
-            self.timers.measured();
+            self.timers.on_measured();
         }
-        let mss = u32::from(self.send.mss);
-        let (una, nxt) = (self.send.una, self.send.nxt);
-        let rto_us = self.rtt.rto_us();
-        self.congestion.on_ack(
-            config,
-            &Acked {
-                bytes: acked,
-                mss,
-                rtt_us,
-                rto_us,
-                una,
-                nxt,
-            },
-            now,
-        );
+        let acked = Acked {
+            bytes: acked,
+            mss: u32::from(self.send.mss),
+            rtt_us,
+            rto_us: self.rtt.rto_us(),
+            una: self.send.una,
+            nxt: self.send.nxt,
+        };
+        self.congestion.on_ack(config.initial_window, &acked, now);
         self.after_progress(config, now);
     }
 
-    /// The next payload in order, within the window, with nothing stored beyond it.
+    /// Stores the next payload in order: within the window, with nothing stored beyond it.
     #[inline(always)]
     pub(crate) fn on_data_in_order(
         &mut self,
@@ -148,15 +143,15 @@ impl Connection {
         self.acknowledge_in_order(config, payload.len(), now);
     }
 
-    /// The FIN of a segment in order, behind its payload.
+    /// Processes the FIN of a segment in order, after its payload.
     #[inline(always)]
-    pub(crate) fn on_predicted_fin(&mut self, segment: &PlainSegment<'_>) {
+    fn on_predicted_fin(&mut self, segment: &PlainSegment<'_>) {
         let end = self.receive.offset(segment.seq) + segment.payload.len() as i64;
         self.receive.fin = end as u64;
         if self.receive.nxt == self.receive.fin {
             self.on_fin();
         } else {
-            // Its payload found no room.
+            // There was no memory for the payload.
             self.pending |= Pending::ACK;
         }
     }

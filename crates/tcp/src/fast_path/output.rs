@@ -1,5 +1,6 @@
-//! The short way out: what nearly every segment of an undisturbed connection is. It decides as `output` does, of which it is a part that was written out, and takes
-//! nothing on that it does not finish.
+//! The fast path of a segment out: the last of what an undisturbed connection has queued.
+//!
+//! It decides as `output` does for the general case, with the steps of one segment written out.
 
 use std::ops::Range;
 
@@ -7,29 +8,29 @@ use millrace_wire::tcp::{Flags, Options, Seq, Timestamps};
 
 use crate::config::Config;
 use crate::connection::{Connection, Pending};
-use crate::info::Phase;
 use crate::options::Features;
 use crate::outgoing::Outgoing;
 use crate::state::State;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
-/// A segment with all that there is to send, timestamps if they are in use, and no other option: an [`Outgoing`] without what it nearly never has.
+/// A segment with all that there is to send, and no option but timestamps: an [`Outgoing`] without the
+/// fields that are rarely used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FastOutgoing {
     /// Sequence number of the first payload byte.
     pub seq: Seq,
-    /// Acknowledgement.
+    /// Acknowledgement number.
     pub ack: Seq,
-    /// Control bits: ACK, and PSH and FIN as may be.
+    /// Control bits: ACK, and PSH and FIN where they apply.
     pub flags: Flags,
     /// Window as on the wire, scaled down.
     pub window: u16,
-    /// Timestamps.
+    /// Timestamps option, if it was agreed on.
     pub timestamps: Option<Timestamps>,
-    /// Stream offsets of the payload, no more of it than a segment takes; empty for none.
+    /// Stream offsets of the payload: one segment at most, empty for none.
     pub payload: Range<u64>,
-    /// Payload of a full segment.
+    /// Payload of a full segment, in bytes.
     pub segment_size: u16,
 }
 
@@ -53,8 +54,8 @@ impl From<FastOutgoing> for Outgoing {
 }
 
 impl Connection {
-    /// As [`Connection::poll_transmit`], if a single plain segment is all that there is to send; then there is nothing more to ask for. `None` says nothing: the
-    /// other is to be asked.
+    /// As [`Connection::poll_transmit`], if one ordinary segment is all that there is to send; there is
+    /// nothing to ask for after it. After `None`, [`Connection::poll_transmit`] decides.
     #[inline(always)]
     pub fn poll_transmit_fast(&mut self, config: &Config, now: Instant) -> Option<FastOutgoing> {
         if !self.is_fast_path() {
@@ -62,7 +63,7 @@ impl Connection {
         }
         let send = &self.send;
         if !send.has_unsent() {
-            return (self.pending == Pending::ACK && self.delayed_ack.duplicates <= 1)
+            return (self.pending == Pending::ACK && !self.delayed_ack.has_duplicates())
                 .then(|| self.fast_ack(now));
         }
         if !self.state.can_send() {
@@ -81,19 +82,19 @@ impl Connection {
         Some(self.fast_data(config, len, now))
     }
 
-    /// Whether nothing asks for more than the next bytes of the stream, in a segment of its own, or an acknowledgement.
+    /// Whether nothing needs more than the next bytes of the stream in one segment, or an
+    /// acknowledgement.
     #[inline(always)]
     fn is_fast_path(&self) -> bool {
         (self.pending - Pending::ACK).is_empty()
             && (self.state.is_synchronized() || self.state == State::TimeWait)
-            && self.phase == Phase::Open
+            && self.recovery.is_idle()
+            && !self.reassembly.has_reports()
             && self.cold_state.is_none()
-            && self.pacing.is_none()
-            && self.loss_state.is_calm()
             && !self.features.contains(Features::ECN)
     }
 
-    /// Whether a last segment that is not full waits (`may_send_short`).
+    /// Whether a last segment that is not full waits, as in `may_send_short`.
     #[inline(always)]
     fn holds_short(&self) -> bool {
         let send = &self.send;
@@ -105,11 +106,11 @@ impl Connection {
 
     #[inline(always)]
     fn fast_ack(&mut self, now: Instant) -> FastOutgoing {
-        self.delayed_ack.duplicates = 0;
+        self.delayed_ack.on_ack_sent();
         self.fast_segment(self.send.nxt..self.send.nxt, 0, Flags::ACK, now)
     }
 
-    /// Sends the last `len` bytes, and the FIN if there is one (`send_fresh`).
+    /// Sends the last `len` bytes, and the FIN if it is queued, as `send_fresh` does.
     #[inline(always)]
     fn fast_data(&mut self, config: &Config, len: u64, now: Instant) -> FastOutgoing {
         let send = &mut self.send;
@@ -127,21 +128,21 @@ impl Connection {
         }
         send.forced = false;
         let (una, nxt) = (send.una, send.nxt);
-        self.sent_log.sent(nxt, now);
+        self.recovery.on_sent(nxt, now);
         let flight = send.in_flight();
         self.congestion.on_sent(una, nxt, flight);
         self.counters.last_sent = now.ticks();
         if len > 0 {
-            self.note_answer(config, now);
+            self.delayed_ack
+                .on_answer(config, self.receive.nxt > 0, now);
         }
         if una != payload.start {
             self.extend_transmit(config, now);
         } else {
-            self.timers.progress();
-            if flight <= u32::from(self.send.mss) && self.timers.doubled == 0 {
-                // `arm_transmit`: a single segment is not probed, and nothing is backed off.
-                self.timers.transmit = now + self.rtt.rto();
-                self.timers.purpose = Transmit::Timeout;
+            self.timers.on_progress();
+            if flight <= u32::from(self.send.mss) && self.timers.doubled() == 0 {
+                // A single segment is not probed, and the time-out is not backed off.
+                self.timers.start(Transmit::Timeout, now + self.rtt.rto());
             } else {
                 self.arm_transmit(config, now);
             }
@@ -159,7 +160,7 @@ impl Connection {
     ) -> FastOutgoing {
         self.pending.remove(Pending::ACK);
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
-        self.timers.acknowledge = Instant::NEVER;
+        self.timers.stop_ack();
         let stamped = self.features.contains(Features::TIMESTAMPS);
         FastOutgoing {
             seq: self.send.seq(payload.start),

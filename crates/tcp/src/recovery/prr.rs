@@ -1,13 +1,13 @@
-//! How the window comes down during one recovery (RFC 6937).
+//! Proportional rate reduction: how the window comes down during one recovery (RFC 6937).
 
-/// One recovery, from the first loss until all that was in flight then is acknowledged.
+/// The variables of one recovery, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProportionalRateReduction {
-    /// Delivered since it began (prr_delivered), in bytes.
+    /// prr_delivered: delivered since the recovery began.
     delivered: u32,
-    /// Sent since it began (prr_out).
+    /// prr_out: sent since then.
     sent: u32,
-    /// In flight when it began (RecoverFS).
+    /// RecoverFS: in flight when it began.
     flight: u32,
     /// The first segment is sent again whatever the window says (RFC 6675 5, step 4.3).
     forced: bool,
@@ -15,7 +15,7 @@ pub(crate) struct ProportionalRateReduction {
 
 impl ProportionalRateReduction {
     /// Fast recovery begins with `flight` bytes in flight.
-    pub(crate) fn fast(flight: u32) -> ProportionalRateReduction {
+    pub(crate) fn fast_recovery(flight: u32) -> ProportionalRateReduction {
         ProportionalRateReduction {
             flight: flight.max(1),
             forced: true,
@@ -23,15 +23,16 @@ impl ProportionalRateReduction {
         }
     }
 
-    /// There was a time-out. What was sent of late may fill the window yet; the first segment is sent again all the same.
-    pub(crate) fn again() -> ProportionalRateReduction {
+    /// A time-out came. Recent transmissions may still fill the window, but the first segment is
+    /// sent again.
+    pub(crate) fn after_timeout() -> ProportionalRateReduction {
         ProportionalRateReduction {
             forced: true,
             ..ProportionalRateReduction::default()
         }
     }
 
-    /// Bytes left the sender, for the first time or again.
+    /// `len` bytes were sent, for the first time or again.
     pub(crate) fn on_sent(&mut self, len: u32) {
         self.sent = self.sent.saturating_add(len);
     }
@@ -41,13 +42,15 @@ impl ProportionalRateReduction {
         self.forced = false;
     }
 
-    /// Whether the first segment may go in spite of the window; once.
+    /// Whether the first segment may be sent in spite of the window, once.
     pub(crate) fn take_forced(&mut self) -> bool {
         std::mem::take(&mut self.forced)
     }
 
-    /// RFC 6937 3.1: how many bytes an acknowledgement lets out that delivered `delivered` bytes. While more than the threshold is in the network, in
-    /// proportion to what leaves it; below, with the slow-start reduction bound if the acknowledgement `advanced`, else the conservative one (RFC 9937).
+    /// The bytes that may be sent after an acknowledgement that delivered `delivered` bytes (RFC
+    /// 6937 3.1). While `pipe` is above `ssthresh`, they are in proportion to what leaves the
+    /// network. Below, the slow-start reduction bound applies if the acknowledgement `advanced`
+    /// SND.UNA, else the conservative one (RFC 9937).
     pub(crate) fn quota(
         &mut self,
         delivered: u32,
@@ -75,7 +78,7 @@ mod tests {
 
     #[test]
     fn rfc6937_3_1_as_much_is_let_out_as_the_threshold_has_of_the_flight() {
-        let mut prr = ProportionalRateReduction::fast(20_000);
+        let mut prr = ProportionalRateReduction::fast_recovery(20_000);
         let mut sent = 0;
         for i in 1..=10u32 {
             let out =
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn rfc6937_3_1_after_heavy_loss_the_flight_is_built_up_again() {
-        let mut prr = ProportionalRateReduction::fast(20_000);
+        let mut prr = ProportionalRateReduction::fast_recovery(20_000);
         assert_eq!(prr.quota(1_000, false, 2_000, 10_000, 1_000), 1_000);
         prr.on_sent(1_000);
         assert_eq!(prr.quota(1_000, true, 2_000, 10_000, 1_000), 2_000);

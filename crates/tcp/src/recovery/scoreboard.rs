@@ -1,4 +1,5 @@
-//! What is known of the bytes in flight once something is out of the ordinary (RFC 6675 3). It exists only then.
+//! The scoreboard of RFC 6675 3: marks of the bytes in flight. It exists only while a byte has a
+//! mark.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,18 +18,19 @@ mod mark {
     pub(super) const AMBIGUOUS: u8 = 1 << 3;
 }
 
-/// The flight as runs of bytes with equal marks: contiguous from the first unacknowledged byte to the last one sent.
+/// The flight as runs of bytes with equal marks, from the first unacknowledged byte to the last one
+/// sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Scoreboard {
     start: u64,
     runs: VecDeque<Run>,
-    /// Most runs that selective acknowledgements may split the flight into.
+    /// The most runs that selective acknowledgements may split the flight into.
     limit: usize,
-    /// Bytes by mark; `resent` counts what is lost and sent again.
+    /// Bytes by mark. `resent` counts bytes that are lost and were sent again.
     sacked: u32,
     lost: u32,
     resent: u32,
-    /// All that is lost below this has been sent again (HighRxt of RFC 6675).
+    /// HighRxt of RFC 6675: all lost bytes below this offset have been sent again.
     resent_below: u64,
 }
 
@@ -40,23 +42,24 @@ struct Run {
     marks: u8,
 }
 
-/// What an acknowledgement, cumulative or selective, delivered that none before it had.
+/// What one acknowledgement delivered, cumulatively or selectively.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Delivered {
-    /// Bytes.
+    /// Bytes that no acknowledgement before it delivered.
     pub(crate) bytes: u32,
-    /// Whether some had been sent more than once.
+    /// Some bytes had been sent more than once.
     pub(crate) ambiguous: bool,
-    /// Of the run sent last among them, the time it was sent, its end (modulo 2^32), and whether it had been sent more than once.
+    /// The delivered run that was sent last: the time it was sent, in microseconds modulo 2^32; its
+    /// end, modulo 2^32; and whether it had been sent more than once.
     pub(crate) latest: Option<(u32, u32, bool)>,
-    /// Whether some had been taken for lost and not been sent again.
+    /// Some bytes had been marked lost and were not sent again.
     pub(crate) original: bool,
-    /// Whether some had been overtaken by what was sent after them: the path reorders.
+    /// Some bytes were overtaken by bytes that were sent after them: the path reorders.
     pub(crate) reordered: bool,
 }
 
 impl Delivered {
-    /// Adds what another part of the same acknowledgement delivered.
+    /// Adds the delivery of another part of the same acknowledgement.
     pub(crate) fn join(&mut self, other: Delivered) {
         self.bytes += other.bytes;
         self.ambiguous |= other.ambiguous;
@@ -83,7 +86,8 @@ impl Delivered {
     }
 }
 
-/// Whether a run that was sent at `at` and ends at `end` left after another (RACK_sent_after of RFC 8985 6.2).
+/// RACK_sent_after of RFC 8985 6.2: whether a run that was sent at `at` and ends at `end` left
+/// after another run.
 pub(crate) fn sent_after(at: u32, end: u32, other_at: u32, other_end: u32) -> bool {
     match at.wrapping_sub(other_at) as i32 {
         0 => end.wrapping_sub(other_end) as i32 > 0,
@@ -92,7 +96,7 @@ pub(crate) fn sent_after(at: u32, end: u32, other_at: u32, other_end: u32) -> bo
 }
 
 impl Scoreboard {
-    /// Of the flight `una..nxt`, with the times that `log` remembers.
+    /// The scoreboard of the flight `una..nxt`, with the times from `log` and `limit` runs at most.
     pub(crate) fn new(una: u64, nxt: u64, log: &SentLog, limit: usize) -> Scoreboard {
         let mut runs = VecDeque::new();
         let mut from = una;
@@ -138,12 +142,12 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Bytes sent again and not accounted for since.
+    /// Bytes sent again that are neither acknowledged nor lost since.
     pub(crate) fn resent(&self) -> u32 {
         self.resent
     }
 
-    /// Whether it says nothing that is out of the ordinary.
+    /// Whether no byte is selectively acknowledged or lost.
     pub(crate) fn is_clean(&self) -> bool {
         self.sacked == 0 && self.lost == 0
     }
@@ -156,8 +160,9 @@ impl Scoreboard {
         }
     }
 
-    /// Everything before `una` is acknowledged. What had been selectively acknowledged before is not delivered again.
-    /// `highest` is what [`Scoreboard::highest_sacked`] said before the segment that acknowledges.
+    /// Everything before `una` is acknowledged. Bytes that were selectively acknowledged before are
+    /// not delivered again. `highest` is the value of [`Scoreboard::highest_sacked`] before this
+    /// segment.
     pub(crate) fn acked(&mut self, una: u64, highest: u64) -> Delivered {
         let mut delivered = Delivered::default();
         while self.start < una {
@@ -182,9 +187,8 @@ impl Scoreboard {
         delivered
     }
 
-    /// The peer holds `range`, which lies within the flight. Splitting stops at the limit of runs: the rest of the
-    /// report is then ignored, as selective acknowledgements may be (RFC 2018 8).
-    /// `highest` is as for [`Scoreboard::acked`].
+    /// The peer holds `range`, which lies within the flight. At the limit of runs the rest of the
+    /// range is ignored, as RFC 2018 8 allows. `highest` is as for [`Scoreboard::acked`].
     pub(crate) fn sack(&mut self, range: Range<u64>, highest: u64) -> Delivered {
         let mut delivered = Delivered::default();
         let mut index = self.index_of(range.start);
@@ -227,8 +231,9 @@ impl Scoreboard {
         delivered
     }
 
-    /// IsLost of RFC 6675 4: what has `reordering` separate runs, or more than `reordering - 1` segments' worth of
-    /// bytes, selectively acknowledged above it, and was not sent again already, is lost. Returns the bytes newly lost.
+    /// IsLost of RFC 6675 4: a byte is lost if `reordering` separate runs above it are selectively
+    /// acknowledged, or more than `reordering - 1` segments' worth of bytes, and it was not sent
+    /// again. Returns the bytes newly lost.
     pub(crate) fn mark_lost(&mut self, reordering: u32, mss: u32) -> u32 {
         let mut above = 0;
         let mut separate = 0;
@@ -251,9 +256,9 @@ impl Scoreboard {
         self.lose_where(index, |run| run.marks & (mark::SACKED | mark::LOST) == 0)
     }
 
-    /// What was sent before the run `(at, end)` that was delivered, and more than `window_us` before now or so, is lost
-    /// (RFC 8985 6.2, step 5). `deadline` is the latest time of transmission, modulo 2^32 microseconds, that counts as lost.
-    /// Returns the bytes newly lost and, of those that may be lost soon, the latest time of transmission.
+    /// RFC 8985 6.2, step 5: a run is lost if it was sent before the delivered run `(at, end)`, and
+    /// at `deadline` or earlier (in microseconds modulo 2^32). Returns the bytes newly lost, and
+    /// the latest time of transmission among the runs that may be lost soon.
     pub(crate) fn mark_lost_by_age(
         &mut self,
         at: u32,
@@ -279,7 +284,7 @@ impl Scoreboard {
         (lost, soon)
     }
 
-    /// The first unacknowledged bytes, one segment of them, are lost (RFC 6582 3.2, RFC 6675 5 step 4.3), unless they are
+    /// The first unacknowledged segment is lost (RFC 6582 3.2, RFC 6675 5 step 4.3), unless it is
     /// marked already. Returns the bytes newly lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
         let segment_end = self.start + u64::from(mss);
@@ -296,10 +301,12 @@ impl Scoreboard {
         })
     }
 
-    /// After a time-out the first bytes are lost, a segment of them, and of the others that are not selectively acknowledged those that were sent, for the
-    /// first time or again, no later than `deadline`, modulo 2^32 microseconds (RFC 8985 6.3); without one all of them (RFC 6675 5.1). If the
-    /// first byte is marked as held by the peer although it was not acknowledged in all this time, the peer has gone back on its
-    /// word, and no such mark counts (RFC 2018 8).
+    /// A time-out: marks the first segment lost, and every run that is not selectively acknowledged
+    /// and was last sent at `deadline` or earlier, in microseconds modulo 2^32 (RFC 8985 6.3).
+    /// Without a deadline all such runs are lost (RFC 6675 5.1).
+    ///
+    /// If the first byte is selectively acknowledged, but in all this time was not acknowledged,
+    /// the peer has reneged, and no such mark counts (RFC 2018 8).
     pub(crate) fn mark_timed_out(&mut self, mss: u32, deadline: Option<u32>) {
         let reneged = self
             .runs
@@ -353,7 +360,8 @@ impl Scoreboard {
         None
     }
 
-    /// The highest bytes in flight that are not selectively acknowledged, `len` of them at most: what a rescue (RFC 6675 4, rule 4) or a tail loss probe sends.
+    /// The highest bytes in flight that are not selectively acknowledged, at most `len` of them: a
+    /// rescue retransmission (RFC 6675 4, rule 4) or a tail loss probe.
     pub(crate) fn tail(&self, len: u64) -> Option<Range<u64>> {
         let index = self
             .runs
@@ -363,7 +371,7 @@ impl Scoreboard {
         Some(self.start_of(index).max(end.saturating_sub(len))..end)
     }
 
-    /// `range`, which begins with a lost run (or is a tail), has been sent again.
+    /// `range` was sent again at `at`. It begins with a lost run, or is a tail.
     pub(crate) fn resend(&mut self, range: Range<u64>, at: u32) {
         if self
             .next_lost()
@@ -406,7 +414,7 @@ impl Scoreboard {
         }
     }
 
-    /// The losses were none: what was taken for lost is in flight.
+    /// The losses were spurious: lost bytes count as in flight again.
     pub(crate) fn forgive(&mut self) {
         for run in &mut self.runs {
             run.marks &= !(mark::LOST | mark::RESENT);
@@ -437,7 +445,8 @@ impl Scoreboard {
             .map_or(self.start, |run| run.end)
     }
 
-    /// Marks those of the first `count` runs that `condition` picks as lost.
+    /// Marks those of the first `count` runs as lost that `condition` selects. Returns the bytes
+    /// newly lost.
     fn lose_where(&mut self, count: usize, mut condition: impl FnMut(&Run) -> bool) -> u32 {
         let mut newly = 0;
         let mut start = self.start;
@@ -461,7 +470,7 @@ impl Scoreboard {
         newly
     }
 
-    /// Takes a run's bytes out of the counts.
+    /// Subtracts a run's bytes from the counts.
     fn uncount(&mut self, run: &Run, len: u32) {
         if run.marks & mark::SACKED != 0 {
             self.sacked -= len;
@@ -474,8 +483,8 @@ impl Scoreboard {
         }
     }
 
-    /// Joins the run at `index` with its neighbours if they are alike; returns where it is then. Of runs that are
-    /// selectively acknowledged the time no longer matters.
+    /// Joins the run at `index` with neighbours that are alike, and returns its index. The time of
+    /// a run no longer matters once it is selectively acknowledged.
     fn join(&mut self, mut index: usize) -> usize {
         fn alike(a: &Run, b: &Run) -> bool {
             a.marks == b.marks && (a.at == b.at || a.marks & mark::SACKED != 0)
@@ -490,7 +499,7 @@ impl Scoreboard {
         index
     }
 
-    /// Makes a run end at `offset`, if that lies within the flight.
+    /// Splits the flight at `offset`, if that lies within it.
     fn split(&mut self, offset: u64) {
         let index = self.index_of(offset);
         if index < self.runs.len() && self.start_of(index) < offset {

@@ -1,19 +1,22 @@
-//! When what is in flight was sent: a log that is short as long as the flight is.
+//! A log of when the bytes in flight were sent. It is short while the flight is.
 
 use millrace_wire::tcp::Seq;
 
 use crate::time::Instant;
 
-/// Transmissions that are told apart without memory of their own.
+/// Entries that are kept without memory of their own.
 const SHORT: usize = 4;
-/// And with it; a power of two.
+/// Entries that are kept with it; a power of two.
 const LONG: usize = 32;
-/// A long flight that has had more transmissions is known in steps of this part of itself at most.
+/// A long flight is known at least in steps of this fraction of its size.
 const STEPS: u32 = 12;
 
-/// Transmissions of new data, oldest first. Once there are many in flight they are kept apart from the connection, until the flight has ended; once there
-/// are more than can be kept, neighbours are joined under the later one's time. So the time of an entry is that of its last byte, and no byte is
-/// known as older than it is: what judges losses by age (RFC 8985) may wait a little too long, but is never too hasty.
+/// Transmissions of new data, oldest first.
+///
+/// Many entries have memory of their own until the flight ends. When they exceed that, neighbours
+/// are joined under the later one's time. The time of an entry is thus that of its last byte, and
+/// no byte counts as older than it is: detection by age (RFC 8985) may wait a little too long, but
+/// never acts too early.
 #[derive(Clone, Debug)]
 pub(crate) enum SentLog {
     Short { len: u8, entries: [Entry; SHORT] },
@@ -64,9 +67,9 @@ impl SentLog {
         *count += 1;
     }
 
-    /// Everything before offset `una` is acknowledged: forgets it, and tells when the byte before `una` was sent (its
-    /// time, modulo 2^32 microseconds). Of a long flight only the ends of entries tell, so that a round trip is never taken for shorter than
-    /// it is.
+    /// Everything before offset `una` is acknowledged: forgets it. Returns when the byte before
+    /// `una` was sent, in microseconds modulo 2^32. A long flight knows that for the ends of its
+    /// entries only, so that a round trip is never measured too short.
     #[inline(always)]
     pub(crate) fn acked(&mut self, una: u64) -> Option<u32> {
         let una = Seq(una as u32);
@@ -99,7 +102,7 @@ impl SentLog {
         sent
     }
 
-    /// The transmissions, oldest first: end (modulo 2^32) and time.
+    /// The transmissions, oldest first: the end and the time of each, modulo 2^32.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (short, long) = match self {
             SentLog::Short { len, entries } => (&entries[..usize::from(*len)], None),
@@ -111,13 +114,13 @@ impl SentLog {
     }
 }
 
-/// The log of a long flight: a ring.
+/// The log of a long flight, as a ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Long {
     entries: [Entry; LONG],
     head: u8,
     len: u8,
-    /// Where the first entry starts.
+    /// Where the first entry begins.
     start: u32,
 }
 
@@ -170,8 +173,9 @@ impl Long {
         sent
     }
 
-    /// Joins neighbours that together are at most a step, so that two that remain are more: fewer than two for each step. The first stays, or
-    /// it might be joined with the next for ever, and never tell.
+    /// Joins neighbours that together are at most a step long. Two that remain are longer, so that
+    /// fewer than two remain for each step. The first entry stays: it might otherwise be joined for
+    /// ever, and never yield a time.
     fn thin(&mut self) {
         let last = self.entries[self.place(self.len - 1)];
         let step = last.end.wrapping_sub(self.start) / STEPS;
@@ -242,7 +246,7 @@ mod tests {
         );
     }
 
-    /// A flight that goes on for ever: each acknowledgement lets one more transmission out.
+    /// In an endless flight each acknowledgement allows one more transmission.
     #[test]
     fn rfc6298_3_a_round_trip_is_measured_however_long_the_flight() {
         let mut log = SentLog::default();

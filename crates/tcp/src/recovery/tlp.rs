@@ -1,55 +1,51 @@
-//! Whether a probe of the tail has repaired a loss (RFC 8985 7.4.2): then the window comes down as for any other, though nobody else noticed it.
+//! Tail loss probe: whether a probe has repaired a loss (RFC 8985 7.4).
 
-use millrace_wire::tcp::{Flags, Segment, Seq};
+use millrace_wire::tcp::Seq;
 
-use crate::connection::Connection;
-use crate::time::Instant;
-
-/// A probe that sent the tail again, until it is known what became of it: TLP.end_seq, SND.NXT when it was sent, modulo 2^32; 0 if there is none.
+/// TLP.end_seq: SND.NXT when a probe sent the tail again, modulo 2^32; 0 without an open probe.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TailLossProbe(u32);
+pub(super) struct TailLossProbe(u32);
 
-impl TailLossProbe {
-    pub(crate) const NONE: TailLossProbe = TailLossProbe(0);
-
-    /// A probe sends the tail again of a flight that ends at `end`.
-    pub(crate) fn probed(end: u64) -> TailLossProbe {
-        TailLossProbe((end as u32).max(1))
-    }
-
-    /// Whether the acknowledgements to come must be looked at.
-    pub(crate) fn is_open(self) -> bool {
-        self.0 != 0
-    }
+/// What an acknowledgement says about an open probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ProbeOutcome {
+    /// No probe is open, or its end is not acknowledged yet.
+    Pending,
+    /// Both the tail and the probe arrived: nothing was lost.
+    NothingLost,
+    /// The probe alone arrived: the tail was lost, and the probe repaired it.
+    Repaired,
 }
 
-impl Connection {
-    /// An acknowledgement has been processed. `reported`: it reports a duplicate; `silent`: it acknowledges nothing new and changes no window.
-    pub(crate) fn judge_loss_probe(
-        &mut self,
-        segment: &Segment<'_>,
-        reported: bool,
-        silent: bool,
-        now: Instant,
-    ) {
-        let probe = self.loss_state.get().tlp;
-        let una = Seq(self.send.una as u32);
-        if !probe.is_open() || una.before(Seq(probe.0)) {
-            return;
+impl TailLossProbe {
+    /// No probe is open.
+    pub(super) const NONE: TailLossProbe = TailLossProbe(0);
+
+    /// A probe sends the tail of a flight again that ends at `nxt`.
+    pub(super) fn sent(nxt: u64) -> TailLossProbe {
+        TailLossProbe((nxt as u32).max(1))
+    }
+
+    /// Whether the outcome of a probe is still unknown.
+    pub(super) fn is_open(self) -> bool {
+        self.0 != 0
+    }
+
+    /// RFC 8985 7.4.2, after an acknowledgement moved SND.UNA to `una`. `dsack`: it reports a
+    /// duplicate. `silent`: it carries nothing, acknowledges nothing new and changes no window.
+    pub(super) fn on_ack(&mut self, una: u64, dsack: bool, silent: bool) -> ProbeOutcome {
+        let (una, end) = (Seq(una as u32), Seq(self.0));
+        if !self.is_open() || una.before(end) {
+            return ProbeOutcome::Pending;
         }
-        let bare = segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
-        if reported || (silent && bare) {
-            // Both have come, the tail and the probe.
-            self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
-        } else if una.after(Seq(probe.0)) {
-            self.loss_state.get_or_insert().tlp = TailLossProbe::NONE;
-            let mss = u32::from(self.send.mss);
-            let flight = self.congestion.recent_flight();
-            let threshold = self.congestion.reduced(flight, mss, now);
-            let window = self.congestion.window;
-            self.congestion.window.ssthresh = threshold;
-            self.congestion.window.cwnd = window.cwnd.min(threshold);
-            self.announce_reduction();
+        if dsack || silent {
+            *self = TailLossProbe::NONE;
+            return ProbeOutcome::NothingLost;
         }
+        if una.after(end) {
+            *self = TailLossProbe::NONE;
+            return ProbeOutcome::Repaired;
+        }
+        ProbeOutcome::Pending
     }
 }

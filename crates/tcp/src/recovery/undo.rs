@@ -1,42 +1,45 @@
-//! Whether a loss was one. What was taken for lost and sent again may have been merely late; then the window goes back to what it was (RFC 4015 3.2).
-//! Three things tell: our own timestamp that comes back (Eifel, RFC 3522), reports of duplicates (RFC 2883, RFC 3708), and after a
-//! time-out acknowledgements of what was not sent again (F-RTO, RFC 5682).
+//! Whether a loss was spurious. Segments that were marked lost and sent again may merely have been
+//! late; the congestion window then returns to its former size (RFC 4015 3.2).
+//!
+//! Three things tell: an echo of our own timestamp (Eifel, RFC 3522), reports of duplicates (DSACK,
+//! RFC 2883, RFC 3708), and after a time-out acknowledgements of bytes that were not sent again
+//! (F-RTO, RFC 5682).
 
 use crate::congestion::Window;
 use crate::options::timestamp_delta;
 
-/// What is needed to go back, from the first loss of a repair until a round trip after its end.
+/// What undoing needs, from the first loss of a repair until a round trip after its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// The window before.
+    /// The window before the reduction.
     before: Window,
-    /// SND.UNA when the repair began: older reports are about something else.
+    /// SND.UNA when the repair began. Reports below it concern something older.
     marker: u64,
     /// Reports count until this is acknowledged.
     until: u64,
-    /// Bytes sent again, and those of them that the peer has reported as duplicates.
+    /// Bytes sent again, and those of them that the peer reported as duplicates.
     resent: u32,
     doubled: u32,
-    /// Our timestamp on the first segment that was sent again, until something new is acknowledged.
+    /// Our timestamp on the first segment sent again, until new data is acknowledged.
     first_again: Option<u32>,
     marked: bool,
     probe: Probe,
 }
 
-/// Where F-RTO stands (RFC 5682 2.1 and 3.1).
+/// The state of F-RTO (RFC 5682 2.1 and 3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probe {
-    /// Nothing (more) is to be learnt.
+    /// F-RTO is not in use.
     Off,
-    /// Step 1: the first segment is sent again, alone.
+    /// Step 1: the first segment alone is sent again.
     Resent,
-    /// Step 2b: new segments are sent, and the repair waits for what they bring.
+    /// Step 2b: new segments are sent, and the repair waits for their acknowledgement.
     Fresh,
 }
 
 impl Undo {
-    /// A repair begins with this window; `una` is SND.UNA.
-    /// `resent` bytes of the flight have been sent again already, by a probe of its tail.
+    /// A repair begins with the window `before`; `una` is SND.UNA. A tail loss probe has already
+    /// sent `resent` bytes of the flight again.
     pub(crate) fn new(before: Window, una: u64, resent: u32) -> Undo {
         Undo {
             before,
@@ -50,7 +53,7 @@ impl Undo {
         }
     }
 
-    /// There was a time-out: the next acknowledgements tell whether it was for nothing.
+    /// A time-out came: the next acknowledgements tell whether it was spurious.
     pub(crate) fn timed_out(&mut self) {
         self.probe = Probe::Resent;
     }
@@ -71,7 +74,8 @@ impl Undo {
         self.probe = Probe::Off;
     }
 
-    /// The peer has received `start..end` twice; SND.UNA is `una`. True if that is now known of all that was sent again.
+    /// The peer reports that it received `start..end` twice; SND.UNA is `una`. Returns whether all
+    /// bytes that were sent again are now reported.
     pub(crate) fn reported(&mut self, start: i64, end: i64, una: u64) -> bool {
         if start >= self.marker as i64 && una <= self.until {
             let len = (end - start).clamp(0, i64::from(u32::MAX)) as u32;
@@ -80,8 +84,9 @@ impl Undo {
         self.resent > 0 && self.doubled >= self.resent
     }
 
-    /// Something new is acknowledged; `echo` is our timestamp that it echoes. True if that is of what was sent the first time, which then was never
-    /// lost (RFC 3522 3.2). Only the first acknowledgement since bytes were sent again can tell.
+    /// New data is acknowledged, with an echo of our timestamp `echo`. Returns whether that is the
+    /// timestamp of the first transmission, which then was never lost (RFC 3522 3.2). Only the
+    /// first acknowledgement after a retransmission can tell.
     pub(crate) fn disproved_by_echo(&mut self, echo: Option<u32>) -> bool {
         match (self.first_again.take(), echo) {
             (Some(first), Some(echo)) => timestamp_delta(echo, first) < 0,
@@ -89,8 +94,9 @@ impl Undo {
         }
     }
 
-    /// After a time-out an acknowledgement has come. `original`: of bytes that were taken for lost and not sent again. `advanced`: something new is
-    /// acknowledged. `can_send`: there is new data, and room in the peer's window. True if the time-out was for nothing.
+    /// An acknowledgement came after a time-out. `original`: it covers bytes that were marked lost
+    /// and not sent again. `advanced`: it acknowledges new data. `can_send`: there is new data, and
+    /// room in the peer's window. Returns whether the time-out was spurious.
     pub(crate) fn disproved_by_progress(
         &mut self,
         original: bool,
@@ -99,24 +105,25 @@ impl Undo {
     ) -> bool {
         let waits = self.probe != Probe::Off;
         self.probe = match self.probe {
-            // Step 2b. Otherwise 2a or 3a: the loss was real; or 3b, and it was not.
+            // Step 2b. Any other acknowledgement ends the test: the loss was real (2a, 3a), or it
+            // was spurious (3b).
             Probe::Resent if advanced && can_send && !original => Probe::Fresh,
             _ => Probe::Off,
         };
         waits && original
     }
 
-    /// Whether new data goes before what is lost (RFC 5682 2.1, step 2b).
+    /// Whether new data goes before lost data (RFC 5682 2.1, step 2b).
     pub(crate) fn prefers_fresh(&self) -> bool {
         self.probe == Probe::Fresh
     }
 
-    /// There is nothing new that may be sent.
+    /// No new data may be sent: F-RTO ends.
     pub(crate) fn stop_probe(&mut self) {
         self.probe = Probe::Off;
     }
 
-    /// The window to go back to.
+    /// The window to return to.
     pub(crate) fn before(&self) -> Window {
         self.before
     }

@@ -51,10 +51,7 @@ fn rfc791_3_2_parts_come_in_any_order_and_more_than_once() {
         let mut reassembly = reassembly();
         let [a, b, c] = order.map(|index| parts[index]);
         for part in [a, a, b, a, b] {
-            assert_eq!(
-                reassembly.add(name(1), &part, at(0)),
-                Outcome::TimeWaitEntry
-            );
+            assert_eq!(reassembly.add(name(1), &part, at(0)), Outcome::Waiting);
         }
         assert_eq!(whole(reassembly.add(name(1), &c, at(0))), bytes);
         assert_eq!((reassembly.len(), reassembly.memory), (0, 0));
@@ -76,12 +73,12 @@ fn rfc791_3_2_packets_are_told_apart_by_all_of_their_name() {
     let mut reassembly_all = Reassembly::new(100, 1 << 20);
     for name in names {
         let outcome = reassembly_all.add(name, &part(0, &[1; 8], true), at(0));
-        assert_eq!(outcome, Outcome::TimeWaitEntry);
+        assert_eq!(outcome, Outcome::Waiting);
     }
     assert_eq!(reassembly_all.len(), names.len());
     reassembly.add(name(1), &part(0, &[1; 8], true), at(0));
     let last = reassembly.add(name(2), &part(8, &[2; 8], false), at(0));
-    assert_eq!(last, Outcome::TimeWaitEntry);
+    assert_eq!(last, Outcome::Waiting);
 }
 
 #[test]
@@ -110,10 +107,7 @@ fn rfc5722_3_and_h2_an_overlap_condemns_the_packet() {
         }
         assert_eq!(reassembly.memory, 0);
         assert_eq!(reassembly.pop_expired(at(61)), Some(Vec::new()));
-        assert_eq!(
-            reassembly.add(name(1), &first, at(62)),
-            Outcome::TimeWaitEntry
-        );
+        assert_eq!(reassembly.add(name(1), &first, at(62)), Outcome::Waiting);
     }
 }
 
@@ -146,11 +140,7 @@ fn h5_packets_memory_and_each_source_are_bounded() {
     let outcomes: Vec<Outcome> = (0..8)
         .map(|id| reassembly.add(name(id), &part(0, &[1; 8], true), at(0)))
         .collect();
-    assert!(
-        outcomes[..4]
-            .iter()
-            .all(|one| *one == Outcome::TimeWaitEntry)
-    );
+    assert!(outcomes[..4].iter().all(|one| *one == Outcome::Waiting));
     assert!(outcomes[4..].iter().all(|one| *one == Outcome::Full));
     for host in 10..40 {
         let name = Name::V4(Ipv4Addr::new(10, 0, 0, host), SOURCE, 17, 1);
@@ -160,7 +150,7 @@ fn h5_packets_memory_and_each_source_are_bounded() {
     let mut small = Reassembly::new(16, 1000);
     assert_eq!(
         small.add(name(1), &part(0, &[1; 400], true), at(0)),
-        Outcome::TimeWaitEntry
+        Outcome::Waiting
     );
     assert_eq!(
         small.add(name(1), &part(400, &[1; 600], false), at(0)),
@@ -216,7 +206,7 @@ fn h2_whatever_comes_a_whole_packet_is_one_that_was_sent() {
                     joined += 1;
                 }
                 Outcome::Condemned => break,
-                Outcome::TimeWaitEntry => {}
+                Outcome::Waiting => {}
                 Outcome::Full => panic!("there is room"),
             }
         }
@@ -232,7 +222,7 @@ fn rfc791_3_2_what_is_begun_goes_on_elsewhere() {
     let mut from = reassembly();
     for id in 0..3 {
         let begun = from.add(name(id), &part(0, &[1; 8], true), at(id.into()));
-        assert_eq!(begun, Outcome::TimeWaitEntry);
+        assert_eq!(begun, Outcome::Waiting);
     }
     let other = Name::V4(SOURCE, Ipv4Addr::new(10, 0, 0, 3), 17, 1);
     from.add(other, &part(0, &[1; 8], true), at(1));

@@ -1,4 +1,5 @@
-//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used when nobody on the link has answered to it.
+//! The host's own addresses, and duplicate address detection (RFC 4862 5.4): an address is used
+//! when nobody on the link has answered to it.
 
 use std::net::Ipv6Addr;
 
@@ -6,14 +7,16 @@ use millrace_tcp::{Duration, Instant};
 use millrace_wire::ipv6::{self, solicited_node};
 use millrace_wire::ndp::Message;
 
-use crate::config::ConflictDetection;
+use crate::counters::Counters;
+use crate::env::Env;
 use crate::ip::route::Address as _;
-use crate::memory::Memory;
-use crate::shard::Shard;
+use crate::ip::v6::{Ipv6, ndp};
+use crate::output::reply_queue::ReplyQueue;
 
 /// Time between two probes, and after the last (RFC 4861 10: `RETRANS_TIMER`).
 const RETRY: Duration = Duration::from_secs(1);
-/// How often an address is announced; up to three times are allowed (RFC 4861 10: `MAX_NEIGHBOR_ADVERTISEMENT`).
+/// How often an address is announced; up to three times are allowed (RFC 4861 10:
+/// `MAX_NEIGHBOR_ADVERTISEMENT`).
 const ANNOUNCEMENTS: u8 = 2;
 
 /// An address of this host.
@@ -28,7 +31,8 @@ pub struct Own {
 /// Whether an address may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address is ours.
+    /// Not yet: at `at` one more of the `left` probes is sent, or, when none is left, the address
+    /// is ours.
     Tentative { left: u8, at: Instant },
     /// Yes.
     Preferred,
@@ -72,16 +76,11 @@ impl Own {
     }
 }
 
-impl<M: Memory> Shard<M> {
-    /// Whether an address of this host is still being looked for on the link. Until it is known to be nobody else's, no packet is sent from it or taken for it.
-    pub fn is_tentative(&self) -> bool {
-        self.v6.is_tentative() || self.acd.is_tentative()
-    }
-
-    /// Probes, and makes use of what has stood the probes.
-    pub(super) fn detect_duplicates(&mut self, now: Instant) {
-        for index in 0..self.v6.own.len() {
-            let own = &mut self.v6.own[index];
+impl Ipv6 {
+    /// Probes for tentative addresses, and starts to use those that no host has answered for
+    /// (RFC 4862 5.4).
+    pub fn detect_duplicates(&mut self, env: &mut Env, replies: &mut ReplyQueue, now: Instant) {
+        for own in &mut self.own {
             let State::Tentative { left, at } = own.state else {
                 continue;
             };
@@ -91,10 +90,7 @@ impl<M: Memory> Shard<M> {
             let target = own.address;
             let Some(left) = left.checked_sub(1) else {
                 own.state = State::Preferred;
-                if !matches!(
-                    self.config.conflict_detection,
-                    ConflictDetection::Nothing | ConflictDetection::Kernel
-                ) {
+                if env.config.conflict_detection.is_on() {
                     own.announce = (ANNOUNCEMENTS, now);
                 }
                 continue;
@@ -107,14 +103,22 @@ impl<M: Memory> Shard<M> {
                 target,
                 source: None,
             };
-            self.send_ndp(Ipv6Addr::UNSPECIFIED, solicited_node(target), &probe);
+            let group = solicited_node(target);
+            ndp::send(
+                &mut env.counters,
+                replies,
+                Ipv6Addr::UNSPECIFIED,
+                group,
+                &probe,
+            );
         }
     }
 
-    /// Tells the neighbours whose an address is from now on (RFC 4861 7.2.6): they may remember another station.
-    pub(super) fn announce_addresses(&mut self, now: Instant) {
-        for index in 0..self.v6.own.len() {
-            let own = &mut self.v6.own[index];
+    /// Sends unsolicited advertisements of new addresses. RFC 4861 7.2.6: "In some cases, a node
+    /// may be able to determine that its link-layer address has changed [...] and may wish to
+    /// inform its neighbors of the new link-layer address quickly."
+    pub fn announce_addresses(&mut self, env: &mut Env, replies: &mut ReplyQueue, now: Instant) {
+        for own in &mut self.own {
             let (left, at) = own.announce;
             if left == 0 || at > now {
                 continue;
@@ -123,24 +127,38 @@ impl<M: Memory> Shard<M> {
             let target = own.address;
             let announcement = Message::NeighbourAdvertisement {
                 target,
-                link: Some(self.config.mac),
+                link: Some(env.config.mac),
                 router: false,
                 solicited: false,
                 replaces: true,
             };
-            self.send_ndp(target, ipv6::ALL_NODES, &announcement);
+            ndp::send(
+                &mut env.counters,
+                replies,
+                target,
+                ipv6::ALL_NODES,
+                &announcement,
+            );
         }
     }
 
-    /// Another host has, or wants, an address of ours. Returns whether the address is ours to speak for.
-    pub(super) fn on_address_conflict(&mut self, address: Ipv6Addr, is_in_use: bool) -> bool {
-        let Some(own) = self.v6.own.iter_mut().find(|own| own.address == address) else {
+    /// Another host has asked for `target`; with `in_use` it says that it uses the address, or
+    /// probes for it. Returns whether this host may answer for the address.
+    pub fn on_address_conflict(
+        &mut self,
+        counters: &mut Counters,
+        target: Ipv6Addr,
+        in_use: bool,
+    ) -> bool {
+        let Some(own) = self.own.iter_mut().find(|own| own.address == target) else {
             return false;
         };
         match own.state {
-            State::Tentative { .. } if is_in_use => {
+            // RFC 4862 5.4.5: "A tentative address that is determined to be a duplicate as
+            // described above MUST NOT be assigned to an interface".
+            State::Tentative { .. } if in_use => {
                 own.state = State::Duplicate;
-                self.counters.duplicate_addresses += 1;
+                counters.duplicate_addresses += 1;
                 false
             }
             State::Tentative { .. } | State::Duplicate => false,

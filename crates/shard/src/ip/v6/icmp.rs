@@ -1,29 +1,32 @@
-//! ICMPv6 (RFC 4443): echo and errors out, each under a rate limit, errors in to the connection that they quote.
+//! ICMPv6 (RFC 4443): echo replies, errors that this host sends, errors from the network.
 
-use std::net::Ipv6Addr;
+use std::net::IpAddr;
 
 use millrace_tcp::{Error, IcmpError, Instant};
-use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted, unreachable};
-use millrace_wire::ipv6::MTU_MIN;
-use millrace_wire::{ethernet, ipv6, mld, ndp};
+use millrace_wire::icmpv6::{self, HEADER_LEN, Message, Quoted as Original, unreachable};
+use millrace_wire::ipv6::{self, MTU_MIN};
 
-use crate::connection_table::{Pair, Tuple};
+use crate::env::Env;
 use crate::error::errno;
-use crate::ip::v4::icmp::IcmpDetails;
-use crate::memory::Memory;
-use crate::output::reply_queue::Reply;
-use crate::shard::Shard;
+use crate::ip::icmp::{IcmpDetails, IcmpLimits, NetworkError, Quoted};
+use crate::ip::v6::{Ipv6, fragments};
+use crate::output::reply_queue::{Reply, ReplyQueue};
 use crate::tcp::segment::HOPS;
 
-/// How much of a packet an error quotes: as much as fits into the least MTU (RFC 4443 2.4 (c)).
+/// Bytes of a packet that an error quotes: the error fits into the least MTU (RFC 4443 2.4 (c)).
 pub const QUOTE_MAX: usize = MTU_MIN as usize - ipv6::HEADER_LEN - HEADER_LEN;
-/// IPv6 and TCP headers without options: what an MTU leaves for a segment.
+/// IPv6 and TCP headers without options.
 const HEADERS_LEN: u16 = 60;
+/// Types of errors.
+const UNREACHABLE: u8 = 1;
+const PACKET_TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
 
-/// What is wrong with a packet.
+/// An error about a packet that came in.
 #[derive(Clone, Copy, Debug)]
 pub enum Icmpv6Error {
-    /// It is for nobody here; one of [`mod@unreachable`].
+    /// Nothing here receives the packet; one of [`mod@unreachable`].
     Unreachable(u8),
     /// Its headers make no sense.
     Parameter {
@@ -32,198 +35,175 @@ pub enum Icmpv6Error {
         /// Where.
         pointer: u32,
     },
-    /// Fragments of it did not come in time.
+    /// Fragments of the packet did not come in time.
     Reassembly,
 }
 
-impl<M: Memory> Shard<M> {
-    pub(super) fn icmpv6_input(
-        &mut self,
-        link: &ethernet::Header,
-        header: &ipv6::Header,
-        bytes: &[u8],
-        fragmented: bool,
-        now: Instant,
-    ) {
-        let message = match Message::parse(bytes) {
-            Ok(message) if icmpv6::verify(header.src, header.dst, bytes) => message,
-            _ => {
-                self.counters.icmp_dropped += 1;
-                return;
-            }
-        };
-        if ndp::is_ndp(bytes[0]) {
-            // RFC 6980: nobody has a reason to send these in fragments.
-            if fragmented {
-                self.counters.nd_dropped += 1;
-                return;
-            }
-            self.ndp_input(link, header, bytes, now);
-            return;
-        }
-        match message {
-            _ if header.src.is_unspecified() => self.counters.icmp_dropped += 1,
-            Message::Other {
-                kind: mld::QUERY, ..
-            } => self.query_input(header, bytes, now),
-            Message::EchoRequest { id, sequence, data } => {
-                let answer = Message::EchoReply { id, sequence, data };
-                if self.may_echo(now) && self.send_icmpv6(header, &answer) {
-                    self.counters.icmp_echo_replies += 1;
-                }
-            }
-            Message::PacketTooBig { mtu, original } => {
-                // Less than every link takes is nonsense (RFC 8201 4), and more than ours takes is no news.
-                if (u32::from(MTU_MIN)..u32::from(self.config.mtu)).contains(&mtu) {
-                    let max_segment = mtu as u16 - HEADERS_LEN;
-                    let error = IcmpError::FragmentationNeeded { max_segment };
-                    let details = IcmpDetails {
-                        info: mtu,
-                        ..IcmpDetails::new(PACKET_TOO_BIG, 0, header.src.into())
-                    };
-                    self.icmpv6_error_input(error, details, original, now);
-                } else {
-                    self.counters.icmp_dropped += 1;
-                }
-            }
-            Message::Unreachable { code, original } => {
-                let details = IcmpDetails::new(UNREACHABLE, code, header.src.into());
-                let error = IcmpError::Unreachable(meaning(code));
-                self.icmpv6_error_input(error, details, original, now);
-            }
-            Message::TimeExceeded { code, original } => {
-                let details = IcmpDetails::new(TIME_EXCEEDED, code, header.src.into());
-                let error = IcmpError::Unreachable(Error::HostUnreachable);
-                self.icmpv6_error_input(error, details, original, now);
-            }
-            Message::ParameterProblem {
-                code,
-                pointer,
-                original,
-            } => {
-                let details = IcmpDetails {
-                    info: pointer,
-                    ..IcmpDetails::new(PARAMETER_PROBLEM, code, header.src.into())
-                };
-                let error = IcmpError::Unreachable(Error::ProtocolError);
-                self.icmpv6_error_input(error, details, original, now);
-            }
-            Message::EchoReply { .. } | Message::Other { .. } => self.counters.icmp_dropped += 1,
-        }
-    }
-
-    fn icmpv6_error_input(
-        &mut self,
-        error: IcmpError,
-        details: IcmpDetails,
-        original: &[u8],
-        now: Instant,
-    ) {
-        let Ok(quoted) = Quoted::parse(original) else {
-            self.counters.icmp_dropped += 1;
-            return;
-        };
-        if let (Some((local_port, remote_port)), Some(payload)) =
-            (quoted.udp(), quoted.udp_payload())
+/// Processes a message that is not one of neighbour discovery or MLD. Returns the error that it
+/// reports, if it reports one.
+pub fn receive<'a>(
+    env: &mut Env,
+    v6: &Ipv6,
+    limits: &mut IcmpLimits,
+    replies: &mut ReplyQueue,
+    header: &ipv6::Header,
+    message: &Message<'a>,
+    now: Instant,
+) -> Option<NetworkError<'a>> {
+    if let Message::EchoRequest { id, sequence, data } = *message {
+        let answer = Message::EchoReply { id, sequence, data };
+        if limits.allows_echo_reply(&mut env.counters, now)
+            && send(env, v6, replies, header, &answer)
         {
-            let tuple = Tuple::V6(Pair {
-                local: quoted.src,
-                remote: quoted.dst,
-                local_port,
-                remote_port,
-            });
-            let (errno, hard) = meaning_to_datagrams(details.kind, details.code);
-            self.datagram_error(&tuple, &details.failure(errno, hard, payload), now);
-            return;
+            env.counters.icmp_echo_replies += 1;
         }
-        let place = quoted.tcp().map(|tcp| {
-            let tuple = Tuple::V6(Pair {
-                local: quoted.src,
-                remote: quoted.dst,
-                local_port: tcp.src_port,
-                remote_port: tcp.dst_port,
-            });
-            (tuple, tcp.seq)
-        });
-        self.connection_error(place, error, now);
+        return None;
     }
+    let error = error_of(message, header.src.into(), env.config.mtu);
+    let original = error.and_then(|(.., original)| Original::parse(original).ok());
+    let (Some((error, details, _)), Some(original)) = (error, original) else {
+        env.counters.icmp_dropped += 1;
+        return None;
+    };
+    let datagram = original.udp().zip(original.udp_payload());
+    let segment = original
+        .tcp()
+        .map(|tcp| ((tcp.src_port, tcp.dst_port), tcp.seq));
+    let meaning = meaning_to_datagrams(details.kind, details.code);
+    Some(NetworkError {
+        error,
+        details,
+        about: Quoted::new((original.src, original.dst), datagram, segment, meaning),
+    })
+}
 
-    /// Says what is wrong with a packet, unless RFC 4443 2.4 (e) forbids it. Whether it may be said of a packet to a group, the caller has checked.
-    pub(crate) fn icmpv6_error(
-        &mut self,
-        trouble: Icmpv6Error,
-        header: &ipv6::Header,
-        packet: &[u8],
-        now: Instant,
-    ) {
-        let about_error = header.next_header == icmpv6::PROTOCOL
-            && packet
-                .get(ipv6::HEADER_LEN)
-                .is_none_or(|&kind| icmpv6::is_error(kind));
-        if header.src.is_unspecified() || about_error {
-            return;
+/// The error that a message reports, and the start of the packet that it quotes.
+fn error_of<'a>(
+    message: &Message<'a>,
+    offender: IpAddr,
+    link_mtu: u16,
+) -> Option<(IcmpError, IcmpDetails, &'a [u8])> {
+    let details = |kind, code| IcmpDetails::new(kind, code, offender);
+    Some(match *message {
+        Message::PacketTooBig { mtu, original } => {
+            // RFC 8201 4: "A node MUST NOT reduce its estimate of the Path MTU below the IPv6
+            // minimum link MTU in response to a Packet Too Big message." An MTU above ours is no
+            // news.
+            if !(u32::from(MTU_MIN)..u32::from(link_mtu)).contains(&mtu) {
+                return None;
+            }
+            let max_segment = mtu as u16 - HEADERS_LEN;
+            let details = IcmpDetails {
+                info: mtu,
+                ..details(PACKET_TOO_BIG, 0)
+            };
+            let error = IcmpError::FragmentationNeeded { max_segment };
+            (error, details, original)
         }
-        if !self.icmp_limit.allow(now) {
-            self.counters.icmp_errors_limited += 1;
-            return;
+        Message::Unreachable { code, original } => {
+            let error = IcmpError::Unreachable(meaning(code));
+            (error, details(UNREACHABLE, code), original)
         }
-        let original = &packet[..packet.len().min(QUOTE_MAX)];
-        let message = match trouble {
-            Icmpv6Error::Unreachable(code) => Message::Unreachable { code, original },
-            Icmpv6Error::Reassembly => Message::TimeExceeded { code: 1, original },
-            Icmpv6Error::Parameter { code, pointer } => Message::ParameterProblem {
-                code,
-                pointer,
-                original,
-            },
-        };
-        if self.send_icmpv6(header, &message) {
-            self.counters.icmp_errors_out += 1;
+        Message::TimeExceeded { code, original } => {
+            let error = IcmpError::Unreachable(Error::HostUnreachable);
+            (error, details(TIME_EXCEEDED, code), original)
         }
+        Message::ParameterProblem {
+            code,
+            pointer,
+            original,
+        } => {
+            let details = IcmpDetails {
+                info: pointer,
+                ..details(PARAMETER_PROBLEM, code)
+            };
+            let error = IcmpError::Unreachable(Error::ProtocolError);
+            (error, details, original)
+        }
+        Message::EchoRequest { .. } | Message::EchoReply { .. } | Message::Other { .. } => {
+            return None;
+        }
+    })
+}
+
+/// Sends an error about `packet`, if RFC 4443 2.4 (e) and the limit allow it. The caller has
+/// checked whether an error about a packet to a group is allowed.
+pub fn send_error(
+    env: &mut Env,
+    v6: &Ipv6,
+    limits: &mut IcmpLimits,
+    replies: &mut ReplyQueue,
+    error: Icmpv6Error,
+    (header, packet): (&ipv6::Header, &[u8]),
+    now: Instant,
+) {
+    // RFC 4443 2.4 (e): "An ICMPv6 error message MUST NOT be originated as a result of receiving
+    // the following: (e.1) An ICMPv6 error message. [...] (e.6) A packet whose source address does
+    // not uniquely identify a single node".
+    let about_error = header.next_header == icmpv6::PROTOCOL
+        && packet
+            .get(ipv6::HEADER_LEN)
+            .is_none_or(|&kind| icmpv6::is_error(kind));
+    if header.src.is_unspecified() || about_error || !limits.allows_error(&mut env.counters, now) {
+        return;
     }
-
-    /// Queues a message to the sender of `header`, from the address that it was sent to if that is one host's; false when it cannot be sent.
-    fn send_icmpv6(&mut self, header: &ipv6::Header, message: &Message<'_>) -> bool {
-        let len = message.encoded_len();
-        let source = if header.dst.is_multicast() {
-            self.v6.source_for(header.src)
-        } else {
-            Some(header.dst)
-        };
-        let Some(src) = source.filter(|_| len <= usize::from(u16::MAX)) else {
-            self.counters.icmp_dropped += 1;
-            return false;
-        };
-        let dst: Ipv6Addr = header.src;
-        let answer = ipv6::Header {
-            src,
-            dst,
-            next_header: icmpv6::PROTOCOL,
-            hop_limit: HOPS,
-            traffic_class: 0,
-            flow_label: 0,
-            payload_len: len as u16,
-        };
-        let mut buffer = self.replies.buffer();
-        buffer.resize(ipv6::HEADER_LEN + len, 0);
-        answer.emit(&mut buffer);
-        message.emit(src, dst, &mut buffer[ipv6::HEADER_LEN..]);
-        if buffer.len() > usize::from(self.v6.mtu()) {
-            self.reply_in_fragments_v6(&answer, buffer);
-        } else {
-            self.reply(Reply::Packet(buffer));
-        }
-        true
+    let original = &packet[..packet.len().min(QUOTE_MAX)];
+    let message = match error {
+        Icmpv6Error::Unreachable(code) => Message::Unreachable { code, original },
+        Icmpv6Error::Reassembly => Message::TimeExceeded { code: 1, original },
+        Icmpv6Error::Parameter { code, pointer } => Message::ParameterProblem {
+            code,
+            pointer,
+            original,
+        },
+    };
+    if send(env, v6, replies, header, &message) {
+        env.counters.icmp_errors_out += 1;
     }
 }
 
-/// Types of errors.
-const UNREACHABLE: u8 = 1;
-const PACKET_TOO_BIG: u8 = 2;
-const TIME_EXCEEDED: u8 = 3;
-const PARAMETER_PROBLEM: u8 = 4;
+/// Queues a message to the sender of `header`, from the address that it was sent to, if that is one
+/// host's. Returns false when the message cannot be sent.
+fn send(
+    env: &mut Env,
+    v6: &Ipv6,
+    replies: &mut ReplyQueue,
+    header: &ipv6::Header,
+    message: &Message<'_>,
+) -> bool {
+    let len = message.encoded_len();
+    let source = match header.dst.is_multicast() {
+        true => v6.source_for(header.src),
+        false => Some(header.dst),
+    };
+    let Some(src) = source.filter(|_| len <= usize::from(u16::MAX)) else {
+        env.counters.icmp_dropped += 1;
+        return false;
+    };
+    let dst = header.src;
+    let answer = ipv6::Header {
+        src,
+        dst,
+        next_header: icmpv6::PROTOCOL,
+        hop_limit: HOPS,
+        traffic_class: 0,
+        flow_label: 0,
+        payload_len: len as u16,
+    };
+    let mut buffer = replies.buffer();
+    buffer.resize(ipv6::HEADER_LEN + len, 0);
+    answer.emit(&mut buffer);
+    message.emit(src, dst, &mut buffer[ipv6::HEADER_LEN..]);
+    if buffer.len() > usize::from(v6.mtu()) {
+        fragments::send(env, replies, v6.mtu(), &answer, buffer);
+    } else {
+        replies.push(&mut env.counters, Reply::Packet(buffer));
+    }
+    true
+}
 
-/// What an error means to a socket for datagrams, and whether it is told unasked (Linux's `icmpv6_err_convert`).
+/// What an error means to a datagram socket, and whether a socket learns of it that did not ask for
+/// errors (Linux's `icmpv6_err_convert`).
 fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     match (kind, code) {
         (UNREACHABLE, unreachable::PORT) => (errno::ECONNREFUSED, true),
@@ -237,7 +217,7 @@ fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     }
 }
 
-/// What a code means to a program, as Linux's `icmpv6_err_convert` has it.
+/// What a code of an unreachable destination means to a connection (Linux's `icmpv6_err_convert`).
 fn meaning(code: u8) -> Error {
     match code {
         unreachable::PORT => Error::ConnectionRefused,

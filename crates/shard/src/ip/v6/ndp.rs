@@ -1,40 +1,59 @@
-//! Neighbour discovery (RFC 4861): answers for our addresses, and what is learnt of others.
+//! Neighbour discovery (RFC 4861): what is learned from messages, and the messages that are sent.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::{self, EtherType, Mac};
-use millrace_wire::ndp::{HOP_LIMIT, LEN_MAX, Message};
+use millrace_wire::ndp::{HOP_LIMIT, LEN_MAX, Message, Router};
 use millrace_wire::offload::Offload;
 use millrace_wire::{icmpv6, ipv6};
 
-use crate::link::neighbour::Request;
-use crate::memory::Memory;
-use crate::output::reply_queue::Reply;
-use crate::shard::{Egress, Shard};
-use crate::steering::Arrival;
+use crate::counters::Counters;
+use crate::env::Env;
+use crate::ip::v6::Ipv6;
+use crate::link::ethernet::{Egress, send_frame};
+use crate::link::neighbour::Neighbours;
+use crate::output::reply_queue::ReplyQueue;
 
-impl<M: Memory> Shard<M> {
-    /// Takes in a message whose checksum is right.
-    pub(super) fn ndp_input(
-        &mut self,
-        link: &ethernet::Header,
+/// What a message of neighbour discovery may change.
+pub struct NdpInput<'a> {
+    /// Our addresses, and the routers of the link.
+    pub v6: &'a mut Ipv6,
+    /// The table of neighbours.
+    pub neighbours: &'a mut Neighbours,
+    /// Where replies go.
+    pub replies: &'a mut ReplyQueue,
+}
+
+impl NdpInput<'_> {
+    /// Processes a message whose checksum is right. `is_copy`: another shard has received it, and
+    /// answers it. Returns whether the message matters to every shard.
+    pub fn receive(
+        mut self,
+        env: &mut Env,
+        from: Mac,
         header: &ipv6::Header,
         bytes: &[u8],
+        is_copy: bool,
         now: Instant,
-    ) {
-        // What we have sent ourselves comes back on some links (RFC 4862, appendix A).
+    ) -> bool {
+        // RFC 4862 appendix A: some links loop a host's own multicast packets back to it.
         let message = match Message::parse(header, bytes) {
-            Ok(message) if link.src != self.config.mac => message,
+            Ok(message) if from != env.config.mac => message,
             _ => {
-                self.counters.nd_dropped += 1;
-                return;
+                env.counters.nd_dropped += 1;
+                return false;
             }
         };
-        self.copy_to_all_shards();
         match message {
             Message::NeighbourSolicitation { target, source } => {
-                self.solicitation_input(header, target, source, now);
+                self.on_solicitation(env, header, target, source, is_copy, now);
+            }
+            // We neither believe that the address is another host's, nor stop using it.
+            Message::NeighbourAdvertisement { target, .. } if self.v6.is_local(target) => {
+                if self.v6.on_address_conflict(&mut env.counters, target, true) {
+                    env.counters.nd_conflicts += 1;
+                }
             }
             Message::NeighbourAdvertisement {
                 target,
@@ -43,127 +62,145 @@ impl<M: Memory> Shard<M> {
                 solicited,
                 replaces,
             } => {
-                if self.v6.is_local(target) {
-                    // We neither believe it nor stop using the address.
-                    if self.on_address_conflict(target, true) {
-                        self.counters.nd_conflicts += 1;
-                    }
-                    return;
-                }
                 self.neighbours
                     .advertised(target, link, solicited, replaces, now);
+                // RFC 4861 7.2.5: "In those cases where the IsRouter flag changes from TRUE to
+                // FALSE as a result of this update, the node MUST remove that router from the
+                // Default Router List".
                 if !router {
-                    self.router_lost(target);
+                    self.on_router_lost(target);
                 }
             }
-            Message::RouterAdvertisement(router) => self.router_input(header.src, &router, now),
-            // For routers, or not followed.
+            Message::RouterAdvertisement(router) => self.on_router(env, header.src, &router, now),
+            // The first is for routers; redirects are not followed, since there is one link.
             Message::RouterSolicitation { .. } | Message::Redirect => {}
         }
+        true
     }
 
     /// RFC 4861 7.2.3 and 7.2.4, RFC 4862 5.4.3.
-    fn solicitation_input(
+    fn on_solicitation(
         &mut self,
+        env: &mut Env,
         header: &ipv6::Header,
         target: Ipv6Addr,
         source: Option<Mac>,
+        is_copy: bool,
         now: Instant,
     ) {
         let is_probe = header.src.is_unspecified();
-        if !self.on_address_conflict(target, is_probe) {
+        let may_answer = self
+            .v6
+            .on_address_conflict(&mut env.counters, target, is_probe);
+        if !may_answer {
             return;
         }
         if let Some(mac) = source
             && self.v6.on_link(header.src)
         {
             self.neighbours
-                .hear(header.src, mac, true, now, &mut self.counters);
+                .hear(header.src, mac, true, now, &mut env.counters);
         }
-        if self.arrival == Arrival::Copy {
+        if is_copy {
             return;
         }
         let answer = Message::NeighbourAdvertisement {
             target,
-            link: Some(self.config.mac),
+            link: Some(env.config.mac),
             router: false,
             solicited: !is_probe,
             replaces: true,
         };
+        // RFC 4861 7.2.4: "If the source of the solicitation is the unspecified address, the node
+        // MUST set the Solicited flag to zero and multicast the advertisement to the all-nodes
+        // address."
         let to = if is_probe {
             ipv6::ALL_NODES
         } else {
             header.src
         };
-        self.send_ndp(target, to, &answer);
+        send(&mut env.counters, self.replies, target, to, &answer);
     }
 
-    /// Queues a message.
-    pub(super) fn send_ndp(&mut self, src: Ipv6Addr, dst: Ipv6Addr, message: &Message) {
-        match message {
-            Message::NeighbourSolicitation { .. } => self.counters.nd_solicitations_out += 1,
-            Message::NeighbourAdvertisement { .. } => self.counters.nd_advertisements_out += 1,
-            _ => {}
+    /// A valid router advertisement (RFC 4861 6.1.2) from `address`.
+    fn on_router(&mut self, env: &mut Env, address: Ipv6Addr, router: &Router, now: Instant) {
+        // RFC 4861 6.3.4: "If the address is already present in the host's Default Router List and
+        // the received Router Lifetime value is zero, immediately time-out the entry".
+        if router.lifetime_s == 0 {
+            self.on_router_lost(address);
+        } else if !self.v6.routers.heard(address, router.lifetime_s, now) {
+            env.counters.routers_refused += 1;
         }
-        let mut buffer = self.replies.buffer();
+        if let Some(mac) = router.source {
+            let create = self.v6.routers.has(address);
+            self.neighbours
+                .hear(address, mac, create, now, &mut env.counters);
+        }
+        if let Some(mtu) = router.mtu {
+            self.v6.limit_mtu(mtu);
+        }
+    }
+
+    /// `address` is no router any more: packets that went by it look for another way.
+    fn on_router_lost(&mut self, address: Ipv6Addr) {
+        if self.v6.routers.remove(address) {
+            self.neighbours.reroute(address.into());
+        }
+    }
+}
+
+/// Queues a message.
+pub fn send(
+    counters: &mut Counters,
+    replies: &mut ReplyQueue,
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+    message: &Message,
+) {
+    match message {
+        Message::NeighbourSolicitation { .. } => counters.nd_solicitations_out += 1,
+        Message::NeighbourAdvertisement { .. } => counters.nd_advertisements_out += 1,
+        _ => {}
+    }
+    replies.push_packet(counters, |buffer| {
         buffer.resize(ipv6::HEADER_LEN + LEN_MAX, 0);
-        let len = emit(src, dst, message, &mut buffer);
+        let len = emit(src, dst, message, buffer);
         buffer.truncate(len);
-        self.reply(Reply::Packet(buffer));
-    }
+    });
+}
 
-    /// Asks for a neighbour; false when the port is full.
-    pub(crate) fn send_solicitation(
-        &mut self,
-        egress: &mut impl Egress,
-        request: &Request,
-        target: Ipv6Addr,
-    ) -> bool {
-        // An address that is not ours yet asks for nobody; the neighbour is asked again in a second.
-        let Some(src) = self.v6.source_for(target) else {
-            return true;
-        };
-        let (to, dst) = match request.to {
-            Mac::BROADCAST => {
-                let group = ipv6::solicited_node(target);
-                (Mac::of_group(group), group)
-            }
-            known => (known, target),
-        };
-        let message = Message::NeighbourSolicitation {
-            target,
-            source: Some(self.config.mac),
-        };
-        let mut head = [0; ethernet::HEADER_LEN + ipv6::HEADER_LEN + LEN_MAX];
-        ethernet::Header {
-            dst: to,
-            src: self.config.mac,
-            ethertype: EtherType::IPV6,
+/// Asks station `to`, or with the broadcast address all that may be meant, for the neighbour
+/// `target`. Returns false when the port is full.
+pub fn send_solicitation(
+    env: &mut Env,
+    egress: &mut impl Egress,
+    to: Mac,
+    src: Ipv6Addr,
+    target: Ipv6Addr,
+) -> bool {
+    let (to, dst) = match to {
+        Mac::BROADCAST => {
+            let group = ipv6::solicited_node(target);
+            (Mac::of_group(group), group)
         }
-        .emit(&mut head);
-        let len = emit(src, dst, &message, &mut head[ethernet::HEADER_LEN..]);
-        let frame = &head[..ethernet::HEADER_LEN + len];
-        if !self.send_frame(egress, frame, [&[], &[]], Offload::None) {
-            return false;
-        }
-        self.counters.nd_solicitations_out += 1;
-        true
+        known => (known, target),
+    };
+    let message = Message::NeighbourSolicitation {
+        target,
+        source: Some(env.config.mac),
+    };
+    let mut head = [0; ethernet::HEADER_LEN + ipv6::HEADER_LEN + LEN_MAX];
+    ethernet::Header {
+        dst: to,
+        src: env.config.mac,
+        ethertype: EtherType::IPV6,
     }
-
-    /// Sends requests for neighbours, over ARP or neighbour discovery; false when the port is full.
-    pub(crate) fn send_requests(&mut self, egress: &mut impl Egress) -> bool {
-        while let Some(request) = self.neighbours.take_request() {
-            let sent = match request.target {
-                IpAddr::V4(target) => self.send_arp_request(egress, &request, target),
-                IpAddr::V6(target) => self.send_solicitation(egress, &request, target),
-            };
-            if !sent {
-                self.neighbours.return_request(request);
-                return false;
-            }
-        }
-        true
-    }
+    .emit(&mut head);
+    let len = emit(src, dst, &message, &mut head[ethernet::HEADER_LEN..]);
+    let frame = &head[..ethernet::HEADER_LEN + len];
+    let sent = send_frame(&mut env.counters, egress, frame, [&[], &[]], Offload::None);
+    env.counters.nd_solicitations_out += u64::from(sent);
+    sent
 }
 
 /// Writes the packet with a message; returns its length.

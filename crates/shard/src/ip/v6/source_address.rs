@@ -1,12 +1,14 @@
-//! Which address a packet comes from (RFC 6724 5), as far as it concerns a host whose addresses were given to it: they have no
-//! temporary and no deprecated ones among them, and there is one link.
+//! Which address a packet comes from (RFC 6724 5), as far as it concerns a host whose addresses
+//! were given to it: they have no temporary and no deprecated ones among them, and there is one
+//! link.
 
 use std::net::Ipv6Addr;
 
 use super::Ipv6;
 use super::dad::State;
 
-/// The default policy table (RFC 6724 2.1), without its precedences, which are for those who choose a destination: prefix, its length, label.
+/// The default policy table (RFC 6724 2.1), without its precedences, which are for those who choose
+/// a destination: prefix, its length, label.
 const LABELS: [(Ipv6Addr, u32, u8); 9] = [
     (Ipv6Addr::LOCALHOST, 128, 0),
     (Ipv6Addr::UNSPECIFIED, 0, 1),
@@ -24,7 +26,8 @@ const fn prefix(first: u16, second: u16, sixth: u16) -> Ipv6Addr {
 }
 
 impl Ipv6 {
-    /// The address to speak from to `destination`; none while no address is known to be nobody else's.
+    /// The address to speak from to `destination`; none while no address is known to be nobody
+    /// else's.
     pub fn source_for(&self, destination: Ipv6Addr) -> Option<Ipv6Addr> {
         let candidates = self.own.iter().filter(|own| own.state == State::Preferred);
         let mut best = None;

@@ -110,7 +110,8 @@ fn rfc6724_5_rules_in_their_order() {
             "2002:c633:6401::1",
             "2002:c633:6401::2",
         ),
-        // Rule 6 before rule 8: to the world not from a local address, though that may have more bits in common.
+        // Rule 6 before rule 8: to the world not from a local address, though that may have more
+        // bits in common.
         (
             6,
             &[("fd00:9::2", 64), ("2001:db8:1::2", 64)],

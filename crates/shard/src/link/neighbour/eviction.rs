@@ -1,4 +1,5 @@
-//! Which entry gives way when there is no room: one that nobody uses, or one of whoever has made more than a share.
+//! Which entry gives way when there is no room: one that nobody uses, or one of whoever has made
+//! more than a share.
 
 use millrace_tcp::Instant;
 
@@ -27,8 +28,9 @@ impl Neighbours {
         self.makers -= u32::from(*made == 0);
     }
 
-    /// Forgets an entry of an owner that has more than its share, also one that sockets wait for, so that no owner's neighbours give way to what
-    /// another one has too many of. All have the same share; `newcomer` wants another entry.
+    /// Forgets an entry of an owner that has more than its share, also one that sockets wait for,
+    /// so that no owner's neighbours give way to what another one has too many of. All have the
+    /// same share; `newcomer` wants another entry.
     pub(super) fn evict_of_hog(
         &mut self,
         newcomer: Option<Owner>,
@@ -58,7 +60,8 @@ impl Neighbours {
         true
     }
 
-    /// Forgets an entry that no socket waits for: the oldest that is not known or that no connection ever used, else of a sample the one used longest ago.
+    /// Forgets an entry that no socket waits for: the oldest that is not known or that no
+    /// connection ever used, else of a sample the one used longest ago.
     pub(super) fn evict(&mut self) -> bool {
         while let Some(handle) = self.doubtful.pop_front() {
             if let Some(entry) = self
