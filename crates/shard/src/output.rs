@@ -6,7 +6,7 @@ pub mod reply_queue;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use millrace_tcp::{Instant, Limits, Outgoing, PlainOutgoing, State};
+use millrace_tcp::{FastOutgoing, Instant, Limits, Outgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
 
@@ -179,7 +179,11 @@ impl<M: Memory> Shard<M> {
             }
         };
         *known = Some((stream.hop, to));
-        if plain && let Some(plain) = stream.connection.poll_plain(&self.env.config.tcp, now) {
+        if plain
+            && let Some(plain) = stream
+                .connection
+                .poll_transmit_fast(&self.env.config.tcp, now)
+        {
             if stream.send.len() > 0 {
                 self.active_senders.note(&mut stream.counted, now);
             }
@@ -651,7 +655,7 @@ fn send_predicted(
     capabilities: &Capabilities,
     stations: &Stations,
     stream: &Stream,
-    plain: &PlainOutgoing,
+    plain: &FastOutgoing,
 ) -> bool {
     let payload = stream.send.slices(plain.payload.clone());
     segment::send_fast_path(

@@ -407,7 +407,7 @@ impl<M: Memory> Shard<M> {
             let believed = stream.connection.on_icmp(config, error, seq, now);
             if believed && matches!(error, IcmpError::FragmentationNeeded { .. }) {
                 let remote: IpAddr = stream.endpoints.tuple().remote_ip();
-                let mtu = stream.connection.path_segment() + headers_len(remote);
+                let mtu = stream.connection.path_max_segment() + headers_len(remote);
                 let learned = self.network.path_mtus.learn(remote, mtu, now);
                 self.env.counters.paths_refused += u64::from(!learned);
             }

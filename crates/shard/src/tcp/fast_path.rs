@@ -118,8 +118,8 @@ impl<M: Memory> Shard<M> {
         let config = &self.env.config.tcp;
         let connection = &mut stream.connection;
         let taken = match LAST {
-            false => connection.on_plain_segment(config, segment, &mut sink, now),
-            true => connection.on_last_segment(config, segment, &mut sink, now),
+            false => connection.on_predicted_segment(config, segment, &mut sink, now),
+            true => connection.on_predicted_closing_segment(config, segment, &mut sink, now),
         };
         if !taken {
             return false;

@@ -697,7 +697,9 @@ mod tests {
         shard.send(client, b"forged", true).expect("room");
         let socket = shard.sockets.get_mut(client.index());
         let stream = socket.and_then(Socket::stream_mut).expect("a connection");
-        let plain = stream.connection.poll_plain(&shard.env.config.tcp, now);
+        let plain = stream
+            .connection
+            .poll_transmit_fast(&shard.env.config.tcp, now);
         let plain = plain.expect("a segment");
         let stations = Stations {
             to: MAC,
