@@ -176,29 +176,19 @@ impl Peers {
             checksum: ChecksumState::Valid,
             segment_size: 0,
         };
-        match to {
-            Some(shard) => {
-                let misrouted = Misrouted::Shard(shard, Arrival::Local);
-                pass(
-                    &mut self.links,
-                    &mut self.awaited,
-                    misrouted,
-                    &frame,
-                    counters,
-                );
-            }
-            None => {
-                for shard in 0..self.links.len() as u16 {
-                    let misrouted = Misrouted::Shard(shard, Arrival::Local);
-                    pass(
-                        &mut self.links,
-                        &mut self.awaited,
-                        misrouted,
-                        &frame,
-                        counters,
-                    );
-                }
-            }
+        let shards = match to {
+            Some(shard) => shard..shard + 1,
+            None => 0..self.links.len() as u16,
+        };
+        for shard in shards {
+            let misrouted = Misrouted::Shard(shard, Arrival::Local);
+            pass(
+                &mut self.links,
+                &mut self.awaited,
+                misrouted,
+                &frame,
+                counters,
+            );
         }
     }
 

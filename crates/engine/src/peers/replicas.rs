@@ -308,16 +308,12 @@ impl ShardServer {
     /// Makes a replica of another shard's stream socket.
     fn replicate(&mut self, bind: Bind) -> Result<(), Error> {
         let id = self.bind_here(bind.owner, bind.local, &bind.bound)?;
+        let replica = bind.replica(id);
         if let Some(peers) = &mut self.peers {
             for opt in bind.options {
                 // The original has taken or refused it in the same way.
                 let _ = self.shard.set_option(id, opt, self.now);
             }
-            let replica = Replica {
-                id,
-                generation: bind.generation,
-                home: bind.home,
-            };
             peers.replicas.insert(bind.place, replica);
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::sync::mpsc::Sender;
 use millrace_context::{Region, SlotRef, Submission};
 use millrace_shard::{AcceptQueue, Error, Flow, FlowBatch, Moved, Opt, Options, Owner, SocketId};
 
+use crate::peers::replica_table::Replica;
 use crate::programs::entry::Entry;
 use crate::programs::owners::Process;
 use crate::programs::slot::ProgramSlot;
@@ -136,4 +137,15 @@ pub(crate) struct Bind {
     pub(crate) options: Vec<Opt>,
     /// The asking shard.
     pub(crate) home: u16,
+}
+
+impl Bind {
+    /// The replica of the socket, whose own socket is `id`.
+    pub(crate) fn replica(&self, id: SocketId) -> Replica {
+        Replica {
+            id,
+            generation: self.generation,
+            home: self.home,
+        }
+    }
 }

@@ -12,13 +12,12 @@ use libc::{EINVAL, ENOTCONN};
 use millrace_context::reply::Failure;
 use millrace_context::submission::{Ask, SendTo};
 use millrace_context::{Address, Submission};
-use millrace_shard::{Error, Options, Reuse, SocketId};
+use millrace_shard::{Error, Options, SocketId};
 
-use crate::peers::replica_table::Replica;
 use crate::peers::request::{Bind, Request};
 use crate::programs::owners::Process;
+use crate::requests::options;
 use crate::requests::outcome::{Outcome, done, to_outcome};
-use crate::requests::stream::device;
 
 /// Ports that a bind without a port tries. Another shard may have a connected socket at the first.
 const PORTS_TRIED: usize = 256;
@@ -55,15 +54,7 @@ impl ShardServer {
     pub(crate) fn bind_datagram(&mut self, place: ProgramSlot, submission: &Submission) -> Outcome {
         let [a, b, c, flags, ..] = submission.arguments;
         let local = SocketAddr::from(Address::from_words([a, b, c]));
-        let bound = Options {
-            reuse: Reuse {
-                address: flags & 1 != 0,
-                port: flags & 2 != 0,
-            },
-            v6_only: flags & 4 != 0,
-            device: device(flags),
-            ..Options::default()
-        };
+        let bound = options::of_bind(flags);
         let id = self.datagram_id(place)?;
         let generation = self.program(place.program).entries[place.slot].generation;
         self.port_permits.check(place, generation, local.port())?;
@@ -143,12 +134,7 @@ impl ShardServer {
             bind.local,
         )?;
         if let Some(peers) = &mut self.peers {
-            let replica = Replica {
-                id,
-                generation: bind.generation,
-                home: bind.home,
-            };
-            peers.replicas.insert(bind.place, replica);
+            peers.replicas.insert(bind.place, bind.replica(id));
         }
         Ok(())
     }

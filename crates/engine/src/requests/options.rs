@@ -5,7 +5,7 @@ use crate::server::ShardServer;
 use libc::{ENODATA, ENOPROTOOPT, ENOTCONN};
 use millrace_context::Submission;
 use millrace_context::submission::Query;
-use millrace_shard::{Buffers, Opt, OptName, Options};
+use millrace_shard::{Buffers, Device, Opt, OptName, Options, Reuse};
 use millrace_sockopt::{Sockets, VALUE_MAX, WORDS};
 
 use crate::requests::outcome::{Outcome, done, to_outcome};
@@ -35,6 +35,23 @@ pub(crate) fn collect(set: &[Opt], buffers: &Buffers) -> Options {
         let _ = options.set(*opt, buffers.send_max, buffers.receive_max);
     }
     options
+}
+
+/// The options of a socket that a bind with these flags sets.
+pub(crate) fn of_bind(flags: u64) -> Options {
+    Options {
+        reuse: Reuse {
+            address: flags & 1 != 0,
+            port: flags & 2 != 0,
+        },
+        v6_only: flags & 4 != 0,
+        device: match flags >> 3 & 3 {
+            1 => Device::Link,
+            2 => Device::Loopback,
+            _ => Device::Any,
+        },
+        ..Options::default()
+    }
 }
 
 impl ShardServer {

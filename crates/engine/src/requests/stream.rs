@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering;
 use libc::{EINVAL, ENFILE};
 use millrace_context::submission::Ask;
 use millrace_context::{Address, Submission};
-use millrace_shard::{
-    AcceptQueue, Block, Device, Error, Memory, Opt, Options, Owner, Reuse, SocketId,
-};
+use millrace_shard::{AcceptQueue, Block, Error, Memory, Opt, Options, Owner, SocketId};
 
 use crate::programs::entry::AcceptRing;
 use crate::programs::owners::Process;
@@ -61,14 +59,8 @@ impl ShardServer {
         let entry = &program.entries[place.slot];
         let (owner, options) = (program.owner, entry.options().to_vec());
         let bound = Options {
-            reuse: Reuse {
-                address: flags & 1 != 0,
-                port: flags & 2 != 0,
-            },
-            v6_only: flags & 4 != 0,
-            device: device(flags),
             address_only: options.contains(&Opt::AddressOnly(true)),
-            ..Options::default()
+            ..options::of_bind(flags)
         };
         let id = self
             .bind_everywhere(place, owner, SocketAddr::from(address), bound, &options)
@@ -284,14 +276,5 @@ impl ShardServer {
         }
         self.mark_changed(place);
         done()
-    }
-}
-
-/// The device, from the flags of a bind.
-pub(crate) fn device(flags: u64) -> Device {
-    match flags >> 3 & 3 {
-        1 => Device::Link,
-        2 => Device::Loopback,
-        _ => Device::Any,
     }
 }
