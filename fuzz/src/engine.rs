@@ -164,6 +164,12 @@ impl Process {
     }
 }
 
+/// This process ends if it has not set it anew before.
+pub fn set_alarm() {
+    // SAFETY: a plain system call.
+    unsafe { libc::alarm(ALARM) };
+}
+
 /// Ends a process by force.
 pub fn kill(pid: u32) {
     // SAFETY: a plain system call; the process is one of this input's.

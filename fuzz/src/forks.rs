@@ -293,6 +293,8 @@ impl Actor<'_> {
             if !matches!(received, Ok((len, _)) if len == words.len()) {
                 return;
             }
+            // It may live as long as its program is told to do something.
+            crate::engine::set_alarm();
             let words = from_bytes(&words);
             let order = ORDERS[(words[0] as usize).saturating_sub(1) % ORDERS.len()];
             let arguments = std::array::from_fn(|at| words[at + 1]);

@@ -59,6 +59,7 @@ pub fn drop_privileges(config: &Config, name: &str, link: Link) -> Result<(), Er
     if !config.all_calls {
         filter::is_available().map_err(Error::Filter)?;
         refusals::catch().map_err(Error::Filter)?;
+        filter::install_deadly()?;
     }
     let _ = OWN.set(Sandbox {
         link,
