@@ -1,4 +1,4 @@
-//! What a shard is told at start.
+//! The configuration of a shard.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +18,7 @@ pub struct Config {
     pub mac: Mac,
     /// Largest IP packet on the link in bytes, 576..=65535.
     pub mtu: u16,
-    /// What is done about the addresses before they are used.
+    /// How address conflicts are detected (RFC 5227).
     pub conflict_detection: ConflictDetection,
     /// IPv6 on the link; without it, the link has none. `loopback` serves `::1` all the same.
     pub ipv6: Option<Ipv6>,

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use millrace_steer::fold;
 pub use millrace_steer::{Pair, Tuple};
 
-/// What lives at a tuple; the number is an index into the table of its kind.
+/// The entry at a tuple; the number is an index into the table of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A connection: index of its socket.
@@ -22,7 +22,7 @@ pub struct Table {
     v4: HashTable<Entry<Ipv4Addr>>,
     v6: HashTable<Entry<Ipv6Addr>>,
     keys: [u64; 3],
-    /// What was found last: segments of a flow come one behind the other.
+    /// The last entry that was found: segments of a flow follow one another.
     found: Option<Entry<Ipv4Addr>>,
 }
 
@@ -77,7 +77,7 @@ impl Table {
         }
     }
 
-    /// What lives at `tuple`.
+    /// The entry at `tuple`.
     #[inline(always)]
     pub fn get(&self, tuple: &Tuple) -> Option<Place> {
         match tuple {
@@ -86,7 +86,7 @@ impl Table {
         }
     }
 
-    /// What lives at a tuple of IPv4, as a burst of segments asks for it.
+    /// The entry at an IPv4 tuple; fast when a burst asks for the same one.
     #[inline(always)]
     pub fn get_v4(&mut self, pair: &Pair<Ipv4Addr>) -> Option<Place> {
         self.find_v4(pair).map(Place::from)

@@ -1,4 +1,4 @@
-//! What every part of a shard may use: its configuration, its counters and its random numbers.
+//! The environment of a shard's parts: configuration, counters and random numbers.
 
 use crate::config::Config;
 use crate::counters::Counters;

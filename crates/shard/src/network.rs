@@ -55,7 +55,7 @@ pub struct Network {
     icmp: IcmpLimits,
 }
 
-/// What became of a control message.
+/// The outcome of a control message.
 pub enum Control<'a> {
     /// It is handled.
     Handled,

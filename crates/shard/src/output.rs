@@ -31,7 +31,7 @@ const TURN: usize = 2;
 /// Segments that turn round inside the shard in one transmit; the rest waits for the next.
 const LOCAL_TURN: u32 = 256;
 
-/// What a connection may give in one piece.
+/// The largest unit that a connection gives to the port.
 const LIMITS: Limits = Limits {
     max_payload: PAYLOAD_MAX,
 };
@@ -149,7 +149,7 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         let plain = !marks.contains(Marks::NOTSENT_LOW);
-        // Who has not sent yet says that its neighbour is wanted all the same.
+        // A connection that has not looked up its neighbour yet does so even without output.
         if plain && !stream.connection.has_output() && stream.hop != Handle::NONE {
             if stream.send.len() > 0 {
                 self.active_senders.note(&mut stream.counted, now);
@@ -238,7 +238,7 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         let ending = socket.marks.contains(Marks::ENDING);
-        // Who goes by what was not sent yet hears of what is.
+        // A program with `TCP_NOTSENT_LOWAT` learns that bytes are sent.
         if socket.marks.contains(Marks::NOTSENT_LOW) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }

@@ -22,12 +22,12 @@ pub struct Secrets {
     counter: u64,
 }
 
-/// What a new connection starts with.
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// Initial send sequence number.
     pub sequence: u32,
-    /// What is added to the clock in timestamps.
+    /// The offset of the clock in timestamps.
     pub timestamp_offset: u32,
 }
 
@@ -64,7 +64,7 @@ impl Secrets {
     /// RFC 6528: ISN = M + F(tuple, secret), M a timer of 4 us; and RFC 7323 5.4: a timestamp
     /// offset for each tuple.
     pub fn numbers(&self, tuple: &Tuple, now: Instant) -> Numbers {
-        // Who knows one half of what a keyed hash gives knows nothing of the other.
+        // One half of the output of a keyed hash tells nothing about the other half.
         let hash = match tuple {
             // The same as below, in one go.
             Tuple::V4(pair) => self.numbers_hasher.hash(&pair.bytes()),

@@ -59,7 +59,7 @@ pub struct Shard<M: Memory> {
     pub(crate) reset_limit: RateLimit,
     pub(crate) ready: Ready,
     pub(crate) active_senders: ActiveSenders,
-    /// What a full port did not take.
+    /// The segment that a full port did not take.
     pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
@@ -73,7 +73,7 @@ pub struct Shard<M: Memory> {
 /// An owner may have twice as many connections that no program holds any more as are left for all.
 const ORPHANS_GENEROSITY: u32 = 2;
 
-/// What is in use now: all zero when nothing is open and nothing is left of what was.
+/// Numbers of what is in use now: all zero when nothing is open and nothing is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Sockets of every kind, orphans included.
@@ -223,7 +223,7 @@ impl<M: Memory> Shard<M> {
         &self.env.counters
     }
 
-    /// What is in use now.
+    /// Numbers of what is in use now.
     pub fn usage(&self) -> Usage {
         Usage {
             sockets: self.sockets.len(),
@@ -493,7 +493,7 @@ impl Ready {
         self.control.pop_front().or_else(|| self.data.pop_front())
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.control.is_empty() && self.data.is_empty()
     }

@@ -165,7 +165,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The same, to change.
+    /// As [`Slab::get_of_generation`], to change the value.
     #[inline]
     pub fn get_of_generation_mut(&mut self, index: u32, generation: NonZeroU32) -> Option<&mut T> {
         self.get_mut_with_generation(index)

@@ -1,4 +1,4 @@
-//! What a program holds: bound, listening and connected sockets.
+//! Sockets of programs: bound, listening, connected, and datagram sockets.
 
 mod api;
 mod backlog;
@@ -165,7 +165,7 @@ impl Usual for SharedOptions {
     };
 }
 
-/// What sockets have in common.
+/// Values of options, shared by the sockets that have the same ones.
 #[derive(Default)]
 pub(crate) struct OptionSharing {
     options: Sharing<SharedOptions>,
@@ -276,7 +276,7 @@ pub(crate) struct Tuning {
     /// When the measurement began: low half of a microsecond count. A pause of 71 minutes is taken
     /// for none.
     pub since: u32,
-    /// What had been read then: low half of a stream offset.
+    /// The stream offset that had been read then: its low half.
     pub from: u32,
     /// How long a measurement takes, in microseconds: a round trip.
     pub span_us: u32,

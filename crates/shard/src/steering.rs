@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 
 use millrace_steer::{Groups, Hash, NOBODY, Tuple};
 
-/// What a shard knows of the others that share its address.
+/// How flows are divided among the shards that share an address.
 #[derive(Clone, Debug)]
 pub struct Steer {
-    /// Which one it is.
+    /// The number of this shard.
     pub own: u16,
-    /// From flow to tag; the same for all of them.
+    /// Maps a flow to its tag; equal in all shards.
     pub hash: Hash,
-    /// From tag to shard; the same for all of them.
+    /// Maps a tag to its shard; equal in all shards.
     pub groups: Groups,
 }
 
@@ -29,7 +29,7 @@ impl Steer {
         self.groups.of(self.hash.tag(tuple))
     }
 
-    /// Whether it is this one.
+    /// Whether a flow belongs to this shard.
     pub fn is_own(&self, tuple: &Tuple) -> bool {
         self.owner(tuple) == self.own
     }
@@ -40,7 +40,7 @@ impl Steer {
         !self.groups.has(self.own)
     }
 
-    /// Whether that is not known yet.
+    /// Whether the owner of a flow is not known yet.
     pub fn is_awaited(&self, tuple: &Tuple) -> bool {
         self.owner(tuple) == NOBODY
     }
@@ -86,7 +86,7 @@ impl Arrival {
     }
 }
 
-/// What is to be done with a frame beside what the shard did.
+/// What to do with a frame after the shard has processed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misrouted {
     /// It is this shard's: nothing was done here but to check it.
@@ -104,12 +104,12 @@ pub enum Misrouted {
 pub struct Flow {
     /// Its ends.
     pub tuple: Tuple,
-    /// Whether it is of UDP.
+    /// Whether the flow is UDP.
     pub datagrams: bool,
 }
 
 impl Flow {
-    /// One of TCP.
+    /// A flow of TCP.
     pub fn stream(tuple: Tuple) -> Flow {
         Flow {
             tuple,
@@ -117,7 +117,7 @@ impl Flow {
         }
     }
 
-    /// One of UDP.
+    /// A flow of UDP.
     pub fn datagrams(tuple: Tuple) -> Flow {
         Flow {
             tuple,
@@ -146,30 +146,30 @@ impl Pins {
         }
     }
 
-    /// Undoes it.
+    /// Removes the pin of a flow.
     pub fn remove(&mut self, flow: &Flow, shard: u16) {
         if self.get(flow) == Some(shard) {
             self.shards.remove(flow);
         }
     }
 
-    /// Undoes it, whoever has the flow.
+    /// Removes the pin of a flow, whichever shard has it.
     pub fn forget(&mut self, flow: &Flow) {
         self.shards.remove(flow);
     }
 
-    /// Takes those out that are chosen.
+    /// Takes out the pins of the chosen flows.
     pub fn take(&mut self, chosen: impl Fn(&Tuple) -> bool) -> Vec<(Flow, u16)> {
         let taken = self.shards.extract_if(.., |flow, _| chosen(&flow.tuple));
         taken.collect()
     }
 
-    /// How many there are.
+    /// The number of pins.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Who has the flow.
+    /// The shard that has the flow.
     pub fn get(&self, flow: &Flow) -> Option<u16> {
         self.shards.get(flow).copied()
     }

@@ -51,7 +51,7 @@ pub(crate) struct Datagram {
     pub hop: Handle,
     /// The shard whose socket this stands in for; none if it is one itself.
     pub home: Option<u16>,
-    /// What its owner calls it.
+    /// The name that its owner gives it.
     pub label: u32,
     pub recv: RecvRing,
     /// Where the last record in the ring ends.
@@ -63,7 +63,7 @@ pub(crate) struct Datagram {
     pub queued: u64,
     pub left: u64,
     pub send_limit: u32,
-    /// What `MSG_MORE` and `UDP_CORK` hold back.
+    /// The datagram that `MSG_MORE` or `UDP_CORK` holds back.
     pub corked: Option<Box<OutgoingDatagram>>,
     /// The pending error as errno; 0 when none.
     pub error: i32,
@@ -74,7 +74,7 @@ pub(crate) struct Datagram {
     pub groups: Vec<IpAddr>,
 }
 
-/// What a shard has of UDP beside its sockets.
+/// The UDP state of a shard, without its sockets.
 pub(crate) struct Udp {
     pub ports: Ports,
     /// Connected sockets by their ends.

@@ -56,7 +56,7 @@ pub struct Writer {
     head: usize,
 }
 
-/// The reader's end, likewise.
+/// The reader's end of a ring.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Reader {

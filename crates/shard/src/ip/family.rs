@@ -1,4 +1,4 @@
-//! What both families of IP have in common for the protocols above them.
+//! The two families of IP, as the protocols above them see them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub fn is_marked(class: u8) -> bool {
     class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
 }
 
-/// What the device says of the packet that is being taken in.
+/// What the port knows about a packet that came in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {
     pub checksum: ChecksumState,

@@ -1,4 +1,4 @@
-//! What ICMP and ICMPv6 have in common: limits on what is sent, and errors from the network.
+//! ICMP and ICMPv6, shared parts: limits on messages out, and errors from the network.
 
 use std::net::IpAddr;
 
@@ -44,9 +44,9 @@ impl IcmpLimits {
 
 /// An error that the network reports about a packet of ours.
 pub struct NetworkError<'a> {
-    /// What it means to a connection.
+    /// The error, for a connection.
     pub error: IcmpError,
-    /// What the message says.
+    /// The fields of the message.
     pub details: IcmpDetails,
     /// Which packet it is about.
     pub about: Quoted<'a>,
@@ -62,7 +62,7 @@ pub enum Quoted<'a> {
         tuple: Tuple,
         /// The start of its payload.
         payload: &'a [u8],
-        /// What the error means to its socket.
+        /// The errno for its socket.
         errno: i32,
         /// Whether a socket learns of it that did not ask for errors (RFC 1122 4.1.3.3).
         is_hard: bool,

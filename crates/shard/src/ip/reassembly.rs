@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PARTS_MAX: usize = 128;
 /// Of all packets, those of one source may be one in so many.
 const SOURCE_SHARE: usize = 4;
-/// What a part takes beside its bytes.
+/// Bytes of bookkeeping for each part.
 const PART_OVERHEAD: u64 = 64;
 /// The longest that a packet can be, without its header.
 pub const LEN_MAX: usize = 65_535;
@@ -38,9 +38,9 @@ pub struct Part<'a> {
     pub offset: u16,
     /// Whether more parts follow it.
     pub more: bool,
-    /// What it carries; all parts but the last a multiple of eight bytes.
+    /// The payload; that of every part but the last is a multiple of eight bytes.
     pub bytes: &'a [u8],
-    /// What the whole carries; believed of the first part.
+    /// The protocol of the packet, from its first part.
     pub protocol: u8,
     /// Whether it met congestion (RFC 3168 5.3).
     pub marked: bool,
@@ -48,7 +48,7 @@ pub struct Part<'a> {
     pub packet: &'a [u8],
 }
 
-/// What has come of a part.
+/// The outcome of adding a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Others are missing, or it was there already.
@@ -64,7 +64,7 @@ pub enum Outcome {
 /// A packet put together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// What it carries.
+    /// The payload.
     pub protocol: u8,
     /// The payload.
     pub bytes: Vec<u8>,

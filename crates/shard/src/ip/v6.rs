@@ -21,7 +21,7 @@ use dad::{Own, State};
 use groups::Reports;
 use routers::Routers;
 
-/// What a host with one link knows of IPv6. Without addresses it is off, but for `::1`.
+/// The IPv6 of a host with one link. Without addresses it is off, except for `::1`.
 pub struct Ipv6 {
     /// The addresses on the link, the link-local one first if it is ours to speak from.
     own: Vec<Own>,

@@ -21,7 +21,7 @@ const QUEUE_MAX: usize = 256;
 #[derive(Default)]
 pub struct ArpQueue(VecDeque<Packet>);
 
-/// What an ARP packet may change.
+/// The state that an ARP packet may change.
 pub struct ArpInput<'a> {
     /// Our addresses.
     pub v4: &'a Ipv4,

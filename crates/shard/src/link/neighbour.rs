@@ -28,7 +28,7 @@ use eviction::is_doubtful;
 
 /// Time without confirmation after which an address is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
-/// The same for IPv6 (RFC 4861 10: `REACHABLE_TIME`).
+/// As above, for IPv6 (RFC 4861 10: `REACHABLE_TIME`).
 const REACHABLE_V6: Duration = Duration::from_secs(30);
 /// How long an IPv6 neighbour that may have gone is used before it is asked (RFC 4861 10:
 /// `DELAY_FIRST_PROBE_TIME`): until then TCP may confirm it.
@@ -47,7 +47,7 @@ const UNUSED: Duration = Duration::from_secs(600);
 const LOCK: Duration = Duration::from_secs(1);
 /// Answers that wait for one neighbour; the oldest gives way.
 const WAITING_MAX: usize = 8;
-/// The same of datagrams (Linux's `unres_qlen` is 101).
+/// As above, for datagrams (Linux's `unres_qlen` is 101).
 const DATAGRAMS_WAITING_MAX: usize = 128;
 /// Requests that wait to be sent.
 const REQUESTS_MAX: usize = 4096;
@@ -67,7 +67,7 @@ impl Handle {
     };
 }
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Send there.
@@ -81,7 +81,7 @@ pub enum Lookup {
 /// An ARP request or a neighbour solicitation that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who is asked for.
+    /// The address in question.
     pub target: IpAddr,
     /// Where to: the known address that is to be confirmed, or [`Mac::BROADCAST`] for everybody who
     /// may have it.
@@ -119,7 +119,7 @@ pub struct Neighbours {
     /// For how long a neighbour whose hardware address was just learnt is not believed to have
     /// another one.
     lock: Duration,
-    /// What was found last: most connections have one next hop in common.
+    /// The last entry that was found: most connections share one next hop.
     found: Option<(IpAddr, Handle)>,
     /// The entry of the station that all others are behind.
     only: Option<Handle>,
@@ -141,7 +141,7 @@ struct Neighbour {
     due: Instant,
     /// When the last request was sent.
     asked: Option<Instant>,
-    /// Whose sockets wanted it first.
+    /// The owner whose socket wanted it first.
     maker: Option<Owner>,
     sockets: Vec<u32>,
     replies: VecDeque<Reply>,
@@ -576,7 +576,7 @@ impl Neighbours {
         }
     }
 
-    /// The same of all: nobody knows any more where to send.
+    /// As [`Neighbours::reroute`], for all neighbours.
     pub fn reroute_all(&mut self) {
         let all: Vec<IpAddr> = self
             .entries

@@ -10,7 +10,7 @@ use crate::slab::Slab;
 use crate::socket::receive_ring::Sink;
 use crate::socket::{Kind, Socket, SocketId, note_changed};
 
-/// What was free for so long is given back.
+/// Memory that was free for so long is given back.
 const REVIEW: Duration = Duration::from_secs(2);
 /// Between two steps.
 const STEP: Duration = Duration::from_millis(10);
@@ -21,7 +21,7 @@ const FREED_MUCH: u64 = 16 << 20;
 /// Sockets looked at in a step.
 const STEP_SOCKETS: u32 = 1024;
 
-/// What is being done about memory.
+/// The progress of giving memory back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reclaim {
     next: Instant,

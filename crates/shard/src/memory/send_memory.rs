@@ -9,7 +9,7 @@
 use crate::memory::Owner;
 use crate::memory::pool::{LOG2_MIN, Pool};
 
-/// What a socket of a program that is pressed may have queued, in bytes.
+/// The send queue of a socket whose program is pressed, in bytes.
 pub const PRESSED_LIMIT: u32 = 1 << LOG2_MIN;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ impl SendMemory {
         }
     }
 
-    /// What a program may hold in all, as things are, in bytes.
+    /// The number of bytes that a program may hold now.
     #[inline]
     fn allowed(&self) -> u64 {
         (self.limit - self.pool.in_use().min(self.limit)) * 2

@@ -55,7 +55,7 @@ impl ReplyQueue {
         self.push(counters, Reply::Packet(buffer));
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -1,4 +1,4 @@
-//! Reading, writing and closing.
+//! Requests to stream sockets: send, receive, shut down and close.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -359,7 +359,7 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Nobody holds the socket any more.
+    /// Closes the socket at `index`, which no program holds any more.
     pub(crate) fn discard(&mut self, index: u32, abort: bool, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -480,7 +480,7 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// What the connection says of itself; `None` when the socket has none.
+    /// The `tcp::Info` of the connection; `None` when the socket has none.
     pub fn tcp_info(&self, id: SocketId, now: Instant) -> Option<Info> {
         let stream = self.sockets.get(self.check(id).ok()?)?.stream()?;
         Some(stream.connection.info(now))

@@ -60,7 +60,7 @@ impl AcceptQueue {
     }
 }
 
-/// What a listener knows of those that wait.
+/// The count of connections that wait at a listener.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     /// As the program asked.

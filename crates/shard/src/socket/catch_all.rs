@@ -23,9 +23,9 @@ const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 
 /// A connection that somebody asks for. It has got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who was meant.
+    /// The address that the peer connects to.
     pub local: SocketAddr,
-    /// Who asks.
+    /// The peer.
     pub remote: SocketAddr,
     index: u32,
     generation: NonZeroU32,

@@ -1,4 +1,4 @@
-//! Active opens.
+//! Active opens: `connect`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -178,7 +178,7 @@ impl<M: Memory> Shard<M> {
         self.endpoints_from(bound, options, remote)
     }
 
-    /// What the socket at `index`, which may connect, is bound to.
+    /// The local address of the socket at `index`, if the socket may connect.
     fn bound_endpoint(&self, index: u32) -> Result<SocketAddr, Error> {
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
@@ -255,7 +255,7 @@ impl<M: Memory> Shard<M> {
         let steer = &self.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
-            // What is on its way here may have it.
+            // A connection that is about to move here may have this tuple.
             let awaited = steer.as_ref().is_some_and(|steer| steer.is_awaited(&tuple));
             !awaited && table.get(&tuple).is_none() && pins.get(&Flow::stream(tuple)).is_none()
         };
@@ -294,7 +294,7 @@ impl<M: Memory> Shard<M> {
     }
 }
 
-/// What is decided about a connection before there is one.
+/// The decisions about a connection before it exists.
 struct Start {
     tuple: Tuple,
     open: Open,

@@ -56,7 +56,7 @@ struct Connections {
 pub struct Bound {
     /// Index of the socket.
     pub socket: u32,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Address, unspecified for all of its family.
     pub address: IpAddr,
@@ -81,7 +81,7 @@ pub struct Bound {
 /// A shard among others that share its addresses.
 #[derive(Clone, Copy)]
 pub struct Near {
-    /// Which one it is.
+    /// The number of this shard.
     pub own: u16,
     /// How many serve: the first ones.
     pub shards: u16,

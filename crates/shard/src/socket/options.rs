@@ -1,4 +1,4 @@
-//! What was set on a socket.
+//! Options that were set on a socket.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
@@ -57,7 +57,7 @@ pub struct Options {
     pub v6_only: bool,
     /// `IP_BIND_ADDRESS_NO_PORT`.
     pub address_only: bool,
-    /// What a bind binds to beside the address.
+    /// The parts of a binding other than the address.
     pub device: Device,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0 is no bound.
     pub notsent_low: u32,

@@ -344,13 +344,13 @@ pub enum NoRoom {
     Refused,
 }
 
-/// What a ring has to hold.
+/// The bytes that a ring has to hold.
 struct Layout<'a> {
     /// In order.
     unread: Range<u64>,
     /// Beyond a gap.
     stored: &'a [Range<u64>],
-    /// What has come now; parts of it may be held.
+    /// The bytes that have come now; some of them may be stored already.
     range: &'a Range<u64>,
 }
 
@@ -434,7 +434,7 @@ pub struct Sink<'a, M> {
     pub ring: &'a mut RecvRing,
     /// Where it lives.
     pub memory: &'a mut M,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Whether anybody is there to read; otherwise nothing is stored.
     pub open: bool,

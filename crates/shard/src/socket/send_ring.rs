@@ -15,7 +15,7 @@ pub struct SendRing {
     /// Stream bytes below this are acknowledged and gone: low half of an offset, as a ring is
     /// smaller than that.
     start: u32,
-    /// Stream bytes below this have been written by the program, likewise.
+    /// The low half of the stream offset below which the program has written all bytes.
     end: u32,
 }
 

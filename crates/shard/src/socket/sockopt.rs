@@ -250,7 +250,7 @@ fn seconds_of(count: u8) -> u32 {
     timeouts().take(usize::from(count)).sum()
 }
 
-/// What Linux says of the segment size of a socket that is not connected.
+/// The segment size that Linux reports for a socket that is not connected.
 const DEFAULT_MSS: u16 = 536;
 
 impl Options {

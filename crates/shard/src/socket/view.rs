@@ -1,4 +1,4 @@
-//! What a program may know of its socket at any time: readiness is state, not events.
+//! The view of a socket that a program has at any time: readiness is state, not events.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -154,15 +154,15 @@ impl View {
     }
 }
 
-/// What `ss` shows of a socket.
+/// A socket, as `ss` shows it.
 #[derive(Clone, Debug)]
 pub struct SocketInfo {
     /// The socket; `None` for what belongs to no program: orphans, half-open connections,
     /// TIME-WAIT.
     pub id: Option<SocketId>,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Where it is in its life.
+    /// The state of the socket.
     pub state: SocketState,
     /// Our end.
     pub local: SocketAddr,
@@ -174,7 +174,7 @@ pub struct SocketInfo {
     pub send_queue: u64,
     /// Datagrams dropped for want of room.
     pub dropped: u64,
-    /// What the connection says.
+    /// The `tcp::Info` of the connection.
     pub tcp: Option<millrace_tcp::Info>,
 }
 

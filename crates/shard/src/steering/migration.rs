@@ -29,7 +29,7 @@ use crate::steering::{Flow, Steer};
 #[cfg(doc)]
 use crate::steering::Misrouted;
 
-/// What one shard hands to another.
+/// Flows and connections that one shard gives to another.
 pub struct FlowBatch {
     buckets: Vec<usize>,
     streams: Vec<Moved>,
@@ -50,7 +50,7 @@ pub struct Moved {
     received: Vec<u8>,
 }
 
-/// What has become of a parcel.
+/// The outcome of taking a batch.
 #[derive(Default)]
 pub struct Taken {
     /// Each connection by the name that it had, and the one that it has now.
@@ -93,7 +93,7 @@ impl FlowBatch {
         self.streams.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }

@@ -38,7 +38,7 @@ impl Steering {
         self.arrival = arrival;
     }
 
-    /// What else to do with the last frame, once. See [`crate::Shard::take_misrouted`].
+    /// Takes what is left to do with the last frame. See [`crate::Shard::take_misrouted`].
     pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
         let misrouted = self.misrouted.take()?;
         Some((misrouted, self.reassembled.take()))

@@ -17,7 +17,7 @@ const SEND_COMFORTABLE: u32 = 4 << 20;
 /// Twice what such a link carries in a microsecond, in bytes.
 const SEND_PER_US: u32 = 2 * 12_500;
 
-/// What connections that send at the same time keep of their buffers at least, in bytes.
+/// The least share of a send buffer that many senders leave to each, in bytes.
 const SEND_SHARE_MIN: u32 = 96 << 10;
 /// Connections count as sending at the same time within 2^14 microseconds, about 16 ms.
 const CROWD_LOG2: u32 = 14;
@@ -106,7 +106,7 @@ impl Stream {
     /// Never shrinks it.
     #[inline(always)]
     pub(crate) fn tune_send(&mut self, buffers: &Buffers) {
-        // What is not filled need not grow.
+        // A buffer that is not full need not grow.
         if self.send_limit >= buffers.send_max || self.send.len() * 2 < u64::from(self.send_limit) {
             return;
         }
@@ -143,7 +143,7 @@ impl Stream {
         if taken < tuning.span_us {
             return;
         }
-        // What took much longer than a round trip does not count.
+        // A measurement that took much longer than a round trip does not count.
         if taken <= tuning.span_us.saturating_mul(2) && read > tuning.best {
             let grown = u64::from(read - tuning.best);
             // Twice what was read, and more while that still accelerates.

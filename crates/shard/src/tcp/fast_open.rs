@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// How often that doubles.
 const DOUBLINGS: u32 = 10;
 
-/// What becomes of a SYN to a listener that opens fast.
+/// The answer to a SYN for a listener with Fast Open.
 pub(crate) enum Verdict {
     /// It opens a connection at once; its cookie was made with the key before this one, so it gets
     /// another.
@@ -45,7 +45,7 @@ pub(crate) struct FastOpenCookies {
 #[derive(Clone, Copy, Default)]
 struct Known {
     cookie: Option<Cookie>,
-    /// What it takes in one segment.
+    /// The largest segment that it accepts.
     mss: u16,
     /// SYNs with payload that were lost one after the other, and until when none is sent.
     losses: u32,
@@ -107,7 +107,7 @@ impl<M: Memory> Shard<M> {
         Ok(room)
     }
 
-    /// What a listener that opens fast makes of a SYN (RFC 7413 4.2.2).
+    /// How a listener with Fast Open answers a SYN (RFC 7413 4.2.2).
     pub(crate) fn judge_fast_open(
         &mut self,
         index: u32,

@@ -62,7 +62,7 @@ impl<M: Memory> Shard<M> {
         };
         if checksum != ChecksumState::Unchecked
             && let Some(mut segment) = PlainSegment::parse(bytes)
-            // What a connection speaks with was looked at when it was made.
+            // The addresses of a connection were checked when it was made.
             && let Some(index) = self.table.stream_v4(&Pair {
                 local,
                 remote,

@@ -31,7 +31,7 @@ use crate::tcp::time_wait::TimeWaitEntry;
 use millrace_wire::offload::ChecksumState;
 use millrace_wire::tcp::PROTOCOL as PROTOCOL_TCP;
 
-/// What IP and TCP headers take of an MTU.
+/// The length of the IP and TCP headers without options, in bytes.
 const HEADERS_LEN_V4: u16 = 40;
 const HEADERS_LEN_V6: u16 = 60;
 /// Segments for a peer that does not say what it takes: what the least MTU of each family leaves
@@ -253,7 +253,7 @@ impl<M: Memory> Shard<M> {
         match segment.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN) {
             Flags::SYN => self.open_half(listener, tuple, segment, after, now),
             flags if flags.contains(Flags::RST) => {}
-            // What completes the handshake may bring all that the peer has to say, and its FIN.
+            // The segment that completes the handshake may carry payload and a FIN.
             flags
                 if flags | Flags::FIN == Flags::ACK | Flags::FIN
                     && self.accept_cookie(listener, tuple, segment, from, now) => {}
@@ -420,7 +420,7 @@ impl<M: Memory> Shard<M> {
         true
     }
 
-    /// What a connection over `tuple` starts with; `None` when there is no route.
+    /// The parameters of a new connection over `tuple`; `None` when there is no route.
     pub(crate) fn open_parameters(
         &self,
         tuple: &Tuple,
@@ -471,12 +471,12 @@ impl<M: Memory> Shard<M> {
         Ok(known.map_or(first, |mtu| first.min(mtu)))
     }
 
-    /// What the IP headers of a connection say that belongs to no socket.
+    /// The fields of the IP headers of a segment without a socket.
     pub(crate) fn default_fields(&self, tuple: &Tuple) -> IpFields {
         self.fields(tuple, &Options::default())
     }
 
-    /// What the IP headers of a connection with these options say.
+    /// The fields of the IP headers of a connection with these options.
     pub(crate) fn fields(&self, tuple: &Tuple, options: &Options) -> IpFields {
         let flow_label = match tuple {
             Tuple::V4(_) => 0,
@@ -485,7 +485,7 @@ impl<M: Memory> Shard<M> {
         IpFields::new(tuple, options, flow_label)
     }
 
-    /// Says that there is no connection here, within limits.
+    /// Answers a segment of no connection with a reset, within the limit.
     fn reset(&mut self, tuple: &Tuple, segment: &Segment<'_>, now: Instant) {
         let Some(outgoing) = refuse(segment) else {
             return;
@@ -626,7 +626,7 @@ pub(crate) fn largest_segment(mtu: u16, remote: IpAddr) -> u16 {
     mtu.saturating_sub(headers_len(remote))
 }
 
-/// What IP and TCP headers take of a packet to `remote`.
+/// The length of the IP and TCP headers of a packet to `remote`, in bytes.
 pub(crate) fn headers_len(remote: IpAddr) -> u16 {
     match remote {
         IpAddr::V4(_) => HEADERS_LEN_V4,

@@ -26,7 +26,7 @@ const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
 /// Hops that our packets may take, unless the program says otherwise.
 pub const HOPS: u8 = 64;
 
-/// What a connection's IP headers say beside the addresses.
+/// The fields of a connection's IP headers other than the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpFields {
     /// Time to live, or hop limit.
@@ -72,7 +72,7 @@ pub struct SegmentJob<'a> {
     pub tuple: &'a Tuple,
     /// The rest of its IP header.
     pub fields: IpFields,
-    /// What the connection wants sent.
+    /// The segment, or run of segments, to send.
     pub outgoing: &'a Outgoing,
     /// The payload, all of it.
     pub payload: [&'a [u8]; 2],
@@ -125,7 +125,7 @@ impl SegmentJob<'_> {
         let unit = match (capabilities.tx_segmentation_max as usize)
             .checked_sub(I::TCP_START + header_len)
         {
-            // Whole segments only, but for the last unit.
+            // Every unit but the last has whole segments only.
             Some(most) if most >= size => most.min(PAYLOAD_MAX as usize) / size * size,
             _ => size,
         };
@@ -498,7 +498,7 @@ impl Ip for Ipv6Addr {
     }
 }
 
-/// What a TCP checksum is made of, beside the payload: sums of 32-bit words.
+/// The parts of a TCP checksum other than the payload: sums of 32-bit words.
 struct Sums {
     /// The pseudo-header alone: folded, what the field holds when the port is to finish it.
     pseudo: u64,

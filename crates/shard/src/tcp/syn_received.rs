@@ -16,7 +16,7 @@ pub struct HalfOpenConnection {
     pub tuple: Tuple,
     /// Index of the listener's socket, which lives at least as long.
     pub listener: u32,
-    /// Whose that is.
+    /// The owner of the listener.
     pub owner: Owner,
     /// The handshake.
     pub state: HalfOpen,
@@ -28,7 +28,7 @@ pub struct HalfOpenConnection {
 /// How long a SYN waits for the program's word: by then its sender has given up, or is about to.
 const ASKED_FOR: Duration = Duration::from_secs(60);
 
-/// The table, with its timers.
+/// The half-open connections, with their timers.
 pub struct HalfOpenTable {
     entries: Slab<HalfOpenConnection>,
     wheel: TimerWheel,

@@ -15,7 +15,7 @@ const EXPIRY_STEP_US: u64 = 16_384;
 pub struct TimeWaitEntry {
     /// Its ends.
     pub tuple: Tuple,
-    /// What it answers.
+    /// The verdict.
     pub state: TimeWait,
     /// Whether its socket had `SO_REUSEADDR`.
     pub reuse: bool,
@@ -228,7 +228,7 @@ mod tests {
         assert!(step - late.deadline() < Duration::from_micros(EXPIRY_STEP_US));
         let now = start + Duration::from_secs(90);
         assert!(table.pop(now).is_none());
-        // Who is taken out of the middle, or starts over, leaves the others as they are.
+        // Taking an entry out of the middle, or renewing it, leaves the others as they are.
         assert_eq!(
             table.remove(50_000).map(|out| out.tuple),
             Some(tuple(50_000))

@@ -200,7 +200,7 @@ impl<M: Memory> Shard<M> {
         }
         let towards = match address {
             IpAddr::V4(group) if self.network.v4.is_broadcast(group) => {
-                // What stands in for another does not know what was set before it was bound.
+                // A replica does not know the options that were set before it was bound.
                 if !datagram.settings.broadcast && datagram.home.is_none() {
                     return Err(Error::AccessDenied);
                 }

@@ -23,7 +23,7 @@ const CROSSING_MAX: usize = 1024;
 /// A record, the shard that it comes from, and what it is.
 const HEAD: usize = LEN + 3;
 
-/// What crosses.
+/// The kinds of messages between shards.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Crossing {
     /// A datagram.

@@ -20,7 +20,7 @@ pub(super) const QUOTE_MAX: usize = 416;
 /// An error with its particulars, as Linux's error queue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What the error means.
+    /// The errno.
     pub errno: i32,
     /// Type of the ICMP message.
     pub kind: u8,
@@ -29,15 +29,15 @@ pub struct Report {
     /// The largest packet that the path takes, or which byte of the packet's header is at fault; 0
     /// if the message says neither.
     pub info: u32,
-    /// Who says so.
+    /// The sender of the message.
     pub offender: IpAddr,
-    /// Whom the datagram was for.
+    /// The destination of the datagram.
     pub to: SocketAddr,
     /// The start of what it carried, as far as the message quotes it.
     pub payload: Box<[u8]>,
 }
 
-/// What an ICMP error says of a datagram.
+/// An ICMP error about a datagram.
 pub(crate) struct Failure<'a> {
     pub errno: i32,
     /// Whether it is reported also to those who did not ask for errors (RFC 1122 4.1.3.3).
@@ -46,7 +46,7 @@ pub(crate) struct Failure<'a> {
     pub code: u8,
     pub info: u32,
     pub offender: IpAddr,
-    /// What is quoted of the payload.
+    /// The part of the payload that the error quotes.
     pub payload: &'a [u8],
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Packet<'a, A> {
     pub is_multicast_or_broadcast: bool,
 }
 
-/// Who a datagram to one host is for.
+/// The receiver of a datagram to one host.
 enum Receiver {
     /// A socket.
     Here(u32),

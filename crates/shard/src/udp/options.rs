@@ -49,7 +49,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What becomes of large datagrams to `remote`.
+    /// How large datagrams to `remote` are sent.
     pub fn discovery(&self, remote: SocketAddr) -> Discovery {
         match remote {
             SocketAddr::V4(_) => self.discovery_v4,

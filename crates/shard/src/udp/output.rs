@@ -28,10 +28,10 @@ pub(crate) struct OutgoingDatagram {
     pub generation: NonZeroU32,
     /// The socket's.
     pub owner: Owner,
-    /// What it carries is the first `len` bytes.
+    /// Its payload is the first `len` bytes.
     pub block: Box<[u8]>,
     pub len: u32,
-    /// What it takes of its socket's send buffer, in bytes.
+    /// The room that it takes in its socket's send buffer, in bytes.
     pub charge: u64,
     /// Bytes that are out already.
     pub sent: u32,

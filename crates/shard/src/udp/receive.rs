@@ -1,4 +1,4 @@
-//! Into a socket's receive ring.
+//! Datagrams into a socket's receive ring, and out of it.
 
 use std::net::SocketAddr;
 

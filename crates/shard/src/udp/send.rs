@@ -32,7 +32,7 @@ const PIECES_MAX: usize = 128;
 const UNREACHABLE_V4: (u8, u8) = (3, 3);
 const UNREACHABLE_V6: (u8, u8) = (1, 4);
 
-/// What a program says of a datagram beside what it carries.
+/// The particulars of a datagram to send, without its payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendTo {
     /// Where to; none: to the peer.
@@ -396,7 +396,7 @@ fn station_of(group: IpAddr) -> Mac {
     }
 }
 
-/// What a call that gives so many bytes takes of the send buffer.
+/// The room in the send buffer that a call with `len` bytes takes.
 fn charge_of(len: usize) -> u64 {
     len as u64 + SEND_OVERHEAD
 }

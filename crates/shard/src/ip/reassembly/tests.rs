@@ -100,7 +100,7 @@ fn rfc5722_3_and_h2_an_overlap_condemns_the_packet() {
             Outcome::Condemned,
             "{wrong:?}"
         );
-        // What was there is gone, and what comes later goes after it.
+        // The old bytes are gone; later bytes follow.
         for part in [part(0, &[3; 16], true), part(32, &[3; 8], false), first] {
             let outcome = reassembly.add(name(1), &part, at(1));
             assert_eq!(outcome, Outcome::Condemned);

@@ -218,7 +218,7 @@ fn meaning_to_datagrams(kind: u8, code: u8) -> (i32, bool) {
     }
 }
 
-/// What a code of an unreachable destination means to a connection (Linux's `icmp_err_convert`).
+/// The error of a connection for a code of an unreachable destination (Linux's `icmp_err_convert`).
 fn meaning(code: u8) -> Error {
     match code {
         unreachable::PROTOCOL => Error::ProtocolUnavailable,

@@ -15,7 +15,7 @@ use crate::link::ethernet::{Egress, send_frame};
 use crate::link::neighbour::Neighbours;
 use crate::output::reply_queue::ReplyQueue;
 
-/// What a message of neighbour discovery may change.
+/// The state that a message of neighbour discovery may change.
 pub struct NdpInput<'a> {
     /// Our addresses, and the routers of the link.
     pub v6: &'a mut Ipv6,

@@ -48,7 +48,7 @@ impl Routers {
         self.known.iter().any(|router| router.address == address)
     }
 
-    /// It is no router any more (RFC 4861 7.2.5). Whether it was one.
+    /// Removes a router (RFC 4861 7.2.5); returns whether it was known.
     pub fn remove(&mut self, address: Ipv6Addr) -> bool {
         let before = self.known.len();
         self.known.retain(|router| router.address != address);
@@ -96,7 +96,7 @@ impl Routers {
         if !self.wanted {
             return true;
         }
-        // Who has answered need not be asked (RFC 4861 6.3.7).
+        // No solicitation is needed after an answer (RFC 4861 6.3.7).
         (self.left, self.at) = (0, None);
         let expires = now + Duration::from_secs(u64::from(lifetime_s));
         if let Some(router) = self

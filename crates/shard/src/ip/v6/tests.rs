@@ -124,7 +124,7 @@ fn rfc6724_5_rules_in_their_order() {
             "2001:db8:1::1",
             "2001:db8:1::1",
         ),
-        // What is beyond the prefix does not count: the first of equals.
+        // Bits beyond the prefix do not count; the first of two equal prefixes wins.
         (
             8,
             &[("2001:db8:1::f", 64), ("2001:db8:1::10", 64)],
