@@ -130,7 +130,7 @@ struct Byte {
     resent: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Send(u64),
     Ack(u64),
