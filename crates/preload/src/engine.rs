@@ -30,6 +30,7 @@ use crate::socket::flag;
 use crate::sys::mmap_buffer::MmapBuffer;
 use crate::sys::robust_lock;
 use crate::sys::robust_lock::Rank;
+use crate::sys::wipe_on_fork::{self, OWN};
 use crate::sys::{self, Result};
 
 /// How long an engine may take to answer before it counts as gone, in seconds.
@@ -61,21 +62,9 @@ static MAPPED: AtomicBool = AtomicBool::new(false);
 /// Set once this process, or the parent that forked it unseen, has attached.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
 
-/// State that a child does not inherit. The kernel clears this page in the child of every fork, so
-/// a child made by the raw system call notices at its first call that it has not attached.
-#[repr(C, align(4096))]
-struct Own {
-    attached: AtomicBool,
-    lock: AtomicU32,
-}
-
-static OWN: Own = Own {
-    attached: AtomicBool::new(false),
-    lock: AtomicU32::new(0),
-};
 /// Held while the process attaches and during each request on the control socket. A fork holds it,
 /// so that the child never finds a request half done.
-pub static LOCK: &AtomicU32 = &OWN.lock;
+pub static LOCK: &AtomicU32 = &OWN.engine_lock;
 
 /// Returns the engine, and attaches first if needed. `NETDOWN`: the engine cannot be reached.
 #[inline]
@@ -159,19 +148,6 @@ fn attach_locked(environment: &Environment, parent: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// Asks the kernel to clear [`OWN`] in the child of every fork. A kernel before Linux 4.14 cannot;
-/// then [`Engine::forked`] clears it in the children that the shim sees.
-fn clear_in_children() {
-    // SAFETY: a page of its own, in the part of the library's data that no file backs.
-    let _ = unsafe {
-        rustix::mm::madvise(
-            (&raw const OWN).cast_mut().cast(),
-            size_of::<Own>(),
-            rustix::mm::Advice::LinuxWipeOnFork,
-        )
-    };
-}
-
 fn attach_now(environment: &Environment, parent: Option<u32>) -> Result<&'static Engine> {
     // The connection that the parent has asked for is used once.
     let control = match environment.control.swap(0, Ordering::Relaxed) {
@@ -229,7 +205,7 @@ fn attach_by(
             let _ = Request::new(Kind::Holds, [0; 16], [0; 4]).call(control, &[]);
             return Err(errno);
         }
-        clear_in_children();
+        wipe_on_fork::clear_in_children();
     }
     let engine = place();
     let before = engine.control.swap(handle.to_bits() + 1, Ordering::AcqRel);

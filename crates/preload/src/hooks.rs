@@ -17,6 +17,7 @@ pub mod sanitizer;
 pub mod signal;
 pub mod socket;
 pub mod stdio;
+pub mod timeout;
 pub mod uring;
 
 use std::ffi::c_int;

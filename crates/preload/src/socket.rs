@@ -229,7 +229,9 @@ impl Socket {
         //   later are not this socket's.
         // - Sets may report a socket that others hold as long as the engine knows a holder.
         let in_sets = || refcount::in_sets(self.reference.index) || epoll_sets::any_is_shared();
-        if holds_address || self.has(flag::SHARED) && in_sets() {
+        let is_reported_elsewhere =
+            self.has(flag::IN_SHARED_SET) || self.has(flag::SHARED) && in_sets();
+        if holds_address || is_reported_elsewhere {
             return handle.ask(&close, &mut []).map(drop);
         }
         handle.submit(&close)

@@ -6,6 +6,7 @@ pub mod original;
 pub mod robust_lock;
 pub mod thread_sanitizer;
 pub mod user_buffers;
+pub mod wipe_on_fork;
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -343,18 +344,25 @@ pub fn epoll_now(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usize
     )
 }
 
-/// The present events of descriptors, without waiting.
+/// The present events of descriptors, without waiting. A signal that is about to be handled ends the
+/// kernel's `ppoll` with EINTR if nothing is ready, even a `ppoll` that does not wait. The call is
+/// then repeated: the sleep of the program's call decides whether a handler ends it.
 pub fn poll_now(fds: &mut [libc::pollfd]) -> Result<usize> {
-    let mut at_once = timespec(0);
     let no_mask = std::ptr::null::<libc::sigset_t>();
-    call!(
-        libc::SYS_ppoll,
-        fds.as_mut_ptr(),
-        fds.len(),
-        &raw mut at_once,
-        no_mask,
-        SIGNAL_SET
-    )
+    loop {
+        let mut at_once = timespec(0);
+        let found = call!(
+            libc::SYS_ppoll,
+            fds.as_mut_ptr(),
+            fds.len(),
+            &raw mut at_once,
+            no_mask,
+            SIGNAL_SET
+        );
+        if found != Err(Errno::INTR) {
+            return found;
+        }
+    }
 }
 
 /// Reads a number by `getsockopt`.

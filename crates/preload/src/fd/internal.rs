@@ -6,11 +6,13 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
 use crate::fd::table::{self, Entry};
+use crate::sys::robust_lock::{self, Guard, Rank};
+use crate::sys::wipe_on_fork::OWN;
 use crate::sys::{self, Result};
 
 /// Names one of these descriptors, whatever its present number is.
@@ -38,6 +40,17 @@ impl Handle {
     pub fn from_bits(bits: u32) -> Handle {
         Handle(bits as usize % HANDLES)
     }
+}
+
+/// The lock word of [`lock`].
+pub static LOCK: &AtomicU32 = &OWN.descriptors_lock;
+
+/// Locks the shim's own descriptors: while the lock is held, each open descriptor is recorded. A
+/// fork holds the lock. A child with an unrecorded descriptor would keep the object behind it open
+/// as long as the child lives, for example an epoll set. `None`: this is a signal handler in the
+/// middle of such a change.
+pub fn lock() -> Option<Guard<'static>> {
+    robust_lock::take(LOCK, Rank::Descriptors)
 }
 
 /// The lowest number for these descriptors. It is above what a program with few descriptors
@@ -75,6 +88,7 @@ pub fn adopt(fd: OwnedFd) -> Result<Handle> {
 
 /// Takes over a duplicate of a descriptor.
 pub fn copy(fd: c_int) -> Result<Handle> {
+    let _lock = lock();
     let high = lift(fd)?;
     let free = HELD.iter().position(|held| {
         held.compare_exchange(0, high + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -91,6 +105,7 @@ pub fn copy(fd: c_int) -> Result<Handle> {
 
 /// Closes a descriptor.
 pub fn release(handle: Handle) {
+    let _lock = lock();
     let fd = HELD[handle.0].swap(0, Ordering::AcqRel) - 1;
     if fd >= 0 {
         forget(fd);
@@ -104,6 +119,7 @@ fn forget(fd: c_int) {
 
 /// Moves an own descriptor away from a number that the program wants. The number is left closed.
 pub fn vacate(fd: c_int) -> Result<()> {
+    let _lock = lock();
     let high = lift(fd)?;
     let moved = HELD.iter().any(|held| {
         held.compare_exchange(fd + 1, high + 1, Ordering::AcqRel, Ordering::Relaxed)

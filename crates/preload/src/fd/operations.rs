@@ -333,7 +333,7 @@ pub unsafe fn device_control(
             SIOCOUTQNSD => options::ask_number(&socket, Query::OutQueueUnsent as u32),
             _ => {
                 let received = socket.slot.engine.received.load(Ordering::Acquire);
-                Ok(urgent::look(&socket, received)
+                Ok(urgent::state(&socket, received)
                     .is_some_and(|urgent| urgent.here)
                     .into())
             }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 use libc::{epoll_event, sigset_t, timespec};
 use rustix::io::Errno;
 
+use super::timeout::{duration, ms};
 use super::{fail, hooks, length, nothing};
 use crate::engine::batch;
 use crate::fd::placeholder;
@@ -74,7 +75,7 @@ hooks! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        match super::poll::duration(timeout) {
+        match duration(timeout) {
             Ok(timeout_us) => {
                 let asked = Asked { epoll, events, count, timeout_us, mask };
                 asked.wait(|| original::epoll_pwait2(epoll, events, count, timeout, mask))
@@ -197,11 +198,6 @@ pub fn flush() {
     {
         batch::end(engine);
     }
-}
-
-/// A time-out in milliseconds; a negative one is for ever.
-pub fn ms(timeout: c_int) -> Option<u64> {
-    u64::try_from(timeout).ok().map(|ms| ms * 1000)
 }
 
 /// The program's arguments of a wait.

@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use rustix::io::Errno;
 
-use super::epoll::{flush, ms};
+use super::epoll::flush;
+use super::timeout::{duration, ms};
 use super::{check_buffer, fail, hooks, length};
 use crate::fd::{placeholder, table};
 use crate::readiness::poll as polling;
@@ -148,7 +149,10 @@ unsafe fn has_met_socket(fds: *mut pollfd, count: nfds_t) -> bool {
     // SAFETY: the caller's promise.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     let mut met = false;
-    for polled in fds.iter_mut().filter(|polled| polling::is_anchor(polled)) {
+    for polled in fds
+        .iter_mut()
+        .filter(|polled| polling::is_placeholder(polled))
+    {
         polled.revents = libc::POLLNVAL;
         met |= !table::is_kernel(polled.fd);
     }
@@ -200,24 +204,4 @@ unsafe fn sets(
     }
     flush();
     Ok(None)
-}
-
-/// A time-out in microseconds, rounded up; `None` is for ever. `INVAL`: it is not a valid time.
-///
-/// # Safety
-/// The pointer is null or valid.
-pub unsafe fn duration(timeout: *const timespec) -> Result<Option<u64>> {
-    if timeout.is_null() {
-        return Ok(None);
-    }
-    user_buffers::check(timeout.cast(), size_of::<timespec>())?;
-    // SAFETY: the caller's promise.
-    let time = unsafe { *timeout };
-    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
-        return Err(Errno::INVAL);
-    }
-    let us = (time.tv_sec as u64).saturating_mul(1_000_000);
-    Ok(Some(
-        us.saturating_add((time.tv_nsec as u64).div_ceil(1000)),
-    ))
 }

@@ -33,7 +33,7 @@ struct Forking {
     unknown: bool,
     /// Held during the fork, so that the child never finds a half-done attach. `None` where this
     /// thread has the lock already.
-    guards: [Option<Guard<'static>>; 2],
+    guards: [Option<Guard<'static>>; 3],
 }
 
 /// A child that the engine expects.
@@ -178,7 +178,10 @@ pub fn tell(engine: &Engine, announced: &Announced, pid: pid_t) {
 /// Called in the child of an unseen fork when it has just attached.
 pub fn after_unseen_fork(engine: &'static Engine) {
     scm_rights::forked();
-    epoll_sets::count_processes(1);
+    {
+        let _lock = internal::lock();
+        epoll_sets::count_processes(1);
+    }
     poll::forked(engine);
     epoll_sets::forked();
 }
@@ -191,6 +194,7 @@ impl Forking {
         let guards = [
             robust_lock::take(engine::LOCK, Rank::Control),
             robust_lock::take(&placeholder::LOCK, Rank::Leaf),
+            internal::lock(),
         ];
         epoll_sets::count_processes(1);
         Ok(Forking {
@@ -205,10 +209,10 @@ impl Forking {
         // After a fork that went well it may be anything, 0 too.
         // SAFETY: the C library's errno is always there.
         let errno = unsafe { *libc::__errno_location() };
-        drop(self.guards);
         if pid < 0 {
             epoll_sets::count_processes(-1);
         }
+        drop(self.guards);
         if let Some(announced) = &self.announced {
             if let Some(control) = announced.control {
                 internal::release(control);
@@ -225,6 +229,7 @@ impl Forking {
         std::mem::forget(self.guards);
         thread::forked();
         engine::LOCK.store(0, Ordering::Relaxed);
+        internal::LOCK.store(0, Ordering::Relaxed);
         placeholder::LOCK.store(0, Ordering::Relaxed);
         self.engine.forked(self.unknown);
         scm_rights::forked();

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use crate::engine;
 use crate::process::{environment, fork};
+use crate::readiness::{epoll_sets, ready_list};
 use crate::sys::{self, thread_sanitizer};
 
 #[cfg(not(test))]
@@ -16,6 +17,9 @@ extern "C" fn load(_: c_int, _: *const *mut c_char, strings: *mut *mut c_char) {
     sys::find_clock();
     thread_sanitizer::find();
     engine::on_unseen_fork(fork::after_unseen_fork);
+    epoll_sets::before_close(|index, engine| {
+        ready_list::show(index, engine);
+    });
     // SAFETY: the dynamic linker hands over the environment, an array of strings that ends with a
     // null pointer.
     unsafe { environment::read(strings) };

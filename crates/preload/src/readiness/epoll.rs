@@ -12,10 +12,10 @@ use crate::engine::{self, Engine};
 use crate::fd::refcount;
 use crate::readiness::epoll_sets::KernelWait;
 use crate::readiness::interest_list::{Memory, Set};
-use crate::readiness::ready_list::{report, show_locked, take_hints};
+use crate::readiness::ready_list::{has_ready, report, show_locked, take_hints};
 use crate::readiness::sleep::Call;
 use crate::readiness::{bits, epoll_sets, nested_epoll, poller};
-use crate::socket::Socket;
+use crate::socket::{Socket, flag};
 use crate::sys::{self, Result};
 
 /// How often the kernel's set is read again when it has returned marks only.
@@ -64,7 +64,7 @@ pub fn control(
             item.events.store(events, Ordering::Relaxed);
             item.data.store(data, Ordering::Relaxed);
             set.refresh(found);
-            wake_sleepers(index, socket.engine);
+            wake_sleepers(&set, memory, index, socket.engine);
             Ok(())
         }
         EPOLL_CTL_DEL => {
@@ -94,12 +94,15 @@ pub fn add_locked(
     let own = epoll_sets::poller_or_new(index, socket.engine, memory, set)?;
     let item = set.insert(fd, Some(socket.reference), events, data)?;
     refcount::note_in_sets(socket.reference.index);
+    if set.is_shared() {
+        socket.change_flags(flag::IN_SHARED_SET, 0);
+    }
     let wanted = watched_for(set, socket.reference);
     if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, wanted) {
         set.remove(item);
         return Err(errno);
     }
-    wake_sleepers(index, socket.engine);
+    wake_sleepers(set, memory, index, socket.engine);
     Ok(())
 }
 
@@ -129,12 +132,17 @@ fn forget_stale(set: &Set<'_>, slot: SlotRef) {
     }
 }
 
-/// Another thread may sleep in the set: it has to look again.
-fn wake_sleepers(index: u32, engine: &'static Engine) {
+/// Another thread may sleep in the set: it has to look again. A caller that waits for the set
+/// itself sees a ring only if the set is ready: in a process that has closed the set, the ring is
+/// all that the caller knows.
+fn wake_sleepers(set: &Set<'_>, memory: Memory, index: u32, engine: &'static Engine) {
     fence(Ordering::SeqCst);
-    if let Some(own) = epoll_sets::poller(index)
-        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers())
-    {
+    let Some(own) = epoll_sets::poller(index) else {
+        return;
+    };
+    if memory.is_waited_for() {
+        show_locked(set, own, engine, has_ready(set, own, engine));
+    } else if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers()) {
         own.ring();
     }
 }

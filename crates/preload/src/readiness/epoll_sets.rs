@@ -5,6 +5,7 @@
 //! programs have neither.
 
 use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::{
@@ -146,6 +147,14 @@ pub fn is_mixed(index: u32) -> bool {
     PLACES[index as usize].mixed.load(Ordering::Relaxed) != 0
 }
 
+/// Called before this process closes a set that callers wait for and another process has too.
+static BEFORE_CLOSE: OnceLock<fn(u32, &'static Engine)> = OnceLock::new();
+
+/// Sets the function that shows whether such a set is ready.
+pub fn before_close(show: fn(u32, &'static Engine)) {
+    let _ = BEFORE_CLOSE.set(show);
+}
+
 /// Drops a user that has the set open. The last one closes the set.
 pub fn release(index: u32) {
     let place = &PLACES[index as usize];
@@ -158,6 +167,15 @@ pub fn release(index: u32) {
         })
     });
     if before.is_ok_and(|before| openers(before) == 1) {
+        // Another process may keep the set and leave its rings as they are. This process cannot
+        // look into the set from here on.
+        if let (Some(engine), Some(memory), Some(before)) =
+            (engine::mapped(), memory(index), BEFORE_CLOSE.get())
+            && memory.is_waited_for()
+            && memory.is_shared()
+        {
+            before(index, engine);
+        }
         // From here on the kernel does not report the set in other sets.
         close_kernel(place);
         release_peek(place);
@@ -274,6 +292,7 @@ pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
     if let Some(fd) = kernel_fd(index) {
         return Ok(fd);
     }
+    let _lock = internal::lock();
     let handle = internal::copy(descriptor(index).ok_or(Errno::BADF)?)?;
     let place = &PLACES[index as usize];
     place.kernel.store(handle.to_bits() + 1, Ordering::Release);
@@ -281,6 +300,7 @@ pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
 }
 
 fn close_kernel(place: &Place) {
+    let _lock = internal::lock();
     if let Some(bits) = place.kernel.swap(0, Ordering::AcqRel).checked_sub(1) {
         internal::release(Handle::from_bits(bits));
     }
@@ -288,21 +308,29 @@ fn close_kernel(place: &Place) {
 
 fn clear(place: &Place) {
     place.id.store(0, Ordering::Relaxed);
-    let at = place.memory.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    let Some(engine) = engine::mapped().filter(|_| !at.is_null()) else {
+    place.controlled.store(0, Ordering::Release);
+    let Some(engine) = engine::mapped() else {
         return;
     };
     let slots = engine.region.geometry().slots;
+    let lock = internal::lock();
+    let at = place.memory.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if at.is_null() {
+        return;
+    }
     // SAFETY: made by `Memory::new` for this region, and still mapped.
     let memory = unsafe { Memory::at(at, slots) };
     let own = own_poller(place, memory);
     memory.count_processes(-1);
     if let Some(own) = own {
-        poller::give_back(engine, own);
+        own.close_bells();
     }
     place.bell.store(0, Ordering::Release);
     place.own_bell.store(0, Ordering::Release);
-    place.controlled.store(0, Ordering::Release);
+    drop(lock);
+    if let Some(own) = own {
+        poller::say_gone(engine, own.index);
+    }
     // SAFETY: no descriptor and no call has the set any more.
     unsafe { Memory::unmap(at, slots) };
 }
@@ -324,6 +352,7 @@ pub fn memory_or_new(index: u32, engine: &Engine) -> Result<Memory> {
     let place = &PLACES[index as usize];
     if place.memory.load(Ordering::Acquire).is_null() {
         kernel_fd_or_new(index)?;
+        let _lock = internal::lock();
         let at = Memory::map(slots)?;
         let empty = std::ptr::null_mut();
         if place
@@ -567,9 +596,21 @@ pub fn share(engine: &'static Engine) {
     }
 }
 
-/// Counts one process more (before a fork), or one fewer (after a fork that failed), in every set.
+/// Counts one process more (before a fork), or one fewer (after a fork that failed), in every set
+/// that has memory. The child gets the memory of a set that is about to be closed too. The caller
+/// holds [`internal::lock`].
 pub fn count_processes(by: i32) {
-    for (_held, memory) in all() {
-        memory.count_processes(by);
+    let Some(engine) = engine::mapped() else {
+        return;
+    };
+    let slots = engine.region.geometry().slots;
+    let used = USED.load(Ordering::Acquire) as usize;
+    for place in &PLACES[..used] {
+        let at = place.memory.load(Ordering::Acquire);
+        if !at.is_null() {
+            // SAFETY: made by `Memory::new` for this region. Whoever unmaps it has taken the lock
+            // before.
+            unsafe { Memory::at(at, slots) }.count_processes(by);
+        }
     }
 }

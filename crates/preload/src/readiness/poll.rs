@@ -83,7 +83,7 @@ pub fn poll(
     let mut sleeper: Option<Sleeper> = None;
     loop {
         let sequence = alone.as_deref().map(Socket::sequence);
-        let count = targets.look(fds)?;
+        let count = targets.poll_now(fds)?;
         if std::mem::take(&mut targets.changed) {
             sleeper = None;
         }
@@ -195,7 +195,7 @@ impl Targets {
     }
 
     /// Looks without waiting and sets the results. Returns how many descriptors have events.
-    fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
+    fn poll_now(&mut self, fds: &mut [pollfd]) -> Result<usize> {
         let first = !std::mem::replace(&mut self.looked, true);
         if self.any_kernel {
             let kernel = &mut self.kernel[..fds.len()];
@@ -207,7 +207,7 @@ impl Targets {
             .zip(self.ours.iter_mut())
             .zip(self.kernel.iter_mut())
         {
-            if kernel.fd >= 0 && is_anchor(kernel) {
+            if kernel.fd >= 0 && is_placeholder(kernel) {
                 let entry = hold(kernel.fd);
                 self.changed |= matches!(entry, Entry::Socket(_));
                 *word = entry.to_word();
@@ -245,7 +245,7 @@ impl Targets {
 
 /// Whether the kernel has polled the placeholder for the program. Then another thread is about to
 /// close the number, or has put a millrace socket there.
-pub fn is_anchor(polled: &pollfd) -> bool {
+pub fn is_placeholder(polled: &pollfd) -> bool {
     polled.revents & libc::POLLHUP != 0 && placeholder::is_known(polled.fd)
 }
 

@@ -82,7 +82,7 @@ pub fn of(socket: &Socket, interest: u32) -> (u32, Edge) {
         ready |= bits::IN | bits::RDHUP;
     }
     let mut waiting = waiting;
-    if let Some(urgent) = urgent::look(socket, edge.received) {
+    if let Some(urgent) = urgent::state(socket, edge.received) {
         if urgent.waits {
             ready |= bits::PRI;
         }

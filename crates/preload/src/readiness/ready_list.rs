@@ -92,7 +92,8 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
+    let flags = || shared.app.flags.load(Ordering::Relaxed);
+    let others = || flags() & (flag::SHARED | flag::IN_SHARED_SET) != 0;
     (current && (shared_set || refcount::any(slot.index) || others())).then(|| {
         // This reference is not counted, so it is not dropped. The set is locked, and a close
         // removes its registrations before the slot is used again.
@@ -106,7 +107,7 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
 
 /// Whether a locked set has a ready millrace socket, without reporting it: for a wait on the set
 /// itself.
-fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
+pub fn has_ready(set: &Set<'_>, own: Own, engine: &'static Engine) -> bool {
     take_hints(set, own.index, engine);
     for _ in 0..set.listed() {
         let Some(item) = set.next_listed() else {
@@ -144,6 +145,7 @@ pub fn show(index: u32, engine: &'static Engine) -> bool {
     is_ready
 }
 
+/// Rings or silences the doorbell of a locked set, for callers that wait for the set itself.
 pub fn show_locked(set: &Set<'_>, own: Own, engine: &'static Engine, is_ready: bool) {
     if is_ready {
         // A second ring would be a second edge to a caller that waits for the set.

@@ -21,3 +21,6 @@ pub const ATTEMPT: u32 = 128;
 pub const BOUND: u32 = 256;
 /// The SYN waits for the first bytes to send (TCP Fast Open).
 pub const DEFERRED: u32 = 512;
+/// A process has put the socket into an epoll set that other processes have too. Every process that
+/// has the set reports the socket, whichever process holds the socket.
+pub const IN_SHARED_SET: u32 = 1024;

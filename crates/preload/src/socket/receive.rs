@@ -123,7 +123,7 @@ fn take(socket: &Socket, into: &mut UserBuffers, flags: c_int, done: &mut usize)
         };
         let mut end = received;
         let mut to_mark = false;
-        if let Some(urgent) = urgent::look(socket, received) {
+        if let Some(urgent) = urgent::state(socket, received) {
             if start == urgent.mark && *done > 0 {
                 return Ok(Taken::ToMark);
             }
@@ -198,7 +198,7 @@ fn receive_urgent(socket: &Socket, into: &mut UserBuffers, flags: c_int) -> Resu
     let _guard = robust_lock::take(&slot.app.read_lock, Rank::Socket).ok_or(Errno::AGAIN)?;
     for _ in 0..ATTEMPTS {
         let received = slot.engine.received.load(Ordering::Acquire);
-        let urgent = urgent::look(socket, received)
+        let urgent = urgent::state(socket, received)
             .filter(|urgent| urgent.is_ahead && !urgent.inline && !urgent.taken)
             .ok_or(Errno::INVAL)?;
         if !urgent.waits {

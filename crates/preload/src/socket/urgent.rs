@@ -32,7 +32,7 @@ pub struct Urgent {
 /// The urgent state when `received` bytes have come; the caller has read `received` first. `None`:
 /// the peer has never sent urgent data.
 #[inline]
-pub fn look(socket: &Socket, received: u64) -> Option<Urgent> {
+pub fn state(socket: &Socket, received: u64) -> Option<Urgent> {
     let status = socket.slot.engine.status.load(Ordering::Relaxed);
     if status & Status::URGENT.bits() == 0 {
         return None;
@@ -63,7 +63,7 @@ fn reckon(socket: &Socket, received: u64) -> Urgent {
 
 /// How far a read may go of `received` bytes, given the mark (`tcp_inq`).
 pub fn limit(socket: &Socket, received: u64) -> u64 {
-    match look(socket, received) {
+    match state(socket, received) {
         Some(urgent) if urgent.is_ahead && !urgent.inline && urgent.mark < received => urgent.mark,
         _ => received,
     }

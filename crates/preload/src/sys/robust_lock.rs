@@ -29,6 +29,8 @@ pub enum Rank {
     Leaf,
     /// A context.
     Submission,
+    /// The shim's own descriptors, and the memory of epoll sets.
+    Descriptors,
 }
 
 /// How often a thread looks before it sleeps.
