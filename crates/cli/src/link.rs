@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, bail, ensure};
-use millrace_engine::config::{self, ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route, Shared};
+use millrace_engine::config::{self, ADDRESSES_MAX, Link, ROUTES_MAX, Route, Shared};
 use millrace_port::spec::Spec;
 use millrace_port::{device, kernel};
 
@@ -20,59 +20,44 @@ pub type Address = (IpAddr, u8);
 
 /// The link that the arguments ask for; where they say nothing the defaults stand.
 pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
+    let device = arguments.link.clone().unwrap_or(Spec::Tap { name: None });
+    ensure!(
+        device.has_frames(),
+        "--link {device} is for programs that have the stack inside; give tap, packet:NAME, macvtap:NAME or xdp:NAME"
+    );
     let mut addresses = arguments.addr.clone();
+    let shared = device.shares_addresses().then_some(Shared {
+        addresses: addresses.is_empty(),
+        routes: arguments.gateway.is_empty() && arguments.route.is_empty(),
+    });
     // Where the kernel's addresses are shared its routes are known.
     let mut kernels = Vec::new();
-    let (device, hosts) = match &arguments.link {
-        Some(spec @ (Spec::Packet { name } | Spec::Macvtap { name } | Spec::Xdp { name, .. })) => {
+    let hosts = match device.wire() {
+        Some(name) => {
             ensure!(
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
             );
-            let shared = matches!(spec, Spec::Xdp { shared: true, .. }).then_some(Shared {
-                addresses: addresses.is_empty(),
-                routes: arguments.gateway.is_empty() && arguments.route.is_empty(),
-            });
             if shared.is_some() {
                 kernels = shared_with_kernel(name, &mut addresses)?;
             }
             ensure!(
                 shared.is_some() || addresses.iter().any(is_v4),
-                "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
+                "--link {device} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
             );
-            let device = match spec {
-                Spec::Xdp {
-                    queues,
-                    mode,
-                    busy_poll,
-                    ..
-                } => Device::Xdp {
-                    name: name.clone(),
-                    queues: *queues,
-                    mode: mode.to_string(),
-                    busy_poll: busy_poll.to_string(),
-                    shared,
-                },
-                Spec::Macvtap { .. } => Device::Macvtap { name: name.clone() },
-                _ => Device::Packet { name: name.clone() },
-            };
-            (device, Vec::new())
+            Vec::new()
         }
-        tap => {
-            let name = match tap {
-                Some(Spec::Tap { name }) => name.clone(),
-                _ => None,
-            };
+        None => {
             ensure!(
                 arguments.vlan.is_none() || arguments.host_addr.is_empty(),
                 "--host-addr would be outside of the LAN of --vlan: leave it out, and give an address to the kernel's own device of that LAN, such as \
                  `ip link add link mr0 name mr0.7 type vlan id 7`"
             );
-            let mut hosts = both_ends(&mut addresses, &arguments.host_addr)?;
-            if arguments.vlan.is_some() {
-                hosts.clear();
+            let hosts = both_ends(&mut addresses, &arguments.host_addr)?;
+            match arguments.vlan {
+                None => hosts,
+                Some(_) => Vec::new(),
             }
-            (Device::Tap { name }, hosts)
         }
     };
     // Those of IPv4 first: the first address is the one that is shown.
@@ -94,6 +79,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     );
     Ok(Link {
         device,
+        shared,
         routes: match arguments.gateway.is_empty() && arguments.route.is_empty() {
             true => kernels,
             false => routes(arguments, &addresses)?,
@@ -124,11 +110,11 @@ fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<
         own.extend(config::some_of_each_family(&there, ADDRESSES_MAX));
     }
     ensure!(
-        network.ways.len() <= ROUTES_MAX,
+        network.routes.len() <= ROUTES_MAX,
         "the kernel has {} routes by {name}; an engine has {ROUTES_MAX} at most: give those that it is to have with --route",
-        network.ways.len()
+        network.routes.len()
     );
-    Ok(network.ways.into_iter().map(Route::from).collect())
+    Ok(network.routes)
 }
 
 /// The kernel's addresses at its end of a TAP device; `own` gets those that it lacks.
@@ -162,38 +148,31 @@ fn both_ends(own: &mut Vec<Address>, given: &[Address]) -> anyhow::Result<Vec<Ad
 
 /// The routes that --gateway and --route ask for, the longest prefix first.
 fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Route>> {
-    let everything = |gateway: &IpAddr| {
-        let prefix = match gateway {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        (format!("--gateway {gateway}"), (prefix, 0), *gateway)
-    };
+    let everything =
+        |gateway: &IpAddr| (format!("--gateway {gateway}"), Route::default_via(*gateway));
     let mut wanted: Vec<_> = arguments.gateway.iter().map(everything).collect();
     for words in arguments.route.chunks(3) {
-        let said = format!("--route {}", words.join(" "));
-        let [prefix, via, gateway] = words else {
-            bail!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1");
-        };
-        let parsed = prefix
-            .split_once('/')
-            .and_then(|(ip, bits)| Some((ip.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?)))
-            .filter(|&(ip, bits)| bits <= width(ip) && via == "via");
-        let (prefix, gateway) = parsed
-            .zip(gateway.parse::<IpAddr>().ok())
-            .with_context(|| {
-                format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
-            })?;
+        let words = words.join(" ");
+        let said = format!("--route {words}");
+        let route: Route = words.parse().ok().with_context(|| {
+            format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
+        })?;
+        let prefix = (route.prefix, route.prefix_len);
         let network = network(prefix);
         ensure!(
             network == prefix.0,
             "{said} names a host, not a prefix; write the prefix as {network}/{}",
             prefix.1
         );
-        wanted.push((said, prefix, gateway));
+        wanted.push((said, route));
     }
     let mut routes: Vec<Route> = Vec::new();
-    for (said, (prefix, prefix_len), gateway) in wanted {
+    for (said, route) in wanted {
+        let Route {
+            prefix,
+            prefix_len,
+            gateway,
+        } = route;
         ensure!(
             prefix.is_ipv4() == gateway.is_ipv4(),
             "{said}: the prefix is of one family and the gateway of the other"
@@ -213,11 +192,7 @@ fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Rout
                 other.gateway
             );
         }
-        routes.push(Route {
-            prefix,
-            prefix_len,
-            gateway,
-        });
+        routes.push(route);
     }
     ensure!(
         routes.len() <= ROUTES_MAX,

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use millrace_context::layout;
-use millrace_port::kernel::Way;
+pub use millrace_port::spec::Route;
+use millrace_port::spec::Spec;
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Topology;
@@ -87,39 +88,6 @@ pub enum MtuProbing {
     Always,
 }
 
-/// Where an engine's frames come from.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Device {
-    /// A TAP device that is made for it.
-    Tap {
-        /// Its name; a free one if none.
-        name: Option<String>,
-    },
-    /// A device that is there already, by packet sockets.
-    Packet {
-        /// Its name.
-        name: String,
-    },
-    /// Likewise, by a device on top of it.
-    Macvtap {
-        /// Its name.
-        name: String,
-    },
-    /// Likewise, by AF_XDP sockets.
-    Xdp {
-        /// Its name.
-        name: String,
-        /// How many of its queues are used; all when it is not said.
-        queues: Option<u16>,
-        /// `auto`, `zerocopy`, `copy` or `generic`.
-        mode: String,
-        /// `auto`, `on` or `off`: whether the driver's poller runs when packets are looked for.
-        busy_poll: String,
-        /// The link's addresses are the kernel's there, too; none: they are the engine's own.
-        shared: Option<Shared>,
-    },
-}
-
 /// What is the kernel's, and followed while the engine runs, where both have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
@@ -132,8 +100,10 @@ pub struct Shared {
 /// A device and the addresses on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// The device.
-    pub device: Device,
+    /// The device, as [`millrace_port::open`](mod@millrace_port::open) opens it.
+    pub device: Spec,
+    /// What of the kernel's is followed, if the link has the kernel's addresses ([`Spec::shares_addresses`]).
+    pub shared: Option<Shared>,
     /// The engine's addresses with the bits of their prefixes, at most [`ADDRESSES_MAX`] of each family, one of IPv4 at least unless they are the kernel's; without one of IPv6
     /// the link has no IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
@@ -145,27 +115,6 @@ pub struct Link {
     pub vlan: Option<u16>,
     /// Largest IP packet in bytes; no larger than a device that is there already allows.
     pub mtu: u16,
-}
-
-/// What begins like `prefix` is behind a neighbour. Of several that fit the longest prefix counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
-    /// An address of the prefix.
-    pub prefix: IpAddr,
-    /// Bits of the prefix; 0 for everything of its family.
-    pub prefix_len: u8,
-    /// The neighbour, of the same family.
-    pub gateway: IpAddr,
-}
-
-impl From<Way> for Route {
-    fn from(way: Way) -> Route {
-        Route {
-            prefix: way.prefix,
-            prefix_len: way.len,
-            gateway: way.gateway,
-        }
-    }
 }
 
 impl Link {

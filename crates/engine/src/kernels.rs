@@ -105,15 +105,15 @@ impl Kernels {
         if !self.shared.routes {
             return self.link.routes.clone();
         }
-        if network.ways.len() > ROUTES_MAX {
+        if network.routes.len() > ROUTES_MAX {
             self.say(format!(
                 "the kernel has {} routes by {}, an engine has {ROUTES_MAX} at most: it goes by those that it had",
-                network.ways.len(),
+                network.routes.len(),
                 self.name
             ));
             return self.link.routes.clone();
         }
-        network.ways.iter().copied().map(Route::from).collect()
+        network.routes.clone()
     }
 
     fn say(&mut self, what: String) {

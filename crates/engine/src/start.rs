@@ -3,24 +3,24 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::str::FromStr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, mpsc};
 
 use millrace_context::layout::SHARDS_MAX;
 use millrace_context::{control_socket, protocol};
+use millrace_port::open::{self, Opened};
+use millrace_port::spec::{self, Spec};
 use millrace_port::xdp::Held;
-use millrace_port::{Counters, Port, macvtap, packet, spec, tap, xdp};
+use millrace_port::{Counters, Port};
 use millrace_sandbox::Role;
 use millrace_shard::{Claim, Groups, Hash, Ipv6, Network, Shard, Steer, Via};
 use millrace_steer::{Policy, PolicyError, Side, virtual_queues};
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
-use millrace_wire::vlan::Tag;
 use rustix::net::SocketType;
 
 use crate::audit::{self, Audit};
-use crate::config::{self, Config, Device, MtuProbing, Shared};
+use crate::config::{self, Config, MtuProbing, Shared};
 use crate::control::{Access, Control};
 use crate::io::{Io, IoHandle, IoThread, no_load};
 use crate::kernels::Kernels;
@@ -42,23 +42,12 @@ pub enum StartError {
         "an engine named {0:?} is running already; choose another --name, or end it with `millrace down --name {0}`"
     )]
     NameTaken(String),
-    /// Something about the device.
+    /// The link does not open.
     #[error(transparent)]
-    Tap(#[from] tap::Error),
-    /// Likewise.
-    #[error(transparent)]
-    Packet(#[from] packet::Error),
-    /// Likewise.
-    #[error(transparent)]
-    Macvtap(#[from] macvtap::Error),
-    /// Likewise.
-    #[error(transparent)]
-    Xdp(#[from] xdp::Error),
-    /// AF_XDP sockets see no tags, and macvtap devices are on one LAN.
-    #[error(
-        "this link sees no tags of virtual LANs; give packet:{0} with --vlan, or a device of that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
-    )]
-    NoTags(String),
+    Link(#[from] open::Error),
+    /// The link is none for an engine.
+    #[error("an engine does not take {0}; give tap, packet:NAME, macvtap:NAME or xdp:NAME")]
+    NoFrames(Spec),
     /// An address that no host can have.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
@@ -70,9 +59,6 @@ pub enum StartError {
         /// Whose it is.
         station: String,
     },
-    /// No number of a virtual LAN.
-    #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
-    Vlan(u16),
     /// None, or more than a program can speak to.
     #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),
@@ -240,8 +226,8 @@ pub fn start(config: &Config, ready: impl FnOnce(Option<&str>)) -> Result<(), St
 /// What roles depend on.
 fn kind_of_link(config: &Config) -> millrace_sandbox::Link {
     match config.link.as_ref().map(|link| &link.device) {
-        Some(Device::Xdp { shared: None, .. }) => millrace_sandbox::Link::Xdp,
-        Some(Device::Xdp { .. }) => millrace_sandbox::Link::SharedXdp,
+        Some(device) if device.shares_addresses() => millrace_sandbox::Link::SharedXdp,
+        Some(device) if device.is_xdp() => millrace_sandbox::Link::Xdp,
         _ => millrace_sandbox::Link::Frames,
     }
 }
@@ -410,101 +396,38 @@ impl Link {
                 spec::Prefix::of_host(address, len)?;
             }
         }
-        match &link.device {
-            Device::Tap { name } => Link::tap(link, name.clone(), ports),
-            Device::Packet { name } => Link::packet(link, name, ports),
-            Device::Macvtap { name } => {
-                untagged(link, name)?;
-                let taps = macvtap::open(&macvtap::Config {
-                    device: name.clone(),
-                    queues: ports,
-                    mac: None,
-                })?;
-                Ok(Link::of(name.clone(), link.mtu, taps))
-            }
-            Device::Xdp {
-                name,
-                queues,
-                mode,
-                busy_poll,
-                shared,
-            } => {
-                untagged(link, name)?;
-                Link::xdp(
-                    link.mtu,
-                    &xdp::Config {
-                        device: name.clone(),
-                        queues: *queues,
-                        mode: word(mode, "there is no such mode of AF_XDP")?,
-                        busy_poll: word(busy_poll, "there is no such way of busy polling")?,
-                        ports,
-                        mac: None,
-                        shared: match shared {
-                            Some(_) => link.addresses.iter().map(|&(ip, _)| ip).collect(),
-                            None => Vec::new(),
-                        },
-                    },
-                )
-            }
+        if !link.device.has_frames() {
+            return Err(StartError::NoFrames(link.device.clone()));
         }
-    }
-
-    fn tap(link: &config::Link, name: Option<String>, ports: u16) -> Result<Link, StartError> {
-        let taps = tap::open(&tap::Config {
-            name,
-            up: true,
-            hosts: link.hosts.clone(),
-            vlan: tag(link)?,
-            mtu: link.mtu,
-            queues: ports,
-            ..tap::Config::default()
-        })?;
-        let first = taps.first().expect("at least one queue was asked for");
-        Ok(Link::of(first.name().to_owned(), link.mtu, taps))
-    }
-
-    fn packet(link: &config::Link, name: &str, ports: u16) -> Result<Link, StartError> {
-        let sockets = packet::open(&packet::Config {
-            device: name.to_owned(),
-            queues: ports,
-            mac: None,
-            vlan: tag(link)?,
-        })?;
-        Ok(Link::of(name.to_owned(), link.mtu, sockets))
-    }
-
-    fn xdp(mtu: u16, config: &xdp::Config) -> Result<Link, StartError> {
-        let opened = xdp::open(config)?;
-        for note in opened.notes {
+        let mut options = open::Options::new().queues(ports).mtu(link.mtu);
+        options.hosts = link.hosts.clone();
+        options.vlan = link.vlan;
+        if link.shared.is_some() {
+            options.shared = link.addresses.iter().map(|&(ip, _)| ip).collect();
+        }
+        let opened = open::open(&link.device, &options)?;
+        for note in &opened.notes {
             eprintln!("millrace: {note}");
         }
-        let held = opened.held;
-        let link = Link::of(config.device.clone(), mtu, opened.ports);
-        Ok(Link { held, ..link })
+        Ok(Link::new(opened, link.mtu))
     }
 
-    /// The link of these ports, of which there is one at least.
-    fn of<P: Port + Send + 'static>(device: String, mtu: u16, ports: Vec<P>) -> Link {
-        let capabilities = ports
-            .first()
-            .expect("at least one queue was asked for")
-            .capabilities();
+    /// The link with these ports, of which there is one at least.
+    fn new(opened: Opened, mtu: u16) -> Link {
+        let (device, first) = (opened.name, &opened.ports[0]);
+        let capabilities = first.capabilities();
         if mtu > capabilities.mtu {
             let most = capabilities.mtu;
             eprintln!(
                 "millrace: packets on {device} are of {most} bytes at most, its MTU, not of the {mtu} of --mtu; for these: `ip link set dev {device} mtu {mtu}`, and start the engine anew"
             );
         }
-        let mtu = mtu.min(capabilities.mtu);
         Link {
             device: Some(device),
             mac: capabilities.mac,
-            mtu,
-            ports: ports
-                .into_iter()
-                .map(|port| Box::new(port) as Box<dyn Port + Send>)
-                .collect(),
-            held: None,
+            mtu: mtu.min(capabilities.mtu),
+            ports: opened.ports,
+            held: opened.held,
         }
     }
 }
@@ -529,13 +452,13 @@ fn shard_config(config: &Config, opened: &Link) -> Result<millrace_shard::Config
     shard_config.ephemeral = opened.held.as_ref().map(|held| held.outgoing().to_vec());
     if let Some(link) = &config.link {
         // Nobody but the kernel is at the other end of a TAP device, unless that is bridged: who is beyond may remember another engine.
-        shard_config.claim = match link.device {
-            Device::Tap { .. } => Claim::Announce,
+        shard_config.claim = if link.device.has_kernel_end() {
+            Claim::Announce
+        } else if link.device.shares_addresses() {
             // The kernel has done so.
-            Device::Xdp {
-                shared: Some(_), ..
-            } => Claim::Kernel,
-            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => Claim::Probe,
+            Claim::Kernel
+        } else {
+            Claim::Probe
         };
         let network = network_of(link);
         shard_config.addresses = network.addresses;
@@ -562,30 +485,8 @@ pub(crate) fn network_of(link: &config::Link) -> Network {
 
 /// The device whose addresses are the kernel's, too, and what of the kernel's is followed.
 fn shared(config: &Config) -> Option<(&str, Shared)> {
-    match &config.link.as_ref()?.device {
-        Device::Xdp { name, shared, .. } => Some((name, (*shared)?)),
-        _ => None,
-    }
-}
-
-/// The tag of the link's virtual LAN.
-fn tag(link: &config::Link) -> Result<Option<Tag>, StartError> {
-    let tag = |id| Tag::new(id).ok_or(StartError::Vlan(id));
-    link.vlan.map(tag).transpose()
-}
-
-/// A word that the command line has looked at; who makes a configuration by other means may not have.
-fn word<T: FromStr>(text: &str, unknown: &'static str) -> Result<T, StartError> {
-    let error = |_| system(unknown)(io::ErrorKind::InvalidInput.into());
-    text.parse().map_err(error)
-}
-
-/// Refuses a virtual LAN.
-fn untagged(link: &config::Link, name: &str) -> Result<(), StartError> {
-    match link.vlan {
-        Some(_) => Err(StartError::NoTags(name.to_owned())),
-        None => Ok(()),
-    }
+    let link = config.link.as_ref()?;
+    Some((link.device.name()?, link.shared?))
 }
 
 /// An address of one family.

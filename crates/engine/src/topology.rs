@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 
 use millrace_context::layout::SHARDS_MAX;
-use millrace_port::device;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::pin;
 
 /// Who owns the queues of the device.
@@ -153,13 +152,7 @@ pub fn cores_of_programs(config: &Config) -> Result<Vec<usize>, Error> {
 /// How many queues the device has: none without a link; of most kinds as many as are wanted.
 fn queues(config: &Config) -> Option<u16> {
     let link = config.link.as_ref()?;
-    Some(match &link.device {
-        Device::Xdp { name, queues, .. } => {
-            let there = device::queues(name);
-            queues.map_or(there, |queues| queues.min(there))
-        }
-        _ => u16::MAX,
-    })
+    Some(link.device.queues().unwrap_or(u16::MAX))
 }
 
 /// The same, from what was asked for and what there is.

@@ -68,7 +68,7 @@ impl World {
     fn new() -> Result<World, Box<dyn Error>> {
         let host = |last: u8| {
             Builder::new()
-                .link(Link::callers(capabilities([2, 0, 0, 0, 0, last])))
+                .link(Link::manual(capabilities([2, 0, 0, 0, 0, last])))
                 .address(Ipv4Addr::new(10, 0, 0, last), 24)
                 .secret([last; 32])
                 .manual_clock()

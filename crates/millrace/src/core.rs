@@ -245,7 +245,7 @@ impl Core {
             link,
             peers,
         } = ready;
-        let callers = link.is_callers();
+        let callers = link.is_manual();
         let port = link.into_port();
         let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
         let start = Instant::from_micros(0);

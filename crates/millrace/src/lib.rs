@@ -7,10 +7,8 @@
 //! use std::io::Write;
 //!
 //! // A TAP device; the kernel is 10.77.0.1 at its other end, and we are 10.77.0.2.
-//! let link = millrace::Link::tap(&millrace::Tap {
-//!     hosts: vec![("10.77.0.1".parse()?, 24)],
-//!     ..millrace::Tap::default()
-//! })?;
+//! let options = millrace::LinkOptions::new().host(std::net::Ipv4Addr::new(10, 77, 0, 1), 24);
+//! let link = millrace::Link::open(&"tap".parse()?, &options)?;
 //! let stack = millrace::Builder::new()
 //!     .link(link)
 //!     .address(std::net::Ipv4Addr::new(10, 77, 0, 2), 24)
@@ -182,7 +180,7 @@
 //!
 //! # Any address
 //!
-//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device that is somebody's default route ([`Link::tun`]; [`Link::attach_tun`] takes no privilege). [`TcpListener::anywhere`] accepts for whoever was
+//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device that is somebody's default route (`tun:NAME`; `tun:NAME,attach` takes no privilege). [`TcpListener::anywhere`] accepts for whoever was
 //! meant; with [`TcpListener::anywhere_asking`] each SYN is an [`Incoming`] that has no answer until the program says so. [`UdpSocket::anywhere`] hears the first datagram of each flow, [`UdpSocket::answering`] speaks for
 //! who was meant.
 //!
@@ -227,7 +225,7 @@
 //!
 //! # Time and frames of one's own
 //!
-//! [`Builder::manual_clock`], [`Link::callers`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the same without frames, and [`Link::custom`]
+//! [`Builder::manual_clock`], [`Link::manual`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the same without frames, and [`Link::custom`]
 //! takes a [`Port`] of your own. A binding for another language takes [`Stack::with_sockets`], which lends the socket calls that all of the above are made of ([`Sockets`]), and [`Builder::parts`] for threads that somebody else has.
 //!
 //! ```
@@ -293,7 +291,7 @@ pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;
 pub use descriptor::Descriptor;
 pub use engine::Engine;
-pub use link::{Link, LinkError, Tap};
+pub use link::{Link, LinkError, LinkOptions, LinkSpec, Route, parse_prefix};
 pub use listener::{Incoming, TcpListener, TcpOptions};
 pub use parts::Part;
 pub use sockets::Sockets;
