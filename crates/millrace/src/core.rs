@@ -6,6 +6,7 @@ use std::io;
 use std::task::Waker;
 
 use millrace_offload::Train;
+#[cfg(feature = "xdp")]
 use millrace_port::xdp::missed;
 use millrace_port::{BUFFER_LEN, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
@@ -477,9 +478,12 @@ impl Core {
     pub(crate) fn link_errors(&self) -> LinkErrors {
         let port = self.port.as_deref();
         let counted = port.map(Port::counters).unwrap_or_default();
-        let gauges = port.map(Port::gauges).unwrap_or_default();
+        #[cfg(feature = "xdp")]
+        let missed = missed(&port.map(Port::gauges).unwrap_or_default());
+        #[cfg(not(feature = "xdp"))]
+        let missed = 0;
         LinkErrors {
-            receive_dropped: counted.rx_dropped + missed(&gauges),
+            receive_dropped: counted.rx_dropped + missed,
             send_dropped: counted.tx_dropped,
             handed_dropped: self.peers.as_ref().map_or(0, Peers::dropped),
             ..self.errors

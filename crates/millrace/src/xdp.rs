@@ -30,7 +30,7 @@ pub use millrace_port::spec::Mode;
 #[doc(inline)]
 pub use millrace_port::spec::BusyPoll;
 
-/// A device cannot be opened by AF_XDP: in [`crate::LinkError::Xdp`].
+/// (Takes the feature `xdp`.) A device cannot be opened by AF_XDP: in [`crate::LinkError::Xdp`].
 ///
 /// ```no_run
 /// use millrace::{Link, LinkError, LinkOptions, xdp};
@@ -40,5 +40,6 @@ pub use millrace_port::spec::BusyPoll;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[cfg(feature = "xdp")]
 #[doc(inline)]
 pub use millrace_port::xdp::Error;

@@ -15,9 +15,13 @@
 mod addresses;
 pub mod device;
 mod ioctl;
+#[cfg(feature = "netlink")]
 pub mod kernel;
+#[cfg(feature = "macvtap")]
 pub mod macvtap;
+#[cfg(feature = "xdp")]
 pub mod netdev;
+#[cfg(feature = "netlink")]
 mod netlink;
 pub mod open;
 pub mod packet;
@@ -27,6 +31,7 @@ mod relay;
 pub mod spec;
 pub mod tap;
 pub mod tun;
+#[cfg(feature = "xdp")]
 pub mod xdp;
 
 use std::io;
@@ -119,6 +124,7 @@ pub trait Port {
     fn counters(&self) -> Counters;
 
     /// What tells, from any thread, what the kernel has counted at its queues; none where the kernel does not count.
+    #[cfg(feature = "xdp")]
     fn gauges(&self) -> Vec<xdp::Gauge> {
         Vec::new()
     }

@@ -2,14 +2,19 @@
 
 use std::io;
 use std::net::IpAddr;
+#[cfg(feature = "xdp")]
 use std::sync::Arc;
 
 use millrace_wire::ethernet::Mac;
 use millrace_wire::vlan::Tag;
 
+#[cfg(feature = "macvtap")]
+use crate::macvtap;
 use crate::packet::Station;
 use crate::spec::{self, Spec};
-use crate::{Port, Relay, macvtap, packet, tap, tun, xdp};
+#[cfg(feature = "xdp")]
+use crate::xdp;
+use crate::{Port, Relay, packet, tap, tun};
 
 /// What is asked of a link beside its description.
 ///
@@ -143,6 +148,7 @@ impl Options {
         }
     }
 
+    #[cfg(feature = "xdp")]
     fn xdp(&self, spec: &spec::Xdp) -> xdp::Config {
         xdp::Config {
             device: spec.name.clone(),
@@ -167,9 +173,11 @@ pub enum Error {
     #[error(transparent)]
     Packet(#[from] packet::Error),
     /// macvtap.
+    #[cfg(feature = "macvtap")]
     #[error(transparent)]
     Macvtap(#[from] macvtap::Error),
     /// AF_XDP.
+    #[cfg(feature = "xdp")]
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
     /// Text that names no link, or an address that no host can have.
@@ -199,6 +207,14 @@ pub enum Error {
         "address=shared is for `millrace run` and `millrace up`; leave it out, and give an address that nobody else has"
     )]
     Shared,
+    /// The program was built without this kind of link.
+    #[error("{spec} needs the feature `{feature}`, without which this program was built")]
+    NotBuilt {
+        /// The link.
+        spec: Spec,
+        /// The feature of the crate `millrace`.
+        feature: &'static str,
+    },
     /// No device that could be opened.
     #[error("{0} is no device; give tap, packet:NAME, macvtap:NAME or xdp:NAME")]
     NoDevice(Spec),
@@ -226,6 +242,7 @@ pub struct Opened {
     /// The station that all others are behind, if there is only one.
     pub only_station: Option<Mac>,
     /// The ports of shared addresses that are the stack's; none when it has addresses of its own.
+    #[cfg(feature = "xdp")]
     pub held: Option<Arc<xdp::Held>>,
 }
 
@@ -237,6 +254,7 @@ impl Opened {
             name: name.to_owned(),
             notes: Vec::new(),
             only_station: None,
+            #[cfg(feature = "xdp")]
             held: None,
         }
     }
@@ -284,6 +302,7 @@ pub fn open(spec: &Spec, options: &Options) -> Result<Opened, Error> {
             }
         }
         Spec::Packet { name } => Opened::new(name, packet::open(&options.packet(name, vlan))?),
+        #[cfg(feature = "macvtap")]
         Spec::Macvtap { name } => {
             let ports = macvtap::open(&macvtap::Config {
                 device: name.clone(),
@@ -292,6 +311,7 @@ pub fn open(spec: &Spec, options: &Options) -> Result<Opened, Error> {
             })?;
             Opened::new(name, ports)
         }
+        #[cfg(feature = "xdp")]
         Spec::Xdp(xdp) => {
             let opened = xdp::open(&options.xdp(xdp))?;
             Opened {
@@ -300,8 +320,18 @@ pub fn open(spec: &Spec, options: &Options) -> Result<Opened, Error> {
                 ..Opened::new(&xdp.name, opened.ports)
             }
         }
+        #[cfg(not(feature = "macvtap"))]
+        Spec::Macvtap { .. } => return Err(not_built(spec)),
+        #[cfg(not(feature = "xdp"))]
+        Spec::Xdp(_) => return Err(not_built(spec)),
         Spec::Pair | Spec::Packets => return Err(Error::NoDevice(spec.clone())),
     })
+}
+
+#[cfg(not(all(feature = "macvtap", feature = "xdp")))]
+fn not_built(spec: &Spec) -> Error {
+    let (spec, feature) = (spec.clone(), spec.kind());
+    Error::NotBuilt { spec, feature }
 }
 
 /// A link that is open for frames that go on to another port.
@@ -343,6 +373,7 @@ pub fn open_relay(spec: &Spec, options: &Options) -> Result<OpenedRelay, Error> 
                 ..OpenedRelay::new(ports)
             })
         }
+        #[cfg(feature = "xdp")]
         Spec::Xdp(xdp) if spec.can_relay() => {
             let opened = xdp::open_relay(&options.xdp(xdp))?;
             Ok(OpenedRelay {

@@ -70,6 +70,7 @@ impl Port for Box<dyn Relay + Send> {
         (**self).counters()
     }
 
+    #[cfg(feature = "xdp")]
     fn gauges(&self) -> Vec<crate::xdp::Gauge> {
         (**self).gauges()
     }
