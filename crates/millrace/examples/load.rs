@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One connection, until it is over.
 async fn exchange(stack: &Stack, server: SocketAddr, tally: &Tally) -> io::Result<()> {
-    let stream = TcpStream::begin(stack, server, TcpOptions::new().nodelay(true))?;
+    let stream = TcpStream::connect_nonblocking(stack, server, TcpOptions::new().nodelay(true))?;
     stream.connected_async().await?;
     let mut message = [b'x'; 64];
     while !tally.over.get() {

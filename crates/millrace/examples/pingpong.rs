@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = SocketAddr::from((SERVER, 7));
     let listener = TcpListener::bind(&world.server, address)?;
     listener.set_nonblocking(true);
-    let client = TcpStream::begin(&world.client, address, TcpOptions::new())?;
+    let client = TcpStream::connect_nonblocking(&world.client, address, TcpOptions::new())?;
     while client
         .info()
         .is_none_or(|info| info.state != State::Established)

@@ -98,6 +98,7 @@ impl Waiters {
 /// # Ok::<(), millrace::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LinkErrors {
     /// Reads and writes of frames that failed. What they carried is lost as on any link.
     pub refused: u64,

@@ -81,7 +81,7 @@
 //! let all = millrace::TcpListener::bind(&stack, "0.0.0.0:80")?;
 //! let private = millrace::TcpListener::bind(&stack, "10.0.0.2:81")?;
 //! // By the gateway, from the address that is there.
-//! let client = millrace::TcpStream::begin(&stack, "203.0.113.7:80".parse()?, Default::default())?;
+//! let client = millrace::TcpStream::connect_nonblocking(&stack, "203.0.113.7:80".parse()?, Default::default())?;
 //! assert_eq!(client.local_addr()?.ip(), Ipv4Addr::new(192, 0, 2, 2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -166,15 +166,15 @@
 //!
 //! # Options
 //!
-//! [`Opt`] has every option of a socket with its value, as Linux has it; [`TcpStream::set_option`] sets it and [`TcpStream::option`] reads it by its [`OptName`]. What cannot be set cannot be said, and a value out of range is an error. A
-//! socket can begin with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of your own.
+//! Each option has a setter and a getter, such as [`TcpStream::set_keepalive_time`] and [`TcpStream::keepalive_time`]; a value out of range is an error. For bindings, [`Opt`] has every option with its
+//! value as Linux has it, and [`Sockets::set_option`] sets it. A socket can begin with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of your own.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
 //! let options = millrace::TcpOptions::new().nodelay(true).congestion(millrace::Algorithm::Bbr);
 //! let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
 //! let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-//! client.set_option(millrace::Opt::KeepAlive(true))?;
+//! client.set_keepalive(true)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -248,6 +248,7 @@ mod group;
 mod link;
 mod links;
 mod listener;
+mod options;
 mod parts;
 mod peers;
 mod pins;
