@@ -1,25 +1,26 @@
 //! From the command line's words about a link to what the engine is told: which addresses, which ways off it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context as _, bail, ensure};
-use millrace_engine::config::{self, ADDRESSES_MAX, Link, ROUTES_MAX, Route, Shared};
+use millrace_engine::config::{
+    self, ADDRESSES_MAX, Config, Limits, Link, ROUTES_MAX, Route, Shared,
+};
 use millrace_port::spec::Spec;
 use millrace_port::{device, kernel};
 
+use crate::addresses::{
+    Address, DEFAULT_ADDRESS, covers, free_beside, is_v4, is_v6, list, network,
+};
 use crate::arguments::LinkArguments;
 
-/// Default addresses: documented in `--help` and the README.
-pub const DEFAULT_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), 24);
+/// The kernel's end of that network.
 const DEFAULT_HOST_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), 24);
 /// What IPv6 needs (RFC 8200 5).
 const MTU_MIN_V6: u16 = 1280;
 
-/// An address with the length of its prefix.
-pub type Address = (IpAddr, u8);
-
 /// The link that the arguments ask for; where they say nothing the defaults stand.
-pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
+fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     let device = arguments.link.clone().unwrap_or(Spec::Tap { name: None });
     ensure!(
         device.has_frames(),
@@ -89,6 +90,45 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
         vlan: arguments.vlan,
         mtu: arguments.mtu,
     })
+}
+
+impl LinkArguments {
+    /// The engine's configuration; where the command line says nothing the defaults stand.
+    pub fn config(&self, name: String, ephemeral: bool) -> anyhow::Result<Config> {
+        let wants_link = self.link.is_some()
+            || !self.addr.is_empty()
+            || !self.host_addr.is_empty()
+            || !self.gateway.is_empty()
+            || self.vlan.is_some()
+            || !self.route.is_empty();
+        let link = if wants_link || !self.loopback {
+            Some(of(self)?)
+        } else {
+            None
+        };
+        Ok(Config {
+            name,
+            link,
+            loopback: self.loopback,
+            ephemeral,
+            shards: self.shards,
+            shards_max: self.shards_max,
+            balance: self.balance,
+            topology: self.topology,
+            io_threads: self.io_threads,
+            cores: self.cores.clone().unwrap_or_default().0,
+            shard_schedule: self.schedule.to_string(),
+            io_schedule: self.io_schedule.to_string(),
+            follow: !self.no_follow,
+            join: !self.no_join,
+            congestion: self.congestion.name().to_owned(),
+            ecn: self.ecn,
+            mtu_probing: self.mtu_probing,
+            sandbox: Some(self.privileges.sandbox()),
+            audit: self.audit.clone(),
+            limits: Limits::default(),
+        })
+    }
 }
 
 /// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it. Its routes there.
@@ -200,68 +240,6 @@ fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Rout
         routes.len()
     );
     Ok(routes)
-}
-
-fn is_v4((ip, _): &Address) -> bool {
-    ip.is_ipv4()
-}
-
-fn is_v6((ip, _): &Address) -> bool {
-    ip.is_ipv6()
-}
-
-fn width(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
-}
-
-/// An address as a number at the upper end of 128 bits, so that prefixes of both families begin alike.
-fn bits(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
-        IpAddr::V6(ip) => ip.to_bits(),
-    }
-}
-
-/// Back from there.
-fn of_bits(bits: u128, like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => Ipv4Addr::from_bits((bits >> 96) as u32).into(),
-        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-    }
-}
-
-/// Whether `ip` is in the prefix of `own`.
-fn covers((own, len): Address, ip: IpAddr) -> bool {
-    own.is_ipv4() == ip.is_ipv4() && (bits(own) ^ bits(ip)).leading_zeros() >= len.into()
-}
-
-/// The first address of a prefix, which is the name of all of it.
-fn network((ip, len): Address) -> IpAddr {
-    let host_bits = u128::MAX.checked_shr(len.into()).unwrap_or(0);
-    of_bits(bits(ip) & !host_bits, ip)
-}
-
-/// The first host address of a prefix that nobody of `taken` has.
-pub fn free_beside(prefix: Address, taken: &[Address]) -> anyhow::Result<Address> {
-    let (like, len) = prefix;
-    let step = 1u128 << (128 - u32::from(width(like)));
-    let first = bits(network(prefix));
-    (1..=taken.len() as u128 + 1)
-        .map(|at| of_bits(first + at * step, like))
-        .find(|ip| taken.iter().all(|(other, _)| other != ip))
-        .filter(|ip| covers(prefix, *ip) && !is_last(prefix, *ip))
-        .map(|ip| (ip, len))
-        .with_context(|| format!("{like}/{len} has no address left for the kernel's end of the link; give a shorter prefix"))
-}
-
-/// Whether `ip` is the broadcast address of a prefix of IPv4.
-fn is_last((own, len): Address, ip: IpAddr) -> bool {
-    own.is_ipv4() && covers((ip, 32), of_bits(bits(own) | u128::MAX >> len, own))
-}
-
-fn list(addresses: &[Address]) -> String {
-    let each = addresses.iter().map(|(ip, len)| format!("{ip}/{len}"));
-    each.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use anyhow::ensure;
 use clap::Args;
 use millrace_load::{Closes, LinkSpec, Plan, Progress, Target, Workload};
 
-use crate::arguments::{DEFAULT_MTU, address};
-use crate::link::{DEFAULT_ADDRESS, free_beside};
+use crate::addresses::{DEFAULT_ADDRESS, free_beside};
+use crate::arguments::common::{DEFAULT_MTU, address};
 use crate::output::print;
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use millrace_nic::{ActiveAck, Config, Flows};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
-use crate::arguments::PrivilegeArguments;
+use crate::arguments::common::PrivilegeArguments;
 use crate::output::print;
 use crate::table;
 
