@@ -4,8 +4,11 @@
 //! mutants of it from fixed seeds; `cargo xtask fuzz TARGET` lets libFuzzer look for more, guided by coverage.
 
 mod bytes;
+mod control;
+mod engine;
 mod fabric;
 mod fabric_memory;
+mod forks;
 mod fragments;
 mod host;
 mod icmp;
@@ -13,9 +16,13 @@ mod mutate;
 mod offload;
 mod options;
 mod parsers;
+#[path = "../../crates/engine/tests/common/mod.rs"]
+mod program;
 mod shared;
 mod stack;
 mod states;
+mod strangers;
+mod worker;
 
 pub use mutate::Mutator;
 
@@ -34,6 +41,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("states", states::run),
     ("fabric", fabric::run),
     ("fabric_memory", fabric_memory::run),
+    ("worker", worker::run),
+    ("control", control::run),
+    ("forks", forks::run),
+    ("strangers", strangers::run),
 ];
 
 /// The target of this name.

@@ -1,4 +1,5 @@
-//! The XDP program, from C to the object that is committed: whoever builds millrace needs no compiler for it.
+//! The XDP program, from C to the object that is committed: whoever builds millrace needs no
+//! compiler for it.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,16 @@
 //! Which requirement is shown by which test.
 //!
-//! The lists are `docs/compliance/*.toml`, one for each RFC and one for the hostile inputs. Each entry says what is required, in our own words,
-//! and then one of three things: the tests that show it, the place in the code that does it, or an excuse with its reason. This
-//! module checks that what they name exists. [`read`] is the form of the lists.
+//! The lists are `docs/compliance/*.toml`, one for each RFC and one for the hostile inputs. Each
+//! entry says what is required, in our own words, and then one of three things: the tests that show
+//! it, the place in the code that does it, or an excuse with its reason. This module checks that
+//! what they name exists. [`read`] is the form of the lists.
 
 mod read;
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use crate::tidy::{File, Problem, contains_word};
+use crate::checkout::{File, Problem, contains_word};
 
 pub use read::{Entry, Level, List};
 
@@ -63,7 +64,8 @@ impl Entry {
     }
 }
 
-/// Reads the lists among `files` and checks them: what is named exists, and no MUST is left uncovered without an excuse.
+/// Reads the lists among `files` and checks them: what is named exists, and no MUST is left
+/// uncovered without an excuse.
 pub fn check(files: &[File], problems: &mut Vec<Problem>) -> Vec<List> {
     let tests = tests_of(files);
     let mut lists = Vec::new();
@@ -141,8 +143,8 @@ fn exists(place: &str, files: &[File]) -> bool {
     })
 }
 
-/// Names of all tests below `crates` and `tests`: functions with `#[test]` above them, and what the end-to-end tests' macros make
-/// tests of.
+/// Names of all tests below `crates` and `tests`: functions with `#[test]` above them, and what the
+/// end-to-end tests' macros make tests of.
 fn tests_of(files: &[File]) -> HashSet<&str> {
     let mut tests = HashSet::new();
     for file in files {

@@ -1,4 +1,5 @@
-//! libFuzzer on a target, on the stable toolchain: the flags that instrument the code are stable, the sanitizers are not and are left out.
+//! libFuzzer on a target, on the stable toolchain: the flags that instrument the code are stable,
+//! the sanitizers are not and are left out.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

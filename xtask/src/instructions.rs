@@ -1,7 +1,9 @@
-//! How many instructions the stack takes for what it does, counted by callgrind, beside what `docs/instructions.toml` says: more than it says by a few
-//! hundredths is a failure, until the file is renewed in the commit that explains it.
+//! How many instructions the stack takes for what it does, counted by callgrind, beside what
+//! `docs/instructions.toml` says: more than it says by a few hundredths is a failure, until the
+//! file is renewed in the commit that explains it.
 //!
-//! Counts repeat from run to run and from build to build of one compiler. Of another compiler they say nothing, and are not compared.
+//! Counts repeat from run to run and from build to build of one compiler. Of another compiler they
+//! say nothing, and are not compared.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,7 +15,8 @@ const FILE: &str = "docs/instructions.toml";
 /// Growth that is a failure, in percent.
 const GROWTH: f64 = 3.0;
 
-/// What is counted: an example, its mode, two lengths whose difference is measured, and the rest of its arguments.
+/// What is counted: an example, its mode, two lengths whose difference is measured, and the rest of
+/// its arguments.
 struct Kind {
     name: &'static str,
     /// An example, and the crate that it is of.
@@ -29,7 +32,8 @@ struct Kind {
 enum Per {
     /// Operations in each of the mode's units.
     Unit(u64),
-    /// Segments with payload, or without, that the example says have arrived; counted is only what this function of its does.
+    /// Segments with payload, or without, that the example says have arrived; counted is only what
+    /// this function of its does.
     Segment { bare: bool, within: &'static str },
 }
 
@@ -44,7 +48,8 @@ const STEER: (&str, &str) = ("steer", "millrace-steer");
 /// Receive offload by itself.
 const SEGMENTS: (&str, &str) = ("segments", "millrace-offload");
 
-/// What is counted with little beside it and with much, and how far the counts may be apart, in percent.
+/// What is counted with little beside it and with much, and how far the counts may be apart, in
+/// percent.
 const FLAT: [(&str, &str, f64); 4] = [
     (
         "a frame through the virtual queues of 1 group, and its answer",

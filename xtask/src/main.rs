@@ -1,10 +1,14 @@
 //! The project's own chores.
 //!
-//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`]. `cargo xtask compliance` says which
-//! requirements of the RFCs are shown by which tests: see [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see
-//! [`fuzz`]. `cargo xtask bpf` compiles the XDP program: see [`bpf`]. `cargo xtask instructions` counts what the stack takes: see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see [`sim`].
+//! `cargo xtask tidy` checks the rules of the house that the compiler does not: see [`tidy`].
+//! `cargo xtask compliance` says which requirements of the RFCs are shown by which tests: see
+//! [`compliance`]. `cargo xtask fuzz` looks for bytes that do harm: see [`fuzz`]. `cargo xtask bpf`
+//! compiles the XDP program: see [`bpf`]. `cargo xtask instructions` counts what the stack takes:
+//! see [`instructions`]. `cargo xtask sim` measures and soaks whole networks in virtual time: see
+//! [`sim`].
 
 mod bpf;
+mod checkout;
 mod compliance;
 mod fuzz;
 mod instructions;
@@ -14,13 +18,14 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | compliance [NAME] | fuzz TARGET [SECONDS] | \
+const USAGE: &str = "usage: cargo xtask tidy [--house] | compliance [NAME] | fuzz TARGET [SECONDS] | \
                      bpf | instructions [--write] | sim --table | sim --plots | sim --scale | sim --seeds COUNT [FIRST]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["tidy"] => run_tidy(),
+        ["tidy"] => run_tidy(tidy::check(root())),
+        ["tidy", "--house"] => run_tidy(tidy::check_house(root())),
         ["fuzz", target] => fuzz::run(root(), target, "60"),
         ["fuzz", target, seconds] => fuzz::run(root(), target, seconds),
         ["bpf"] => bpf::run(root()),
@@ -52,8 +57,8 @@ fn root() -> &'static Path {
 }
 
 /// Checks the whole checkout and prints what it found, one line each.
-fn run_tidy() -> ExitCode {
-    match tidy::check(root()) {
+fn run_tidy(report: anyhow::Result<tidy::Report>) -> ExitCode {
+    match report {
         Ok(report) if report.problems.is_empty() => {
             println!("tidy: {} files, nothing to say", report.files);
             ExitCode::SUCCESS
@@ -76,9 +81,10 @@ fn run_tidy() -> ExitCode {
     }
 }
 
-/// Prints how far each list is covered, or one list requirement by requirement; fails as [`compliance::check`] does.
+/// Prints how far each list is covered, or one list requirement by requirement; fails as
+/// [`compliance::check`] does.
 fn run_compliance(only: Option<&str>) -> ExitCode {
-    let files = match tidy::read_all(root()) {
+    let files = match checkout::read_all(root()) {
         Ok(files) => files,
         Err(error) => {
             eprintln!("compliance: {error:#}");

@@ -1,4 +1,5 @@
-//! Simulations: the table of goodput, plots of windows over time, and transfers with many seeds. They run in a process of their own, built when wanted, so that this one stays quick to build.
+//! Simulations: the table of goodput, plots of windows over time, and transfers with many seeds.
+//! They run in a process of their own, built when wanted, so that this one stays quick to build.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

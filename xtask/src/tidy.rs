@@ -1,65 +1,23 @@
 //! The rules of the house, checked on the text of the checkout.
 //!
-//! Each submodule holds rules of one kind, as functions from a file's path and text to problems, so that each is tested on a
-//! few lines of text. What a rule says is in its doc comment; why is in `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
+//! Each submodule holds rules of one kind, as functions from a file's path and text to problems, so
+//! that each is tested on a few lines of text. What a rule says is in its doc comment; why is in
+//! `CONTRIBUTING.md`. The lists of [`crate::compliance`] are checked with them.
 
+mod circles;
 mod docs;
 mod examples;
+mod functions;
+mod glossary;
 mod layers;
 mod manifest;
 mod source;
 mod threats;
 mod words;
 
-use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context as _;
-
-/// One broken rule at one place.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// Path from the root of the checkout, with `/`.
-    pub path: String,
-    /// Line, from 1; 0 speaks of the whole file.
-    pub line: usize,
-    /// What is wrong and what to do.
-    pub message: String,
-}
-
-impl Problem {
-    /// At a line, counted from 1.
-    pub(crate) fn at(path: &str, line: usize, message: impl Into<String>) -> Problem {
-        Problem {
-            path: path.into(),
-            line,
-            message: message.into(),
-        }
-    }
-
-    /// About a whole file.
-    fn whole(path: &str, message: impl Into<String>) -> Problem {
-        Problem::at(path, 0, message)
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(out, "{}: {}", self.path, self.message),
-            line => write!(out, "{}:{line}: {}", self.path, self.message),
-        }
-    }
-}
-
-/// A file of the checkout.
-pub struct File {
-    /// Path from the root, with `/`.
-    pub path: String,
-    /// Its text.
-    pub text: String,
-}
+use crate::checkout::{Problem, read_all};
 
 /// What a run found.
 pub struct Report {
@@ -93,57 +51,19 @@ pub fn check(root: &Path) -> anyhow::Result<Report> {
     })
 }
 
-/// What holds no source: build output, history (a file in a second working tree), results of runs.
-fn is_skipped(name: &str) -> bool {
-    name == ".git" || name == "results" || name.starts_with("target")
-}
-
-/// Every text file below `root`. Files that are not UTF-8 are no source and are left out.
-pub(crate) fn read_all(root: &Path) -> anyhow::Result<Vec<File>> {
-    let mut files = Vec::new();
-    let mut pending = vec![root.to_path_buf()];
-    while let Some(directory) = pending.pop() {
-        for entry in
-            fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?
-        {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if is_skipped(&entry.file_name().to_string_lossy()) {
-                continue;
-            }
-            if kind.is_dir() {
-                pending.push(entry.path());
-            } else if kind.is_file()
-                && let Ok(text) = fs::read_to_string(entry.path())
-            {
-                files.push(File {
-                    path: relative(root, &entry.path()),
-                    text,
-                });
-            }
-        }
+/// What is asked of the house beyond [`check`]: no circles, short functions, narrow comments, the
+/// glossary.
+pub fn check_house(root: &Path) -> anyhow::Result<Report> {
+    let files = read_all(root)?;
+    let mut problems = Vec::new();
+    for file in &files {
+        functions::check(file, &mut problems);
     }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(files)
-}
-
-/// `path` as seen from `root`, with `/`.
-fn relative(root: &Path, path: &Path) -> String {
-    let below: PathBuf = path.strip_prefix(root).unwrap_or(path).into();
-    below.to_string_lossy().replace('\\', "/")
-}
-
-/// Whether `word` stands in `line` and is no part of a longer word; `is_part` tells which characters make up words.
-pub(crate) fn contains_word(line: &str, word: &str, is_part: impl Fn(char) -> bool) -> bool {
-    let is_cut = |edge: Option<char>, beside: Option<char>| {
-        edge.is_some_and(&is_part) && beside.is_some_and(&is_part)
-    };
-    line.match_indices(word).any(|(at, _)| {
-        let cut_before = is_cut(word.chars().next(), line[..at].chars().next_back());
-        let cut_after = is_cut(
-            word.chars().next_back(),
-            line[at + word.len()..].chars().next(),
-        );
-        !cut_before && !cut_after
+    circles::check(&files, &mut problems);
+    glossary::check(&files, &mut problems);
+    problems.sort();
+    Ok(Report {
+        files: files.len(),
+        problems,
     })
 }

@@ -1,4 +1,4 @@
-//! What an engine is told at start.
+//! The configuration of an engine.
 
 use std::net::IpAddr;
 
@@ -7,48 +7,66 @@ pub use millrace_port::spec::Route;
 use millrace_port::spec::Spec;
 use serde::{Deserialize, Serialize};
 
-use crate::topology::Topology;
+/// Who owns the queues of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Topology {
+    /// The shards if the device has enough queues and no I/O threads were asked for; else I/O
+    /// threads.
+    #[default]
+    Auto,
+    /// Each shard owns a queue and carries its frames from the device to the program and back.
+    RunToCompletion,
+    /// I/O threads own the queues and give the shards their frames through virtual queues.
+    Pipeline,
+    /// I/O threads own some queues. Shards own the remaining queues, one each, as far as there are
+    /// any.
+    Mixed,
+}
 
-/// Everything that flags decide. It crosses to the engine's process as JSON.
+/// All that flags decide. It goes to the process of the engine as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// Name of the engine: `ss`, `down` and `run --engine` find it by this.
+    /// The name by which `ss`, `down` and `run --engine` find the engine.
     pub name: String,
-    /// The link; none for an engine that serves loopback alone.
+    /// The link. None: the engine serves loopback alone.
     pub link: Option<Link>,
-    /// Whether 127.0.0.0/8, `::1` and the own addresses are served inside.
+    /// Whether the engine serves 127.0.0.0/8, `::1` and its own addresses inside.
     pub loopback: bool,
-    /// Ends when its last program has ended.
+    /// The engine ends when its last program has ended.
     pub ephemeral: bool,
-    /// Threads that run the stack, each with its part of the flows, 1 to 64.
+    /// Threads that serve flows from the start, 1 to 64.
     pub shards: u16,
-    /// Threads that are there for `millrace scale` to give flows to, those among them, up to 64; as many as serve from the start where it is not said.
+    /// All shard threads, up to 64, to which `millrace scale` can give flows. None: as many as
+    /// serve from the start.
     pub shards_max: Option<u16>,
-    /// Flows go from shards that have much to do to those that have less, while the engine runs.
+    /// Whether flows move from busy shards to less busy ones while the engine runs.
     pub balance: bool,
     /// Who owns the queues of the device.
     pub topology: Topology,
-    /// Threads that own the queues, where shards do not, 1 to 64; none where it is not said.
+    /// Threads that own the queues in place of the shards, 1 to 64. None: the topology decides.
     pub io_threads: Option<u16>,
-    /// The cores of the I/O threads and of the shards, in this order, and of programs if any are left; empty where it is not said.
+    /// The cores of the I/O threads, then of the shards, then of programs. Empty: the engine
+    /// chooses.
     pub cores: Vec<usize>,
-    /// In what order shards serve their virtual queues, as [`millrace_steer::Policy`] is written.
+    /// The order in which shards serve their virtual queues, in the notation of
+    /// [`millrace_steer::Policy`].
     pub shard_schedule: String,
-    /// In what order I/O threads serve theirs.
+    /// The order in which I/O threads serve their virtual queues.
     pub io_schedule: String,
-    /// The shard's thread follows its program's thread from core to core.
+    /// Whether the thread of a lone shard follows the thread of its program from core to core.
     pub follow: bool,
-    /// Segments that the link gives one by one are joined before the stack takes them in.
+    /// Whether segments that the link gives one by one are joined before the stack takes them in.
     pub join: bool,
-    /// Explicit congestion notification is asked for, not only accepted.
+    /// Whether connections ask for explicit congestion notification. They always accept it.
     pub ecn: bool,
-    /// Congestion control of sockets for which their program chooses none: `cubic`, `reno`, `bbr` or `dctcp`.
+    /// Congestion control of sockets whose program chooses none: `cubic`, `reno`, `bbr` or `dctcp`.
     pub congestion: String,
-    /// When the largest segment that a path carries is looked for without the help of routers.
+    /// When a connection probes for the path MTU without the help of routers.
     pub mtu_probing: MtuProbing,
-    /// What the process gives up once it has opened its link; nothing where it is not the engine's own.
+    /// The rights that the process drops when it has opened its link. None: the process is not the
+    /// engine's own.
     pub sandbox: Option<millrace_sandbox::Config>,
-    /// The file that the audit log goes to, `-` for standard error; none without one.
+    /// The file of the audit log; `-` is standard error. None: there is no log.
     #[serde(default)]
     pub audit: Option<String>,
     /// Limits of each program.
@@ -56,19 +74,19 @@ pub struct Config {
 }
 
 impl Config {
-    /// How many shards there are, whether they serve from the start or not.
+    /// All shards, whether they serve from the start or not.
     pub fn room(&self) -> u16 {
         self.shards_max
             .map_or(self.shards, |most| most.max(self.shards))
     }
 }
 
-/// Addresses of each family that a link can have: what programs are told of them has room for no more.
+/// Addresses of each family that a link can have. The region header has room for no more.
 pub const ADDRESSES_MAX: usize = layout::OWN_MAX / 2;
-/// Routes that a link can have, likewise.
+/// Routes that a link can have. The region header has room for no more.
 pub const ROUTES_MAX: usize = layout::ROUTES_MAX - layout::OWN_MAX;
 
-/// The first so many addresses of each family.
+/// The first `most` addresses of each family.
 pub fn some_of_each_family(addresses: &[(IpAddr, u8)], most: usize) -> Vec<(IpAddr, u8)> {
     let of = |v4: bool| {
         let family = addresses.iter().filter(move |(ip, _)| ip.is_ipv4() == v4);
@@ -77,7 +95,7 @@ pub fn some_of_each_family(addresses: &[(IpAddr, u8)], most: usize) -> Vec<(IpAd
     of(true).chain(of(false)).collect()
 }
 
-/// When the size of a path is found out by sending larger segments (RFC 4821).
+/// When a connection probes for the path MTU with larger segments (RFC 4821).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MtuProbing {
     /// Never.
@@ -88,12 +106,14 @@ pub enum MtuProbing {
     Always,
 }
 
-/// What is the kernel's, and followed while the engine runs, where both have the same addresses.
+/// What the engine follows of the kernel's, where both have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
-    /// All addresses that the kernel has on the device, as far as there is room; otherwise those of [`Link::addresses`], while it has them.
+    /// The engine has all addresses that the kernel has on the device, as far as there is room.
+    /// Otherwise it has those of [`Link::addresses`] while the kernel has them.
     pub addresses: bool,
-    /// Its routes by gateways there; otherwise those of [`Link::routes`].
+    /// The engine has the routes that the kernel has on the device. Otherwise it has those of
+    /// [`Link::routes`].
     pub routes: bool,
 }
 
@@ -102,23 +122,27 @@ pub struct Shared {
 pub struct Link {
     /// The device, as [`millrace_port::open`](mod@millrace_port::open) opens it.
     pub device: Spec,
-    /// What of the kernel's is followed, if the link has the kernel's addresses ([`Spec::shares_addresses`]).
+    /// What the engine follows of the kernel's, if the link has the kernel's addresses
+    /// ([`Spec::shares_addresses`]).
     pub shared: Option<Shared>,
-    /// The engine's addresses with the bits of their prefixes, at most [`ADDRESSES_MAX`] of each family, one of IPv4 at least unless they are the kernel's; without one of IPv6
-    /// the link has no IPv6.
+    /// Addresses of the engine with their prefix lengths, at most [`ADDRESSES_MAX`] of each family.
+    /// There is at least one of IPv4, unless the addresses are the kernel's. Without an IPv6
+    /// address the link has no IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The kernel's addresses at the other end of a TAP device; none leaves it as it is.
+    /// Addresses that the kernel gets at the other end of a TAP device. Empty: the kernel's end
+    /// stays as it is.
     pub hosts: Vec<(IpAddr, u8)>,
-    /// Ways to what is off the link, at most [`ROUTES_MAX`].
+    /// Routes to networks beyond the link, at most [`ROUTES_MAX`].
     pub routes: Vec<Route>,
-    /// The virtual LAN (IEEE 802.1Q) whose tag the engine's frames have on the device, 1 to 4094; without it they have none.
+    /// The virtual LAN (IEEE 802.1Q) of the engine's frames on the device, 1 to 4094. None: the
+    /// frames have no tag.
     pub vlan: Option<u16>,
-    /// Largest IP packet in bytes; no larger than a device that is there already allows.
+    /// The largest IP packet in bytes. The MTU of an existing device limits it further.
     pub mtu: u16,
 }
 
 impl Link {
-    /// The engine's addresses with their prefixes, and the virtual LAN that they are on, for people.
+    /// The engine's addresses with their prefix lengths, and the virtual LAN, as text.
     pub fn addresses(&self) -> String {
         match self.vlan {
             None => list(&self.addresses),
@@ -126,7 +150,7 @@ impl Link {
         }
     }
 
-    /// The kernel's, likewise.
+    /// The kernel's addresses with their prefix lengths, as text.
     pub fn hosts(&self) -> String {
         list(&self.hosts)
     }

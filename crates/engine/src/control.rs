@@ -1,7 +1,9 @@
-//! The control thread: who belongs to which program, who lives, and what the command line asks.
+//! The control thread: which process belongs to which program, which processes live, and what the
+//! command line asks.
 //!
-//! Nothing here is on the data path. A process is known by its pid and its pidfd; that its control connection closes means nothing (it may
-//! have called exec), that its pidfd becomes readable means that it is dead.
+//! Nothing here is on the data path. A process is known by its pid and its pidfd. A readable pidfd
+//! means that the process is dead. A closed control connection means nothing: the process may have
+//! called exec.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,61 +19,75 @@ use millrace_shard::Owner;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 
-use crate::audit::{Audit, Inbox};
-use crate::clients::Clients;
-use crate::command::Command;
 use crate::config::{Config, Limits};
-use crate::document::document;
+use crate::control::audit::{Audit, Inbox};
+use crate::control::clients::Clients;
+use crate::control::command::Command;
+use crate::control::descriptor_quota::{Charge, DescriptorQuota};
+use crate::control::id_allocator::{IdAllocator, POLLERS_REST};
+use crate::control::kernel_network::KernelNetwork;
+use crate::control::memfd::document;
+use crate::control::privileged_ports::PrivilegedPorts;
+use crate::control::region_header::RegionHeader;
+use crate::control::robust_list::RobustList;
+use crate::control::workers::Workers;
 use crate::doorbell;
-use crate::kernels::Kernels;
-use crate::numbers::{Numbers, POLLERS_REST};
-use crate::ports::PrivilegedPorts;
-use crate::program::Whereabouts;
-use crate::quota::{Charge, DescriptorQuota};
-use crate::robust_list::RobustList;
-use crate::scale::Scale;
-use crate::serving::Serving;
-use crate::snapshot;
-use crate::socket::Process;
-use crate::start::token;
-use crate::workers::Workers;
+use crate::migration::scale::Scale;
+use crate::programs::owners::Process;
+use crate::programs::program::SlotShards;
+use crate::start::random::token;
+use crate::worker::diagnostics;
 
-mod audit;
+pub(crate) mod audit;
+mod audit_events;
+pub(crate) mod clients;
+mod closer;
+pub mod command;
+pub(crate) mod descriptor_quota;
+mod fair_shares;
+mod id_allocator;
+pub(crate) mod kernel_network;
 mod members;
+mod memfd;
 mod permits;
 mod pollers;
-mod rights;
+pub(crate) mod privileged_ports;
+pub(crate) mod region_header;
+mod robust_list;
+mod scm_rights;
+pub(crate) mod workers;
 
-/// Contexts that each process gets: its threads spread over them.
+/// Contexts that each process gets. Its threads spread over them.
 const CONTEXTS: u32 = 4;
-/// How long connections that still have something to say keep an engine that is to end.
+/// How long an engine that is to end waits for connections that still have data to send.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same when it was told to end by `down`.
+/// How long an engine waits for such connections after `millrace down`.
 const PATIENCE_DOWN: Duration = Duration::from_millis(500);
-/// How often an engine that is to end looks whether it has.
-const ENDING_LOOK: Duration = Duration::from_millis(5);
+/// How often an engine that is to end checks whether its workers have ended.
+const ENDING_CHECK: Duration = Duration::from_millis(5);
 
-/// Words of an answer, and the descriptors that go with it.
+/// The words of an answer, and the descriptors that are sent with it.
 type Answered = ([u64; 8], Vec<Arc<OwnedFd>>);
 
 #[derive(Debug)]
 struct Member {
-    /// No other member has it, ever.
+    /// No other member ever has this number.
     serial: u64,
-    /// Against whom its pidfd counts.
+    /// The program and user that its pidfd counts against.
     charge: Charge,
     pid: u32,
-    /// Kept for its place in the epoll set; none while the process is only announced.
+    /// The pidfd, which is in the epoll set. None: the process is only announced.
     pidfd: Option<OwnedFd>,
     contexts: Vec<u32>,
     pollers: Vec<u32>,
     announced: Instant,
-    /// Who announced it, while it is only announced.
+    /// The process that announced it, with its serial number. None: it has attached.
     parent: Option<(Process, u64)>,
 }
 
 impl Member {
-    /// What it is announced by, which no other member has, ever: the slot in the low bits, and never 0.
+    /// The ticket that announces it. No other member ever has this ticket. The process slot is in
+    /// the low bits, and a ticket is never 0.
     fn ticket(&self, process: Process) -> u64 {
         (self.serial + 1) << Process::BITS | u64::from(process)
     }
@@ -79,90 +95,90 @@ impl Member {
 
 #[derive(Debug)]
 struct Program {
-    /// No other program has it, ever.
+    /// No other program ever has this number.
     serial: u64,
-    /// Whose it is.
+    /// The user that it belongs to.
     uid: u32,
     token: Token,
     file: OwnedFd,
-    /// What it rings each shard by.
+    /// The doorbell of each shard, which the program rings.
     doorbells: Vec<Arc<OwnedFd>>,
     region: Arc<Region>,
-    whereabouts: Arc<Whereabouts>,
+    slot_shards: Arc<SlotShards>,
     members: BTreeMap<Process, Member>,
-    contexts: Numbers,
-    pollers: Numbers,
-    /// Against whom each poller's descriptor counts.
+    contexts: IdAllocator,
+    pollers: IdAllocator,
+    /// The program and user that the descriptor of each poller counts against.
     poller_charges: BTreeMap<u32, Charge>,
-    processes: Numbers,
-    /// The command line that started it is still there.
+    processes: IdAllocator,
+    /// The command line that started it is still connected.
     guarded: bool,
 }
 
-/// How programs and the command line come, what they may, and where that is written.
+/// How programs and the command line reach the engine, and what they may do.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// By its path, and by its alias if it has one.
+    /// The control socket, by its path and by its alias.
     pub(crate) listeners: Vec<OwnedFd>,
-    /// The alias; 0 for none.
+    /// The alias, by which the control socket is reached in other mount namespaces; 0 for none.
     pub(crate) alias: [u8; 16],
-    /// The user that opened them.
+    /// The user that opened the control sockets.
     pub(crate) owner: u32,
     pub(crate) ports: PrivilegedPorts,
     pub(crate) audit: Audit,
-    /// What shards have for the log.
+    /// Events of shards for the audit log.
     pub(crate) inbox: Inbox,
 }
 
-/// The control thread's state.
+/// The state of the control thread.
 pub struct Control {
     name: String,
     ephemeral: bool,
     loopback: bool,
-    /// Who started the engine, whoever it is by now.
+    /// The user that started the engine.
     owner: u32,
     alias: [u8; 16],
     limits: Limits,
-    serving: Serving,
+    region_header: RegionHeader,
     workers: Workers,
     epoll: OwnedFd,
     clients: Clients,
-    /// Descriptors that programs and users make the engine keep.
+    /// Descriptors that the engine keeps for programs and users.
     descriptors: DescriptorQuota,
     next_serial: u64,
-    /// Control messages that say what their sender may not say.
+    /// Control messages that were refused, since their sender may not send them.
     refused: u64,
-    /// Requests whose sender has no right to what they ask.
+    /// Requests that were refused, since their sender has no right to them.
     denied: u64,
     programs: Vec<Option<Program>>,
-    /// The thread's, made with the first program.
+    /// The list of this thread. It is made with the first program.
     robust_list: Option<RobustList>,
     had_program: bool,
     ending: bool,
     scale: Scale,
-    kernels: Option<Kernels>,
-    in_flight: rights::InFlight,
+    kernel_network: Option<KernelNetwork>,
+    in_flight: scm_rights::InFlight,
     ports: PrivilegedPorts,
     audit: Audit,
     inbox: Inbox,
 }
 
 const LISTENER: u64 = 0;
-const KERNELS: u64 = 1;
+const KERNEL_NETWORK: u64 = 1;
 const IN_FLIGHT: u64 = 2;
 const AUDIT: u64 = 3;
-/// Tokens of pidfds have this bit, the program in the upper half and the process slot below.
+/// The token of a pidfd has this bit; the program is in bits 16 to 47, the process slot below.
 const PIDFD: u64 = 1 << 63;
 
 impl Control {
-    /// A control thread for workers that run already.
+    /// The control thread of workers that run already.
     pub(crate) fn new(
         config: &Config,
-        serving: Serving,
+        region_header: RegionHeader,
         access: Access,
         workers: Workers,
         scale: Scale,
-        kernels: Option<Kernels>,
+        kernel_network: Option<KernelNetwork>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let Access {
@@ -174,12 +190,12 @@ impl Control {
             inbox,
         } = access;
         let clients = Clients::new(&epoll, listeners, LISTENER, AUDIT + 1)?;
-        if let Some(kernels) = &kernels {
-            let token = epoll::EventData::new_u64(KERNELS);
-            let changes = kernels.descriptor();
+        if let Some(kernel_network) = &kernel_network {
+            let token = epoll::EventData::new_u64(KERNEL_NETWORK);
+            let changes = kernel_network.descriptor();
             epoll::add(&epoll, changes, token, epoll::EventFlags::IN)?;
         }
-        let in_flight = rights::InFlight::new()?;
+        let in_flight = scm_rights::InFlight::new()?;
         epoll::add(
             &epoll,
             in_flight.descriptor(),
@@ -196,7 +212,7 @@ impl Control {
             owner,
             alias,
             limits: config.limits.clone(),
-            serving,
+            region_header,
             workers,
             epoll,
             clients,
@@ -209,7 +225,7 @@ impl Control {
             had_program: false,
             ending: false,
             scale,
-            kernels,
+            kernel_network,
             in_flight,
             ports,
             audit,
@@ -227,12 +243,15 @@ impl Control {
                 return self.workers.outcome();
             }
             let alone = self.announced_alone().then_some(Duration::from_secs(1));
-            let ending = self.ending.then_some(ENDING_LOOK);
-            let kernels = self.kernels.as_ref().and_then(Kernels::patience);
+            let ending = self.ending.then_some(ENDING_CHECK);
+            let kernel_network = self
+                .kernel_network
+                .as_ref()
+                .and_then(KernelNetwork::patience);
             let balance = self.scale.patience().filter(|_| !self.ending);
             let accept = self.clients.resume(&self.epoll);
             let audit = self.audit.look();
-            let patience = [alone, ending, kernels, balance, accept, audit];
+            let patience = [alone, ending, kernel_network, balance, accept, audit];
             let patience = patience.into_iter().flatten().min();
             let timeout = patience.map(|patience| Timespec {
                 tv_sec: patience.as_secs() as i64,
@@ -248,8 +267,10 @@ impl Control {
                 if token == LISTENER {
                     self.clients.accept(&self.epoll);
                     self.tell_of_visitors();
-                } else if token == KERNELS {
-                    self.kernels.iter_mut().for_each(Kernels::changed);
+                } else if token == KERNEL_NETWORK {
+                    self.kernel_network
+                        .iter_mut()
+                        .for_each(KernelNetwork::changed);
                 } else if token == IN_FLIGHT {
                     self.messages_gone();
                 } else if token == AUDIT {
@@ -269,23 +290,24 @@ impl Control {
         }
     }
 
-    /// Tells all that the kernel has other addresses or routes, if it has: first those who send, then those who ask what they can send.
+    /// Follows the kernel's addresses and routes, if they have changed. The shards, which send, are
+    /// told first; then the programs, which ask where they can send.
     fn follow_kernel(&mut self) {
-        let Some(kernels) = &mut self.kernels else {
+        let Some(kernel_network) = &mut self.kernel_network else {
             return;
         };
-        let Some(link) = kernels.look() else {
+        let Some(link) = kernel_network.look() else {
             return;
         };
-        self.serving.renumber(&link.addresses, &link.routes);
-        let network = kernels.network();
-        // One that does not answer has ended, which the loop sees next.
+        self.region_header.renumber(&link.addresses, &link.routes);
+        let network = kernel_network.network();
+        // A shard that does not answer has ended. The loop notices that next.
         let _ = self.workers.ask(|_, done| Command::Renumber {
             network: network.clone(),
             done,
         });
         for program in self.programs.iter().flatten() {
-            self.serving.tell(program.region.header());
+            self.region_header.tell(program.region.header());
         }
     }
 
@@ -321,7 +343,7 @@ impl Control {
                     .iter()
                     .map(|descriptor| descriptor.as_fd())
                     .collect();
-                // Who asks and does not read is not waited for, nor served any more.
+                // A client that asks and does not read is disconnected.
                 if answer.send(client.socket.as_fd(), &borrowed).is_err() {
                     self.client_gone(number);
                 }
@@ -341,7 +363,7 @@ impl Control {
         }
     }
 
-    /// What a request comes to; none when nobody waits for an answer.
+    /// Serves a request. Returns the answer; none if the client does not wait for one.
     fn answer(
         &mut self,
         number: u64,
@@ -362,7 +384,7 @@ impl Control {
         let refused = self.descriptors.refused();
         let result = match kind {
             Kind::Attach => {
-                // It may have been changed.
+                // The sysctl may have been changed.
                 self.ports.first_unprivileged();
                 self.attach(number, request)
             }
@@ -432,8 +454,10 @@ impl Control {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let file = region::create(&geometry).map_err(errno)?;
         let region = Region::map(file.as_fd(), geometry).map_err(errno)?;
-        let header = self.serving.header(geometry, self.scale.serving(), quiet);
-        // SAFETY: nobody else has the region yet.
+        let header = self
+            .region_header
+            .header(geometry, self.scale.serving(), quiet);
+        // SAFETY: the region is new, and no other code has it yet.
         unsafe { region.write_header(header) };
         let region = Arc::new(region);
         let index = self
@@ -443,7 +467,7 @@ impl Control {
             .unwrap_or(self.programs.len());
         let owner = Owner(index as u32);
         let token = token().map_err(errno)?;
-        let whereabouts = Arc::new(Whereabouts::new(&region));
+        let slot_shards = Arc::new(SlotShards::new(&region));
         let doorbells: io::Result<Vec<_>> = (0..self.workers.len())
             .map(|_| doorbell::doorbell())
             .collect();
@@ -451,7 +475,7 @@ impl Control {
         self.workers.send(|shard| Command::AddProgram {
             owner,
             region: region.clone(),
-            whereabouts: whereabouts.clone(),
+            slot_shards: slot_shards.clone(),
             doorbell: doorbells[shard as usize].clone(),
         });
         let program = Program {
@@ -461,12 +485,12 @@ impl Control {
             file,
             doorbells,
             region,
-            whereabouts,
+            slot_shards,
             members: BTreeMap::new(),
-            contexts: Numbers::new(limits.processes),
-            pollers: Numbers::resting(limits.pollers, POLLERS_REST),
+            contexts: IdAllocator::new(limits.processes),
+            pollers: IdAllocator::resting(limits.pollers, POLLERS_REST),
             poller_charges: BTreeMap::new(),
-            processes: Numbers::new(limits.processes),
+            processes: IdAllocator::new(limits.processes),
             guarded: true,
         };
         self.next_serial += 1;
@@ -488,7 +512,8 @@ impl Control {
         Ok((words(&told), Vec::new()))
     }
 
-    /// Sleepers of a program are told when the engine ends. Without that they look for themselves, so it is no error.
+    /// Has the kernel wake the program's sleepers when the engine ends. Without that the sleepers
+    /// check from time to time, so a failure is no error.
     fn wake_when_over(&mut self, region: BorrowedFd<'_>, program: u32) {
         if self.robust_list.is_none() {
             self.robust_list = RobustList::new().ok();
@@ -509,7 +534,7 @@ impl Control {
         Ok((words(&[outcome? as u64]), Vec::new()))
     }
 
-    /// A message says what its sender may not say.
+    /// Counts and logs a message that its sender may not send.
     fn refuse(&mut self, number: u64, what: &str) {
         self.refused += 1;
         self.tell_of_message(number, what);
@@ -522,7 +547,8 @@ impl Control {
         }
     }
 
-    /// Forgets programs that are over. One whose sockets are in messages that another program may still receive stays until then.
+    /// Forgets programs that have ended. A program stays as long as messages hold sockets of it
+    /// that another program may still receive.
     fn forget_programs(&mut self) {
         let over = |program: &&Program| !program.guarded && program.members.is_empty();
         let programs = self.programs.iter().flatten();
@@ -532,8 +558,8 @@ impl Control {
             let waits = !(alone && self.ephemeral) && self.in_flight.has_any_of(index as u32);
             if program.filter(over).is_some() && !waits {
                 let owner = Owner(index as u32);
-                // One shard that does not answer has ended, which the loop sees next.
-                let leave = |_, done| Command::LeaveToOthers { owner, done };
+                // A shard that does not answer has ended. The loop notices that next.
+                let leave = |_, done| Command::LeaveToSharers { owner, done };
                 let _ = self.workers.ask(leave);
                 self.programs[index] = None;
                 self.in_flight.forget(index as u32);
@@ -561,7 +587,7 @@ impl Control {
 
     fn sockets(&self) -> Result<String, i32> {
         let shards = self.workers.ask(|_, reply| Command::Sockets { reply })?;
-        snapshot::sockets_json(shards).map_err(|_| libc::EIO)
+        diagnostics::sockets_json(shards).map_err(|_| libc::EIO)
     }
 
     fn describe(&self) -> Result<String, i32> {
@@ -575,9 +601,9 @@ impl Control {
             "name": self.name,
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
-            "address": self.serving.own.first().map_or_else(String::new, ToString::to_string),
-            "addresses": self.serving.own,
-            "mtu": self.serving.mtu,
+            "address": self.region_header.own.first().map_or_else(String::new, ToString::to_string),
+            "addresses": self.region_header.own,
+            "mtu": self.region_header.mtu,
             "loopback": self.loopback,
             "process": {
                 "user": rustix::process::geteuid().as_raw(),
@@ -595,7 +621,7 @@ impl Control {
                 "requests_denied": self.denied,
             },
             "buckets": self.workers.can_move_flows().then(|| self.scale.json(&self.workers)),
-            "bypasses": snapshot::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
+            "bypasses": diagnostics::bypasses_json(self.programs.iter().flatten().map(|program| &*program.region)),
             "shards": shards,
         });
         Ok(description.to_string())
@@ -608,8 +634,8 @@ fn words(from: &[u64]) -> [u64; 8] {
     words
 }
 
-/// Gives the memory back that a listing of many sockets took: the allocator would keep it for the next one, for each that there ever were at once.
+/// Gives the memory of a long socket list back to the machine. The allocator would keep it.
 fn give_back() {
-    // SAFETY: it may be called at any time by any thread; it looks at the allocator's own state alone.
+    // SAFETY: any thread may call it at any time. It touches only the allocator's own state.
     unsafe { libc::malloc_trim(0) };
 }

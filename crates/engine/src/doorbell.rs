@@ -1,21 +1,22 @@
-//! Doorbells between the engine and programs: eventfds that neither side can make the other one wait at.
+//! Doorbells between the engine and programs: eventfds on which neither side can block the other.
 //!
-//! O_NONBLOCK belongs to an open file, which everybody has in common who holds a descriptor of it: a program could clear it and fill the counter, and
-//! the engine's next write would wait for ever; or it could empty the counter of another one. So nobody writes what another one can hold up:
+//! O_NONBLOCK belongs to the open file, which all holders of a descriptor share. A program could
+//! clear it and fill the counter, and the next write of the engine would block for ever. Or it
+//! could empty the counter. So nobody writes to an eventfd that another process can block:
 //!
-//! - A program rings a shard by an eventfd of its own, one for each shard, which the shard has in its epoll set, edge-triggered, and never reads.
-//! - The engine rings a poller by an eventfd that the program does not have. The program gets an epoll set with that eventfd in it, which is
-//!   readable after each ring and gives no way to the eventfd itself.
+//! - A program rings a shard with an eventfd of its own, one for each shard. The shard has it in
+//!   its epoll set, edge-triggered, and never reads it.
+//! - The engine rings a poller with an eventfd that the program does not have. The program gets an
+//!   epoll set that contains the eventfd: the set is readable after each ring, and the eventfd
+//!   cannot be reached through it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use crate::worker::{TOKEN_DOORBELL, Worker};
-
-/// A new one.
+/// A new doorbell.
 pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(
         0,
@@ -23,13 +24,13 @@ pub fn doorbell() -> io::Result<Arc<OwnedFd>> {
     )?))
 }
 
-/// Rings one. Of one that others have, this may wait for them: that is for those who made it.
+/// Rings a doorbell. The caller must own it: a process that shares the file can make this block.
 pub fn ring(doorbell: BorrowedFd<'_>) {
-    // It can only fail when the counter is full, and then it is rung already.
+    // It fails only when the counter is full. Then the doorbell is rung already.
     let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
 }
 
-/// A descriptor that is readable after each ring of `doorbell`, until it is waited for (`epoll_wait`).
+/// A descriptor that is readable after each ring of `doorbell`, until `epoll_wait` is called on it.
 pub(crate) fn listener(doorbell: &OwnedFd) -> io::Result<OwnedFd> {
     let listener = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let nothing = epoll::EventData::new_u64(0);
@@ -38,28 +39,10 @@ pub(crate) fn listener(doorbell: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-impl Worker {
-    /// Hears a program's doorbell from now on.
-    pub(crate) fn hear(&mut self, doorbell: &OwnedFd) {
-        let token = epoll::EventData::new_u64(TOKEN_DOORBELL);
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, doorbell.as_fd(), token, edge) {
-            eprintln!(
-                "millrace: shard {} cannot hear a program's doorbell: {errno}; its requests wait for up to a second (see fs.epoll.max_user_watches)",
-                self.own
-            );
-        }
-    }
-
-    /// Hears it no more.
-    pub(crate) fn hear_no_more(&mut self, doorbell: &OwnedFd) {
-        // It is not there if it could not be put in.
-        let _ = epoll::delete(&self.epoll, doorbell.as_fd());
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
     use rustix::event::Timespec;
     use std::mem::MaybeUninit;

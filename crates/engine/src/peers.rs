@@ -1,126 +1,34 @@
-//! What a worker has of the others: a ring each way for what comes with packets, a channel for what happens seldom, and their doorbells.
+//! The other workers: a ring each way for frames and accepted connections, a channel for rare
+//! requests, and their doorbells.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use millrace_context::SlotRef;
 use millrace_context::layout::{ASLEEP, AWAKE, Line};
-use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, Moved, Opt, Options, Owner, Parcel, SocketId, Stray,
-};
+use millrace_shard::{Arrival, Flow, Misrouted};
 use millrace_steer::ring::{Reader, Writer, ring};
 use millrace_wire::offload::{ChecksumState, Frame};
 
 use crate::doorbell::ring as ring_doorbell;
-use crate::memory::Stranger;
-use crate::moving::Guest;
-use crate::strays;
-use crate::worker::{Place, Worker, WorkerCounters};
+use crate::peers::accept_backlog::AcceptBacklog;
+use crate::peers::replica_table::Replicas;
+use crate::peers::request::Request;
+use crate::worker::counters::WorkerCounters;
 
-/// Of the ring from one shard to another: sixteen of the largest frames.
+pub(crate) mod accept_backlog;
+mod exchange;
+pub(crate) mod replica_table;
+mod replicas;
+pub(crate) mod request;
+
+/// Size of the ring from one shard to another: sixteen of the largest frames.
 const RING_BYTES: usize = 1 << 20;
-/// Records taken from one ring in one round.
-const HANDED_BURST: usize = 64;
-/// Looks for an answer before a worker that waits for one sleeps in between.
-const LOOKS: u32 = 64;
-/// How long it sleeps then.
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
 
-/// What one worker asks of another. Each is carried out in its turn, between rounds or while the other waits for an answer itself, so nothing that
-/// is asked for here may ask in its turn.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// The socket at a slot of the asking shard has this address: nobody else may take it. `bound` is what it shares, `options` was set before.
-    Bind {
-        place: Place,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
-        options: Vec<Opt>,
-        /// The asking shard.
-        home: u16,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// The same of a socket for datagrams, which come to its own shard only.
-    BindDatagram {
-        place: Place,
-        generation: u32,
-        owner: Owner,
-        local: SocketAddr,
-        bound: Options,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It has a peer, or none any more.
-    ConnectDatagram {
-        place: Place,
-        remote: Option<SocketAddr>,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It listens: connections that the other shard accepts are to be handed to the asking one.
-    Listen {
-        place: Place,
-        backlog: u32,
-        queue: Option<AcceptQueue>,
-        /// For its cookies of TCP Fast Open.
-        keys: Option<Opt>,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// An option of it, for connections to come.
-    SetOption {
-        place: Place,
-        opt: Opt,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It listens no longer: what waits for it is reset.
-    StopListening {
-        place: Place,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It is another program's, at another slot, and so are those of `queue` that the other shard has accepted for it, and those that nobody has claimed.
-    Rename {
-        from: Place,
-        to: Place,
-        generation: u32,
-        queue: Arc<HashSet<u64>>,
-        /// By their old names, the new ones.
-        reply: Sender<Vec<(SlotRef, SlotRef)>>,
-    },
-    /// It is gone.
-    Forget { place: Place },
-    /// The asking shard opens a connection that is the other's by its tag, or yet another's, if the asking one has not heard that its bucket moved.
-    Pin {
-        flow: Flow,
-        shard: u16,
-        reply: Sender<Result<(), Error>>,
-    },
-    /// It is over. Likewise.
-    Unpin { flow: Flow, shard: u16 },
-    /// Buckets that the asking shard gives, and what programs know the connections in them by.
-    Take {
-        parcel: Parcel,
-        guests: Vec<Guest>,
-        from: u16,
-    },
-    /// What the asking shard had no room for of what it was given.
-    Back {
-        refused: Vec<Moved>,
-        guests: Vec<Guest>,
-    },
-    /// What the asking shard was asked for, or yet another one, by who did not know yet that a slot has moved.
-    Stray(strays::Stray),
-    /// A slot that has moved is free again.
-    Freed(strays::Freed),
-    /// A block of an arena, likewise.
-    Block(Stranger),
-}
-
-/// Another worker, from this one's side.
+/// The way to another worker.
 struct Link {
     writer: Writer,
     written: bool,
@@ -130,51 +38,35 @@ struct Link {
     state: Arc<Line>,
 }
 
-/// Stands in for another shard's bound or listening socket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replica {
-    pub(crate) id: SocketId,
-    /// Generation of the slot that it stands for.
-    pub(crate) generation: u32,
-    /// The shard that has it.
-    pub(crate) home: u16,
-}
-
-/// A connection that another shard has accepted for one of this shard's listeners.
+/// A connection that another shard has accepted for a listener of this shard.
 pub(crate) struct Accepted {
     pub(crate) program: u32,
     pub(crate) listener: SlotRef,
     pub(crate) slot: SlotRef,
 }
 
-/// The other workers. By shard; none at the own place.
+/// The other workers, by shard. There is none at this worker's own index.
 pub(crate) struct Peers {
-    pub(crate) own: u16,
+    own: u16,
     links: Vec<Option<Link>>,
     readers: Vec<Option<Reader>>,
     requests: Receiver<Request>,
     state: Arc<Line>,
-    /// Others' sockets that this shard stands in for.
-    pub(crate) replicas: HashMap<Place, Replica>,
-    /// The same by their sockets.
-    pub(crate) places: HashMap<SocketId, Place>,
-    /// Connections that others accepted for a listener whose queue is full.
-    pub(crate) late: HashMap<Place, VecDeque<SlotRef>>,
-    /// Listeners with connections that wait for room.
-    pub(crate) stuck: Vec<Place>,
-    /// Frames from others of flows that are on their way here, and flows among those that are over.
-    pub(crate) awaited: VecDeque<(u64, Vec<u8>)>,
-    pub(crate) unpinned: Vec<(Flow, u16)>,
+    pub(crate) replicas: Replicas,
+    pub(crate) backlog: AcceptBacklog,
+    /// Frames for flows that are on their way here, and pinned flows among those that are over.
+    awaited: VecDeque<(u64, Vec<u8>)>,
+    unpinned: Vec<(Flow, u16)>,
 }
 
-/// Frames from others that wait at most; more are dropped and counted.
+/// Frames that wait at most; further frames are dropped and counted.
 const AWAITED_MAX: usize = 256;
 
 const KIND_FRAME: u64 = 0;
 const KIND_ACCEPTED: u64 = 1;
 
 fn frame_word(frame: &Frame<'_>, arrival: Arrival) -> u64 {
-    // It has been verified on the way here.
+    // The other shard has verified the checksum.
     let partial = frame.checksum == ChecksumState::Partial;
     KIND_FRAME
         | u64::from(arrival.to_bits()) << 8
@@ -196,7 +88,7 @@ fn frame_of(word: u64, bytes: &[u8]) -> (Frame<'_>, Arrival) {
     (frame, arrival.unwrap_or_default())
 }
 
-/// The workers' parts, each with all that it needs of the others.
+/// Connects workers with each other. Returns the part of each.
 pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
     let count = doorbells.len();
     let states: Vec<Arc<Line>> = doorbells.iter().map(|_| Arc::default()).collect();
@@ -210,10 +102,8 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
             readers: (0..count).map(|_| None).collect(),
             requests,
             state: states[own].clone(),
-            replicas: HashMap::new(),
-            places: HashMap::new(),
-            late: HashMap::new(),
-            stuck: Vec::new(),
+            replicas: Replicas::default(),
+            backlog: AcceptBacklog::default(),
             awaited: VecDeque::new(),
             unpinned: Vec::new(),
         })
@@ -238,7 +128,8 @@ pub(crate) fn mesh(doorbells: &[Arc<OwnedFd>]) -> Vec<Peers> {
 }
 
 impl Link {
-    /// Writes a record, to be committed with the others of this round; false if there is no room.
+    /// Writes a record, which is committed at the end of the round. Returns false if there is no
+    /// room.
     fn write(&mut self, word: u64, body: &[u8]) -> bool {
         let done = self.writer.write(word, [body]);
         self.written |= done;
@@ -247,57 +138,67 @@ impl Link {
 }
 
 impl Peers {
-    /// The shards in their order, the own one among them.
+    /// All shards in order, this one included.
     pub(crate) fn shards(&self) -> std::ops::Range<u32> {
         0..self.links.len() as u32
     }
 
-    /// Hands a frame over as the shard says.
+    /// Hands a frame to the shard that it belongs to. `whole` replaces a frame that was
+    /// reassembled.
     pub(crate) fn pass(
         &mut self,
-        stray: Stray,
+        misrouted: Misrouted,
         frame: &Frame<'_>,
         whole: Option<&[u8]>,
         counters: &mut WorkerCounters,
     ) {
-        // What was put together of fragments has nothing left to the link.
+        // Reassembly has verified the checksum, and nothing is left to offload.
         let whole = whole.map(|bytes| Frame {
             bytes,
             checksum: ChecksumState::Valid,
             segment_size: 0,
         });
         let frame = whole.as_ref().unwrap_or(frame);
-        pass(&mut self.links, &mut self.awaited, stray, frame, counters);
+        pass(
+            &mut self.links,
+            &mut self.awaited,
+            misrouted,
+            frame,
+            counters,
+        );
     }
 
-    /// Hands a datagram between two sockets of this host to the other's shard, or to all.
+    /// Hands a datagram between two sockets of this host to the shard of the receiver, or to all
+    /// shards.
     pub(crate) fn cross(&mut self, to: Option<u16>, bytes: &[u8], counters: &mut WorkerCounters) {
         let frame = Frame {
             bytes,
             checksum: ChecksumState::Valid,
             segment_size: 0,
         };
-        match to {
-            Some(shard) => {
-                let stray = Stray::Shard(shard, Arrival::Local);
-                pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
-            }
-            None => {
-                for shard in 0..self.links.len() as u16 {
-                    let stray = Stray::Shard(shard, Arrival::Local);
-                    pass(&mut self.links, &mut self.awaited, stray, &frame, counters);
-                }
-            }
+        let shards = match to {
+            Some(shard) => shard..shard + 1,
+            None => 0..self.links.len() as u16,
+        };
+        for shard in shards {
+            let misrouted = Misrouted::Shard(shard, Arrival::Local);
+            pass(
+                &mut self.links,
+                &mut self.awaited,
+                misrouted,
+                &frame,
+                counters,
+            );
         }
     }
 
-    /// Whether a connection can be handed to `shard`.
+    /// Whether the ring to `shard` takes an accepted connection.
     pub(crate) fn has_room(&mut self, shard: u32) -> bool {
         let link = self.links.get_mut(shard as usize).and_then(Option::as_mut);
         link.is_some_and(|link| link.writer.has_room(16))
     }
 
-    /// Hands a connection to the shard of its listener; [`Peers::has_room`] has been asked.
+    /// Hands an accepted connection to the shard of its listener. [`Peers::has_room`] must be true.
     pub(crate) fn hand_accepted(&mut self, shard: u32, accepted: &Accepted) {
         if let Some(Some(link)) = self.links.get_mut(shard as usize) {
             let mut body = [0; 16];
@@ -307,7 +208,7 @@ impl Peers {
         }
     }
 
-    /// Gives the others what was written in this round, and wakes those that sleep.
+    /// Commits the records of this round, and wakes the workers that sleep.
     pub(crate) fn flush(&mut self) {
         if !self.links.iter().flatten().any(|link| link.written) {
             return;
@@ -315,7 +216,7 @@ impl Peers {
         for link in self.links.iter_mut().flatten().filter(|link| link.written) {
             link.writer.commit();
         }
-        // They say that they sleep before they look once more.
+        // A worker says that it sleeps before it checks its rings again.
         fence(Ordering::SeqCst);
         for link in self.links.iter_mut().flatten().filter(|link| link.written) {
             link.written = false;
@@ -325,13 +226,13 @@ impl Peers {
         }
     }
 
-    /// Where the rings to the others have been written up to.
+    /// The write positions of the rings to the others.
     pub(crate) fn positions(&self) -> Vec<usize> {
         let position = |link: &Option<Link>| link.as_ref().map_or(0, |link| link.writer.position());
         self.links.iter().map(position).collect()
     }
 
-    /// Whether the others have read, and done with, what was written before these positions.
+    /// Whether the others have served all records before these positions.
     pub(crate) fn are_read_up_to(&self, positions: &[usize]) -> bool {
         let mut links = self.links.iter().zip(positions);
         links.all(|(link, position)| {
@@ -340,13 +241,13 @@ impl Peers {
         })
     }
 
-    /// Says whether this worker sleeps; a full fence is to follow if so.
+    /// Sets whether this worker sleeps. If it sleeps, a full fence must follow.
     pub(crate) fn sleeps(&self, asleep: bool) {
         let state = if asleep { ASLEEP } else { AWAKE };
         self.state.0.store(state, Ordering::Relaxed);
     }
 
-    /// Whether others have handed something over. Requests come with a doorbell.
+    /// Whether other workers have written records. Their requests come with a doorbell.
     pub(crate) fn pending(&mut self) -> bool {
         self.readers
             .iter_mut()
@@ -354,34 +255,110 @@ impl Peers {
             .any(|reader| !reader.is_empty())
     }
 
-    /// Asks another worker for something that has no answer.
+    /// Sends a request to another worker.
     pub(crate) fn tell(&self, shard: u32, request: Request) {
         if let Some(Some(link)) = self.links.get(shard as usize) {
-            // One that has ended needs no telling.
+            // A worker that has ended needs no request.
             let _ = link.requests.send(request);
             ring_doorbell(link.doorbell.as_fd());
         }
     }
 
-    /// Asks all others.
+    /// Sends a request to all other workers.
     pub(crate) fn tell_all(&self, request: impl Fn() -> Request) {
         for shard in self.shards().filter(|shard| *shard != u32::from(self.own)) {
             self.tell(shard, request());
         }
     }
 
-    /// Notes that a listener's connections wait for room.
-    pub(crate) fn note_stuck(&mut self, place: Place) {
-        if !self.stuck.contains(&place) {
-            self.stuck.push(place);
+    /// Which shard this is.
+    pub(crate) fn own(&self) -> u16 {
+        self.own
+    }
+
+    /// The next request of another worker.
+    pub(crate) fn next_request(&self) -> Option<Request> {
+        self.requests.try_recv().ok()
+    }
+
+    /// The next record of worker `from`, with the way to pass it on.
+    pub(crate) fn next_record(&mut self, from: usize) -> Option<Record<'_>> {
+        let (word, body) = self.readers.get_mut(from)?.as_mut()?.next()?;
+        if word & 0xff == KIND_ACCEPTED {
+            let (listener, slot) = body.split_at(8);
+            let reference = |half: &[u8]| {
+                SlotRef::from_bits(u64::from_ne_bytes(half.try_into().unwrap_or_default()))
+            };
+            return Some(Record::Accepted(Accepted {
+                program: (word >> 32) as u32,
+                listener: reference(listener),
+                slot: reference(slot),
+            }));
         }
+        let (frame, arrival) = frame_of(word, body);
+        let forward = Forward {
+            links: &mut self.links,
+            awaited: &mut self.awaited,
+        };
+        Some(Record::Frame(frame, arrival, forward))
+    }
+
+    /// Takes the frames that have waited for flows on their way here.
+    pub(crate) fn take_awaited(&mut self) -> AwaitedFrames {
+        AwaitedFrames(std::mem::take(&mut self.awaited))
+    }
+
+    /// A flow is over that is on its way to this shard: it is unpinned when it has come.
+    pub(crate) fn defer_unpin(&mut self, flow: Flow, shard: u16) {
+        self.unpinned.push((flow, shard));
+    }
+
+    /// Unpins each flow that has come.
+    pub(crate) fn retry_unpin(&mut self, mut unpin: impl FnMut(&Flow, u16) -> bool) {
+        self.unpinned.retain(|(flow, shard)| !unpin(flow, *shard));
+    }
+}
+
+/// What another worker has handed over.
+pub(crate) enum Record<'a> {
+    /// A frame, how it came to the other shard, and the way on to a third.
+    Frame(Frame<'a>, Arrival, Forward<'a>),
+    /// A connection for a listener of this shard.
+    Accepted(Accepted),
+}
+
+/// The way on for a frame that another worker has handed over.
+pub(crate) struct Forward<'a> {
+    links: &'a mut [Option<Link>],
+    awaited: &'a mut VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Forward<'_> {
+    /// Hands the frame to the shard that it belongs to.
+    pub(crate) fn pass(
+        self,
+        misrouted: Misrouted,
+        frame: &Frame<'_>,
+        counters: &mut WorkerCounters,
+    ) {
+        pass(self.links, self.awaited, misrouted, frame, counters);
+    }
+}
+
+/// Frames that have waited for flows on their way to this shard.
+pub(crate) struct AwaitedFrames(VecDeque<(u64, Vec<u8>)>);
+
+impl AwaitedFrames {
+    /// Each frame, and how it came.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Frame<'_>, Arrival)> {
+        self.0.iter().map(|(word, bytes)| frame_of(*word, bytes))
     }
 }
 
 fn pass(
     links: &mut [Option<Link>],
     awaited: &mut VecDeque<(u64, Vec<u8>)>,
-    stray: Stray,
+    misrouted: Misrouted,
     frame: &Frame<'_>,
     counters: &mut WorkerCounters,
 ) {
@@ -392,132 +369,19 @@ fn pass(
             counters.handed_dropped += 1;
         }
     };
-    match stray {
-        Stray::Shard(to, arrival) => {
+    match misrouted {
+        Misrouted::Shard(to, arrival) => {
             if let Some(Some(link)) = links.get_mut(usize::from(to)) {
                 hand(link, arrival);
             }
         }
-        Stray::Awaited if awaited.len() < AWAITED_MAX => {
+        Misrouted::Awaited if awaited.len() < AWAITED_MAX => {
             awaited.push_back((frame_word(frame, Arrival::ByTag), frame.bytes.to_vec()));
         }
-        Stray::Awaited => counters.handed_dropped += 1,
-        Stray::Everyone => {
+        Misrouted::Awaited => counters.handed_dropped += 1,
+        Misrouted::AllShards => {
             for link in links.iter_mut().flatten() {
                 hand(link, Arrival::Copy);
-            }
-        }
-    }
-}
-
-impl Worker {
-    /// Takes in what others have handed over, and does what they have asked for. How much that was.
-    pub(crate) fn take_handed(&mut self) -> usize {
-        let Some(peers) = &self.peers else {
-            return 0;
-        };
-        let mut taken = 0;
-        for from in 0..peers.readers.len() {
-            for _ in 0..HANDED_BURST {
-                match self.take_record(from) {
-                    Some(Some(accepted)) => self.accepted_elsewhere(&accepted),
-                    Some(None) => {}
-                    None => break,
-                }
-                taken += 1;
-            }
-        }
-        taken + self.oblige()
-    }
-
-    /// Takes one record: a frame goes to the shard, anything else is returned.
-    fn take_record(&mut self, from: usize) -> Option<Option<Accepted>> {
-        let Peers {
-            readers,
-            links,
-            awaited,
-            ..
-        } = self.peers.as_deref_mut()?;
-        let (word, body) = readers.get_mut(from)?.as_mut()?.next()?;
-        if word & 0xff == KIND_ACCEPTED {
-            let (listener, slot) = body.split_at(8);
-            let reference = |half: &[u8]| {
-                SlotRef::from_bits(u64::from_ne_bytes(half.try_into().unwrap_or_default()))
-            };
-            return Some(Some(Accepted {
-                program: (word >> 32) as u32,
-                listener: reference(listener),
-                slot: reference(slot),
-            }));
-        }
-        let (frame, arrival) = frame_of(word, body);
-        self.shard.input_handed(&frame, arrival, self.now);
-        // What comes by a ring is whole.
-        if let Some((stray, _)) = self.shard.take_stray() {
-            pass(links, awaited, stray, &frame, &mut self.counters);
-        }
-        Some(None)
-    }
-
-    /// Takes frames in again that have waited for what was on its way here.
-    pub(crate) fn take_awaited(&mut self) {
-        let Some(peers) = &mut self.peers else {
-            return;
-        };
-        for (word, bytes) in std::mem::take(&mut peers.awaited) {
-            let (frame, arrival) = frame_of(word, &bytes);
-            self.shard.input_handed(&frame, arrival, self.now);
-            if let Some((stray, whole)) = self.shard.take_stray() {
-                peers.pass(stray, &frame, whole.as_deref(), &mut self.counters);
-            }
-        }
-    }
-
-    /// Does what the others have asked for. How much that was.
-    pub(crate) fn oblige(&mut self) -> usize {
-        let mut done = 0;
-        while let Some(Ok(request)) = self.peers.as_ref().map(|peers| peers.requests.try_recv()) {
-            self.grant(request);
-            done += 1;
-        }
-        done
-    }
-
-    /// Asks another worker and waits for the answer, doing meanwhile what others ask for.
-    pub(crate) fn ask_peer(
-        &mut self,
-        shard: u32,
-        request: impl FnOnce(Sender<Result<(), Error>>) -> Request,
-    ) -> Result<(), Error> {
-        // It has ended: it has nothing against it.
-        self.ask_peer_for(shard, request).unwrap_or(Ok(()))
-    }
-
-    /// The same for any answer; none from a worker that has ended.
-    pub(crate) fn ask_peer_for<T>(
-        &mut self,
-        shard: u32,
-        request: impl FnOnce(Sender<T>) -> Request,
-    ) -> Option<T> {
-        let (reply, answer) = mpsc::channel();
-        if let Some(peers) = &self.peers {
-            peers.tell(shard, request(reply));
-        }
-        let mut looks = 0;
-        loop {
-            match answer.try_recv() {
-                Ok(outcome) => return Some(outcome),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => {}
-            }
-            if self.oblige() > 0 {
-                continue;
-            }
-            looks += 1;
-            if looks < LOOKS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(LOOK_AGAIN);
             }
         }
     }

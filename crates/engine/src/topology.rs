@@ -1,57 +1,44 @@
-//! Which threads an engine has, and which core each of them is kept on.
+//! The threads of an engine, and the core of each.
 
 use std::fmt::Write as _;
 
 use millrace_context::layout::SHARDS_MAX;
-use serde::{Deserialize, Serialize};
+
+pub use crate::config::Topology;
 
 use crate::config::Config;
-use crate::pin;
+use crate::start::affinity;
 
-/// Who owns the queues of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Topology {
-    /// The shards if there are enough queues and no I/O threads were asked for, else I/O threads.
-    #[default]
-    Auto,
-    /// The shards: each runs its frames from the device to the program, and back.
-    RunToCompletion,
-    /// I/O threads, which give the shards their frames through virtual queues.
-    Pipeline,
-    /// Some shards have a queue each, as far as there are queues that I/O threads do not own; the others have I/O threads.
-    Mixed,
-}
-
-/// Why there cannot be such threads.
+/// Why such threads are not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Both were given.
+    /// I/O threads were asked for without a pipeline.
     #[error(
         "--io-threads belong to a pipeline, and --topology rtc has none: leave one of the two out"
     )]
     NoPipeline,
-    /// None, or more than there may be.
+    /// No I/O threads, or too many.
     #[error("{0} I/O threads were asked for; a pipeline has 1 to {SHARDS_MAX}")]
     IoThreads(u16),
-    /// Buckets that I/O threads steer by move, and there are no such threads.
+    /// Room for more shards takes a pipeline, whose I/O threads steer by buckets.
     #[error(
         "--shards-max is for a pipeline, where I/O threads say which shard a new flow goes to: it needs a --link, and neither --topology rtc nor mixed"
     )]
     NoRoom,
-    /// Likewise.
+    /// Balance takes a pipeline, whose I/O threads steer by buckets.
     #[error(
         "--balance is for a pipeline, where I/O threads say which shard a flow goes to: it needs a --link, and neither --topology rtc nor mixed"
     )]
     NoBalance,
-    /// Shards of both kinds were asked for.
+    /// A mixed topology takes shards of both kinds.
     #[error(
         "--topology mixed takes two --shards at least, one with a queue of the device and one without, and a device with more queues than I/O threads ({0}): take --topology auto"
     )]
     NotMixed(u16),
-    /// Nothing to own.
+    /// I/O threads take a device.
     #[error("I/O threads own queues of a device, and there is none without --link: leave them out")]
     NoLink,
-    /// More threads than queues.
+    /// There are more I/O threads than queues.
     #[error(
         "{io_threads} I/O threads want a queue of the device each, and {queues} are in use there: take --io-threads {queues}"
     )]
@@ -61,18 +48,18 @@ pub enum Error {
         /// Queues that are used.
         queues: u16,
     },
-    /// A core that the process may not use, or that is not there.
+    /// A core that the process may not use, or that does not exist.
     #[error("--cores names core {core}; this process may use {usable}")]
     Core {
-        /// It.
+        /// The number of the core.
         core: usize,
-        /// Those that may be named.
+        /// The cores that the process may use.
         usable: String,
     },
-    /// Twice the same.
+    /// The same core twice.
     #[error("--cores names core {0} twice")]
     Twice(usize),
-    /// Fewer cores than threads.
+    /// There are fewer cores than threads.
     #[error(
         "--cores names {cores} for {threads} threads ({what}): name {threads}, or leave it out and they take turns"
     )]
@@ -81,48 +68,58 @@ pub enum Error {
         cores: usize,
         /// Threads of the engine.
         threads: usize,
-        /// What threads these are.
+        /// The kinds of threads.
         what: String,
     },
 }
 
-/// What was asked for.
+/// The threads that were asked for.
 #[derive(Clone, Copy, Debug)]
 struct Asked<'a> {
     topology: Topology,
     shards: u16,
-    /// Those among them that are to serve only when it is said.
+    /// Further shards, which serve when `millrace scale` says so.
     more: u16,
-    /// Flows are to move by themselves.
+    /// Whether flows move between shards for balance.
     balance: bool,
     io_threads: Option<u16>,
-    /// In order: for I/O threads, for shards, for programs; empty if it was not said.
+    /// Cores of I/O threads, then of shards, then of programs. Empty: none were named.
     cores: &'a [usize],
 }
 
-/// What the machine has for it.
+/// What the machine has.
 #[derive(Clone, Copy, Debug)]
 struct Machine<'a> {
-    /// Queues of the device: none without a link, [`u16::MAX`] when as many are made as are wanted.
+    /// Queues of the device. None: there is no link. [`u16::MAX`]: as many are made as are wanted.
     queues: Option<u16>,
     /// The cores that the process may use.
     cores: &'a [usize],
 }
 
-/// The threads, and their cores: none for one that runs where it may.
+/// The threads of an engine and their cores. None: the thread may run on any core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// A core for each I/O thread; empty: the shards own the queues.
+    /// The core of each I/O thread. Empty: the shards own the queues.
     pub(crate) io: Vec<Option<usize>>,
-    /// How many shards, of the first, own queues beside these.
+    /// How many of the first shards own queues beside the I/O threads.
     pub(crate) owners: u16,
-    /// A core for each shard.
+    /// The core of each shard.
     pub(crate) shards: Vec<Option<usize>>,
-    /// What a person should know.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Which threads an engine of this configuration has on this machine.
+impl Plan {
+    /// How many ports of the device are opened for `shards` shards.
+    pub(crate) fn ports(&self, shards: u16) -> u16 {
+        match self.io.len() as u16 {
+            0 => shards,
+            io => self.owners + io,
+        }
+    }
+}
+
+/// The threads of an engine with this configuration, on this machine.
 pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
     let asked = Asked {
         topology: config.topology,
@@ -134,28 +131,28 @@ pub(crate) fn of(config: &Config) -> Result<Plan, Error> {
     };
     let machine = Machine {
         queues: queues(config),
-        cores: &pin::cores(),
+        cores: &affinity::cores(),
     };
     plan(asked, machine)
 }
 
-/// The cores that are left for programs; none: they run where they may.
+/// The cores that are left for programs. Empty: programs may run on any core.
 ///
 /// # Errors
-/// The engine does not start either.
+/// The engine could not start either.
 pub fn cores_of_programs(config: &Config) -> Result<Vec<usize>, Error> {
     let plan = of(config)?;
     let threads = plan.io.len() + plan.shards.len();
     Ok(config.cores.iter().skip(threads).copied().collect())
 }
 
-/// How many queues the device has: none without a link; of most kinds as many as are wanted.
+/// The queues of the device. None: there is no link. Most kinds of link make as many as are wanted.
 fn queues(config: &Config) -> Option<u16> {
     let link = config.link.as_ref()?;
     Some(link.device.queues().unwrap_or(u16::MAX))
 }
 
-/// The same, from what was asked for and what there is.
+/// The threads for what was asked for, on a given machine.
 fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
     let mut notes = Vec::new();
     let io = io_threads(asked, machine, &mut notes)?;
@@ -170,7 +167,7 @@ fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
                 machine.cores.len()
             ));
         }
-        // A lone thread goes where its program is.
+        // A lone thread follows its program.
         let pinned = threads > 1 && threads <= machine.cores.len();
         let core = |thread: usize| pinned.then(|| machine.cores[thread]);
         (0..threads).map(core).collect()
@@ -200,7 +197,8 @@ fn plan(asked: Asked<'_>, machine: Machine<'_>) -> Result<Plan, Error> {
     })
 }
 
-/// How many shards own queues beside so many I/O threads: all but one, or as many as there are queues left.
+/// How many shards own queues beside the I/O threads: all but one, or as many as there are queues
+/// left.
 fn owners(asked: Asked<'_>, machine: Machine<'_>, io_threads: u16) -> u16 {
     let left = machine.queues.unwrap_or(0).saturating_sub(io_threads);
     match asked.topology {
@@ -209,7 +207,7 @@ fn owners(asked: Asked<'_>, machine: Machine<'_>, io_threads: u16) -> u16 {
     }
 }
 
-/// How many I/O threads there are to be; none when the shards do their work.
+/// How many I/O threads there are; 0 if the shards own the queues.
 fn io_threads(
     asked: Asked<'_>,
     machine: Machine<'_>,
@@ -275,7 +273,7 @@ fn check(named: &[usize], usable: &[usize]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `2 I/O threads and 4 shards`.
+/// For example `2 I/O threads and 4 shards`.
 fn name(io: u16, shards: u16) -> String {
     let plural = |count, what: &str| match count {
         1 => format!("1 {what}"),
@@ -291,7 +289,7 @@ fn name(io: u16, shards: u16) -> String {
     }
 }
 
-/// `0-3,6`, as `--cores` is written.
+/// For example `0-3,6`, as `--cores` takes it.
 fn list(cores: &[usize]) -> String {
     let mut text = String::new();
     for run in cores.chunk_by(|one, next| *next == one + 1) {
@@ -322,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The threads that come of it, on a machine of 4 cores, and how many notes.
+    /// The threads and notes of a plan for a machine of 4 cores.
     fn threads(asked: Asked<'_>, queues: Option<u16>) -> Result<(usize, usize, usize), Error> {
         let machine = Machine {
             queues,

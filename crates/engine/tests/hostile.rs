@@ -1,4 +1,4 @@
-//! A program that misbehaves harms itself alone (rule 5 of the house).
+//! A program that misbehaves harms only itself.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Program, audited_engine, end, engine, engine_with_shards, transfer}
 use millrace_context::layout::SUBMISSIONS;
 use millrace_context::{Operation, SlotRef, Status, Submission};
 
-/// Numbers without end from a seed (splitmix64).
+/// An endless sequence of numbers from a seed (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -41,7 +41,7 @@ fn two_ends_in_one_program_talk() {
     end("talk", thread);
 }
 
-/// One program fills all it can write with random bytes while another's checked transfer runs.
+/// One program overwrites all its memory with random bytes while another transfers checked data.
 #[test]
 fn a_program_that_scribbles_harms_itself_alone() {
     scribbling_harms_nobody("scribble", 1);
@@ -63,7 +63,8 @@ fn scribbling_harms_nobody(name: &str, shards: u16) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Random(7);
-            // A port each: what one leaves open stays open as long as this process lives.
+            // Each uses its own port: sockets that one leaves open stay open as long as this
+            // process lives.
             for port in 9000.. {
                 if done.load(Ordering::Relaxed) {
                     break;
@@ -77,7 +78,7 @@ fn scribbling_harms_nobody(name: &str, shards: u16) {
         }
         done.store(true, Ordering::Relaxed);
     });
-    // The engine serves newcomers as before.
+    // The engine serves new programs as before.
     let again = Program::attach(name);
     let listener = again.listener(8001);
     let client = again.connect(8001);
@@ -87,7 +88,8 @@ fn scribbling_harms_nobody(name: &str, shards: u16) {
     end(name, thread);
 }
 
-/// Attaches, does a little, and then writes noise over everything the program may write: slots, contexts, pollers, arena.
+/// Attaches, does a little, and then writes noise over all that the program may write: slots,
+/// contexts, pollers, arena.
 fn scribble(name: &str, random: &mut Random, port: u16) {
     let bad = Program::attach(name);
     let listener = bad.listener(port);
@@ -100,7 +102,8 @@ fn scribble(name: &str, random: &mut Random, port: u16) {
     let header = bad.region.header().geometry;
     let total = header.total();
     for _ in 0..2_000 {
-        // Through the arena's end backwards: everything after the header is reachable as one mapping.
+        // The mapping is reached backwards from the end of the arena: all after the header is in
+        // it.
         let at = header.slots_at() + (random.next() as usize % (total - header.slots_at() - 8));
         let near = header.slots_at() + (random.next() as usize % (64 * 256));
         let context = header.contexts_at() + (random.next() as usize % 8192);
@@ -115,7 +118,8 @@ fn poke(program: &Program, offset: usize, value: u64) {
     let base = std::ptr::from_ref(program.region.header())
         .cast::<u8>()
         .cast_mut();
-    // SAFETY: inside the mapping; racing with the engine is the point of it, and the engine reads atomics and raw bytes only.
+    // SAFETY: the address is inside the mapping. The test races with the engine, which reads only
+    // atomics and raw bytes.
     unsafe { base.add(offset & !7).cast::<u64>().write_volatile(value) };
 }
 
@@ -170,7 +174,8 @@ fn accepting_what_never_came_is_not_believed() {
     assert_eq!(program.ask(listen).0, -i64::from(libc::EINVAL));
     shared.app.consumed.store(0, Ordering::Release);
     program.close(slot);
-    // One that says so while it listens is served as far as its memory goes, and others go on.
+    // A program that claims this while it listens is served as far as its memory goes, and others
+    // go on.
     let listener = program.listener(8000);
     let shared = program.region.slot(listener.index).unwrap();
     let clients: Vec<SlotRef> = (0..8).map(|_| program.connect(8000)).collect();
@@ -211,7 +216,8 @@ fn who_is_cut_off_is_written() {
     let thread = audited_engine("cut-off", &path);
     let program = Program::attach("cut-off");
     let (context, _) = program.region.context(program.attached.context).unwrap();
-    // SAFETY: a context begins with the tail of its submissions, which is shared memory that anybody may write.
+    // SAFETY: a context begins with the tail of its ring, in shared memory that each process may
+    // write.
     let tail = unsafe { &*std::ptr::from_ref(context).cast::<AtomicU32>() };
     tail.store(u32::MAX / 2, Ordering::Release);
     program.ring();
@@ -227,7 +233,7 @@ fn who_is_cut_off_is_written() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// A ring may be submitted to as fast as it has room, without waiting for replies.
+/// A program may submit as fast as the ring has room, without waiting for replies.
 #[test]
 fn a_full_submission_ring_is_served_whole() {
     let thread = engine("full");

@@ -1,4 +1,5 @@
-//! The engine on a TAP device, with the kernel's stack at the other end. Needs the privilege to make a network namespace.
+//! The engine on a TAP device, with the kernel's stack at the other end. The test needs the
+//! privilege to make a network namespace.
 
 mod common;
 
@@ -9,9 +10,9 @@ use common::{Program, byte, end, engine_of};
 use millrace_context::Status;
 use millrace_engine::config::Link;
 
-/// A namespace for the calling thread and all that it starts: devices made in it go with it.
+/// A network namespace for the calling thread and its children. Devices in it end with it.
 fn own_namespace() {
-    // SAFETY: it concerns this thread alone, and only its view of the network.
+    // SAFETY: it changes only this thread's view of the network.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
         .expect("this test makes a network namespace of its own: run it as root");
 }
@@ -76,7 +77,8 @@ fn the_kernel_and_a_program_exchange_streams() {
     end("link", thread);
 }
 
-/// The kernel puts frames into either queue; each connection is one shard's all the same, and those of both are accepted from one listener.
+/// The kernel puts frames into either queue. Each connection still belongs to one shard, and one
+/// listener accepts the connections of both.
 #[test]
 fn two_shards_serve_the_kernel() {
     own_namespace();
@@ -122,7 +124,7 @@ fn two_shards_serve_the_kernel() {
     end("two", thread);
 }
 
-/// The device is the engine's: it goes with it.
+/// The device belongs to the engine and ends with it.
 #[test]
 fn nothing_is_left_behind() {
     own_namespace();

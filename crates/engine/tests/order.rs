@@ -1,4 +1,5 @@
-//! What one thread asked for is done before what another asks for later, by whichever way: rings and the control socket.
+//! An earlier request of one thread is served before a later one of another, on rings and on the
+//! control socket.
 
 mod common;
 
@@ -8,7 +9,8 @@ use millrace_context::{Operation, SlotRef, Status, Submission};
 
 const IN: u64 = 1;
 
-/// Fills most of shard 1's ring with what it takes long to serve: requests for a socket of shard 0, which it has to ask in turn.
+/// Fills most of shard 1's ring with slow requests: they are for a socket of shard 0, which shard 1
+/// must ask each time.
 fn occupy(program: &Program, of_shard_0: SlotRef) {
     for _ in 0..1000 {
         program.leave(1, &Submission::new(Operation::Unwatch, of_shard_0, 63));
@@ -90,11 +92,11 @@ fn a_request_to_watch_with_a_poller_that_is_gone_means_no_other_one() {
     let old = poller().unwrap();
     occupy(&program, elsewhere);
     let mut watch = Submission::new(Operation::Watch, socket, old as u32);
-    // It was looked at long ago: there is a hint at once.
+    // The socket was last checked long ago, so there is a hint at once.
     watch.arguments = [IN, u64::MAX, 1, 0, 0, 0];
     program.leave(1, &watch);
     program.tell(Kind::PollerGone, [old, 0, 0, 0]);
-    // Until its index is given out again.
+    // Until the index is used again.
     while poller().unwrap() != old {}
     let nop = Submission::new(Operation::Nop, socket, 0);
     assert_eq!(program.ask(nop).0, 0, "all has been served");

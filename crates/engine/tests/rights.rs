@@ -1,4 +1,5 @@
-//! Sockets on their way in messages (SCM_RIGHTS): who may take them, how long they stay open, and how many there can be.
+//! Sockets in messages (SCM_RIGHTS): who may take them, how long they stay open, and how many there
+//! can be.
 
 mod common;
 
@@ -11,7 +12,7 @@ use millrace_context::protocol::{CLAIMED_MAX, Kind, PASSED_MAX, PASSED_NAME};
 use millrace_context::{SlotRef, Status};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Descriptors that stand for sockets.
+/// Stand-ins for sockets.
 fn pass(program: &Program, sockets: &[SlotRef]) -> Result<Vec<OwnedFd>, i32> {
     let words: Vec<u8> = sockets
         .iter()
@@ -22,7 +23,7 @@ fn pass(program: &Program, sockets: &[SlotRef]) -> Result<Vec<OwnedFd>, i32> {
     Ok((0..came.len()).map(|at| came.take(at).unwrap()).collect())
 }
 
-/// What they stand for, or an errno for each.
+/// The sockets that they stand for, or an errno for each.
 fn claim(program: &Program, shown: &[BorrowedFd<'_>]) -> Result<Vec<Result<SlotRef, i32>>, i32> {
     let (answer, _) = program.call(Kind::Claim, &[], shown)?;
     let words = answer.words.iter().take(shown.len());
@@ -47,7 +48,7 @@ fn wait_closed(program: &Program, peer: SlotRef) {
     program.wait(peer, |_| is_closed(program, peer));
 }
 
-/// A connection's two ends.
+/// Both ends of a connection.
 fn connection(program: &Program, port: u16) -> (SlotRef, SlotRef) {
     let listener = program.listener(port);
     let client = program.connect(port);
@@ -62,7 +63,7 @@ fn held_as_long_as_it_is_open(name: &str, shards: u16) {
     for shard in 0..u32::from(shards) {
         program.shard.set(shard);
         let (client, server) = connection(&program, 8000 + shard as u16);
-        // Twice on its way, and one of them in the queue of a socket.
+        // It is in two messages, and one of them is in the queue of a socket.
         let mut passed = pass(&program, &[server, server]).unwrap();
         program.close(server);
         let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -75,7 +76,7 @@ fn held_as_long_as_it_is_open(name: &str, shards: u16) {
         rustix::net::sendmsg(&one, &bytes, &mut control, rustix::net::SendFlags::empty()).unwrap();
         drop(inside);
         drop(passed);
-        // All that the engine was told until now it has heard by the time it answers.
+        // When the engine answers, it has heard all earlier messages.
         assert_eq!(claim_one(&program, &one), Err(ESTALE));
         assert!(!is_closed(&program, client));
         drop((one, other));
@@ -108,7 +109,7 @@ fn who_shows_it_holds_it() {
     }
     drop(passed);
     transfer(&program, client, server, 100_000, || ());
-    // It was claimed three times and is held three times.
+    // It was claimed three times, so it is held three times.
     program.close(server);
     program.close(server);
     transfer(&program, server, client, 100_000, || ());
@@ -126,9 +127,9 @@ fn nobody_gets_what_was_not_passed_to_the_program() {
     let other = Program::attach("rights-forged");
     let (client, server) = connection(&program, 8000);
     let passed = pass(&program, &[server]).unwrap();
-    // The other program's slots have the same numbers.
+    // The slots of the other program have the same numbers.
     assert_eq!(pass(&other, &[server]).err(), Some(EBADF));
-    // What looks like it, and what does not.
+    // Descriptors that resemble a stand-in, and descriptors that do not.
     let flags = SocketFlags::CLOEXEC;
     let (forged, _peer) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -142,7 +143,7 @@ fn nobody_gets_what_was_not_passed_to_the_program() {
     assert_eq!(claim(&program, &[]).err(), Some(EINVAL));
     let many = [pipe.as_fd(); CLAIMED_MAX + 1];
     assert_eq!(claim(&program, &many).err(), Some(EINVAL));
-    // Shut by somebody, it is given up.
+    // A stand-in that is shut down gives the socket up.
     rustix::net::shutdown(&passed[0], rustix::net::Shutdown::Both).unwrap();
     let gone = || claim_one(&program, &passed[0]) == Err(ESTALE);
     program.wait(client, |_| gone());
@@ -153,7 +154,7 @@ fn nobody_gets_what_was_not_passed_to_the_program() {
     end("rights-forged", thread);
 }
 
-/// It goes with what has not been read, and comes back when the other program closes it.
+/// The socket moves with its unread data, and comes back when the other program closes it.
 #[test]
 fn another_program_that_shows_it_has_it() {
     let thread = engine("rights-across");
@@ -166,7 +167,7 @@ fn another_program_that_shows_it_has_it() {
     program.wait(server, |slot| {
         slot.engine.status().contains(Status::ELSEWHERE)
     });
-    // As often as it is shown.
+    // Once for each time that it is shown.
     assert_eq!(claim_one(&other, &passed[0]), Ok(theirs));
     other.close(theirs);
     other.close(theirs);
@@ -203,7 +204,7 @@ fn what_a_process_does_not_hold_it_cannot_pass() {
         pass(&program, &[server; PASSED_MAX + 1]).err(),
         Some(EINVAL)
     );
-    // Nothing is held by what was refused.
+    // A refused message holds nothing.
     program.close(server);
     wait_closed(&program, client);
     assert_eq!(pass(&program, &[server]).err(), Some(EBADF));
@@ -226,7 +227,7 @@ fn as_many_are_on_their_way_as_may_be() {
             }
         };
         assert_eq!((refused, all.len()), (ETOOMANYREFS, 1024));
-        // Another program has its own.
+        // Another program has a limit of its own.
         let other = Program::attach("rights-many");
         let listener = other.listener(port);
         assert!(pass(&other, &[listener]).is_ok());

@@ -1,265 +1,23 @@
-//! Programs made of random numbers, against an engine in this process: any content of the region, any submissions, any control
-//! messages and descriptors, forks and deaths in any order. The engine never panics or waits, another program is served as before,
-//! and when they are gone nothing is left of them. `MILLRACE_SEEDS=0..10000` runs others; a seed that fails is named.
+//! Random programs against an engine in this process.
+//!
+//! They write any content into the region, submit any requests, send any control messages and
+//! descriptors, fork and die in any order. The engine must neither panic nor wait, must serve
+//! another program as before, and must keep nothing of them when they are gone.
+//! `MILLRACE_SEEDS=0..10000` runs other seeds. A failure names its seed.
 
 mod common;
 
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use common::{Program, end, engine_with_shards, transfer};
-use millrace_context::layout::{CONTEXT_STRIDE, PAGE};
-use millrace_context::protocol::{Kind, Request};
-use millrace_context::{Address, Operation, SlotRef, Submission};
+use common::stranger::Stranger;
+use common::{Program, end, engine_with_shards, held, transfer};
 
-/// What tells a process that it is to run seeds: the engine, the first and the end.
+/// The variable that tells a process to run seeds: the engine, the first seed, and the end.
 const CHILD: &str = "MILLRACE_TEST_SEEDS";
-/// How long the engine may take to be as it was.
+/// How long the engine may take to return to its former state.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 11) % limit.max(1)
-    }
-
-    /// A number that code may stumble over.
-    fn word(&mut self) -> u64 {
-        const EDGES: [u64; 12] = [
-            0,
-            1,
-            63,
-            64,
-            1023,
-            1024,
-            4096,
-            0x7fff_ffff,
-            0x8000_0000,
-            0xffff_ffff,
-            1 << 63,
-            u64::MAX,
-        ];
-        match self.below(3) {
-            0 => self.next(),
-            1 => self.next() >> self.below(64),
-            _ => EDGES[self.below(12) as usize],
-        }
-    }
-
-    fn one_of<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        from.get(self.below(from.len() as u64) as usize).copied()
-    }
-}
-
-/// What a random program has heard of.
-struct Stranger {
-    random: Random,
-    program: Program,
-    sockets: Vec<SlotRef>,
-    tickets: Vec<u64>,
-    pollers: Vec<u64>,
-    shown: Vec<std::os::fd::OwnedFd>,
-}
-
-impl Stranger {
-    fn new(engine: &str, seed: u64) -> Stranger {
-        Stranger {
-            random: Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-            program: Program::attach_to(engine.to_owned()),
-            sockets: Vec::new(),
-            tickets: Vec::new(),
-            pollers: Vec::new(),
-            shown: Vec::new(),
-        }
-    }
-
-    fn socket(&mut self) -> SlotRef {
-        let known = self.random.one_of(&self.sockets);
-        let any = SlotRef::from_bits(self.random.word());
-        known.filter(|_| self.random.below(8) > 0).unwrap_or(any)
-    }
-
-    /// A submission; its context may have room or not.
-    fn submit(&mut self) {
-        let number = 1 + self.random.below(18) as u8;
-        let Some(operation) = Operation::from_number(number) else {
-            return;
-        };
-        let slot = self.socket();
-        let poller = self.random.one_of(&self.pollers).unwrap_or(0);
-        let parameter = match self.random.below(3) {
-            0 => poller as u32,
-            1 => self.random.below(128) as u32,
-            _ => self.random.word() as u32,
-        };
-        let mut submission = Submission::new(operation, slot, parameter);
-        if operation.is_staged() {
-            submission.parameter %= 8192;
-        }
-        let to = Address::v4(
-            std::net::Ipv4Addr::LOCALHOST,
-            9000 + self.random.below(8) as u16,
-        );
-        submission.arguments[..3].copy_from_slice(&to.to_words());
-        for word in &mut submission.arguments[3..] {
-            *word = self.random.word();
-        }
-        let shard = self
-            .random
-            .below(self.program.attached.geometry.shards.into()) as u32;
-        let index = self.program.attached.context + shard;
-        let (context, ring) = self.program.region.context(index).expect("it is its own");
-        if context.room() > 0 && context.room() <= 1024 {
-            context.submit(ring, &submission);
-        }
-        self.program.ring();
-    }
-
-    /// A new socket, if the engine still listens to the context.
-    fn open(&mut self) {
-        let none = SlotRef {
-            index: 0,
-            generation: 0,
-        };
-        let mut submission = Submission::new(Operation::Socket, none, self.random.below(2) as u32);
-        submission.ask = millrace_context::submission::Ask::REPLY;
-        let index = self.program.attached.context;
-        let (context, ring) = self.program.region.context(index).expect("it is its own");
-        if context.room() == 0 || context.room() > 1024 {
-            return;
-        }
-        context.submit(ring, &submission);
-        self.program.ring();
-        for _ in 0..100 {
-            if context.drained() {
-                break;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        let mut data = [0; 64];
-        if context.reply.read(&mut data).0 == 0 {
-            let word = data[..8].try_into().unwrap_or_default();
-            self.sockets
-                .push(SlotRef::from_bits(u64::from_ne_bytes(word)));
-        }
-    }
-
-    fn scribble(&mut self) {
-        let geometry = self.program.attached.geometry;
-        let context =
-            geometry.contexts_at() + self.program.attached.context as usize * CONTEXT_STRIDE;
-        let (at, len) = match self.random.below(5) {
-            0 => (0, 2 * PAGE),
-            1 => (geometry.slots_at(), 16 * 256),
-            2 => (context, PAGE),
-            3 => (geometry.pollers_at(), 2 * geometry.poller_stride()),
-            _ => (geometry.arena_at(), 1 << 16),
-        };
-        for _ in 0..self.random.below(16) {
-            let offset = at + (self.random.below(len as u64) as usize & !7);
-            let base = std::ptr::from_ref(self.program.region.header())
-                .cast_mut()
-                .cast::<u8>();
-            // SAFETY: inside the region, which is shared and holds integers; the engine copes with any.
-            unsafe {
-                base.add(offset)
-                    .cast::<u64>()
-                    .write_volatile(self.random.word());
-            }
-        }
-    }
-
-    /// A control message, with descriptors or without.
-    fn say(&mut self) {
-        const KINDS: [Kind; 7] = [
-            Kind::Fork,
-            Kind::Forked,
-            Kind::Poller,
-            Kind::PollerGone,
-            Kind::Holds,
-            Kind::Pass,
-            Kind::Claim,
-        ];
-        let kind = self.random.one_of(&KINDS).unwrap_or(Kind::Fork);
-        let argument = match self.random.below(4) {
-            0 => self.random.one_of(&self.tickets).unwrap_or(0),
-            1 => self.random.one_of(&self.pollers).unwrap_or(0),
-            2 => self.random.below(2),
-            _ => self.random.word(),
-        };
-        if matches!(kind, Kind::Forked | Kind::PollerGone) {
-            let second = self.random.below(2) * self.random.word();
-            return self.program.tell(kind, [argument, second, 0, 0]);
-        }
-        if matches!(kind, Kind::Fork | Kind::Poller) {
-            let said = self.program.control(kind, [argument & 1, 0, 0, 0]);
-            if let Ok(words) = said {
-                match kind {
-                    Kind::Fork => self.tickets.push(words[0]),
-                    _ => self.pollers.push(words[0]),
-                }
-            }
-            return;
-        }
-        let count = self.random.below(9);
-        let payload: Vec<u8> = (0..count)
-            .flat_map(|_| self.socket().to_bits().to_ne_bytes())
-            .collect();
-        let null = std::fs::File::open("/dev/null").expect("there is one");
-        let shown: Vec<_> = self.shown.iter().map(|shown| shown.as_fd()).collect();
-        let descriptors = match (kind, shown.is_empty()) {
-            (Kind::Claim, false) => &shown[..shown.len().min(8)],
-            (Kind::Claim, true) => &[null.as_fd()][..],
-            _ => &[],
-        };
-        if let Ok((_, mut came)) = self.program.call(kind, &payload, descriptors) {
-            let new = (0..came.len()).filter_map(|at| came.take(at));
-            self.shown.extend(new);
-        }
-        self.shown.truncate(16);
-    }
-
-    fn step(&mut self) {
-        match self.random.below(8) {
-            0 => self.open(),
-            1..=4 => self.submit(),
-            5 => self.scribble(),
-            _ => self.say(),
-        }
-    }
-}
-
-/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
-fn held(name: &str) -> Vec<u64> {
-    let socket = common::connect(&format!("{name}-{}", std::process::id()));
-    let request = Request::new(Kind::Describe, [0; 16], [0; 4]);
-    let (_, mut descriptors) = request.call(&socket, &[]).unwrap();
-    let file = std::fs::File::from(descriptors.take(0).unwrap());
-    let text = std::io::read_to_string(file).unwrap();
-    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut held = vec![all["in_flight"]["now"].as_u64().unwrap()];
-    for shard in all["shards"].as_array().unwrap() {
-        let mut sums = [0; 4];
-        for program in shard["programs"].as_array().unwrap() {
-            sums[0] += 1;
-            sums[1] += program["pids"].as_array().unwrap().len() as u64;
-            sums[2] += program["sockets"].as_u64().unwrap();
-            sums[3] += program["receive_memory"].as_u64().unwrap();
-        }
-        held.extend(sums);
-    }
-    held
-}
-
-/// Runs seeds in processes of their own, which then end, beside a program that goes on.
+/// Runs seeds in child processes, which then end, beside a program that goes on.
 fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
     const BATCH: u64 = 25;
     let thread = engine_with_shards(name, shards);
@@ -312,7 +70,20 @@ fn random_programs(name: &str, shards: u16, seeds: std::ops::Range<u64>) {
     end(name, thread);
 }
 
-/// What the processes of [`random_programs`] do; nothing in any other.
+/// The bytes of a seed: some hundreds or thousands (xorshift).
+fn bytes_of(seed: u64) -> Vec<u8> {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 11
+    };
+    let count = 256 + next() % 2304;
+    (0..count).map(|_| next() as u8).collect()
+}
+
+/// What the processes of [`random_programs`] do. In any other process it does nothing.
 #[test]
 fn runs_seeds() {
     let Ok(words) = std::env::var(CHILD) else {
@@ -321,10 +92,7 @@ fn runs_seeds() {
     let words: Vec<&str> = words.split(' ').collect();
     let seeds = words[1].parse().unwrap()..words[2].parse().unwrap();
     for seed in seeds {
-        let mut stranger = Stranger::new(words[0], seed);
-        for _ in 0..20 + stranger.random.below(140) {
-            stranger.step();
-        }
+        Stranger::new(words[0], &bytes_of(seed)).run();
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use common::{Program, end, engine_with_shards, transfer};
 use millrace_context::{Address, Operation, SlotRef, Status, Submission};
 
-/// Binds on every address; what that comes to.
+/// Binds on every address. Returns the outcome.
 fn bind(program: &Program, slot: SlotRef, port: u16) -> i64 {
     let mut bind = Submission::new(Operation::Bind, slot, 0);
     let any = Address::v4(Ipv4Addr::UNSPECIFIED, port);
@@ -51,13 +51,14 @@ fn connections_from_every_shard_reach_one_listener() {
     end("reach", thread);
 }
 
-/// Who has read long ago whom to ask asks another shard: that one has it done where the socket is, before it goes on.
+/// A thread that read long ago which shard to ask asks the wrong one. That shard has the right one
+/// carry the request out before it goes on.
 #[test]
 fn what_another_shard_is_asked_for_is_done_where_the_socket_is() {
     let thread = engine_with_shards("strays", 3);
     let program = Program::attach("strays");
     let listener = program.listener(8000);
-    // It never moves: only its own shard is to be asked.
+    // A listener never moves: only its own shard may be asked.
     let shared = program.region.slot(listener.index).unwrap();
     for (asked, outcome) in [(1, -i64::from(libc::EBADF)), (0, 0)] {
         shared.engine.shard.store(asked, Ordering::Relaxed);
@@ -72,7 +73,7 @@ fn what_another_shard_is_asked_for_is_done_where_the_socket_is() {
         let mut ask_others = || {
             turn += 1;
             for slot in [client, server] {
-                // What was asked of the one that was asked until now comes first.
+                // Earlier requests to the former shard come first.
                 assert_eq!(program.ask(Submission::new(Operation::Nop, slot, 0)).0, 0);
                 let shared = program.region.slot(slot.index).unwrap();
                 shared.engine.shard.store(turn % 3, Ordering::Relaxed);
@@ -116,7 +117,7 @@ fn an_address_is_one_sockets_in_every_shard() {
         assert_eq!(bind(&program, other, 8000), 0, "it is free in every shard");
         program.close(other);
     }
-    // A port that is left to the engine is nobody's anywhere.
+    // A port that the engine chooses is free in every shard.
     let chosen: Vec<u16> = (0..40)
         .map(|round| {
             program.shard.set(round % 2);
@@ -174,7 +175,8 @@ fn closing_a_listener_resets_what_other_shards_accepted_for_it() {
     end("queue", thread);
 }
 
-/// Exactly one more than the backlog waits, whichever shards they came to; when the program takes them, the others follow.
+/// Exactly one more than the backlog waits, whichever shards the connections came to. When the
+/// program takes them, the others follow.
 #[test]
 fn a_backlog_is_one_for_all_shards() {
     let thread = engine_with_shards("backlog", 2);

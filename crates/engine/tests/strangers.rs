@@ -1,4 +1,4 @@
-//! What programs made of random bytes and requests have shown: each is a flaw of the engine's that a program could use.
+//! Flaws of the engine that random programs have shown, and that a program could use.
 
 mod common;
 
@@ -8,7 +8,8 @@ use common::{Program, end, engine, engine_with_shards};
 use millrace_context::protocol::{Descriptors, Kind, Request};
 use millrace_context::{Address, Operation, SlotRef, Submission};
 
-/// A socket that another context closes while its own shard asks the others for its address: it is closed before or after that.
+/// A context closes a socket while its shard asks the others for the address: the socket is closed
+/// before or after that.
 #[test]
 fn a_socket_is_not_closed_while_its_address_is_asked_for() {
     const PORT: u16 = 8100;
@@ -17,7 +18,7 @@ fn a_socket_is_not_closed_while_its_address_is_asked_for() {
     let program = Program::attach(name);
     for turn in 0..300 {
         let socket = program.socket();
-        // Each way of asking takes both shards a moment; they meet in all sorts of places.
+        // Each request takes both shards a moment, so the two meet in many places.
         for _ in 0..turn % 16 {
             program.leave(1, &Submission::new(Operation::Unwatch, socket, 63));
         }
@@ -50,7 +51,8 @@ fn a_socket_is_not_closed_while_its_address_is_asked_for() {
     end(name, thread);
 }
 
-/// Whoever shows one descriptor over and over holds its socket so often and no more: a list that others have to be looked up in stays short.
+/// A process that shows one descriptor over and over holds its socket a limited number of times, so
+/// the list of holders stays short.
 #[test]
 fn a_process_holds_a_socket_only_so_often() {
     let name = "held-often";

@@ -1,4 +1,5 @@
-//! Two ports on two threads, both polling: latency of 64-byte messages, their rate, and 64 KB messages against memcpy.
+//! Two ports on two threads, both polling: latency of 64-byte messages, their rate, and 64 KB
+//! messages against memcpy.
 //!
 //! cargo run --release -p millrace-fabric --example fabric_bench
 
@@ -80,7 +81,8 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Both sides on one thread: what a message costs when no core waits for another one. Seconds for each message.
+/// Both sides on one thread: what a message costs when no core waits for another one. Seconds for
+/// each message.
 fn cost(a: &mut Port, b: &mut Port, count: u32, channel: Channel, payload: Payload<'_>) -> f64 {
     let begin = cpu_time();
     let (mut asked, mut received) = (0, 0);

@@ -128,13 +128,15 @@ impl Buffers {
         self.slot(id).map(|slot| &slot.bytes[..])
     }
 
-    /// The same, to be written: by the program when nothing uses it or it is a window, or by what receives into it.
+    /// The same, to be written: by the program when nothing uses it or it is a window, or by what
+    /// receives into it.
     #[inline]
     pub fn bytes_mut(&mut self, id: BufferId) -> Result<&mut [u8], Error> {
         self.slot_mut(id).map(|slot| &mut slot.bytes[..])
     }
 
-    /// Frees a buffer of the program's that nothing uses; returns the session's key if it is one of the pool.
+    /// Frees a buffer of the program's that nothing uses; returns the session's key if it is one of
+    /// the pool.
     pub fn free(&mut self, id: BufferId) -> Result<Option<u64>, Error> {
         let slot = self.slot_mut(id)?;
         match slot.usage {

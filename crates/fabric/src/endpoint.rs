@@ -5,107 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use millrace_tcp::Instant;
 
 use crate::buffers::{Buffers, Use};
+use crate::queues::Queues;
 use crate::record::Transport;
 use crate::session::{Kept, Request, Session};
 use crate::types::{
     BufferId, CHANNELS, Channel, Counters, Error, Failure, INLINE_MAX, Limits, MESSAGE_MAX,
     Payload, PortName, Received, SYSTEM_MAX, Sent,
 };
-
-/// What all sessions of a port share.
-#[derive(Debug)]
-pub struct Shared {
-    pub(crate) limits: Limits,
-    pub(crate) buffers: Buffers,
-    normal: Vec<VecDeque<BufferId>>,
-    open: Vec<Option<BufferId>>,
-    sent: VecDeque<Sent>,
-    received: VecDeque<Received>,
-    /// Requests without a completion.
-    pub(crate) outstanding: usize,
-    /// Writes into windows that are under way or were not read.
-    window_writes: usize,
-    /// Something may be granted that could not be before.
-    pub(crate) may_grant: bool,
-    pub(crate) counters: Counters,
-}
-
-impl Shared {
-    /// Ends a request.
-    #[inline]
-    pub(crate) fn complete(
-        &mut self,
-        to: PortName,
-        tag: u64,
-        buffer: Option<BufferId>,
-        result: Result<(), Failure>,
-    ) {
-        if let Some(buffer) = buffer {
-            self.buffers.end_send(buffer);
-        }
-        self.outstanding -= 1;
-        match result {
-            Ok(()) => self.counters.sent += 1,
-            Err(_) => self.counters.failed += 1,
-        }
-        self.sent.push_back(Sent { tag, to, result });
-    }
-
-    /// A message is whole.
-    #[inline]
-    pub(crate) fn receive(&mut self, message: Received) {
-        self.counters.received += 1;
-        self.received.push_back(message);
-    }
-
-    /// Finds where a message of `len` bytes goes; none if it has to wait.
-    pub(crate) fn claim(
-        &mut self,
-        channel: Channel,
-        len: u32,
-        offset: u64,
-    ) -> Result<Option<BufferId>, Failure> {
-        let size = |buffers: &Buffers, id| buffers.bytes(id).map_or(0, <[u8]>::len) as u64;
-        match channel {
-            Channel::System => Err(Failure::NoSuchChannel),
-            Channel::Normal(_) if offset != 0 => Err(Failure::OutOfRange),
-            Channel::Normal(number) => {
-                let posted = &mut self.normal[usize::from(number)];
-                let Some(&buffer) = posted.front() else {
-                    return Ok(None);
-                };
-                if u64::from(len) > size(&self.buffers, buffer) {
-                    return Err(Failure::TooLong);
-                }
-                posted.pop_front();
-                Ok(Some(buffer))
-            }
-            Channel::Open(number) => {
-                let Some(window) = self.open[usize::from(number)] else {
-                    return Ok(None);
-                };
-                let end = offset.checked_add(u64::from(len));
-                if end.is_none_or(|end| end > size(&self.buffers, window)) {
-                    return Err(Failure::OutOfRange);
-                }
-                if self.window_writes >= self.limits.window_writes {
-                    return Ok(None);
-                }
-                self.window_writes += 1;
-                Ok(Some(window))
-            }
-        }
-    }
-
-    /// A message will not come for which a place was found.
-    pub(crate) fn give_back(&mut self, channel: Channel, buffer: BufferId) {
-        match channel {
-            Channel::Normal(number) => self.normal[usize::from(number)].push_front(buffer),
-            _ => self.window_writes -= 1,
-        }
-        self.may_grant = true;
-    }
-}
 
 /// A session and what carries its records.
 #[derive(Debug)]
@@ -118,7 +24,7 @@ pub(crate) struct Peer<T> {
 #[derive(Debug)]
 pub struct Endpoint<T> {
     name: PortName,
-    shared: Shared,
+    shared: Queues,
     peers: Vec<Option<Peer<T>>>,
     by_name: HashMap<PortName, usize>,
     /// Who was sent to last.
@@ -136,7 +42,7 @@ impl<T: Transport> Endpoint<T> {
         let channels = usize::from(CHANNELS);
         Endpoint {
             name,
-            shared: Shared {
+            shared: Queues {
                 limits,
                 buffers: Buffers::default(),
                 normal: vec![VecDeque::new(); channels],
@@ -239,10 +145,12 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Posts a buffer: the next message on that normal channel is received into it. Buffers are used in the order in which they were posted.
+    /// Posts a buffer: the next message on that normal channel is received into it. Buffers are
+    /// used in the order in which they were posted.
     ///
     /// # Errors
-    /// [`Error::BadChannel`], [`Error::NoSuchBuffer`], [`Error::BufferInUse`] when it is posted already.
+    /// [`Error::BadChannel`], [`Error::NoSuchBuffer`], [`Error::BufferInUse`] when it is posted
+    /// already.
     pub fn post(&mut self, channel: Channel, buffer: BufferId) -> Result<(), Error> {
         let Channel::Normal(number @ 0..CHANNELS) = channel else {
             return Err(Error::BadChannel(channel));
@@ -257,7 +165,8 @@ impl<T: Transport> Endpoint<T> {
     /// Offers a buffer as the window of an open channel: anybody may write into it.
     ///
     /// # Errors
-    /// [`Error::BadChannel`] (when the channel has a window already, too), [`Error::NoSuchBuffer`], [`Error::BufferInUse`].
+    /// [`Error::BadChannel`] (when the channel has a window already, too), [`Error::NoSuchBuffer`],
+    /// [`Error::BufferInUse`].
     pub fn offer(&mut self, channel: Channel, buffer: BufferId) -> Result<(), Error> {
         let Channel::Open(number @ 0..CHANNELS) = channel else {
             return Err(Error::BadChannel(channel));
@@ -273,10 +182,12 @@ impl<T: Transport> Endpoint<T> {
         Ok(())
     }
 
-    /// Takes back the buffer that was posted last on a normal channel and has no message yet, or the window of an open one; none if there is none.
+    /// Takes back the buffer that was posted last on a normal channel and has no message yet, or
+    /// the window of an open one; none if there is none.
     ///
     /// # Errors
-    /// [`Error::BadChannel`]; [`Error::BufferInUse`] while a message is being received into the window.
+    /// [`Error::BadChannel`]; [`Error::BufferInUse`] while a message is being received into the
+    /// window.
     pub fn withdraw(&mut self, channel: Channel) -> Result<Option<BufferId>, Error> {
         let buffer = match channel {
             Channel::Normal(number @ 0..CHANNELS) => {
@@ -448,7 +359,7 @@ impl<T: Transport> Endpoint<T> {
 
     /// The session of that index, and what all share.
     #[inline]
-    pub(crate) fn peer_and_shared(&mut self, index: usize) -> Option<(&mut Peer<T>, &mut Shared)> {
+    pub(crate) fn peer_and_shared(&mut self, index: usize) -> Option<(&mut Peer<T>, &mut Queues)> {
         let peer = self.peers.get_mut(index)?.as_mut()?;
         Some((peer, &mut self.shared))
     }
@@ -467,7 +378,8 @@ impl<T: Transport> Endpoint<T> {
         }
     }
 
-    /// Hands out buffers and windows to those who wait, each peer first in its turn. Returns a peer that has to be given up.
+    /// Hands out buffers and windows to those who wait, each peer first in its turn. Returns a peer
+    /// that has to be given up.
     #[inline]
     pub(crate) fn grant(&mut self) -> Option<usize> {
         if !std::mem::take(&mut self.shared.may_grant) {

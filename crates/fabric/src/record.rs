@@ -1,4 +1,5 @@
-//! Records: what two ports say to each other. A transport carries them in order, each once; they are the same over shared memory and Ethernet.
+//! Records: what two ports say to each other. A transport carries them in order, each once; they
+//! are the same over shared memory and Ethernet.
 
 use crate::types::{Channel, Failure};
 
@@ -126,7 +127,8 @@ impl Head {
         }
     }
 
-    /// Puts it together; none if there is no such record. Fields that the record does not use must be 0.
+    /// Puts it together; none if there is no such record. Fields that the record does not use must
+    /// be 0.
     #[inline]
     pub fn from_words(words: Words) -> Option<Head> {
         let Words { ticket, value, .. } = words;

@@ -1,11 +1,12 @@
-//! What one port says to one other: credits, announcements, grants, data. No transport is special here.
+//! What one port says to one other: credits, announcements, grants, data. No transport is special
+//! here.
 
 use std::collections::VecDeque;
 
 use millrace_tcp::Instant;
 
 use crate::buffers::Use;
-use crate::endpoint::Shared;
+use crate::queues::Queues;
 use crate::record::{Body, Head, Transport};
 use crate::types::{
     ANNOUNCED_MAX, BufferId, CHANNELS, Channel, Failure, INLINE_MAX, MESSAGE_MAX, PortName,
@@ -43,7 +44,7 @@ impl Kept {
         }
     }
 
-    fn bytes<'a>(&'a self, port: &'a Shared) -> &'a [u8] {
+    fn bytes<'a>(&'a self, port: &'a Queues) -> &'a [u8] {
         match self {
             Kept::Inline(len, bytes) => &bytes[..usize::from(*len)],
             // It cannot be freed while it is sent from.
@@ -98,7 +99,8 @@ pub struct Session {
     system_sent: u32,
     system_total: u32,
     system: VecDeque<Request>,
-    /// Requests for the other channels: not announced yet, announced, and granted with how many bytes were sent.
+    /// Requests for the other channels: not announced yet, announced, and granted with how many
+    /// bytes were sent.
     fresh: VecDeque<Request>,
     announced_to: VecDeque<(u32, Request)>,
     granted: VecDeque<(u32, u32, Request)>,
@@ -109,7 +111,8 @@ pub struct Session {
     replies: VecDeque<Head>,
     /// When the first request has waited long enough, or earlier.
     expiry: Instant,
-    /// Messages received on the system channel, given back by the program, and the credit that the peer was told.
+    /// Messages received on the system channel, given back by the program, and the credit that the
+    /// peer was told.
     system_received: u32,
     system_freed: u32,
     system_told: u32,
@@ -205,7 +208,7 @@ impl Session {
     #[inline]
     pub fn send(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         transport: &mut impl Transport,
         mut request: Request,
     ) {
@@ -236,7 +239,7 @@ impl Session {
     #[inline]
     fn send_system(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         transport: &mut impl Transport,
         request: &Request,
     ) -> bool {
@@ -250,7 +253,7 @@ impl Session {
 
     /// The transport has all of it.
     #[inline]
-    fn departed(&mut self, port: &mut Shared, transport: &impl Transport, request: &Request) {
+    fn departed(&mut self, port: &mut Queues, transport: &impl Transport, request: &Request) {
         let buffer = request.payload.buffer();
         if self.undelivered.is_empty() && transport.delivered() >= transport.position() {
             port.complete(self.remote, request.tag, buffer, Ok(()));
@@ -260,8 +263,9 @@ impl Session {
         }
     }
 
-    /// Sends what can be sent. To be called after records have come, and when the transport has room again.
-    pub fn pump(&mut self, port: &mut Shared, transport: &mut impl Transport) {
+    /// Sends what can be sent. To be called after records have come, and when the transport has
+    /// room again.
+    pub fn pump(&mut self, port: &mut Queues, transport: &mut impl Transport) {
         while let Some(&(position, tag, buffer)) = self.undelivered.front()
             && transport.delivered() >= position
         {
@@ -290,9 +294,10 @@ impl Session {
         self.send_data(port, transport);
     }
 
-    /// Tells the peer what it may send on the system channel, when that has grown enough to be worth it.
+    /// Tells the peer what it may send on the system channel, when that has grown enough to be
+    /// worth it.
     #[inline]
-    fn tell_credit(&mut self, port: &Shared, transport: &mut impl Transport) {
+    fn tell_credit(&mut self, port: &Queues, transport: &mut impl Transport) {
         let quota = port.limits.system_buffers as u32;
         let total = self.system_freed.wrapping_add(quota);
         if total.wrapping_sub(self.system_told) >= (quota / 2).max(1)
@@ -302,7 +307,7 @@ impl Session {
         }
     }
 
-    fn announce(&mut self, port: &mut Shared, transport: &mut impl Transport) {
+    fn announce(&mut self, port: &mut Queues, transport: &mut impl Transport) {
         if !self.may_announce || !self.up {
             return;
         }
@@ -337,7 +342,7 @@ impl Session {
         port.counters.waited += u64::from(at > 0);
     }
 
-    fn send_data(&mut self, port: &mut Shared, transport: &mut impl Transport) {
+    fn send_data(&mut self, port: &mut Queues, transport: &mut impl Transport) {
         while let Some(&(ticket, at, request)) = self.granted.front() {
             let Some(room) = transport.room() else {
                 return;
@@ -365,7 +370,7 @@ impl Session {
     }
 
     /// Ends the requests that have waited for too long.
-    pub fn expire(&mut self, port: &mut Shared, now: Instant) {
+    pub fn expire(&mut self, port: &mut Queues, now: Instant) {
         if now < self.expiry {
             return;
         }
@@ -397,8 +402,9 @@ impl Session {
         self.expiry = next;
     }
 
-    /// Ends all requests, and gives back the buffers that were being received into. The session is of no more use.
-    pub fn fail(&mut self, port: &mut Shared, failure: Failure) {
+    /// Ends all requests, and gives back the buffers that were being received into. The session is
+    /// of no more use.
+    pub fn fail(&mut self, port: &mut Queues, failure: Failure) {
         let remote = self.remote;
         for (_, tag, buffer) in self.undelivered.drain(..) {
             port.complete(remote, tag, buffer, Err(failure));
@@ -418,7 +424,7 @@ impl Session {
     #[inline]
     pub fn on_record(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         head: Head,
         body: &impl Body,
     ) -> Result<(), Violation> {
@@ -445,7 +451,7 @@ impl Session {
     }
 
     #[inline]
-    fn on_system(&mut self, port: &mut Shared, body: &impl Body) -> Result<(), Violation> {
+    fn on_system(&mut self, port: &mut Queues, body: &impl Body) -> Result<(), Violation> {
         let len = body.len();
         if len > SYSTEM_MAX || self.system_received == self.system_told {
             return Err(Violation);
@@ -468,7 +474,7 @@ impl Session {
 
     fn on_announce(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         ticket: u32,
         channel: Channel,
         len: u32,
@@ -504,7 +510,7 @@ impl Session {
     }
 
     /// Grants what there are buffers and windows for, or refuses it.
-    pub fn grant(&mut self, port: &mut Shared) -> Result<(), Violation> {
+    pub fn grant(&mut self, port: &mut Queues) -> Result<(), Violation> {
         let mut blocked = [false; 2 * CHANNELS as usize];
         let mut at = 0;
         while let Some(&message) = self.announced.get(at) {
@@ -550,7 +556,8 @@ impl Session {
             .ok_or(Violation)
     }
 
-    /// Takes out the request that was announced with the ticket; none if it was withdrawn meanwhile.
+    /// Takes out the request that was announced with the ticket; none if it was withdrawn
+    /// meanwhile.
     fn take_announced(&mut self, ticket: u32) -> Result<Option<Request>, Violation> {
         self.was_announced(ticket)?;
         if self.granted.iter().any(|(granted, ..)| *granted == ticket) {
@@ -573,7 +580,7 @@ impl Session {
 
     fn on_refuse(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         ticket: u32,
         reason: Failure,
     ) -> Result<(), Violation> {
@@ -584,7 +591,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_withdraw(&mut self, port: &mut Shared, ticket: u32) -> Result<(), Violation> {
+    fn on_withdraw(&mut self, port: &mut Queues, ticket: u32) -> Result<(), Violation> {
         let behind = self.expected_ticket.wrapping_sub(ticket);
         if behind == 0 || behind >= 1 << 31 {
             return Err(Violation);
@@ -605,7 +612,7 @@ impl Session {
 
     fn on_data(
         &mut self,
-        port: &mut Shared,
+        port: &mut Queues,
         ticket: u32,
         at: u32,
         body: &impl Body,
@@ -625,7 +632,7 @@ impl Session {
         }
         let start = message.offset as usize + got as usize;
         let bytes = port.buffers.bytes_mut(buffer).map_err(|_| Violation)?;
-        // `Shared::claim` has checked that all of it fits.
+        // `Queues::claim` has checked that all of it fits.
         body.copy_to(&mut bytes[start..start + len]);
         if len < left {
             self.receiving[index].got += len as u32;

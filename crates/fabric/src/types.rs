@@ -80,7 +80,8 @@ impl fmt::Display for Channel {
     }
 }
 
-/// A registered buffer. A buffer that takes its place after [`free`](crate::Endpoint::free) has another one.
+/// A registered buffer. A buffer that takes its place after [`free`](crate::Endpoint::free) has
+/// another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId {
     pub(crate) index: u32,
@@ -144,8 +145,9 @@ pub struct Received {
     pub from: PortName,
     /// The channel.
     pub channel: Channel,
-    /// Where its bytes are. A buffer of the pool is to be given back ([`Endpoint::free`](crate::Endpoint::free)); a posted one is the program's again; of an
-    /// open channel it is the window.
+    /// Where its bytes are. A buffer of the pool is to be given back
+    /// ([`Endpoint::free`](crate::Endpoint::free)); a posted one is the program's again; of an open
+    /// channel it is the window.
     pub buffer: BufferId,
     /// Where they begin in the buffer: 0, but in a window.
     pub offset: usize,
@@ -180,7 +182,8 @@ pub enum Failure {
     /// The receiver has as many peers as it takes.
     #[error("the receiver has as many peers as it takes")]
     Refused,
-    /// The receiver broke the protocol, and is not spoken to any more. The message may have arrived.
+    /// The receiver broke the protocol, and is not spoken to any more. The message may have
+    /// arrived.
     #[error("the receiver broke the protocol")]
     Violation,
     /// This port was closed first. The message may have arrived.
@@ -274,7 +277,8 @@ pub struct Counters {
     pub failed: u64,
     /// Messages received.
     pub received: u64,
-    /// Messages that had to wait for a credit, buffer or window of their receiver, or for room in the transport.
+    /// Messages that had to wait for a credit, buffer or window of their receiver, or for room in
+    /// the transport.
     pub waited: u64,
     /// Requests refused because the send queue was full.
     pub queue_full: u64,

@@ -1,7 +1,9 @@
-//! Nodes on an Ethernet that loses, reorders, doubles and damages frames, is cut, and whose hosts are restarted; in virtual time, from seeds.
+//! Nodes on an Ethernet that loses, reorders, doubles and damages frames, is cut, and whose hosts
+//! are restarted; in virtual time, from seeds.
 //!
-//! Each message that is reported as sent arrives once; all that arrive are whole, and in the order in which they were sent on their channel; every request
-//! ends; memory is bounded. One seed alone: `MILLRACE_SEED=7 cargo test -p millrace-fabric --test simulation`.
+//! Each message that is reported as sent arrives once; all that arrive are whole, and in the order
+//! in which they were sent on their channel; every request ends; memory is bounded. One seed alone:
+//! `MILLRACE_SEED=7 cargo test -p millrace-fabric --test simulation`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};

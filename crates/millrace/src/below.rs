@@ -48,12 +48,12 @@ pub use millrace_shard::Buffers;
 /// let stack = millrace::Builder::new()
 ///     .link(millrace::Link::pair(1500).0)
 ///     .address(std::net::Ipv4Addr::new(10, 0, 0, 2), 24)
-///     .claim(millrace::Claim::Probe)
+///     .claim(millrace::ConflictDetection::Probe)
 ///     .build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
-pub use millrace_shard::Claim;
+pub use millrace_shard::ConflictDetection;
 
 /// A socket option with its value, for bindings: [`crate::Sockets::set_option`].
 ///

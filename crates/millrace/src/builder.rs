@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
-use millrace_shard::{Buffers, Claim, Config, Limits};
+use millrace_shard::{Buffers, Config, ConflictDetection, Limits};
 use millrace_tcp::congestion::Custom;
 use millrace_tcp::{Algorithm, Ecn, MtuProbing};
 
@@ -34,7 +34,7 @@ pub struct Builder {
     /// One at least; without a link there is nothing but loopback.
     pub(crate) plans: Vec<Plan>,
     loopback: bool,
-    claim: Claim,
+    claim: ConflictDetection,
     limits: Limits,
     buffers: Buffers,
     tcp: millrace_tcp::Config,
@@ -142,7 +142,7 @@ impl Default for Builder {
         Builder {
             plans: vec![Plan::default()],
             loopback: true,
-            claim: Claim::Announce,
+            claim: ConflictDetection::Announce,
             limits: Limits::default(),
             buffers: Buffers::default(),
             tcp: millrace_tcp::Config::default(),
@@ -322,11 +322,11 @@ impl Builder {
     /// # let builder = millrace::Builder::new().link(millrace::Link::packets(1500));
     /// let stack = builder
     ///     .address(Ipv4Addr::new(10, 0, 0, 2), 24)
-    ///     .claim(millrace::Claim::Nothing)
+    ///     .claim(millrace::ConflictDetection::Nothing)
     ///     .build()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn claim(mut self, how: Claim) -> Builder {
+    pub fn claim(mut self, how: ConflictDetection) -> Builder {
         self.claim = how;
         self
     }
@@ -523,7 +523,7 @@ impl Builder {
             };
             config.buffers = self.buffers;
             config.tcp = self.tcp.clone();
-            config.claim = self.claim;
+            config.conflict_detection = self.claim;
             config.any_address = self.any_address;
             plan.complete(config)
         };

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use millrace_shard::{Claim, Groups, Hash, Steer};
+use millrace_shard::{ConflictDetection, Groups, Hash, Steer};
 
 use crate::builder::{BuildError, Builder, random, refused, waiting};
 use crate::core::Clock;
@@ -100,7 +100,7 @@ impl Builder {
                 });
                 // One speaks for all.
                 if own > 0 {
-                    config.claim = Claim::Nothing;
+                    config.conflict_detection = ConflictDetection::Nothing;
                 }
                 part.links.push(Ready {
                     config,

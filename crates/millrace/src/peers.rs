@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-use millrace_shard::{Arrival, Flow, HeapMemory, Shard, Stray};
+use millrace_shard::{Arrival, Flow, HeapMemory, Misrouted, Shard};
 use millrace_tcp::Instant;
 use millrace_wire::offload::{ChecksumState, Frame};
 
@@ -137,7 +137,7 @@ impl Peers {
 
     /// Hands the frame that was taken in last to the shard whose it is, if that is another.
     pub(crate) fn pass_stray(&mut self, shard: &mut Shard<HeapMemory>, frame: &Frame<'_>) {
-        let Some((stray, whole)) = shard.take_stray() else {
+        let Some((stray, whole)) = shard.take_misrouted() else {
             return;
         };
         let checksum = match frame.checksum {
@@ -146,7 +146,7 @@ impl Peers {
             known => known,
         };
         match stray {
-            Stray::Shard(to, arrival) => {
+            Misrouted::Shard(to, arrival) => {
                 let handed = match whole {
                     Some(bytes) => Handed {
                         bytes,
@@ -164,8 +164,8 @@ impl Peers {
                 self.give(to.into(), handed);
             }
             // Nothing moves between these shards.
-            Stray::Awaited => {}
-            Stray::Everyone => {
+            Misrouted::Awaited => {}
+            Misrouted::AllShards => {
                 let own = self.own;
                 for to in (0..self.peers.len()).filter(|&to| to != own) {
                     let handed = Handed {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use millrace_shard::{Claim, Config, Ipv6, Via};
+use millrace_shard::{Config, ConflictDetection, Ipv6, Via};
 
 use crate::builder::BuildError;
 use crate::link::Link;
@@ -49,7 +49,7 @@ impl Plan {
         config.mtu = u16::MAX;
         let Some(capabilities) = self.link.capabilities() else {
             config.any_address = false;
-            config.claim = Claim::Nothing;
+            config.conflict_detection = ConflictDetection::Nothing;
             return match self.addresses.first() {
                 Some(&(address, _)) => Err(BuildError::NoLink(address)),
                 None => Ok(config),
@@ -63,7 +63,7 @@ impl Plan {
         let mut ipv6 = Ipv6::default();
         // Where all others are behind one station there is nobody to tell, or to ask.
         if config.only_station.is_some() {
-            config.claim = Claim::Nothing;
+            config.conflict_detection = ConflictDetection::Nothing;
             ipv6.probes = 0;
         }
         for &(address, bits) in &self.addresses {

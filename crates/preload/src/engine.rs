@@ -59,14 +59,18 @@ static ATTACHED: AtomicBool = AtomicBool::new(false);
 struct Own {
     attached: AtomicBool,
     lock: AtomicU32,
+    descriptors: AtomicU32,
 }
 
 static OWN: Own = Own {
     attached: AtomicBool::new(false),
     lock: AtomicU32::new(0),
+    descriptors: AtomicU32::new(0),
 };
 /// Held while attaching, and for each request on the control socket. A fork holds it, so that the child finds a quiet state.
 pub static LOCK: &AtomicU32 = &OWN.lock;
+/// The word of [`internal::lock`].
+pub static DESCRIPTORS: &AtomicU32 = &OWN.descriptors;
 
 /// The engine, attached to if need be. `NETDOWN`: it cannot be reached.
 #[inline]
@@ -124,7 +128,10 @@ fn attach() -> Result<&'static Engine> {
     let engine = place();
     if unseen {
         rights::forked();
-        sets::count_processes(1);
+        {
+            let _lock = internal::lock();
+            sets::count_processes(1);
+        }
         poll::forked(engine);
         sets::forked();
     }

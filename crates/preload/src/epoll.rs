@@ -65,7 +65,7 @@ pub fn control(
             item.events.store(events, Ordering::Relaxed);
             item.data.store(data, Ordering::Relaxed);
             set.refresh(found);
-            wake_sleepers(index, socket.engine);
+            wake_sleepers(&set, memory, index, socket.engine);
             Ok(())
         }
         EPOLL_CTL_DEL => {
@@ -95,12 +95,15 @@ pub fn add_locked(
     let own = sets::poller_or_new(index, socket.engine, memory, set)?;
     let item = set.insert(fd, Some(socket.reference), events, data)?;
     refs::note_in_sets(socket.reference.index);
+    if set.is_shared() {
+        socket.change_flags(flag::IN_SHARED_SET, 0);
+    }
     let wanted = watched_for(set, socket.reference);
     if let Err(errno) = poller::watch(socket.engine, own.index, socket.reference, wanted) {
         set.remove(item);
         return Err(errno);
     }
-    wake_sleepers(index, socket.engine);
+    wake_sleepers(set, memory, index, socket.engine);
     Ok(())
 }
 
@@ -129,12 +132,16 @@ fn forget_stale(set: &Set<'_>, slot: SlotRef) {
     }
 }
 
-/// Another thread may sleep in the set: it has something to look at.
-fn wake_sleepers(index: u32, engine: &'static Engine) {
+/// Another thread may sleep in the set: it has something to look at. Who waits for the set itself is shown it only if it is ready: where that one cannot look into the
+/// set, in a process that has closed it, the ring is all that it knows.
+fn wake_sleepers(set: &Set<'_>, memory: Memory, index: u32, engine: &'static Engine) {
     fence(Ordering::SeqCst);
-    if let Some(own) = sets::poller(index)
-        && poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers())
-    {
+    let Some(own) = sets::poller(index) else {
+        return;
+    };
+    if memory.is_waited_for() {
+        show_locked(set, own, engine, has_ready(set, own, engine));
+    } else if poller::shared(engine, own.index).is_some_and(|(shared, _)| shared.has_sleepers()) {
         own.ring();
     }
 }
@@ -434,7 +441,8 @@ fn peek(slot: SlotRef, shared_set: bool) -> Option<ManuallyDrop<Socket>> {
     let engine = engine::mapped()?;
     let shared = engine.region.slot(slot.index)?;
     let current = shared.engine.generation.load(Ordering::Acquire) == slot.generation;
-    let others = || shared.app.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
+    let flags = || shared.app.flags.load(Ordering::Relaxed);
+    let others = || flags() & (flag::SHARED | flag::IN_SHARED_SET) != 0;
     (current && (shared_set || refs::any(slot.index) || others())).then(|| {
         // Not counted, and so not dropped: the set is locked, and a close removes its registrations before the slot can be used again.
         ManuallyDrop::new(Socket {

@@ -25,7 +25,7 @@ struct Forking {
     /// There is something to hold, but it could not be announced: a signal handler in the middle of another request.
     unknown: bool,
     /// Held over the fork: the child finds no half-done attaching. They cannot be waited for by the thread that holds them.
-    guards: [Option<Guard<'static>>; 2],
+    guards: [Option<Guard<'static>>; 3],
 }
 
 /// A child that the engine expects.
@@ -175,6 +175,7 @@ impl Forking {
         let guards = [
             lock::take(engine::LOCK, Rank::Control),
             lock::take(&anchor::LOCK, Rank::Leaf),
+            internal::lock(),
         ];
         sets::count_processes(1);
         Ok(Forking {
@@ -189,10 +190,10 @@ impl Forking {
         // After a fork that went well it may be anything, 0 too.
         // SAFETY: the C library's errno is always there.
         let errno = unsafe { *libc::__errno_location() };
-        drop(self.guards);
         if pid < 0 {
             sets::count_processes(-1);
         }
+        drop(self.guards);
         if let Some(announced) = &self.announced {
             if let Some(control) = announced.control {
                 internal::release(control);
@@ -209,6 +210,7 @@ impl Forking {
         std::mem::forget(self.guards);
         thread::forked();
         engine::LOCK.store(0, Ordering::Relaxed);
+        engine::DESCRIPTORS.store(0, Ordering::Relaxed);
         anchor::LOCK.store(0, Ordering::Relaxed);
         self.engine.forked(self.unknown);
         rights::forked();

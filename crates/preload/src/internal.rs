@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
+use crate::engine;
+use crate::lock::{self, Guard, Rank};
 use crate::sys::{self, Result};
 use crate::table::{self, Entry};
 
@@ -36,6 +38,12 @@ impl Handle {
     pub fn from_bits(bits: u32) -> Handle {
         Handle(bits as usize % HANDLES)
     }
+}
+
+/// While it is held no own descriptor is between the kernel and where it is kept. A fork holds it: a child that had one that it does not know of would keep what is behind
+/// it open, an epoll set say, for as long as it lives. None in a signal handler above such a change.
+pub fn lock() -> Option<Guard<'static>> {
+    lock::take(engine::DESCRIPTORS, Rank::Descriptors)
 }
 
 /// From where on own descriptors are numbered: above what a program with few descriptors reaches, and above what `select` can name, if the limit
@@ -72,6 +80,7 @@ pub fn adopt(fd: OwnedFd) -> Result<Handle> {
 
 /// Takes a duplicate of a descriptor in.
 pub fn copy(fd: c_int) -> Result<Handle> {
+    let _lock = lock();
     let high = lift(fd)?;
     let free = HELD.iter().position(|held| {
         held.compare_exchange(0, high + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -88,6 +97,7 @@ pub fn copy(fd: c_int) -> Result<Handle> {
 
 /// Closes one.
 pub fn release(handle: Handle) {
+    let _lock = lock();
     let fd = HELD[handle.0].swap(0, Ordering::AcqRel) - 1;
     if fd >= 0 {
         forget(fd);
@@ -101,6 +111,7 @@ fn forget(fd: c_int) {
 
 /// Moves an own descriptor out of the way: the program wants its number. The number is left closed.
 pub fn vacate(fd: c_int) -> Result<()> {
+    let _lock = lock();
     let high = lift(fd)?;
     let moved = HELD.iter().any(|held| {
         held.compare_exchange(fd + 1, high + 1, Ordering::AcqRel, Ordering::Relaxed)

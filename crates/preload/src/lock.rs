@@ -27,6 +27,8 @@ pub enum Rank {
     Leaf,
     /// A context.
     Lane,
+    /// The shim's own descriptors, and the memory of epoll sets.
+    Descriptors,
 }
 
 /// Looks before sleeping.

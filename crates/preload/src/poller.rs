@@ -57,6 +57,13 @@ impl Own {
         }
     }
 
+    /// Closes the descriptors that are rung.
+    pub fn close_bells(&self) {
+        for bell in std::iter::once(self.bell).chain(self.own_bell) {
+            internal::release(bell);
+        }
+    }
+
     /// The descriptors that are rung.
     pub fn bells(&self) -> impl Iterator<Item = c_int> {
         let own = self.own_bell.map(Handle::fd);
@@ -88,10 +95,13 @@ pub fn make(engine: &Engine, rings: bool) -> Result<Own> {
 
 /// Gives one back.
 pub fn give_back(engine: &Engine, own: Own) {
-    for bell in std::iter::once(own.bell).chain(own.own_bell) {
-        internal::release(bell);
-    }
-    let arguments = [u64::from(own.index), 0, 0, 0];
+    own.close_bells();
+    say_gone(engine, own.index);
+}
+
+/// Tells the engine that this process has no use for a poller any more.
+pub fn say_gone(engine: &Engine, index: u32) {
+    let arguments = [u64::from(index), 0, 0, 0];
     engine.tell(&Request::new(Kind::PollerGone, [0; 16], arguments));
 }
 

@@ -150,6 +150,13 @@ pub fn release(index: u32) {
         })
     });
     if before.is_ok_and(|before| openers(before) == 1) {
+        // A process that keeps it may leave rings as they are, and here nobody can look into it any more.
+        if let (Some(engine), Some(memory)) = (engine::mapped(), memory(index))
+            && memory.is_waited_for()
+            && memory.is_shared()
+        {
+            crate::epoll::show(index, engine);
+        }
         // From here on the kernel does not report it where it is in other sets.
         close_kernel(place);
         look_away(place);
@@ -265,6 +272,7 @@ pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
     if let Some(fd) = kernel_fd(index) {
         return Ok(fd);
     }
+    let _lock = internal::lock();
     let handle = internal::copy(descriptor(index).ok_or(Errno::BADF)?)?;
     let place = &PLACES[index as usize];
     place.kernel.store(handle.to_bits() + 1, Ordering::Release);
@@ -272,6 +280,7 @@ pub fn kernel_fd_or_new(index: u32) -> Result<c_int> {
 }
 
 fn close_kernel(place: &Place) {
+    let _lock = internal::lock();
     if let Some(bits) = place.kernel.swap(0, Ordering::AcqRel).checked_sub(1) {
         internal::release(Handle::from_bits(bits));
     }
@@ -279,21 +288,29 @@ fn close_kernel(place: &Place) {
 
 fn clear(place: &Place) {
     place.id.store(0, Ordering::Relaxed);
-    let at = place.memory.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    let Some(engine) = engine::mapped().filter(|_| !at.is_null()) else {
+    place.controlled.store(0, Ordering::Release);
+    let Some(engine) = engine::mapped() else {
         return;
     };
     let slots = engine.region.geometry().slots;
+    let lock = internal::lock();
+    let at = place.memory.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if at.is_null() {
+        return;
+    }
     // SAFETY: made by `Memory::new` for this region, and still mapped.
     let memory = unsafe { Memory::at(at, slots) };
     let own = own_poller(place, memory);
     memory.count_processes(-1);
     if let Some(own) = own {
-        poller::give_back(engine, own);
+        own.close_bells();
     }
     place.bell.store(0, Ordering::Release);
     place.own_bell.store(0, Ordering::Release);
-    place.controlled.store(0, Ordering::Release);
+    drop(lock);
+    if let Some(own) = own {
+        poller::say_gone(engine, own.index);
+    }
     // SAFETY: no descriptor and no call has the set any more.
     unsafe { Memory::unmap(at, slots) };
 }
@@ -315,6 +332,7 @@ pub fn memory_or_new(index: u32, engine: &Engine) -> Result<Memory> {
     let place = &PLACES[index as usize];
     if place.memory.load(Ordering::Acquire).is_null() {
         kernel_fd_or_new(index)?;
+        let _lock = internal::lock();
         let at = Memory::map(slots)?;
         let empty = std::ptr::null_mut();
         if place
@@ -584,9 +602,18 @@ pub fn share(engine: &'static Engine) {
     }
 }
 
-/// Before a fork: the child has every set too. After one that failed: it has not.
+/// Before a fork: the child has the memory of every set too, also of one that is about to be closed. After one that failed: it has not. [`internal::lock`] is held.
 pub fn count_processes(by: i32) {
-    for (_held, memory) in all() {
-        memory.count_processes(by);
+    let Some(engine) = engine::mapped() else {
+        return;
+    };
+    let slots = engine.region.geometry().slots;
+    let used = USED.load(Ordering::Acquire) as usize;
+    for place in &PLACES[..used] {
+        let at = place.memory.load(Ordering::Acquire);
+        if !at.is_null() {
+            // SAFETY: made by `Memory::new` for this region; it is unmapped after the lock has been held.
+            unsafe { Memory::at(at, slots) }.count_processes(by);
+        }
     }
 }

@@ -37,6 +37,8 @@ pub mod flag {
     pub const BOUND: u32 = 256;
     /// The SYN waits for the first bytes to send (TCP Fast Open).
     pub const DEFERRED: u32 = 512;
+    /// A process has put it into an epoll set that other processes have too: they report it, whoever has the set and whoever has the socket.
+    pub const IN_SHARED_SET: u32 = 1024;
 }
 
 /// In the second word of [`millrace_context::slot::AppCold::options`], which is SO_LINGER's time in seconds: on, and no time.
@@ -265,7 +267,9 @@ impl Socket {
         // datagrams that come behind it are not this socket's.
         // A set reports a socket that others hold as long as the engine knows a holder.
         let in_sets = || refs::in_sets(self.reference.index) || sets::any_is_shared();
-        if holds_address || self.has(flag::SHARED) && in_sets() {
+        let is_reported_elsewhere =
+            self.has(flag::IN_SHARED_SET) || self.has(flag::SHARED) && in_sets();
+        if holds_address || is_reported_elsewhere {
             return lane.ask(&close, &mut []).map(drop);
         }
         lane.submit(&close)

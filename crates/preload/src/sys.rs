@@ -329,18 +329,24 @@ pub fn epoll_look(epoll: c_int, events: &mut [libc::epoll_event]) -> Result<usiz
     )
 }
 
-/// What polled descriptors have now, without waiting.
+/// What polled descriptors have now, without waiting. A signal that is about to be handled ends the kernel's `ppoll` with EINTR if nothing is ready, also one that does
+/// not wait. The look is then made again: whether a handler ends the program's call is decided where that sleeps.
 pub fn poll_look(fds: &mut [libc::pollfd]) -> Result<usize> {
-    let mut at_once = timespec(0);
     let no_mask = std::ptr::null::<libc::sigset_t>();
-    call!(
-        libc::SYS_ppoll,
-        fds.as_mut_ptr(),
-        fds.len(),
-        &raw mut at_once,
-        no_mask,
-        SIGNAL_SET
-    )
+    loop {
+        let mut at_once = timespec(0);
+        let found = call!(
+            libc::SYS_ppoll,
+            fds.as_mut_ptr(),
+            fds.len(),
+            &raw mut at_once,
+            no_mask,
+            SIGNAL_SET
+        );
+        if found != Err(Errno::INTR) {
+            return found;
+        }
+    }
 }
 
 /// `getsockopt` of a number.

@@ -1,8 +1,8 @@
 //! From the table to filters of the kernel's.
 //!
-//! A thread gets three, since each knows two outcomes; of several outcomes the kernel takes the
-//! most severe: what is not in the role's table is trapped (see `refusals`), what is absent fails
-//! with ENOSYS, what is deadly ends the process.
+//! Each knows two outcomes; of several outcomes the kernel takes the most severe. What is deadly ends the process:
+//! that filter is installed once, and all threads inherit it. A thread gets two more for its role: what is not in the
+//! role's table is trapped (see `refusals`), what is absent fails with ENOSYS.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +31,12 @@ pub(crate) fn is_available() -> io::Result<()> {
     Ok(())
 }
 
+/// Ends the process when the calling thread, or one that it starts, makes a deadly call. Once, before there are
+/// threads: each filter costs its thread a tenth of a millisecond and more.
+pub(crate) fn install_deadly() -> Result<(), Error> {
+    add(&deadly()?).map_err(Error::Filter)
+}
+
 /// Leaves the calling thread, and those that it starts, with the calls of a role.
 pub(crate) fn install(role: Role, link: Link) -> Result<(), Error> {
     for program in programs(role, link)? {
@@ -39,36 +45,42 @@ pub(crate) fn install(role: Role, link: Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// The filters of a role, each with the flag that has the kernel log what it refuses. The last one
-/// allows least: the others can be added before it, not after.
-fn programs(role: Role, link: Link) -> Result<[(BpfProgram, libc::c_ulong); 3], Error> {
-    let absent = roles::absent(role);
-    let calls = roles::calls(role, link);
-    let allowed = rules(&calls, absent).map_err(io::Error::other);
-    let always = |numbers: &[c_long]| -> Rules {
-        numbers.iter().map(|&number| (number, Vec::new())).collect()
-    };
-    let compile = |rules, mismatch, matched| {
+/// A filter, and the flag that has the kernel log what it refuses.
+type Program = (BpfProgram, libc::c_ulong);
+
+fn compile(
+    rules: Rules,
+    mismatch: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, Error> {
+    let compile = || {
         let arch = TargetArch::try_from(std::env::consts::ARCH)?;
         BpfProgram::try_from(SeccompFilter::new(rules, mismatch, matched, arch)?)
     };
-    let compile = |rules, mismatch, matched| {
-        compile(rules, mismatch, matched).map_err(|error| Error::Filter(io::Error::other(error)))
-    };
+    compile().map_err(|error| Error::Filter(io::Error::other(error)))
+}
+
+/// The rules that these calls meet, whatever their arguments.
+fn always(numbers: &[c_long]) -> Rules {
+    numbers.iter().map(|&number| (number, Vec::new())).collect()
+}
+
+/// The filter of every thread of the process.
+fn deadly() -> Result<Program, Error> {
+    let (rules, kill) = (always(roles::DEADLY), SeccompAction::KillProcess);
+    let program = compile(rules, SeccompAction::Allow, kill)?;
+    Ok((program, libc::SECCOMP_FILTER_FLAG_LOG))
+}
+
+/// The filters of a role. The last one allows least: the other can be added before it, not after.
+fn programs(role: Role, link: Link) -> Result<[Program; 2], Error> {
+    let absent = roles::absent(role);
+    let calls = roles::calls(role, link);
+    let allowed = rules(&calls, absent).map_err(|error| Error::Filter(io::Error::other(error)))?;
     let absence = SeccompAction::Errno(libc::ENOSYS as u32);
-    let deadly = compile(
-        always(roles::DEADLY),
-        SeccompAction::Allow,
-        SeccompAction::KillProcess,
-    )?;
     let absent = compile(always(absent), SeccompAction::Allow, absence)?;
-    let table = compile(
-        allowed.map_err(Error::Filter)?,
-        SeccompAction::Trap,
-        SeccompAction::Allow,
-    )?;
-    let log = libc::SECCOMP_FILTER_FLAG_LOG;
-    Ok([(deadly, log), (absent, 0), (table, log)])
+    let table = compile(allowed, SeccompAction::Trap, SeccompAction::Allow)?;
+    Ok([(absent, 0), (table, libc::SECCOMP_FILTER_FLAG_LOG)])
 }
 
 /// The rules of calls. Those that are absent pass here: another filter has them fail, and being
@@ -111,7 +123,7 @@ fn condition(argument: &Argument) -> Result<SeccompCondition, seccompiler::Backe
 /// Adds one. What it refuses is in the kernel's log (type 1326), unless that has been turned off;
 /// an engine that stays has no standard error. The kernel need not protect this thread from its
 /// own speculation, which it would pay for in each memory access on some machines.
-fn add((program, log): &(BpfProgram, libc::c_ulong)) -> io::Result<()> {
+fn add((program, log): &Program) -> io::Result<()> {
     let filter = libc::sock_fprog {
         len: program.len() as u16,
         // The same structure by another name; the kernel only reads it.
@@ -175,7 +187,7 @@ mod tests {
 
     /// The child's: makes the calls from `first` on with arguments that no call accepts.
     fn try_all(
-        programs: &[(BpfProgram, libc::c_ulong)],
+        programs: &[Program],
         numbers: &[c_long],
         first: usize,
         outcomes: &[AtomicU8],
@@ -207,7 +219,8 @@ mod tests {
 
     /// What becomes of each number in a process with this role.
     fn outcomes(role: Role, link: Link) -> Vec<u8> {
-        let (programs, numbers) = (programs(role, link).unwrap(), numbers());
+        let [absent, table] = programs(role, link).unwrap();
+        let (programs, numbers) = ([deadly().unwrap(), absent, table], numbers());
         let outcomes = shared(numbers.len());
         let mut first = 0;
         loop {

@@ -11,78 +11,21 @@
 //! - `filter`: from the table to filters of the kernel's (seccomp).
 //! - `refusals`: a call that is not in the table fails with EPERM, is counted and said.
 
+mod config;
+mod error;
 mod filter;
 mod privileges;
 mod refusals;
 mod roles;
 mod user;
 
-use std::io;
-use std::sync::OnceLock;
+use config::OWN;
 
-use serde::{Deserialize, Serialize};
-
+pub use config::Config;
+pub use error::Error;
 pub use privileges::drop_privileges;
 pub use refusals::count as refused_calls;
 pub use roles::{Link, Role};
-
-/// What the command line decides. It crosses to the engine's process as JSON.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Config {
-    /// The user to become: a name of /etc/passwd or a number. Without one it is chosen
-    /// (`drop_privileges`).
-    pub user: Option<String>,
-    /// No filter of system calls: for tools that run the process inside of them.
-    pub all_calls: bool,
-    /// Other processes of the same user may read the memory (ptrace), and a crash leaves a core
-    /// file.
-    pub dumpable: bool,
-}
-
-/// Why a process cannot give up its rights.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No such user.
-    #[error(
-        "there is no user {0:?} in /etc/passwd; make one (`useradd --system --no-create-home {0}`), or give the number of one"
-    )]
-    NoUser(String),
-    /// Only root can become another user.
-    #[error(
-        "cannot become user {user:?}: {error}; start as root, or without --user to stay who you are"
-    )]
-    User {
-        /// The user that was asked for.
-        user: String,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// The machine refuses.
-    #[error("cannot {what}: {error}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// The kernel has no seccomp.
-    #[error(
-        "cannot install a filter of system calls: {0}; a kernel without CONFIG_SECCOMP_FILTER needs --no-seccomp"
-    )]
-    Filter(io::Error),
-}
-
-/// What this process has become.
-#[derive(Clone, Copy, Debug)]
-struct Sandbox {
-    link: Link,
-    /// Who started the process.
-    starter: u32,
-    filtered: bool,
-}
-
-/// Privileges are the process's, so this is, too.
-static OWN: OnceLock<Sandbox> = OnceLock::new();
 
 /// The user who started the process, whoever it is now.
 pub fn starter() -> u32 {

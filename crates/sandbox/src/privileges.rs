@@ -10,8 +10,10 @@ use rustix::thread::{
     set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::config::{Config, OWN, Sandbox};
+use crate::error::Error;
 use crate::user::{self, User};
-use crate::{Config, Error, Link, OWN, Sandbox, filter, refusals, roles};
+use crate::{Link, filter, refusals, roles};
 
 fn system(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::System {
@@ -57,6 +59,7 @@ pub fn drop_privileges(config: &Config, name: &str, link: Link) -> Result<(), Er
     if !config.all_calls {
         filter::is_available().map_err(Error::Filter)?;
         refusals::catch().map_err(Error::Filter)?;
+        filter::install_deadly()?;
     }
     let _ = OWN.set(Sandbox {
         link,

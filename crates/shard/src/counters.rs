@@ -46,7 +46,7 @@ counters! {
     /// Bytes of frames sent.
     bytes_out,
     /// Frames received that are another shard's.
-    frames_strayed,
+    frames_misrouted,
     /// Connections that went to another shard.
     connections_given,
     /// Connections that came from another shard.
@@ -65,7 +65,8 @@ counters! {
     arp_requests_out,
     /// ARP replies sent.
     arp_replies_out,
-    /// Announcements of our own addresses sent over ARP, those in defence against other claims among them.
+    /// Announcements of our own addresses sent over ARP, those in defence against other claims
+    /// among them.
     arp_announcements_out,
     /// Another host claims our address.
     arp_conflicts,
@@ -105,7 +106,8 @@ counters! {
     ip_fragments,
     /// Packets put together from fragments.
     ip_reassembled,
-    /// Fragments dropped because they overlap others, are too small to say what they belong to, or belong to a packet that was dropped for that.
+    /// Fragments dropped because they overlap others, are too small to say what they belong to, or
+    /// belong to a packet that was dropped for that.
     ip_fragments_condemned,
     /// Fragments dropped because there were too many.
     ip_fragments_refused,
@@ -133,7 +135,8 @@ counters! {
     icmp_errors_in,
     /// ICMP errors received that belong to nothing.
     icmp_errors_unmatched,
-    /// Destinations whose path is smaller than the link, and not remembered for others because there were enough.
+    /// Destinations whose path is smaller than the link, and not remembered for others because
+    /// there were enough.
     paths_refused,
     /// TCP segments received.
     segments_in,
@@ -177,7 +180,8 @@ counters! {
     accept_queue_full,
     /// Half-open connections that were given up: no answer to the SYN-ACK.
     half_open_expired,
-    /// SYNs answered with a cookie because listeners of one program had their share of half-open connections.
+    /// SYNs answered with a cookie because listeners of one program had their share of half-open
+    /// connections.
     half_open_limited,
     /// SYNs answered with a cookie.
     cookies_sent,
@@ -185,11 +189,13 @@ counters! {
     cookies_accepted,
     /// ACKs whose cookie was wrong.
     cookies_refused,
-    /// Connections accepted with payload on their SYN, before the handshake was complete (TCP Fast Open).
+    /// Connections accepted with payload on their SYN, before the handshake was complete (TCP Fast
+    /// Open).
     fast_opens,
     /// SYNs whose cookie for that was wrong.
     fast_opens_refused,
-    /// SYNs with payload that took the slow way because there were enough that had not completed their handshake.
+    /// SYNs with payload that took the slow way because there were enough that had not completed
+    /// their handshake.
     fast_opens_limited,
     /// Cookies given to others.
     fast_open_cookies_out,
@@ -211,7 +217,8 @@ counters! {
     aborted_on_close,
     /// Connections reset because there were too many orphans.
     orphans_refused,
-    /// Connections that no program holds, reset because what they still had to send was wanted for others.
+    /// Connections that no program holds, reset because what they still had to send was wanted for
+    /// others.
     orphans_starved,
     /// Connections that went through TIME-WAIT.
     time_waits,
@@ -223,11 +230,13 @@ counters! {
     sockets_refused,
     /// Connects refused because no port was free.
     ports_exhausted,
-    /// Sockets not bound because their program had its share of the ports that are chosen for programs.
+    /// Sockets not bound because their program had its share of the ports that are chosen for
+    /// programs.
     ports_limited,
     /// Segments whose payload was not stored for want of memory.
     receive_memory_exhausted,
-    /// Segments out of order that were not stored: they would have taken too much memory for what they bring, or memory was short.
+    /// Segments out of order that were not stored: they would have taken too much memory for what
+    /// they bring, or memory was short.
     out_of_order_refused,
     /// Bytes of memory given back to the machine when nobody had wanted them for a while.
     memory_given_back,

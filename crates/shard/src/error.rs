@@ -1,6 +1,7 @@
-//! What a request to a socket can answer, and the errno that Linux gives for it.
+//! Errors of requests to sockets, and the errno that Linux gives for each.
 
-/// Errno numbers of Linux (all architectures that millrace runs on agree on these), without a dependency on libc.
+/// Errno numbers of Linux (all architectures that millrace runs on agree on these), without a
+/// dependency on libc.
 pub mod errno {
     /// Broken pipe.
     pub const EPIPE: i32 = 32;

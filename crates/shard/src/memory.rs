@@ -1,6 +1,11 @@
 //! Where receive rings live: memory that the shard writes and the socket's owner reads.
 
-use crate::pool::{LOG2_MIN, Pool};
+pub mod pool;
+pub mod reclaim;
+pub mod send_memory;
+pub mod shares;
+
+use crate::memory::pool::{LOG2_MIN, Pool};
 
 /// The program that a socket belongs to. Accepted sockets inherit their listener's owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,12 +42,14 @@ pub trait Memory {
     fn is_plenty(&self, _owner: Owner) -> bool {
         false
     }
-    /// Whether so little of the owner's memory is left that it is for bytes in order alone: less than an eighth.
+    /// Whether so little of the owner's memory is left that it is for bytes in order alone: less
+    /// than an eighth.
     fn is_short(&self, _owner: Owner) -> bool {
         false
     }
-    /// How far the owner says that it has read the ring of the socket that it calls `label`: asked when a datagram finds the ring full, or a connection the
-    /// backlog. Not to be believed beyond what the ring holds.
+    /// How far the owner says that it has read the ring of the socket that it calls `label`: asked
+    /// when a datagram finds the ring full, or a connection the backlog. Not to be believed beyond
+    /// what the ring holds.
     fn read_upto(&self, _owner: Owner, _label: u32) -> u64 {
         0
     }
@@ -52,18 +59,21 @@ pub trait Memory {
     }
     /// What was free all the time since the last review is to be given back, but for a little.
     fn review(&mut self) {}
-    /// Gives about `budget` bytes of that back to the machine. How many it gave, and whether there is more.
+    /// Gives about `budget` bytes of that back to the machine. How many it gave, and whether there
+    /// is more.
     fn give_back(&mut self, _budget: u64) -> (u64, bool) {
         (0, false)
     }
     /// Reads into `out` from byte `at`.
     fn read(&self, owner: Owner, block: Block, at: usize, out: &mut [u8]);
-    /// A connection goes to another shard. True: its block goes along, where it is, and is given back there; the other shard's memory must know all that this one
-    /// hands out. False: what is in it is copied.
+    /// A connection goes to another shard. True: its block goes along, where it is, and is given
+    /// back there; the other shard's memory must know all that this one hands out. False: what is
+    /// in it is copied.
     fn hand_over(&mut self, _owner: Owner, _block: Block) -> bool {
         false
     }
-    /// A block has come with a connection, from where [`Memory::hand_over`] was true; or it comes back.
+    /// A block has come with a connection, from where [`Memory::hand_over`] was true; or it comes
+    /// back.
     fn adopt(&mut self, _owner: Owner, _block: Block) {}
 }
 
@@ -79,7 +89,8 @@ pub struct HeapMemory {
     /// By `Block::at`; `None` where free.
     blocks: Vec<Option<Box<[u8]>>>,
     vacant: Vec<u32>,
-    /// Smallest blocks that came back and stay in their places: what was used last goes first, while it is in the caches.
+    /// Smallest blocks that came back and stay in their places: what was used last goes first,
+    /// while it is in the caches.
     resting: Vec<u32>,
 }
 

@@ -1,30 +1,37 @@
-//! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send, in turn.
+//! Everything that leaves: ARP and neighbour discovery, answers, and what connections have to send,
+//! in turn.
+
+pub mod reply_queue;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use millrace_tcp::{Instant, Limits, Outgoing, State};
+use millrace_tcp::{FastOutgoing, Instant, Limits, Outgoing, State};
 use millrace_wire::ethernet::{self, EtherType, Mac};
 use millrace_wire::offload::{Capabilities, Offload};
 
+use crate::connection_table::Tuple;
+use crate::counters::Counters;
 use crate::error::errno;
+use crate::ip::route::Route;
+use crate::ip::v6::group_station;
+use crate::link::ethernet::Egress;
+use crate::link::ethernet::{Stations, send_frame};
+use crate::link::neighbour::{Handle, Lookup, Settled};
 use crate::memory::Memory;
-use crate::neighbour::{Handle, Lookup, Settled};
-use crate::reply::Reply;
-use crate::route::Route;
-use crate::segment::{self, Job, PAYLOAD_MAX, Stations};
-use crate::send_ring::SendRing;
-use crate::shard::{Egress, Shard, note_changed};
-use crate::socket::{Kind, Marks, Socket, SocketId};
-use crate::table::Tuple;
-use crate::v6::group_station;
+use crate::output::reply_queue::Reply;
+use crate::shard::Shard;
+use crate::socket::note_changed;
+use crate::socket::send_ring::SendRing;
+use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
+use crate::tcp::segment::{self, PAYLOAD_MAX, SegmentJob};
 
 /// Segments (or segmentation units) that a connection sends before it is another's turn.
 const TURN: usize = 2;
 /// Segments that turn round inside the shard in one transmit; the rest waits for the next.
 const LOCAL_TURN: u32 = 256;
 
-/// What a connection may give in one piece.
+/// The largest unit that a connection gives to the port.
 const LIMITS: Limits = Limits {
     max_payload: PAYLOAD_MAX,
 };
@@ -50,9 +57,10 @@ enum Served {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Sends everything that may leave now: ARP and answers first, then connections with control segments and ACKs, then those with data, in
-    /// turn. Stops when the port is full; the rest stays for the next call. Traffic to this host itself is delivered on the way,
-    /// a bounded number of segments in one call.
+    /// Sends everything that may leave now: ARP and answers first, then connections with control
+    /// segments and ACKs, then those with data, in turn. Stops when the port is full; the rest
+    /// stays for the next call. Traffic to this host itself is delivered on the way, a bounded
+    /// number of segments in one call.
     pub fn transmit(&mut self, egress: &mut impl Egress, now: Instant) {
         let capabilities = egress.capabilities();
         let mut local_budget = LOCAL_TURN;
@@ -72,17 +80,17 @@ impl<M: Memory> Shard<M> {
             return false;
         }
         loop {
-            while let Some(settled) = self.neighbours.take_settled() {
+            while let Some(settled) = self.network.neighbours.take_settled() {
                 self.release_waiting(settled, now);
             }
             while *local_budget > 0
-                && let Some(reply) = self.replies.pop()
+                && let Some(reply) = self.network.replies.pop()
             {
                 if !self.send_reply(reply, egress, capabilities, local_budget, now) {
                     return false;
                 }
             }
-            if !self.send_arp_replies(egress) || !self.send_requests(egress) {
+            if !self.network.send_link_packets(&mut self.env, egress) {
                 return false;
             }
             if !self.udp.outbox.is_empty() && !self.send_datagrams(egress, capabilities, now) {
@@ -91,10 +99,10 @@ impl<M: Memory> Shard<M> {
             if *local_budget == 0 {
                 return true;
             }
-            let mut idle = self.udp.outbox.is_empty() && self.replies.is_empty();
+            let mut idle = self.udp.outbox.is_empty() && self.network.replies.is_empty();
             let mut known = None;
             // Connections one after the other, as long as nothing comes up that goes first.
-            while self.replies.is_empty()
+            while self.network.replies.is_empty()
                 && *local_budget > 0
                 && let Some(index) = self.ready.pop()
             {
@@ -141,13 +149,13 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         let plain = !marks.contains(Marks::NOTSENT_LOW);
-        // Who has not sent yet says that its neighbour is wanted all the same.
+        // A connection that has not looked up its neighbour yet does so even without output.
         if plain && !stream.connection.has_output() && stream.hop != Handle::NONE {
             if stream.send.len() > 0 {
-                self.crowd.note(&mut stream.counted, now);
+                self.active_senders.note(&mut stream.counted, now);
             }
             if marks.contains(Marks::ENDING) {
-                self.bury(index, now);
+                self.end_connection(index, now);
             } else {
                 stream.arm(&mut self.wheel, index);
             }
@@ -155,49 +163,38 @@ impl<M: Memory> Shard<M> {
         }
         let lookup = match *known {
             Some((hop, mac)) if hop == stream.hop => Lookup::Known(mac),
-            _ => self.neighbours.resolve(stream.hop, now),
+            _ => self.network.neighbours.resolve(stream.hop, now),
         };
         let to = match lookup {
             Lookup::Known(to) => to,
-            _ => match self.resolve_further(index, lookup, now) {
-                Lookup::Known(to) => {
-                    let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
-                    else {
-                        return Served::Idle;
-                    };
-                    stream = found;
-                    to
-                }
-                Lookup::Wait => return Served::Idle,
-                Lookup::Gone => {
-                    self.lose(index, now);
+            _ => {
+                let Some(to) = self.resolve_or_drop(index, lookup, now) else {
                     return Served::Idle;
-                }
-            },
+                };
+                let Some(found) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
+                    return Served::Idle;
+                };
+                stream = found;
+                to
+            }
         };
         *known = Some((stream.hop, to));
-        if plain && let Some(plain) = stream.connection.poll_plain(&self.config.tcp, now) {
+        if plain
+            && let Some(plain) = stream
+                .connection
+                .poll_transmit_fast(&self.env.config.tcp, now)
+        {
             if stream.send.len() > 0 {
-                self.crowd.note(&mut stream.counted, now);
+                self.active_senders.note(&mut stream.counted, now);
             }
             let stations = Stations {
                 to,
-                from: self.config.mac,
+                from: self.env.config.mac,
             };
-            let payload = stream.send.slices(plain.payload.clone());
-            let counters = &mut self.counters;
-            let (tuple, fields) = (&stream.ends.tuple(), &stream.fields);
-            if segment::send_plain(
-                &stations,
-                tuple,
-                fields,
-                &plain,
-                payload,
-                capabilities,
-                |head, payload, offload| send(counters, egress, head, payload, offload),
-            ) {
+            let counters = &mut self.env.counters;
+            if send_predicted(counters, egress, capabilities, &stations, stream, &plain) {
                 if marks.contains(Marks::ENDING) {
-                    self.bury(index, now);
+                    self.end_connection(index, now);
                 } else {
                     stream.arm(&mut self.wheel, index);
                 }
@@ -214,6 +211,20 @@ impl<M: Memory> Shard<M> {
         self.send_turn(index, to, egress, capabilities, now)
     }
 
+    /// The station that leads to the peer of the socket at `index`, after the lookup of its hop did
+    /// not find it; `None` when the connection has to wait, or nothing leads there.
+    #[inline(never)]
+    fn resolve_or_drop(&mut self, index: u32, lookup: Lookup, now: Instant) -> Option<Mac> {
+        match self.resolve_further(index, lookup, now) {
+            Lookup::Known(to) => Some(to),
+            Lookup::Wait => None,
+            Lookup::Gone => {
+                self.drop_unroutable(index, now);
+                None
+            }
+        }
+    }
+
     #[inline(never)]
     fn send_turn(
         &mut self,
@@ -227,7 +238,7 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         let ending = socket.marks.contains(Marks::ENDING);
-        // Who goes by what was not sent yet hears of what is.
+        // A program with `TCP_NOTSENT_LOWAT` learns that bytes are sent.
         if socket.marks.contains(Marks::NOTSENT_LOW) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
         }
@@ -235,26 +246,27 @@ impl<M: Memory> Shard<M> {
             return Served::Idle;
         };
         if stream.send.len() > 0 {
-            self.crowd.note(&mut stream.counted, now);
+            self.active_senders.note(&mut stream.counted, now);
         }
         let mut served = Served::More;
         for _ in 0..TURN {
-            let Some(outgoing) = stream
-                .connection
-                .poll_transmit(&self.config.tcp, &LIMITS, now)
+            let Some(outgoing) =
+                stream
+                    .connection
+                    .poll_transmit(&self.env.config.tcp, &LIMITS, now)
             else {
                 served = Served::Idle;
                 break;
             };
-            let job = Job {
+            let job = SegmentJob {
                 to,
-                from: self.config.mac,
-                tuple: &stream.ends.tuple(),
+                from: self.env.config.mac,
+                tuple: &stream.endpoints.tuple(),
                 fields: stream.fields,
                 outgoing: &outgoing,
                 payload: stream.send.slices(outgoing.payload.clone()),
             };
-            let counters = &mut self.counters;
+            let counters = &mut self.env.counters;
             let sent = job.run(0, capabilities, |head, payload, offload| {
                 send(counters, egress, head, payload, offload)
             });
@@ -269,7 +281,7 @@ impl<M: Memory> Shard<M> {
             }
         }
         if served == Served::Idle && ending {
-            self.bury(index, now);
+            self.end_connection(index, now);
         } else {
             stream.arm(&mut self.wheel, index);
         }
@@ -286,7 +298,7 @@ impl<M: Memory> Shard<M> {
         if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut)
             && stream.send.len() > 0
         {
-            self.crowd.note(&mut stream.counted, now);
+            self.active_senders.note(&mut stream.counted, now);
         }
         for _ in 0..TURN {
             if !self.send_local(index, now) {
@@ -298,30 +310,31 @@ impl<M: Memory> Shard<M> {
         Served::More
     }
 
-    /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is armed.
+    /// A connection has nothing more to send: it is buried when it is over; otherwise its timer is
+    /// armed.
     fn finish(&mut self, index: u32, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
         };
         if socket.marks.contains(Marks::ENDING) {
-            self.bury(index, now);
+            self.end_connection(index, now);
         } else if let Some(stream) = socket.stream_mut() {
             stream.arm(&mut self.wheel, index);
         }
     }
 
-    /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a broken link. Its timers
-    /// try again, and give up in the end.
-    fn lose(&mut self, index: u32, now: Instant) {
+    /// Nothing leads to the peer now: what the connection has to send is lost, as it would be on a
+    /// broken link. Its timers try again, and give up in the end.
+    fn drop_unroutable(&mut self, index: u32, now: Instant) {
         let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) else {
             return;
         };
         while stream
             .connection
-            .poll_transmit(&self.config.tcp, &LIMITS, now)
+            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
             .is_some()
         {
-            self.counters.ip_no_route += 1;
+            self.env.counters.ip_no_route += 1;
         }
         self.finish(index, now);
     }
@@ -351,15 +364,15 @@ impl<M: Memory> Shard<M> {
         {
             return true;
         }
-        let job = Job {
+        let job = SegmentJob {
             to,
-            from: self.config.mac,
-            tuple: &stream.ends.tuple(),
+            from: self.env.config.mac,
+            tuple: &stream.endpoints.tuple(),
             fields: stream.fields,
             outgoing,
             payload: stream.send.slices(outgoing.payload.clone()),
         };
-        let counters = &mut self.counters;
+        let counters = &mut self.env.counters;
         let sent = job.run(stalled.sent, capabilities, |head, payload, offload| {
             send(counters, egress, head, payload, offload)
         });
@@ -371,12 +384,13 @@ impl<M: Memory> Shard<M> {
         false
     }
 
-    /// The hardware address that leads to the peer of the socket at `index`. While it is not known the socket is parked.
+    /// The hardware address that leads to the peer of the socket at `index`. While it is not known
+    /// the socket is parked.
     fn resolve(&mut self, index: u32, now: Instant) -> Lookup {
         let Some(stream) = self.sockets.get(index).and_then(Socket::stream) else {
             return Lookup::Gone;
         };
-        let lookup = self.neighbours.resolve(stream.hop, now);
+        let lookup = self.network.neighbours.resolve(stream.hop, now);
         self.resolve_further(index, lookup, now)
     }
 
@@ -390,22 +404,23 @@ impl<M: Memory> Shard<M> {
         let Some(stream) = socket.stream() else {
             return Lookup::Gone;
         };
-        let (mut hop, remote) = (stream.hop, stream.ends.tuple().remote_ip());
+        let (mut hop, remote) = (stream.hop, stream.endpoints.tuple().remote_ip());
         if lookup == Lookup::Gone {
-            let Some(Route::Link(next)) = self.route(remote) else {
+            let Some(Route::Link(next)) = self.network.route(remote) else {
                 return Lookup::Gone;
             };
-            let found = self
-                .neighbours
-                .find(next, Some(owner), now, &mut self.counters);
+            let found =
+                self.network
+                    .neighbours
+                    .find(next, Some(owner), now, &mut self.env.counters);
             let Some(found) = found else {
                 return Lookup::Gone;
             };
             hop = found;
-            lookup = self.neighbours.resolve(hop, now);
+            lookup = self.network.neighbours.resolve(hop, now);
         }
         if lookup == Lookup::Wait && !parked {
-            self.neighbours.wait_socket(hop, index);
+            self.network.neighbours.wait_socket(hop, index);
         }
         if let Some(socket) = self.sockets.get_mut(index) {
             socket
@@ -429,30 +444,32 @@ impl<M: Memory> Shard<M> {
             }
             socket.marks.remove(Marks::PARKED);
             match socket.stream_mut() {
-                // Linux's `arp_error_report`: a connect fails at once, an established connection goes on trying.
+                // Linux's `arp_error_report`: a connect fails at once, an established connection
+                // goes on trying.
                 Some(stream)
                     if settled.mac.is_none() && stream.connection.state() == State::SynSent =>
                 {
                     stream.error = errno::EHOSTUNREACH as u16;
                     stream.connection.abort();
-                    self.counters.failed_opens += 1;
-                    self.settle(index);
+                    self.env.counters.failed_opens += 1;
+                    self.apply_state_change(index);
                 }
-                Some(_) if settled.mac.is_none() => self.lose(index, now),
+                Some(_) if settled.mac.is_none() => self.drop_unroutable(index, now),
                 _ => self.mark_ready(index),
             }
         }
         for reply in settled.replies {
             if settled.mac.is_some() {
-                self.reply(reply);
+                self.network.reply(&mut self.env.counters, reply);
             } else {
-                self.counters.neighbour_queue_dropped += 1;
-                self.replies.recycle(reply);
+                self.env.counters.neighbour_queue_dropped += 1;
+                self.network.replies.recycle(reply);
             }
         }
     }
 
-    /// Sends an answer, parks it with its neighbour, or delivers it on this host; false when the port is full.
+    /// Sends an answer, parks it with its neighbour, or delivers it on this host; false when the
+    /// port is full.
     fn send_reply(
         &mut self,
         reply: Reply,
@@ -474,12 +491,12 @@ impl<M: Memory> Shard<M> {
             self.put_away(reply, sent);
             return sent;
         }
-        let next = match self.route(destination) {
+        let next = match self.network.route(destination) {
             Some(Route::Link(next)) => next,
             Some(Route::Local) => {
                 if let Reply::Segment(tuple, outgoing) = &reply {
                     *local_budget -= 1;
-                    self.counters.segments_local += 1;
+                    self.env.counters.segments_local += 1;
                     self.segment_input(
                         &tuple.reversed(),
                         &segment::as_received(tuple, outgoing, 0, &[], true),
@@ -487,23 +504,27 @@ impl<M: Memory> Shard<M> {
                         now,
                     );
                 }
-                self.replies.recycle(reply);
+                self.network.replies.recycle(reply);
                 return true;
             }
             None => {
-                self.counters.ip_no_route += 1;
-                self.replies.recycle(reply);
+                self.env.counters.ip_no_route += 1;
+                self.network.replies.recycle(reply);
                 return true;
             }
         };
-        let Some(hop) = self.neighbours.find(next, None, now, &mut self.counters) else {
-            self.replies.recycle(reply);
+        let Some(hop) = self
+            .network
+            .neighbours
+            .find(next, None, now, &mut self.env.counters)
+        else {
+            self.network.replies.recycle(reply);
             return true;
         };
-        let Lookup::Known(to) = self.neighbours.resolve_for_answer(hop, now) else {
-            if let Some(oldest) = self.neighbours.wait_reply(hop, reply) {
-                self.counters.neighbour_queue_dropped += 1;
-                self.replies.recycle(oldest);
+        let Lookup::Known(to) = self.network.neighbours.resolve_for_answer(hop, now) else {
+            if let Some(oldest) = self.network.neighbours.wait_reply(hop, reply) {
+                self.env.counters.neighbour_queue_dropped += 1;
+                self.network.replies.recycle(oldest);
             }
             return true;
         };
@@ -516,9 +537,9 @@ impl<M: Memory> Shard<M> {
     #[inline]
     fn put_away(&mut self, reply: Reply, sent: bool) {
         if sent {
-            self.replies.recycle(reply);
+            self.network.replies.recycle(reply);
         } else {
-            self.replies.unpop(reply);
+            self.network.replies.unpop(reply);
         }
     }
 
@@ -533,15 +554,15 @@ impl<M: Memory> Shard<M> {
     ) -> bool {
         match reply {
             Reply::Segment(tuple, outgoing) => {
-                let job = Job {
+                let job = SegmentJob {
                     to,
-                    from: self.config.mac,
+                    from: self.env.config.mac,
                     tuple,
                     fields: self.default_fields(tuple),
                     outgoing,
                     payload: [&[], &[]],
                 };
-                let counters = &mut self.counters;
+                let counters = &mut self.env.counters;
                 job.run(0, capabilities, |head, payload, offload| {
                     send(counters, egress, head, payload, offload)
                 })
@@ -551,7 +572,7 @@ impl<M: Memory> Shard<M> {
                 let mut head = [0; ethernet::HEADER_LEN];
                 ethernet::Header {
                     dst: to,
-                    src: self.config.mac,
+                    src: self.env.config.mac,
                     ethertype: if packet[0] >> 4 == 6 {
                         EtherType::IPV6
                     } else {
@@ -559,12 +580,19 @@ impl<M: Memory> Shard<M> {
                     },
                 }
                 .emit(&mut head);
-                self.send_frame(egress, &head, [packet, &[]], Offload::None)
+                send_frame(
+                    &mut self.env.counters,
+                    egress,
+                    &head,
+                    [packet, &[]],
+                    Offload::None,
+                )
             }
         }
     }
 
-    /// Delivers the next segment of a connection whose peer is on this host; false when it has none.
+    /// Delivers the next segment of a connection whose peer is on this host; false when it has
+    /// none.
     fn send_local(&mut self, index: u32, now: Instant) -> bool {
         let Some(Socket {
             owner,
@@ -577,13 +605,13 @@ impl<M: Memory> Shard<M> {
         let owner = *owner;
         let Some(outgoing) = stream
             .connection
-            .poll_transmit(&self.config.tcp, &LIMITS, now)
+            .poll_transmit(&self.env.config.tcp, &LIMITS, now)
         else {
             return false;
         };
-        let tuple = stream.ends.tuple();
+        let tuple = stream.endpoints.tuple();
         let peer: Tuple = tuple.reversed();
-        self.counters.segments_local += 1;
+        self.env.counters.segments_local += 1;
         if outgoing.payload_len() == 0 {
             self.segment_input(
                 &peer,
@@ -618,10 +646,33 @@ impl<M: Memory> Shard<M> {
     }
 }
 
+/// Sends a segment that the connection has built on its fast path; returns false when the port is
+/// full.
+#[inline(always)]
+fn send_predicted(
+    counters: &mut Counters,
+    egress: &mut impl Egress,
+    capabilities: &Capabilities,
+    stations: &Stations,
+    stream: &Stream,
+    plain: &FastOutgoing,
+) -> bool {
+    let payload = stream.send.slices(plain.payload.clone());
+    segment::send_fast_path(
+        stations,
+        &stream.endpoints.tuple(),
+        &stream.fields,
+        plain,
+        payload,
+        capabilities,
+        |head, payload, offload| send(counters, egress, head, payload, offload),
+    )
+}
+
 /// Hands a TCP segment to the port and counts it.
 #[inline(always)]
 fn send(
-    counters: &mut crate::Counters,
+    counters: &mut Counters,
     egress: &mut impl Egress,
     head: &[u8],
     payload: [&[u8]; 2],

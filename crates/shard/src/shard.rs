@@ -1,104 +1,79 @@
 //! The shard: its parts, and the passing of time.
 
+mod input;
+mod steering;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use millrace_tcp::{HalfOpenVerdict, Instant, State};
-use millrace_wire::arp;
-use millrace_wire::offload::{Capabilities, Offload};
+use millrace_wire::ethernet::Mac;
 
-use crate::claim::Claims;
-use crate::config::{Claim, Config};
+use crate::config::{self, Config};
+use crate::connection_table::{MOST, Table, Tuple};
 use crate::counters::Counters;
-use crate::datagram::Udp;
-use crate::half_open::HalfOpenTable;
-use crate::isn::Secrets;
+use crate::env::Env;
+use crate::ip::route::Nearness;
 use crate::memory::Memory;
-use crate::neighbour::Neighbours;
+use crate::memory::reclaim::Reclaim;
+use crate::memory::send_memory::SendMemory;
+use crate::memory::shares::Shares;
+use crate::network::Network;
 use crate::output::Stalled;
-use crate::path::Paths;
-use crate::ports::Ports;
-use crate::reassembly::Reassembly;
-use crate::reply::{RateLimit, Replies, Reply};
-use crate::route::{Nearness, Route, Routes};
-use crate::send_memory::SendMemory;
-use crate::share::Shares;
+use crate::output::reply_queue::Reply;
+use crate::rate_limit::RateLimit;
+use crate::secrets::Secrets;
 use crate::slab::Slab;
-use crate::socket::{Cookies, Kind, Marks, OptionSharing, Socket, SocketId};
-use crate::steer::{Arrival, Flow, Pins, Stray};
-use crate::table::{MOST, Table, Tuple};
-use crate::tend::Tending;
-use crate::time_wait::TimeWaitTable;
-use crate::tuning::Crowd;
-use crate::v6::Ipv6;
-use crate::wheel::Wheel;
+use crate::socket::local_ports::Ports;
+use crate::socket::{Kind, Marks, OptionSharing, Socket, SocketId, note_changed};
+use crate::steering::Flow;
+use crate::steering::misrouted::Steering;
+use crate::tcp::autotuning::ActiveSenders;
+use crate::tcp::fast_open::FastOpenCookies;
+use crate::tcp::syn_received::HalfOpenTable;
+use crate::tcp::time_wait::TimeWaitTable;
+use crate::timer_wheel::TimerWheel;
+use crate::udp::Udp;
 
 /// After so many time-outs in a row it may be the neighbour that has changed.
 const DOUBTFUL_TIMEOUTS: u8 = 2;
 
-/// Where frames go: a port's transmit queue.
-pub trait Egress {
-    /// Takes one frame, the concatenation of `head` and both parts of `payload`; `offload` is what the port has to finish in it. False when there is
-    /// no room: nothing was taken, and the shard comes again with the next transmit.
-    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> bool;
-    /// What the port can do. The same at every call.
-    fn capabilities(&self) -> Capabilities;
-}
-
 /// One core's stack.
 pub struct Shard<M: Memory> {
-    pub(crate) config: Config,
+    pub(crate) env: Env,
     pub(crate) memory: M,
-    pub(crate) counters: Counters,
-    pub(crate) secrets: Secrets,
     pub(crate) sharing: OptionSharing,
-    pub(crate) routes: Routes,
-    pub(crate) v6: Ipv6,
-    pub(crate) claims: Claims,
-    pub(crate) neighbours: Neighbours,
-    pub(crate) paths: Paths,
-    pub(crate) cookies: Cookies,
-    pub(crate) reassembly: Reassembly,
+    pub(crate) network: Network,
+    pub(crate) cookies: FastOpenCookies,
     pub(crate) sockets: Slab<Socket>,
     pub(crate) table: Table,
     pub(crate) ports: Ports,
     pub(crate) udp: Udp,
     /// The listener at every address and port that nothing else is at.
-    pub(crate) any_listener: Option<u32>,
+    pub(crate) catch_all_listener: Option<u32>,
     pub(crate) half_open: HalfOpenTable,
     pub(crate) time_wait: TimeWaitTable,
     pub(crate) send_memory: SendMemory,
     /// Timers of connections, by socket index.
-    pub(crate) wheel: Wheel,
-    pub(crate) replies: Replies,
-    pub(crate) arp_replies: VecDeque<arp::Packet>,
-    pub(crate) icmp_limit: RateLimit,
-    pub(crate) echo_limit: RateLimit,
+    pub(crate) wheel: TimerWheel,
     pub(crate) reset_limit: RateLimit,
     pub(crate) ready: Ready,
-    pub(crate) crowd: Crowd,
-    /// What a full port did not take.
+    pub(crate) active_senders: ActiveSenders,
+    /// The segment that a full port did not take.
     pub(crate) stalled: Option<Stalled>,
     /// Whether the port was full at the last transmit.
     pub(crate) blocked: bool,
     pub(crate) changed: Vec<SocketId>,
     pub(crate) orphans: Shares,
-    pub(crate) tending: Tending,
-    /// How the frame that is being taken in came.
-    pub(crate) arrival: Arrival,
-    pub(crate) stray: Option<Stray>,
-    /// What was put together of fragments and is another shard's.
-    pub(crate) whole: Option<Vec<u8>>,
-    /// Flows that belong here and are pinned to others.
-    pub(crate) pins: Pins,
-    /// Flows that belong to others, were pinned to us and are over.
-    pub(crate) unpinned: Vec<Flow>,
+    pub(crate) reclaim: Reclaim,
+    /// Which frames belong to other shards.
+    pub(crate) steering: Steering,
 }
 
 /// An owner may have twice as many connections that no program holds any more as are left for all.
 const ORPHANS_GENEROSITY: u32 = 2;
 
-/// What is in use now: all zero when nothing is open and nothing is left of what was.
+/// Numbers of what is in use now: all zero when nothing is open and nothing is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Sockets of every kind, orphans included.
@@ -167,67 +142,52 @@ impl Usage {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its place in the connection table come to
-    /// about fifty more.
+    /// Bytes that a socket takes when it holds no buffer, of whatever kind it is; its timer and its
+    /// place in the connection table come to about fifty more.
     pub const SOCKET_SIZE: usize = Slab::<Socket>::ENTRY_SIZE;
 
     /// A shard with nothing open. `memory` is where receive rings will live.
     pub fn new(mut config: Config, memory: M, now: Instant) -> Shard<M> {
         // The window scale must suffice for what buffers can grow to.
         config.tcp.receive_limit_max = config.buffers.receive_max;
-        let mut secrets = Secrets::new(&config.secret);
+        let mut env = Env {
+            secrets: Secrets::new(&config.secret),
+            counters: Counters::default(),
+            config,
+        };
+        let network = Network::new(&mut env, now);
+        let (config, secrets) = (&env.config, &mut env.secrets);
         let limits = &config.limits;
-        let key = secrets.table[0] ^ secrets.table[1];
-        let mut neighbours =
-            Neighbours::new(limits.neighbours, key, now).all_behind(config.only_station, now);
-        if config.claim == Claim::Kernel {
-            neighbours.trust();
-        }
         Shard {
-            routes: Routes::new(&config),
-            claims: Claims::new(&config, || secrets.random(), now),
-            v6: Ipv6::new(&config, now),
-            neighbours,
-            paths: Paths::new(limits.paths),
-            cookies: Cookies::new(limits.cookies),
-            reassembly: Reassembly::new(limits.fragmented, limits.fragment_memory),
+            network,
+            cookies: FastOpenCookies::new(limits.cookies),
             sockets: Slab::new(limits.sockets.min(MOST)),
             table: Table::new(secrets.table),
-            ports: Ports::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
-            udp: Udp::new(config.ephemeral.as_deref(), &mut secrets, limits.shared),
-            any_listener: None,
+            ports: Ports::new(config.ephemeral.as_deref(), secrets, limits.shared),
+            udp: Udp::new(config.ephemeral.as_deref(), secrets, limits.shared),
+            catch_all_listener: None,
             half_open: HalfOpenTable::new(limits.half_open.min(MOST), limits.shared, now),
             time_wait: TimeWaitTable::new(limits.time_wait.min(MOST)),
             send_memory: SendMemory::new(limits.send_memory, limits.shared),
-            wheel: Wheel::new(now),
-            replies: Replies::new(limits.replies),
-            arp_replies: VecDeque::new(),
-            icmp_limit: RateLimit::new(limits.icmp_errors_per_second),
-            echo_limit: RateLimit::new(limits.echo_replies_per_second),
+            wheel: TimerWheel::new(now),
             reset_limit: RateLimit::new(limits.resets_per_second),
             ready: Ready::default(),
-            crowd: Crowd::default(),
+            active_senders: ActiveSenders::default(),
             stalled: None,
             blocked: false,
             changed: Vec::new(),
             orphans: Shares::new(limits.orphans, limits.shared, ORPHANS_GENEROSITY),
-            tending: Tending::default(),
-            arrival: Arrival::Link,
-            stray: None,
-            whole: None,
-            pins: Pins::default(),
-            unpinned: Vec::new(),
-            counters: Counters::default(),
-            config,
+            reclaim: Reclaim::default(),
+            steering: Steering::default(),
             memory,
-            secrets,
             sharing: OptionSharing::default(),
+            env,
         }
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.env.config
     }
 
     /// The memory of receive rings.
@@ -235,12 +195,14 @@ impl<M: Memory> Shard<M> {
         &self.memory
     }
 
-    /// The memory of receive rings, to add to it or to take away what no socket of the shard uses any more.
+    /// The memory of receive rings, to add to it or to take away what no socket of the shard uses
+    /// any more.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// A port of TCP or of UDP that no socket and no connection uses any more, where [`Config::ephemeral`] says which may be chosen.
+    /// A port of TCP or of UDP that no socket and no connection uses any more, where
+    /// [`Config::ephemeral`] says which may be chosen.
     pub fn take_freed_port(&mut self, datagrams: bool) -> Option<u16> {
         match datagrams {
             false => self.ports.take_freed(),
@@ -258,10 +220,10 @@ impl<M: Memory> Shard<M> {
 
     /// Counts since the start.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.env.counters
     }
 
-    /// What is in use now.
+    /// Numbers of what is in use now.
     pub fn usage(&self) -> Usage {
         Usage {
             sockets: self.sockets.len(),
@@ -270,12 +232,12 @@ impl<M: Memory> Shard<M> {
             time_wait: self.time_wait.len(),
             table: self.table.len() + self.udp.table.len(),
             ports: self.ports.len() + self.udp.ports.len(),
-            neighbours: self.neighbours.len(),
+            neighbours: self.network.neighbours.len(),
             timers: self.wheel.len(),
-            replies: self.replies.len(),
-            fragmented: self.reassembly.len(),
+            replies: self.network.replies.len(),
+            fragmented: self.network.reassembly.len(),
             send_memory: self.send_memory.in_use(),
-            pinned: self.pins.len(),
+            pinned: self.steering.pins().len(),
         }
     }
 
@@ -293,10 +255,10 @@ impl<M: Memory> Shard<M> {
             stream.armed = Instant::NEVER;
             match stream.connection.deadline() {
                 Some(deadline) if deadline <= now => {
-                    stream.connection.on_timer(&self.config.tcp, now);
+                    stream.connection.on_timer(&self.env.config.tcp, now);
                     let opening = stream.connection.state() == State::SynSent;
                     if stream.connection.timeouts_in_a_row() >= DOUBTFUL_TIMEOUTS {
-                        self.neighbours.doubt(stream.hop, now);
+                        self.network.neighbours.suspect(stream.hop, now);
                     }
                     let starved = self.send_memory.is_short(*owner) && stream.send.len() > 0;
                     if starved {
@@ -305,7 +267,7 @@ impl<M: Memory> Shard<M> {
                     if opening {
                         self.note_fast_open(index, now);
                     }
-                    self.settle(index);
+                    self.apply_state_change(index);
                 }
                 // The deadline has moved since the timer was armed.
                 _ => stream.arm(&mut self.wheel, index),
@@ -317,18 +279,19 @@ impl<M: Memory> Shard<M> {
             };
             if pending.asked {
                 // Nobody has said whether it is wanted.
-                self.counters.half_open_expired += 1;
+                self.env.counters.half_open_expired += 1;
                 self.forget_half_open(index);
                 continue;
             }
             let tuple = pending.tuple;
-            match pending.state.on_timer(&self.config.tcp, now) {
+            match pending.state.on_timer(&self.env.config.tcp, now) {
                 HalfOpenVerdict::Reply(outgoing) => {
-                    self.reply(Reply::Segment(tuple, outgoing));
+                    self.network
+                        .reply(&mut self.env.counters, Reply::Segment(tuple, outgoing));
                     self.half_open.arm(index);
                 }
                 HalfOpenVerdict::Drop => {
-                    self.counters.half_open_expired += 1;
+                    self.env.counters.half_open_expired += 1;
                     self.forget_half_open(index);
                 }
                 HalfOpenVerdict::Ignore | HalfOpenVerdict::Establish => self.half_open.arm(index),
@@ -339,28 +302,20 @@ impl<M: Memory> Shard<M> {
             self.ports
                 .remove_connection(waiting.tuple.local(), waiting.reuse);
         }
-        self.neighbours.advance(now, &mut self.counters);
-        while let Some(address) = self.neighbours.take_failed() {
-            self.neighbour_failed(address);
-        }
-        self.expire_fragments(now);
-        self.report_memberships(now);
-        if self
-            .claims
-            .deadline()
-            .is_some_and(|deadline| deadline <= now)
-        {
-            self.advance_claims(now);
-        }
-        if self.v6.deadline().is_some_and(|deadline| deadline <= now) {
-            self.advance_v6(now);
-        }
-        if self.tending_deadline().is_some() {
-            self.tend(now);
+        self.network.advance(&mut self.env, now);
+        if self.reclaim_deadline().is_some() {
+            self.reclaim.advance(
+                &mut self.env.counters,
+                &mut self.sockets,
+                (&mut self.memory, &mut self.send_memory),
+                &mut self.changed,
+                now,
+            );
         }
     }
 
-    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no progress (Linux's `tcp_out_of_resources`).
+    /// Resets the connection at `index` if no program holds it: memory is short, and it makes no
+    /// progress (Linux's `tcp_out_of_resources`).
     fn starve_orphan(&mut self, index: u32) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -370,12 +325,13 @@ impl<M: Memory> Shard<M> {
             stream.connection.abort();
             // At once, so that no more of them go than must.
             stream.send.free(&mut self.send_memory, owner);
-            self.counters.orphans_starved += 1;
+            self.env.counters.orphans_starved += 1;
         }
     }
 
-    /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`] has: work that it left because it does only
-    /// so much at a time, not because the port was full.
+    /// When [`Shard::advance`] has something to do, if ever. In the past when [`Shard::transmit`]
+    /// has: work that it left because it does only so much at a time, not because the port was
+    /// full.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.blocked && self.has_output() {
             return Some(Instant::from_micros(0));
@@ -384,26 +340,31 @@ impl<M: Memory> Shard<M> {
             self.wheel.deadline(),
             self.half_open.deadline(),
             self.time_wait.deadline(),
-            self.neighbours.deadline(),
-            self.v6.deadline(),
-            self.claims.deadline(),
-            self.reassembly.deadline(),
-            self.memberships_deadline(),
-            self.tending_deadline(),
+            self.reclaim_deadline(),
         ];
         // A time that there is not is the last of all: nothing is compared that was not set.
         let earliest = timers
             .into_iter()
             .map(|timer| timer.unwrap_or(Instant::NEVER))
-            .fold(Instant::NEVER, Instant::min);
+            .fold(self.network.deadline(), Instant::min);
         (earliest != Instant::NEVER).then_some(earliest)
+    }
+
+    fn reclaim_deadline(&self) -> Option<Instant> {
+        let counters = &self.env.counters;
+        self.reclaim
+            .deadline(counters, &self.send_memory, &self.memory)
+    }
+
+    /// Whether the pools have freed so much private memory since this was last true that the
+    /// allocator of the process should return memory to the system.
+    pub fn has_freed_much(&mut self) -> bool {
+        self.reclaim.take_freed_much()
     }
 
     fn has_output(&self) -> bool {
         !self.ready.is_empty()
-            || !self.replies.is_empty()
-            || !self.arp_replies.is_empty()
-            || self.neighbours.has_work()
+            || self.network.has_output()
             || !self.udp.outbox.is_empty()
             || self.stalled.is_some()
     }
@@ -414,7 +375,8 @@ impl<M: Memory> Shard<M> {
         !self.changed.is_empty()
     }
 
-    /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets that were closed since may be among them.
+    /// Adds to `out` the sockets whose view has changed since the last call, each once. Sockets
+    /// that were closed since may be among them.
     pub fn take_changed(&mut self, out: &mut Vec<SocketId>) {
         for id in &self.changed {
             if let Some(socket) = self.sockets.get_mut(id.index()) {
@@ -424,54 +386,48 @@ impl<M: Memory> Shard<M> {
         out.append(&mut self.changed);
     }
 
-    /// Where `destination` is, if it can be reached at all.
-    #[inline]
-    pub(crate) fn route(&self, destination: IpAddr) -> Option<Route> {
-        match destination {
-            IpAddr::V4(destination) => self.routes.find(destination),
-            IpAddr::V6(destination) => self.v6.find(destination),
-        }
-    }
-
-    /// How near the link brings one to `destination`; none if it does not lead there. For hosts that have several links, with a shard for each.
+    /// How near the link brings a packet to `destination`; `None` if it does not lead there. For
+    /// hosts that have several links, with a shard for each.
     pub fn nearness(&self, destination: IpAddr) -> Option<Nearness> {
-        match destination.to_canonical() {
-            IpAddr::V4(destination) => self.routes.nearness(destination),
-            IpAddr::V6(destination) => self.v6.nearness(destination),
-        }
+        self.network.nearness(destination)
     }
 
-    /// Whether `address` is of this host on the link: neither loopback nor one that is only taken for ours ([`Config::any_address`]).
+    /// Whether `address` is an address of this host on the link: neither loopback nor an address
+    /// that only [`Config::any_address`] makes ours.
     pub fn has_address(&self, address: IpAddr) -> bool {
-        match address.to_canonical() {
-            IpAddr::V4(address) => self.routes.is_own(address) && !address.is_unspecified(),
-            IpAddr::V6(address) => self.v6.is_own(address),
-        }
+        self.network.has_address(address)
     }
 
-    /// Whether `address` is this host.
-    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.routes.is_local(address),
-            IpAddr::V6(address) => self.v6.is_local(address),
-        }
+    /// Whether an address of this host is still being probed for. Until then no packet is sent from
+    /// it, and none to it is taken in.
+    pub fn is_tentative(&self) -> bool {
+        self.network.is_tentative()
+    }
+
+    /// An address of this host that another station used when the shard started, and that station
+    /// if it is known. The address cannot be used.
+    pub fn conflict(&self) -> Option<(IpAddr, Option<Mac>)> {
+        self.network.conflict()
+    }
+
+    /// Whether a router of the link advertises a default route, and the configuration has none.
+    pub fn has_default_router(&self) -> bool {
+        self.network.v6.has_default_router()
+    }
+
+    /// Takes over other addresses and routes, which are the kernel's
+    /// ([`crate::ConflictDetection::Kernel`]). Every connection looks for its way again with its
+    /// next packet. A connection whose own address is gone keeps trying, as on Linux, and goes on
+    /// when the address is back.
+    pub fn renumber(&mut self, network: config::Network, now: Instant) {
+        self.network.renumber(&mut self.env, network, now);
     }
 
     /// The connection at `tuple` is over.
     pub(crate) fn forget_tuple(&mut self, tuple: &Tuple) {
         self.table.remove(tuple);
-        if let Some(steer) = &self.config.steer
-            && !steer.is_own(tuple)
-        {
-            self.unpinned.push(Flow::stream(*tuple));
-        }
-    }
-
-    /// Queues an answer for the next transmit.
-    pub(crate) fn reply(&mut self, reply: Reply) {
-        if !self.replies.push(reply) {
-            self.counters.replies_dropped += 1;
-        }
+        let steer = self.env.config.steer.as_ref();
+        self.steering.note_over(steer, Flow::stream(*tuple));
     }
 
     /// The socket at `index` may have something to send.
@@ -537,20 +493,8 @@ impl Ready {
         self.control.pop_front().or_else(|| self.data.pop_front())
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.control.is_empty() && self.data.is_empty()
-    }
-}
-
-/// The view of a socket has changed: adds it to the list, if it is not there and a program has seen it.
-#[inline(always)]
-pub(crate) fn note_changed(changed: &mut Vec<SocketId>, id: SocketId, socket: &mut Socket) {
-    if !socket
-        .marks
-        .intersects(Marks::CHANGED | Marks::ORPHAN | Marks::UNACCEPTED)
-    {
-        socket.marks.insert(Marks::CHANGED);
-        changed.push(id);
     }
 }

@@ -1,4 +1,5 @@
-//! Values at small integer indices, recycled last in, first out, with a generation so that an old name finds nothing new.
+//! Values at small integer indices, recycled last in, first out, with a generation so that an old
+//! name finds nothing new.
 
 use std::num::NonZeroU32;
 
@@ -45,7 +46,8 @@ impl<T> Slab<T> {
         Ok(self.place(|| value))
     }
 
-    /// Has a value made where it will be, so that nothing is moved, and says where that is; `None` when the slab is full.
+    /// Has a value made where it will be, so that nothing is moved, and says where that is; `None`
+    /// when the slab is full.
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<u32> {
         (!self.is_full()).then(|| self.place(make))
@@ -163,7 +165,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The same, to change.
+    /// As [`Slab::get_of_generation`], to change the value.
     #[inline]
     pub fn get_of_generation_mut(&mut self, index: u32, generation: NonZeroU32) -> Option<&mut T> {
         self.get_mut_with_generation(index)

@@ -1,6 +1,7 @@
 //! How values are written: as `setsockopt` takes them and `getsockopt` hands them out.
 //!
-//! Each codec accepts what Linux accepts and refuses with Linux's error. What [`Codec::encode`] writes, [`Codec::decode`] reads.
+//! Each codec accepts what Linux accepts and refuses with Linux's error. What [`Codec::encode`]
+//! writes, [`Codec::decode`] reads.
 
 mod groups;
 
@@ -663,7 +664,8 @@ impl<const LEAST: i32, const MOST: i32> Codec for DiscoveryV6<LEAST, MOST> {
     }
 }
 
-/// `IPV6_MTU`: 0 for what the path takes. RFC 8200 5: "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater."
+/// `IPV6_MTU`: 0 for what the path takes. RFC 8200 5: "IPv6 requires that every link in the
+/// Internet have an MTU of 1280 octets or greater."
 pub struct MtuV6;
 
 impl Codec for MtuV6 {

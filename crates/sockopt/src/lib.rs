@@ -1,8 +1,9 @@
 //! Socket options: one table for the shim, the engine, the shard and the libraries.
 //!
-//! [`ROWS`] has a row for each option: its level and number on Linux, how its value is written (see [`codec`]), which sockets have it, where its
-//! value is kept, and what it is before anyone has set it. [`Opt`] is an option with its value, [`OptName`] names one. All floors decode and
-//! encode values here, so that they cannot disagree.
+//! [`ROWS`] has a row for each option: its level and number on Linux, how its value is written (see
+//! [`codec`]), which sockets have it, where its value is kept, and what it is before anyone has set
+//! it. [`Opt`] is an option with its value, [`OptName`] names one. All floors decode and encode
+//! values here, so that they cannot disagree.
 //!
 //! A new option is a row of the table, and the code that obeys it.
 
@@ -31,7 +32,8 @@ bitflags! {
 
 /// The longest value that an option is read as, in bytes.
 pub const VALUE_MAX: usize = 32;
-/// Words of a value in a message from the shim to the engine: its length in bytes, and up to 32 bytes.
+/// Words of a value in a message from the shim to the engine: its length in bytes, and up to 32
+/// bytes.
 pub const WORDS: usize = 5;
 
 /// Where the shim keeps the value of an option, in the words that a socket has for options.
@@ -139,7 +141,8 @@ impl Opt {
     /// # Errors
     /// `EINVAL` for a value out of range.
     pub fn normal(self) -> Result<Opt, i32> {
-        // A program's own has no name that could be looked up, and there is no text of a membership.
+        // A program's own has no name that could be looked up, and there is no text of a
+        // membership.
         if matches!(self, Opt::Congestion(Algorithm::Custom(_))) || self.membership().is_some() {
             return Ok(self);
         }
@@ -188,7 +191,8 @@ impl Opt {
         Opt::decode(name, bytes.get(..len).ok_or(libc::EINVAL)?)
     }
 
-    /// The first four bytes of its value, as far as it has them: what the shim keeps of a number or a switch.
+    /// The first four bytes of its value, as far as it has them: what the shim keeps of a number or
+    /// a switch.
     pub fn number(self) -> u32 {
         let mut bytes = [0; VALUE_MAX];
         self.encode(&mut bytes);
@@ -196,7 +200,8 @@ impl Opt {
     }
 }
 
-/// Makes a value of `used` bytes fit into `room`, where Linux does not merely cut it off; how many bytes it has then.
+/// Makes a value of `used` bytes fit into `room`, where Linux does not merely cut it off; how many
+/// bytes it has then.
 pub fn fit(row: Option<&Row>, value: &mut [u8; VALUE_MAX], used: usize, room: usize) -> usize {
     // Options of IP are handed out as one byte where there is no room for a number.
     let is_number = row.is_some_and(|row| {

@@ -1,4 +1,5 @@
-//! Numbers of options that libc does not have: those of <asm-generic/socket.h>, <linux/tcp.h>, <linux/in.h>, <linux/in6.h> and <linux/udp.h>.
+//! Numbers of options that libc does not have: those of <asm-generic/socket.h>, <linux/tcp.h>,
+//! <linux/in.h>, <linux/in6.h> and <linux/udp.h>.
 
 /// Linux's.
 pub const SO_BINDTOIFINDEX: i32 = 62;

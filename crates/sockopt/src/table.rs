@@ -117,7 +117,8 @@ macro_rules! options {
             /// Reads a value as `setsockopt` takes it.
             ///
             /// # Errors
-            /// What Linux says of a value that it does not take: `EINVAL`, `EDOM`, `ENOENT`, `EADDRNOTAVAIL`.
+            /// What Linux says of a value that it does not take: `EINVAL`, `EDOM`, `ENOENT`,
+            /// `EADDRNOTAVAIL`.
             pub fn decode(name: OptName, bytes: &[u8]) -> Result<Opt, i32> {
                 Ok(match name {
                     $(OptName::$name => Opt::$name(<$codec>::decode(bytes)?),)*
@@ -146,17 +147,20 @@ options! {
         "without it a datagram to all hosts is `EACCES`; it means nothing for TCP, as on Linux";
     /// `SO_KEEPALIVE`.
     KeepAlive(Flag) SOL_SOCKET "SO_KEEPALIVE" libc::SO_KEEPALIVE, [S S S], Kept::Shard, false, "";
-    /// `SO_LINGER`: `None` is off; `Some(0)` resets the connection on close. With a time, close is as usual here, and the waiting is the caller's.
+    /// `SO_LINGER`: `None` is off; `Some(0)` resets the connection on close. With a time, close is
+    /// as usual here, and the waiting is the caller's.
     Linger(Linger) SOL_SOCKET "SO_LINGER" libc::SO_LINGER, [S S S], Kept::Shard, None,
         "a time is waited for in `close`, 0 resets";
-    /// `SO_RCVBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.
+    /// `SO_RCVBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and
+    /// ends the tuning.
     ReceiveBuffer(Size) SOL_SOCKET "SO_RCVBUF" libc::SO_RCVBUF, [B B B], Kept::Shard, 131_072,
         "doubled for the reader, as on Linux; ends the tuning of a stream; for datagrams 212,992 bytes unless set, and each takes 48 bytes beside what it carries";
-    /// `SO_SNDBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and ends the tuning.
+    /// `SO_SNDBUF`, bytes. As on Linux, a set value is doubled for the reader of the option, and
+    /// ends the tuning.
     SendBuffer(Size) SOL_SOCKET "SO_SNDBUF" libc::SO_SNDBUF, [B B B], Kept::Shard, 16_384,
         "as `SO_RCVBUF`; a datagram takes 256 bytes beside what it carries";
-    /// `SO_RCVLOWAT`, bytes. The caller holds reading back; here a buffer that is tuned grows to twice as much at once, and what could never
-    /// be held is cut, as on Linux.
+    /// `SO_RCVLOWAT`, bytes. The caller holds reading back; here a buffer that is tuned grows to
+    /// twice as much at once, and what could never be held is cut, as on Linux.
     ReceiveLowWater(LowWater) SOL_SOCKET "SO_RCVLOWAT" libc::SO_RCVLOWAT, [S N S], Kept::Field, 1,
         "holds readiness back, too";
     /// `SO_RCVTIMEO`, microseconds; 0 is for ever.
@@ -186,26 +190,31 @@ options! {
     KeepCount(Within<u8, 1, 127>) IPPROTO_TCP "TCP_KEEPCNT" libc::TCP_KEEPCNT, [S S S], Kept::Shard, 9, "";
     /// `TCP_USER_TIMEOUT`, milliseconds; 0 is the system's default.
     UserTimeout(Within<u32, 0, { i32::MAX }>) IPPROTO_TCP "TCP_USER_TIMEOUT" libc::TCP_USER_TIMEOUT, [S S S], Kept::Shard, 0, "milliseconds";
-    /// `TCP_MAXSEG`, bytes, 88..=32767, before the connection is made; 0 is the link's. Reading a connected socket gives the size in use.
+    /// `TCP_MAXSEG`, bytes, 88..=32767, before the connection is made; 0 is the link's. Reading a
+    /// connected socket gives the size in use.
     MaxSegment(MaxSegment) IPPROTO_TCP "TCP_MAXSEG" libc::TCP_MAXSEG, [S S S], Kept::Shard, 536, "before the connection is made";
     /// `TCP_SYNCNT`, 1..=127.
     SynCount(Within<u8, 1, 127>) IPPROTO_TCP "TCP_SYNCNT" libc::TCP_SYNCNT, [S S S], Kept::Shard, 6, "";
-    /// `TCP_LINGER2`, seconds that an orphan stays in FIN-WAIT-2, 1..=120; 0 is the system's default, -1 not at all.
+    /// `TCP_LINGER2`, seconds that an orphan stays in FIN-WAIT-2, 1..=120; 0 is the system's
+    /// default, -1 not at all.
     Linger2(Clamped<i16, -1, 120>) IPPROTO_TCP "TCP_LINGER2" libc::TCP_LINGER2, [S S S], Kept::Shard, 60, "seconds; -1 is not at all";
-    /// `TCP_QUICKACK`: on sends the acknowledgement that waits, off lets acknowledgements wait for payload. Reads as what holds now.
+    /// `TCP_QUICKACK`: on sends the acknowledgement that waits, off lets acknowledgements wait for
+    /// payload. Reads as what holds now.
     QuickAck(Flag) IPPROTO_TCP "TCP_QUICKACK" libc::TCP_QUICKACK, [S S S], Kept::Shard, true, "";
-    /// `TCP_DEFER_ACCEPT`, seconds: a connection reaches accept only with payload, or once they have passed. As on Linux the time is rounded
-    /// up to one at which the SYN-ACK is repeated: 1, 3, 7, 15, ...; 0 is off.
+    /// `TCP_DEFER_ACCEPT`, seconds: a connection reaches accept only with payload, or once they
+    /// have passed. As on Linux the time is rounded up to one at which the SYN-ACK is repeated: 1,
+    /// 3, 7, 15, ...; 0 is off.
     DeferAccept(Clamped<u32, 0, { i32::MAX }>) IPPROTO_TCP "TCP_DEFER_ACCEPT" libc::TCP_DEFER_ACCEPT, [S S S], Kept::Shard, 0,
         "seconds; rounded up to one at which the SYN-ACK is repeated, as on Linux";
-    /// `TCP_NOTSENT_LOWAT`, bytes: room to write is reported while less than half of this was not sent yet, and given while less than this was.
-    /// 0 is no bound.
+    /// `TCP_NOTSENT_LOWAT`, bytes: room to write is reported while less than half of this was not
+    /// sent yet, and given while less than this was. 0 is no bound.
     NotSentLowWater(Word) IPPROTO_TCP "TCP_NOTSENT_LOWAT" libc::TCP_NOTSENT_LOWAT, [S S S], Kept::Shard, 0,
         "writable below half of it, as on Linux; a write that begins below it is taken up to 64 KB";
     /// `TCP_CONGESTION`.
     Congestion(CongestionName) IPPROTO_TCP "TCP_CONGESTION" libc::TCP_CONGESTION, [S S S], Kept::Shard, Algorithm::Cubic,
         "the default is the engine's (`--congestion`)";
-    /// `TCP_FASTOPEN` of a listener: connections that are open before their handshake is complete, at most; 0 is off.
+    /// `TCP_FASTOPEN` of a listener: connections that are open before their handshake is complete,
+    /// at most; 0 is off.
     FastOpen(FastOpenLimit) IPPROTO_TCP "TCP_FASTOPEN" libc::TCP_FASTOPEN, [S N S], Kept::Shard, 0, "needs no switch beside the option";
     /// `TCP_FASTOPEN_CONNECT`.
     FastOpenConnect(StrictFlag) IPPROTO_TCP "TCP_FASTOPEN_CONNECT" libc::TCP_FASTOPEN_CONNECT, [S N N], Kept::Bit(word::BITS, 5), false, "";
@@ -219,7 +228,8 @@ options! {
     Ttl(Ttl) IPPROTO_IP "IP_TTL" libc::IP_TTL, [B B B], Kept::Shard, DEFAULT_HOPS, "of datagrams also with a message that is sent";
     /// `IP_TOS`.
     Tos(Tos) IPPROTO_IP "IP_TOS" libc::IP_TOS, [B B B], Kept::Shard, 0, "of datagrams also with a message that is sent";
-    /// `IP_BIND_ADDRESS_NO_PORT`: a bind to port 0 leaves the choice of the port to connect, which knows the peer.
+    /// `IP_BIND_ADDRESS_NO_PORT`: a bind to port 0 leaves the choice of the port to connect, which
+    /// knows the peer.
     AddressOnly(LooseFlag) IPPROTO_IP "IP_BIND_ADDRESS_NO_PORT" libc::IP_BIND_ADDRESS_NO_PORT, [S S S], Kept::Shard, false,
         "a `bind` to port 0 leaves the port to `connect`";
     /// `IP_MTU_DISCOVER` of a stream.

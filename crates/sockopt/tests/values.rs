@@ -10,7 +10,8 @@ fn decode(name: OptName, value: &[u8]) -> Result<Opt, i32> {
     Opt::decode(name, value)
 }
 
-/// Bytes that all kinds of values can be made of: numbers about the bounds of every range, and words of them.
+/// Bytes that all kinds of values can be made of: numbers about the bounds of every range, and
+/// words of them.
 fn samples() -> Vec<Vec<u8>> {
     let numbers = [
         i32::MIN,

@@ -1,8 +1,10 @@
-//! The way of frames through virtual queues, to be counted by callgrind: `steer way FRAMES [GROUPS]`. One thread plays all.
+//! The way of frames through virtual queues, to be counted by callgrind:
+//! `steer way FRAMES [GROUPS]`. One thread plays all.
 //!
-//! A port's side finds the flow of each frame and puts it into the queue of its group; each group takes its frames in bursts and answers each by one that
-//! goes back; the port's side takes these. Each group has as many frames in a round, however many groups there are: a machine with more of them is given more
-//! to do.
+//! A port's side finds the flow of each frame and puts it into the queue of its group; each group
+//! takes its frames in bursts and answers each by one that goes back; the port's side takes these.
+//! Each group has as many frames in a round, however many groups there are: a machine with more of
+//! them is given more to do.
 
 use std::hint::black_box;
 

@@ -13,9 +13,12 @@ pub struct Move {
     pub to: u16,
 }
 
-/// The moves after which `count` groups (1 at least) share the load about evenly: there is no bucket left that is at most half of what the most loaded group
-/// has more than the least loaded one. So what moves never makes the one that gets it the more loaded of the two, and nothing moves to and fro. `load` is what each bucket had lately, in any unit; that it is there counts for something, too, so that idle buckets are
-/// shared out as well. A group that is to go keeps nothing.
+/// The moves after which `count` groups (1 at least) share the load about evenly: there is no
+/// bucket left that is at most half of what the most loaded group has more than the least loaded
+/// one. So what moves never makes the one that gets it the more loaded of the two, and nothing
+/// moves to and fro. `load` is what each bucket had lately, in any unit; that it is there counts
+/// for something, too, so that idle buckets are shared out as well. A group that is to go keeps
+/// nothing.
 pub fn plan(groups: &Groups, load: &[u64], count: u16) -> Vec<Move> {
     let count = count.max(1);
     let idle = idle(groups, load);

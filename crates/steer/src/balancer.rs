@@ -1,8 +1,9 @@
 //! Which buckets are to move for load alone, from look to look.
 //!
-//! [`plan()`](crate::plan) shares everything out anew; here as little as does any good moves, and only for what lasts: a group must have been too busy in several looks, a
-//! few buckets move at once, and one that has moved stays for a while. A bucket moves only where it leaves the group that gives it at least as
-//! loaded as the one that gets it, so nothing goes to and fro.
+//! [`plan()`](crate::plan) shares everything out anew; here as little as does any good moves, and
+//! only for what lasts: a group must have been too busy in several looks, a few buckets move at
+//! once, and one that has moved stays for a while. A bucket moves only where it leaves the group
+//! that gives it at least as loaded as the one that gets it, so nothing goes to and fro.
 
 use crate::balance::Move;
 use crate::groups::Groups;
@@ -11,7 +12,8 @@ use crate::groups::Groups;
 const LASTING: u8 = 3;
 /// It is if it has more than this many quarters of the mean.
 const TOO_BUSY: u64 = 5;
-/// The last look is this part of what a bucket is said to have: what comes and goes from one to the next is not taken for load that stays.
+/// The last look is this part of what a bucket is said to have: what comes and goes from one to the
+/// next is not taken for load that stays.
 const MEMORY: u64 = 8;
 /// Buckets that move at once, at most.
 const MOVES_MAX: usize = 64;
@@ -40,7 +42,8 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Nothing seen so far. `fixed` never moves; groups that have had less than `idle` in a look are left alone.
+    /// Nothing seen so far. `fixed` never moves; groups that have had less than `idle` in a look
+    /// are left alone.
     pub fn new(fixed: usize, idle: u64) -> Balancer {
         Balancer {
             fixed,
@@ -52,8 +55,9 @@ impl Balancer {
         }
     }
 
-    /// One more look: what each bucket has had since the start, in any unit. Which buckets are to move now between the first `count` groups; whoever asks has them moved
-    /// before the next look, or none of them.
+    /// One more look: what each bucket has had since the start, in any unit. Which buckets are to
+    /// move now between the first `count` groups; whoever asks has them moved before the next look,
+    /// or none of them.
     pub fn look(&mut self, groups: &Groups, totals: &[u64], count: u16) -> Vec<Move> {
         if self.totals.len() != totals.len() {
             self.totals = totals.to_vec();
@@ -286,7 +290,8 @@ mod tests {
         }
     }
 
-    /// A thousand looks at such rates, with noise from look to look; in how many of them something moved.
+    /// A thousand looks at such rates, with noise from look to look; in how many of them something
+    /// moved.
     fn noisy_looks(engine: &mut Engine, rates: &[u32], noise: &[u64]) -> usize {
         let noisy = |bucket: usize, look: usize| {
             let rate = rates.get(bucket).copied().unwrap_or(0);
@@ -300,7 +305,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Many flows, as uneven as flows are: it hardly ever moves anything, and then no group is too busy.
+        /// Many flows, as uneven as flows are: it hardly ever moves anything, and then no group is
+        /// too busy.
         #[test]
         fn many_flows_come_to_rest_evenly(
             count in 2..9u16,
@@ -314,7 +320,8 @@ mod tests {
             prop_assert!(sums.iter().all(|sum| *sum <= mean * 11 / 8), "{:?}", sums);
         }
 
-        /// A few flows, which no partition makes even: what comes and goes from look to look does not send them to and fro.
+        /// A few flows, which no partition makes even: what comes and goes from look to look does
+        /// not send them to and fro.
         #[test]
         fn few_flows_come_to_rest(
             count in 2..9u16,
@@ -325,7 +332,8 @@ mod tests {
             prop_assert!(noisy_looks(&mut engine, &rates, &noise) <= 12);
         }
 
-        /// Whatever comes, what moves leaves the giving group at least as loaded as the getting one, so that the largest never grows.
+        /// Whatever comes, what moves leaves the giving group at least as loaded as the getting
+        /// one, so that the largest never grows.
         #[test]
         fn no_group_becomes_the_busiest_by_what_it_is_given(
             count in 2..5u16,

@@ -8,8 +8,9 @@ use millrace_wire::{ipv4, ipv6, tcp, udp};
 
 use crate::tuple::{Pair, Tuple};
 
-/// The flow that a frame is of, as its receiver sees it: addresses and ports of TCP and UDP. A fragment, and what has no ports, is of the flow between its
-/// addresses: the parts of a packet come to one place, where it can be put together. None for what is no IP.
+/// The flow that a frame is of, as its receiver sees it: addresses and ports of TCP and UDP. A
+/// fragment, and what has no ports, is of the flow between its addresses: the parts of a packet
+/// come to one place, where it can be put together. None for what is no IP.
 #[inline]
 pub fn flow_of(frame: &[u8]) -> Option<Tuple> {
     let packet = frame.get(ethernet::HEADER_LEN..)?;

@@ -6,7 +6,8 @@ const BUCKETS_MIN: usize = 1024;
 /// No group: the bucket is on its way from one to another.
 pub const NOBODY: u16 = u16::MAX;
 
-/// The groups of flows that the shards serve: shard `n` serves group `n`. A tag is in the bucket that its remainder names, and a bucket is one group's.
+/// The groups of flows that the shards serve: shard `n` serves group `n`. A tag is in the bucket
+/// that its remainder names, and a bucket is one group's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     count: u16,
@@ -15,7 +16,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// `count` groups (1 at least) that share all tags evenly: a tag's group is its remainder modulo their number.
+    /// `count` groups (1 at least) that share all tags evenly: a tag's group is its remainder
+    /// modulo their number.
     pub fn even(count: u16) -> Groups {
         let count = count.max(1);
         let buckets = BUCKETS_MIN.next_multiple_of(count.into());
@@ -27,7 +29,8 @@ impl Groups {
         }
     }
 
-    /// As many groups as the buckets name, each with the buckets that name it. None: there are no buckets, or one is in [`NOBODY`].
+    /// As many groups as the buckets name, each with the buckets that name it. None: there are no
+    /// buckets, or one is in [`NOBODY`].
     pub fn of_buckets(buckets: &[u16]) -> Option<Groups> {
         let last = buckets.iter().max()?;
         Some(Groups {
@@ -76,7 +79,8 @@ impl Groups {
         self.buckets.contains(&group)
     }
 
-    /// Forgets the last groups if they have no bucket any more: as many groups are left as the buckets name.
+    /// Forgets the last groups if they have no bucket any more: as many groups are left as the
+    /// buckets name.
     pub fn recount(&mut self) {
         let named = self.buckets.iter().filter(|group| **group != NOBODY);
         self.count = named.max().map_or(1, |last| last + 1);

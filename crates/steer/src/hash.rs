@@ -12,8 +12,9 @@ use crate::tuple::Tuple;
 pub enum Hash {
     /// Two rounds of multiply and fold with secret keys; the same for both directions of a flow.
     Keyed([u64; 3]),
-    /// Toeplitz, as NICs compute it (Microsoft, "RSS Hashing Functions", TCP/IPv4 and TCP/IPv6), of the flow as its receiver sees it. The same for both
-    /// directions if the key repeats every 16 bits.
+    /// Toeplitz, as NICs compute it (Microsoft, "RSS Hashing Functions", TCP/IPv4 and TCP/IPv6), of
+    /// the flow as its receiver sees it. The same for both directions if the key repeats every 16
+    /// bits.
     Toeplitz([u8; 40]),
 }
 
@@ -62,8 +63,8 @@ fn ends(tuple: &Tuple, keys: &[u64; 3]) -> (u64, u64) {
     }
 }
 
-/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from there on. The key is long enough for the flows of
-/// either family.
+/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from there on.
+/// The key is long enough for the flows of either family.
 struct Toeplitz<'a> {
     key: &'a [u8; 40],
     at: usize,

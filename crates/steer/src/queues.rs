@@ -1,4 +1,5 @@
-//! Virtual queues: `Q(k,i)` holds the frames of port `k` for group `i`, and another one those of group `i` that leave by port `k`.
+//! Virtual queues: `Q(k,i)` holds the frames of port `k` for group `i`, and another one those of
+//! group `i` that leave by port `k`.
 
 use crate::ring::{Reader, Writer, ring};
 use crate::schedule::{Policy, QUEUES_MAX, Scheduler};
@@ -22,8 +23,9 @@ pub struct Outbound {
     written: u64,
 }
 
-/// What one thread has of the queues: a thread that owns a port as many as there are groups, a shard as many as there are ports. All are made by one thread, so
-/// each is on cache lines of its own.
+/// What one thread has of the queues: a thread that owns a port as many as there are groups, a
+/// shard as many as there are ports. All are made by one thread, so each is on cache lines of its
+/// own.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Side {
@@ -33,7 +35,8 @@ pub struct Side {
     pub outbound: Outbound,
 }
 
-/// The queues between so many ports and groups (64 of each at most), in rings of so many bytes: the ports' sides, and the groups' sides.
+/// The queues between so many ports and groups (64 of each at most), in rings of so many bytes: the
+/// ports' sides, and the groups' sides.
 ///
 /// # Panics
 /// With more than 64 of either.
@@ -76,7 +79,8 @@ pub fn virtual_queues(
 }
 
 impl Inbound {
-    /// Looks which queues have something. To be called once for a burst: what comes meanwhile is for the next.
+    /// Looks which queues have something. To be called once for a burst: what comes meanwhile is
+    /// for the next.
     #[inline]
     pub fn look(&mut self) -> bool {
         let mut ready = 0;
@@ -92,7 +96,8 @@ impl Inbound {
         ready != 0
     }
 
-    /// The next record of a queue that had something: which queue, the word and the body. It is given back with a later call.
+    /// The next record of a queue that had something: which queue, the word and the body. It is
+    /// given back with a later call.
     #[inline]
     #[expect(
         clippy::should_implement_trait,
@@ -114,7 +119,8 @@ impl Inbound {
         Some((queue, word, body))
     }
 
-    /// Whether all has been returned that was in the queues when their writers were at these positions.
+    /// Whether all has been returned that was in the queues when their writers were at these
+    /// positions.
     pub fn has_passed(&self, positions: &[usize]) -> bool {
         let mut each = self.readers.iter().zip(positions);
         each.all(|(reader, position)| reader.has_passed(*position))
@@ -145,7 +151,8 @@ impl Outbound {
         writers.all(|writer| writer.is_read_up_to(writer.position()))
     }
 
-    /// Writes a record into a queue, to be committed; false if there is no room for it, or no such queue.
+    /// Writes a record into a queue, to be committed; false if there is no room for it, or no such
+    /// queue.
     #[inline]
     pub fn write<const N: usize>(&mut self, queue: usize, word: u64, body: [&[u8]; N]) -> bool {
         let Some(writer) = self.writers.get_mut(queue) else {
@@ -251,7 +258,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of writes, commits and reads: what a queue was given it gives, once, in order and whole.
+        /// Whatever the order of writes, commits and reads: what a queue was given it gives, once,
+        /// in order and whole.
         #[test]
         fn queues_lose_and_reorder_nothing(
             steps in proptest::collection::vec((0..8usize, 0..3usize, 0..3000usize), 1..400),

@@ -1,8 +1,11 @@
-//! The ring by which one thread hands frames and small messages to another: one writer, one reader, records in order.
+//! The ring by which one thread hands frames and small messages to another: one writer, one reader,
+//! records in order.
 //!
-//! A record is a descriptor of 16 bytes with its body behind it, in units of 16 bytes, never in two pieces: so a short frame takes as much as it needs, and a
-//! long one is not cut. What was written is the reader's once it has been committed, which is done once for a batch. A record for which there is no room is not
-//! written; the writer counts it. Each end remembers where the other was, and looks again only when that does not suffice.
+//! A record is a descriptor of 16 bytes with its body behind it, in units of 16 bytes, never in two
+//! pieces: so a short frame takes as much as it needs, and a long one is not cut. What was written
+//! is the reader's once it has been committed, which is done once for a batch. A record for which
+//! there is no room is not written; the writer counts it. Each end remembers where the other was,
+//! and looks again only when that does not suffice.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -10,7 +13,8 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicUsize, Ordering, Uses};
 
-/// Bytes that a ring has at least: two of the largest frames; for the checker of interleavings, two small records.
+/// Bytes that a ring has at least: two of the largest frames; for the checker of interleavings, two
+/// small records.
 pub const SIZE_MIN: usize = if cfg!(millrace_loom) { 64 } else { 1 << 18 };
 /// Units of a record's length.
 const UNIT: usize = 16;
@@ -34,13 +38,14 @@ struct Ring {
     head: Position,
 }
 
-// SAFETY: bytes from head to tail are the reader's, the others the writer's; each end is used by one thread, and hands them over with
-// release and acquire on the positions.
+// SAFETY: bytes from head to tail are the reader's, the others the writer's; each end is used by
+// one thread, and hands them over with release and acquire on the positions.
 unsafe impl Sync for Ring {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Ring {}
 
-/// The writer's end. Ends are made side by side and used by different threads: each is alone on its cache line.
+/// The writer's end. Ends are made side by side and used by different threads: each is alone on its
+/// cache line.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Writer {
@@ -51,7 +56,7 @@ pub struct Writer {
     head: usize,
 }
 
-/// The reader's end, likewise.
+/// The reader's end of a ring.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Reader {
@@ -63,8 +68,8 @@ pub struct Reader {
     taken: usize,
 }
 
-/// A ring's two ends. It has `size` bytes, or the next power of two and [`SIZE_MIN`] at least; memory is taken
-/// as they are first used, and all of it once so many bytes have passed.
+/// A ring's two ends. It has `size` bytes, or the next power of two and [`SIZE_MIN`] at least;
+/// memory is taken as they are first used, and all of it once so many bytes have passed.
 pub fn ring(size: usize) -> (Writer, Reader) {
     let size = size.max(SIZE_MIN).next_power_of_two();
     let bytes = Box::into_raw(vec![0u8; size].into_boxed_slice());
@@ -143,7 +148,8 @@ impl Writer {
         if len <= to_end { len } else { to_end + len }
     }
 
-    /// Writes a record, to be committed: a word and a body of so many slices in a row. False if there is no room for it.
+    /// Writes a record, to be committed: a word and a body of so many slices in a row. False if
+    /// there is no room for it.
     pub fn write<const N: usize>(&mut self, word: u64, body: [&[u8]; N]) -> bool {
         let body_len = body.iter().map(|slice| slice.len()).sum();
         if !self.has_room(body_len) {
@@ -151,7 +157,8 @@ impl Writer {
         }
         let len = record_len(body_len);
         let to_end = self.ring.to_end(self.tail);
-        // SAFETY: the reader has read all that is needed from the tail on, and looks at none of it before the commit.
+        // SAFETY: the reader has read all that is needed from the tail on, and looks at none of it
+        // before the commit.
         unsafe {
             if len > to_end {
                 self.ring.write_head(self.tail, FILLER, 0);
@@ -199,7 +206,8 @@ impl Reader {
             }
             self.ring.uses.reads(self.head, UNIT);
             let mut head = [0; UNIT];
-            // SAFETY: between head and tail all is the reader's; a record begins here, in one piece.
+            // SAFETY: between head and tail all is the reader's; a record begins here, in one
+            // piece.
             unsafe {
                 self.ring
                     .at(self.head, UNIT)
@@ -213,7 +221,8 @@ impl Reader {
             let word = u64::from_ne_bytes(head[8..].try_into().unwrap_or_default());
             let len = len as usize;
             self.taken = record_len(len);
-            // SAFETY: as above; the writer leaves it alone until the next call moves the head, which the borrow outlasts.
+            // SAFETY: as above; the writer leaves it alone until the next call moves the head,
+            // which the borrow outlasts.
             let body =
                 unsafe { std::slice::from_raw_parts(self.ring.at(self.head + UNIT, len), len) };
             return Some((word, body));

@@ -18,9 +18,11 @@ pub enum Policy {
     RoundRobin,
     /// The first, as long as it has something; then the second.
     Strict,
-    /// Each in its turn, and in its turn in proportion to its weight; queues beyond the list have a weight of 1.
+    /// Each in its turn, and in its turn in proportion to its weight; queues beyond the list have a
+    /// weight of 1.
     Weighted(Vec<u16>),
-    /// The one that has given the fewest bytes. One that had nothing for a while is not owed for that.
+    /// The one that has given the fewest bytes. One that had nothing for a while is not owed for
+    /// that.
     LeastLoaded,
 }
 
@@ -86,7 +88,8 @@ pub struct Scheduler {
     given: Box<Given>,
 }
 
-/// Written for each record, so on cache lines of its own: schedulers of different threads are made side by side.
+/// Written for each record, so on cache lines of its own: schedulers of different threads are made
+/// side by side.
 #[repr(align(64))]
 #[derive(Debug)]
 struct Given([u64; QUEUES_MAX]);
@@ -103,7 +106,8 @@ impl Scheduler {
         }
     }
 
-    /// The queue to take the next record from, of those whose bit is set in `ready`; none if none is.
+    /// The queue to take the next record from, of those whose bit is set in `ready`; none if none
+    /// is.
     #[inline]
     pub fn pick(&mut self, ready: u64) -> Option<usize> {
         if ready == 0 {
@@ -137,7 +141,8 @@ impl Scheduler {
                 let given = |at: u32| self.given.0.get(at as usize).copied().unwrap_or(0);
                 let ready = (0..u64::BITS).filter(|at| ready >> at & 1 == 1);
                 let at = ready.min_by_key(|at| given(*at)).unwrap_or(0);
-                // What it did not use while it had nothing is gone: it may be a turn behind the last.
+                // What it did not use while it had nothing is gone: it may be a turn behind the
+                // last.
                 let behind = given(self.at).saturating_sub(TURN_BYTES);
                 if let Some(given) = self.given.0.get_mut(at as usize) {
                     *given = (*given).max(behind);
@@ -174,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// What queues give in `steps` records when those in `ready` always have more, of so many bytes each.
+    /// What queues give in `steps` records when those in `ready` always have more, of so many bytes
+    /// each.
     fn given(policy: Policy, ready: u64, bytes: [usize; 4], steps: u32) -> [u32; 4] {
         let mut scheduler = Scheduler::new(policy);
         let mut counts = [0; 4];

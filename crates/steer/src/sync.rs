@@ -1,4 +1,5 @@
-//! Atomics of the processor, or of the checker of interleavings (`--cfg millrace_loom`, tests/interleavings).
+//! Atomics of the processor, or of the checker of interleavings (`--cfg millrace_loom`,
+//! tests/interleavings).
 
 #[cfg(not(millrace_loom))]
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +7,8 @@ pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(millrace_loom)]
 pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
 
-/// Who uses which bytes of a ring, for the checker: it fails if the writer can write what the reader may still read, or the reader read what is not written yet.
+/// Who uses which bytes of a ring, for the checker: it fails if the writer can write what the
+/// reader may still read, or the reader read what is not written yet.
 #[cfg(not(millrace_loom))]
 #[derive(Debug)]
 pub(crate) struct Uses;

@@ -107,7 +107,7 @@ impl Tuple {
         SocketAddr::new(self.remote_ip(), self.ports().1)
     }
 
-    /// The same with another port of ours.
+    /// The tuple with another local port.
     #[must_use]
     pub fn with_local_port(self, local_port: u16) -> Tuple {
         match self {
@@ -116,7 +116,7 @@ impl Tuple {
         }
     }
 
-    /// The same connection as the peer sees it.
+    /// The tuple as the peer sees it.
     pub fn reversed(&self) -> Tuple {
         match self {
             Tuple::V4(pair) => Tuple::V4(pair.reversed()),

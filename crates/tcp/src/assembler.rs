@@ -1,14 +1,15 @@
-//! Which out-of-order bytes have been stored. It exists only while there are some.
+//! Ranges of out-of-order bytes that have been stored.
 
 use std::ops::Range;
 
-/// Ranges that changed last which are remembered, to be reported first (RFC 2018 4). More may change in one batch of segments than
-/// fit into one acknowledgement.
+/// Ranges that changed last, which are reported first (RFC 2018 4). More may change in one batch of
+/// segments than fit into one acknowledgement.
 const RECENT: usize = 16;
 /// Blocks in a SACK option.
 const BLOCKS: usize = 4;
 
-/// Disjoint, non-adjacent ranges of stream offsets in ascending order, all beyond the next byte expected.
+/// Disjoint, non-adjacent ranges of stream offsets in ascending order, all beyond the next byte
+/// expected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Assembler {
     ranges: Vec<Range<u64>>,
@@ -29,7 +30,7 @@ impl Assembler {
         &self.ranges
     }
 
-    /// How many bytes the ranges have together.
+    /// The bytes in all ranges.
     pub(crate) fn bytes(&self) -> u64 {
         self.ranges.iter().map(|held| held.end - held.start).sum()
     }
@@ -85,8 +86,8 @@ impl Assembler {
         self.remember(&joined);
     }
 
-    /// The next byte expected is now `next`: forgets what lies before it, and returns the end of the range that begins
-    /// at or before it, or `next`.
+    /// The next byte expected is now `next`: forgets what lies before it. Returns the end of the
+    /// range that begins at or before `next`, or `next`.
     pub(crate) fn advance(&mut self, next: u64) -> u64 {
         let passed = self.ranges.partition_point(|held| held.start <= next);
         let end = if passed == 0 {
@@ -98,9 +99,9 @@ impl Assembler {
         end
     }
 
-    /// Up to `room` ranges to report: those that changed last come first, then others in order (RFC 2018 4). If more have changed than there is
-    /// room for, those that changed first among them go now, as they would have if each segment had been
-    /// acknowledged when it came, and the later ones with the next acknowledgement.
+    /// Up to `room` ranges to report: those that changed last first, then others in order (RFC 2018
+    /// 4). If more have changed than there is room for, the oldest changes go now, as if each
+    /// segment had been acknowledged when it came. The newer ones go with the next acknowledgement.
     pub(crate) fn report(&mut self, room: usize) -> [Option<Range<u64>>; BLOCKS] {
         let room = room.min(BLOCKS);
         let mut blocks = [const { None }; BLOCKS];
@@ -123,12 +124,12 @@ impl Assembler {
         blocks
     }
 
-    /// Whether ranges have changed that were not reported since.
+    /// Whether ranges have changed and were not reported since.
     pub(crate) fn has_news(&self) -> bool {
         self.news > 0
     }
 
-    /// The held range that contains all of `range`, if one does.
+    /// The stored range that contains all of `range`, if there is one.
     pub(crate) fn covering(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let index = self.ranges.partition_point(|held| held.end <= range.start);
         self.ranges
@@ -137,19 +138,20 @@ impl Assembler {
             .cloned()
     }
 
-    /// Makes the range around `offset` the first to be reported.
+    /// Makes the range that contains `range` the first to be reported.
     pub(crate) fn touch(&mut self, range: &Range<u64>) {
         self.remember(range);
     }
 
-    /// Indices of the ranges that `range` overlaps or touches: from first, up to but not including last.
+    /// Indices of the ranges that `range` overlaps or touches: from the first up to, but not
+    /// including, the last.
     fn touched(&self, range: &Range<u64>) -> (usize, usize) {
         let first = self.ranges.partition_point(|held| held.end < range.start);
         let last = first + self.ranges[first..].partition_point(|held| held.start <= range.end);
         (first, last)
     }
 
-    /// The range that holds `offset`.
+    /// Index of the range that contains `offset`.
     fn index_of(&self, offset: u64) -> Option<usize> {
         let index = self.ranges.partition_point(|held| held.end <= offset);
         self.ranges

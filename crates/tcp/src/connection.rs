@@ -1,84 +1,35 @@
-//! The connection and what its owner may ask of it.
+//! The connection: its parts, how it opens, and how it ends.
+//!
+//! Each part is a type with its own state. [`Connection`] passes inputs to them and carries out
+//! what they decide. `input`, `output`, `timeouts`, `fast_path` and `api` are layers on top of this
+//! module.
 
-use std::ops::Range;
+use millrace_wire::tcp::{Cookie, Segment};
 
-use millrace_wire::tcp::{Options, Seq};
-
-use crate::acknowledge::Acknowledge;
-use crate::config::Config;
+use crate::cold_state::ColdState;
+use crate::config::{Config, MtuProbing};
 use crate::congestion::Congestion;
+use crate::delayed_ack::DelayedAck;
 use crate::ecn::Ecn;
 use crate::events::{Error, Events};
-use crate::flight::FlightLog;
+use crate::fast_open::FastOpen;
 use crate::half_open::HalfOpen;
-use crate::info::Phase;
-use crate::options::{self, Features, Recent};
+use crate::open::Open;
+use crate::options::{self, Features, Recent, timestamp};
 use crate::pacing::Pacing;
-use crate::past::Disturbed;
-use crate::rare::Rare;
+use crate::pmtud::{self, Pmtud};
+use crate::reassembly::Reassembly;
+use crate::recovery::{Recovery, View};
 use crate::rtt::Rtt;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::time::{Instant, Ticks};
-use crate::time_wait::TimeWait;
 use crate::timers::Timers;
 use crate::window::{ReceiveSpace, SendSpace};
 
-/// Where received payload goes.
-pub trait ReceiveBuffer {
-    /// Puts `data` at stream offset `offset`. What is stored lies within the window: at most `receive_limit` bytes from
-    /// the last `consumed`. Bytes may come out of order, but no byte is stored twice. `false`: no memory; the bytes
-    /// are not acknowledged.
-    fn store(&mut self, offset: u64, data: &[u8]) -> bool;
-
-    /// Makes room for `range`, which has a gap before it or bytes behind it. The bytes before `next` are in order, those of
-    /// `held` are stored beyond it. `false`: there is no room; nothing of the range is stored.
-    fn reserve(&mut self, next: u64, held: &[Range<u64>], range: &Range<u64>) -> bool {
-        let _ = (next, held, range);
-        true
-    }
-
-    /// Puts `data`, which belongs to the range reserved last, at stream offset `offset`.
-    fn fill(&mut self, offset: u64, data: &[u8]) -> bool {
-        self.store(offset, data)
-    }
-
-    /// The `bytes` bytes stored beyond `next` are not wanted any more: the peer sends them again.
-    fn forget_beyond(&mut self, next: u64, bytes: u64) {
-        let _ = (next, bytes);
-    }
-}
-
-/// What a new connection is given by its owner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Open {
-    /// Initial send sequence number: unguessable and rising with time (RFC 6528).
-    pub iss: Seq,
-    /// Origin of the connection's timestamp clock: random (RFC 7323 5.4).
-    pub timestamp_offset: u32,
-    /// The largest segment we can receive and the link can carry: MTU less 40 for IPv4. TCP options are not subtracted.
-    pub mss: u16,
-    /// What a peer takes that announces no segment size: 536 over IPv4, 1,220 over IPv6 (RFC 9293 3.7.1).
-    pub default_mss: u16,
-    /// Receive buffer, in bytes.
-    pub receive_limit: u32,
-}
-
-/// How far beyond an old connection's numbers those of its successor begin, when the clock has not gone far enough: as Linux has it.
-const ISS_STEP: u32 = 65_535 + 2;
-
-impl Open {
-    /// Takes the place of a connection whose numbers ended at `after`: ours lie beyond (RFC 9293 3.10.7.4, RFC 6191 2).
-    pub fn begin_after(&mut self, after: Seq) {
-        if !self.iss.after(after) {
-            self.iss = after + ISS_STEP;
-        }
-    }
-}
-
 bitflags::bitflags! {
-    /// What is to be sent besides the stream.
+    /// What has to be sent besides the stream.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub(crate) struct Pending: u8 {
         /// An acknowledgement, by itself if nothing else carries it.
@@ -87,11 +38,11 @@ bitflags::bitflags! {
         const SYN = 1 << 1;
         /// RST: the connection is over.
         const RESET = 1 << 2;
-        /// RST for one segment that has nothing to do with this connection.
+        /// RST for one segment that does not belong to this connection.
         const REFUSE = 1 << 3;
-        /// A segment that asks for an acknowledgement: keepalive or zero-window probe.
+        /// A keepalive or zero-window probe, which the peer acknowledges.
         const PROBE = 1 << 4;
-        /// The last bytes in flight once more, or the next new ones: tail loss probe.
+        /// A tail loss probe: new data, or the last bytes in flight again.
         const LOSS_PROBE = 1 << 5;
     }
 }
@@ -104,7 +55,7 @@ impl Pending {
         .union(Pending::PROBE);
 }
 
-/// What is counted of each, for [`crate::Info`]; the rest is in [`crate::past::Past`].
+/// Counters for [`crate::Info`]. Recovery has those of losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) segments_in: u32,
@@ -120,38 +71,78 @@ pub struct Connection {
     pub(crate) pending: Pending,
     pub(crate) features: Features,
     pub(crate) events: Events,
-    /// The program has let go of it.
+    /// The program has closed it.
     pub(crate) orphan: bool,
     pub(crate) error: Option<Error>,
-    /// What ICMP said that was not fatal; the reason given if a time-out follows.
+    /// The last ICMP report that was not fatal: the error if a time-out follows.
     pub(crate) soft_error: Option<Error>,
     pub(crate) send: SendSpace,
     pub(crate) receive: ReceiveSpace,
     pub(crate) timers: Timers,
-    pub(crate) acknowledge: Acknowledge,
+    pub(crate) delayed_ack: DelayedAck,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
-    /// Where loss recovery stands; what it has only after a loss is in `disturbed`.
-    pub(crate) phase: Phase,
-    pub(crate) flight_log: FlightLog,
-    /// What most connections never need.
-    pub(crate) disturbed: Disturbed,
+    pub(crate) recovery: Recovery,
+    pub(crate) reassembly: Reassembly,
     pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) settings: Shared<Settings>,
-    /// When the stream may go on, if it is paced.
-    pub(crate) pacing: Option<Box<Pacing>>,
     pub(crate) ecn: Ecn,
-    /// What few connections need.
-    pub(crate) rare: Option<Box<Rare>>,
-    /// What we announced, or would.
+    /// Parts that few connections need.
+    pub(crate) cold_state: Option<Box<ColdState>>,
+    /// The MSS that we announced, or would.
     pub(crate) advertised_mss: u16,
     /// [`Open::default_mss`].
     pub(crate) default_mss: u16,
 }
 
+impl HalfOpen {
+    /// Makes the connection, in SYN-RECEIVED. The owner passes it the segment that completed the
+    /// handshake next.
+    #[inline(always)]
+    pub fn establish(
+        &self,
+        config: &Config,
+        settings: &Shared<Settings>,
+        now: Instant,
+    ) -> Connection {
+        let mut connection = Connection::answer(config, settings, self, now);
+        match self.round_trip(now) {
+            Some(sample) => connection
+                .rtt
+                .sample(config, sample.as_micros() as u32, now),
+            None => connection.rtt.distrust_initial(),
+        }
+        connection.arm_timeout(config, now);
+        connection.timers.set_backoff(self.repeated());
+        connection
+    }
+
+    /// Makes the connection before the handshake is complete, since the SYN brought a valid cookie
+    /// (RFC 7413 4.2.2). The owner calls [`Connection::take_early`] next. The connection sends the
+    /// SYN-ACK.
+    pub fn open_early(
+        &self,
+        config: &Config,
+        settings: &Shared<Settings>,
+        now: Instant,
+    ) -> Connection {
+        let mut connection = Connection::answer(config, settings, self, now);
+        connection.pending = Pending::SYN;
+        connection.cold_state_mut().fast_open = Some(FastOpen::passive());
+        let mss = u32::from(connection.send.mss);
+        connection
+            .congestion
+            .start(config.initial_window, mss, 0, now);
+        connection.choose_pacing();
+        connection.events |= Events::WRITABLE;
+        connection
+    }
+}
+
 impl Connection {
-    /// Active open: SYN-SENT. The SYN is the first thing that [`Connection::poll_transmit`] gives.
+    /// Active open: SYN-SENT. The SYN is the first segment that [`Connection::poll_transmit`]
+    /// returns.
     #[inline(always)]
     pub fn connect(
         config: &Config,
@@ -166,39 +157,7 @@ impl Connection {
         connection
     }
 
-    /// After a passive open: SYN-RECEIVED, with the SYN-ACK sent.
-    #[inline(always)]
-    pub(crate) fn accept(
-        config: &Config,
-        settings: &Shared<Settings>,
-        half_open: &HalfOpen,
-        now: Instant,
-    ) -> Connection {
-        let mut connection = Connection::answer(config, settings, half_open, now);
-        match half_open.round_trip(now) {
-            Some(sample) => connection
-                .rtt
-                .sample(config, sample.as_micros() as u32, now),
-            None => connection.rtt.distrust_initial(),
-        }
-        connection.arm_timeout(config, now);
-        connection.timers.backoff = half_open.repeated();
-        connection
-    }
-
-    /// SYN-RECEIVED, with the SYN-ACK to be sent; the program need not wait for the handshake (RFC 7413 4.2.2).
-    pub(crate) fn accept_early(
-        config: &Config,
-        settings: &Shared<Settings>,
-        half_open: &HalfOpen,
-        now: Instant,
-    ) -> Connection {
-        let mut connection = Connection::answer(config, settings, half_open, now);
-        connection.begin_early(config, now);
-        connection
-    }
-
-    /// SYN-RECEIVED, as a SYN has made it.
+    /// SYN-RECEIVED, after a passive open.
     #[inline(always)]
     fn answer(
         config: &Config,
@@ -247,12 +206,11 @@ impl Connection {
             send: SendSpace::new(open.iss, mss),
             receive: ReceiveSpace::new(open.receive_limit, scale, mss),
             timers: Timers::default(),
-            acknowledge: Acknowledge::new(config, settings.interactive, now),
+            delayed_ack: DelayedAck::new(config, settings.interactive, now),
             rtt: Rtt::new(config),
-            congestion: Congestion::new(config, settings.algorithm(config)),
-            phase: Phase::default(),
-            flight_log: FlightLog::default(),
-            disturbed: Disturbed::default(),
+            congestion: Congestion::new(&config.custom, settings.algorithm(config)),
+            recovery: Recovery::default(),
+            reassembly: Reassembly::default(),
             recent: Recent::default(),
             counters: Counters {
                 last_sent: now.ticks(),
@@ -260,18 +218,19 @@ impl Connection {
                 ..Counters::default()
             },
             settings: settings.clone(),
-            pacing: None,
             ecn: Ecn::default(),
-            rare: None,
+            cold_state: None,
             advertised_mss: mss,
             default_mss: open.default_mss,
         }
     }
 
-    /// Both SYNs are known: what follows from the options of the peer's.
+    /// Both SYNs are known: applies the peer's options.
     pub(crate) fn agree(&mut self, peer_mss: u16, peer_scale: u8) {
         self.send.segment_limit = self.send.segment_limit.min(peer_mss);
-        self.limit_path(peer_mss);
+        if let Some(pmtud) = self.pmtud_mut() {
+            pmtud.on_peer_mss(peer_mss);
+        }
         self.send.mss = self.send.segment_limit - self.features.option_len();
         self.receive.mss = self.receive.mss.min(self.greatest_received());
         if self.features.contains(Features::SCALE) {
@@ -291,19 +250,25 @@ impl Connection {
         self.state = State::Established;
         self.events |= Events::ESTABLISHED;
         let (mss, srtt_us) = (u32::from(self.send.mss), self.rtt.srtt_us());
-        let early = self.rare.is_some() && self.end_early();
+        let early = self.fast_open_mut().is_some_and(FastOpen::end_early);
         if !early {
-            self.congestion.start(config, mss, srtt_us, now);
+            self.congestion
+                .start(config.initial_window, mss, srtt_us, now);
         }
-        if self.timers.backoff > 1 {
-            // RFC 5681 3.1: a lost SYN says that the path is crowded. One time-out may just have been short (RFC 6928 2), two were not.
+        if self.timers.backoff() > 1 {
+            // RFC 5681 3.1: "If the SYN or SYN/ACK is lost, the initial window used by a sender
+            // after a correctly transmitted SYN MUST be one segment". A single time-out may just
+            // have been too short (RFC 6928 2); two were not.
             self.congestion.window.cwnd = mss;
         }
         self.choose_pacing();
-        self.start_search(config, now);
-        self.timers.transmit = Instant::NEVER;
-        self.timers.progress();
-        self.timers.measured();
+        let base = pmtud::base(self.default_mss);
+        if config.mtu_probing == MtuProbing::Always && self.send.segment_limit > base {
+            self.search_from(base, now);
+        }
+        self.timers.stop();
+        self.timers.on_progress();
+        self.timers.on_measured();
         if early && self.send.in_flight() > 0 {
             self.arm_transmit(config, now);
         }
@@ -314,254 +279,326 @@ impl Connection {
         }
     }
 
-    /// The largest segment that we announce to the peer, TCP options included, in bytes.
-    #[inline]
-    pub fn announced_segment(&self) -> u16 {
-        self.advertised_mss
-    }
-
-    /// What has happened since the last call.
-    #[inline]
-    pub fn take_events(&mut self) -> Events {
-        std::mem::take(&mut self.events)
-    }
-
-    /// The program has queued stream bytes up to `end`. `push`: no more is announced to follow at once (MSG_MORE).
-    #[inline]
-    pub fn enqueue(&mut self, end: u64, push: bool) {
-        if !self.send.fin {
-            self.send.end = self.send.end.max(end);
-            self.send.more = !push;
-        }
-    }
-
-    /// Stream bytes before this offset are acknowledged; nothing asks for them again.
-    #[inline]
-    pub fn acked(&self) -> u64 {
-        self.send.una.min(self.send.end)
-    }
-
-    /// Stream bytes before this offset are queued.
-    #[inline]
-    pub fn queued(&self) -> u64 {
-        self.send.end
-    }
-
-    /// Stream bytes that are queued and were never sent (`SIOCOUTQNSD`).
-    #[inline]
-    pub fn unsent(&self) -> u64 {
-        self.send.end.saturating_sub(self.send.nxt)
-    }
-
-    /// Stream bytes before this offset have been stored without a gap.
-    #[inline]
-    pub fn received(&self) -> u64 {
-        self.receive.received()
-    }
-
-    /// The program has read the stream up to `upto`; this may open the window, which the peer is told at once if it
-    /// at least doubles (and so by RFC 9293 3.8.6.2.2 is worth telling).
-    #[inline]
-    pub fn consumed(&mut self, upto: u64, _now: Instant) {
-        self.consumed_more(self.receive.more_read(upto));
-    }
-
-    /// The program has read so many bytes more of those that have been received: as [`Connection::consumed`].
-    #[inline]
-    pub fn consumed_more(&mut self, bytes: u32) {
-        debug_assert!(bytes <= self.receive.unread());
-        self.receive.consumed += bytes;
-        self.consider_window();
-    }
-
-    #[inline(always)]
-    fn consider_window(&mut self) {
-        let receive = &mut self.receive;
-        if !self.state.can_receive() {
-            return;
-        }
-        let (announced, space) = (receive.window(), receive.space());
-        let step = u32::from(receive.mss).min(receive.limit / 2);
-        if announced <= receive.limit / 2
-            && space >= announced.saturating_mul(2)
-            && space - announced >= step
-        {
-            self.pending |= Pending::ACK;
-        }
-    }
-
-    /// Sets the size of the receive buffer, in bytes. What was announced stays valid.
-    pub fn set_receive_limit(&mut self, limit: u32) {
-        self.receive.limit = limit;
-    }
-
-    /// No more will be queued: FIN after what is.
-    pub fn shutdown_write(&mut self, now: Instant) {
-        let next = match self.state {
-            // Nothing was ever sent: there is nothing to finish (RFC 9293 3.10.4).
-            State::SynSent => return self.finish(None, now),
-            State::SynReceived => State::SynReceived,
-            State::Established => State::FinWait1,
-            State::CloseWait => State::LastAck,
-            _ => return,
-        };
-        self.state = next;
-        self.send.fin = true;
-    }
-
-    /// The program has let go of the connection: FIN after what is queued; RST at once if it left received bytes unread
-    /// (RFC 9293 3.6.1, RFC 2525 2.17), and RST to any that come later.
-    pub fn close(&mut self, now: Instant) {
-        if self.orphan {
-            return;
-        }
-        self.orphan = true;
-        if self.receive.has_unread() {
-            return self.abort();
-        }
-        self.shutdown_write(now);
-        self.wait_for_orphan(now);
-    }
-
-    /// Ends the connection with RST.
-    pub fn abort(&mut self) {
-        match self.state {
-            State::Closed | State::TimeWait => return,
-            State::SynSent => {}
-            _ => self.pending |= Pending::RESET,
-        }
-        self.error = Some(Error::ConnectionAborted);
-        self.over();
-    }
-
-    /// Applies changed socket options, or the same ones from where others share them. `max_segment` has its effect on SYN only, as in Linux.
-    pub fn configure(&mut self, config: &Config, settings: &Shared<Settings>, now: Instant) {
-        // To name the one that it has changes nothing.
-        let algorithm = settings.algorithm(config);
-        if algorithm != self.settings.algorithm(config) {
-            self.congestion.choose(config, algorithm);
-        }
-        // Setting TCP_NODELAY, or letting go of TCP_CORK, sends what was held back.
-        if (settings.nodelay && !self.settings.nodelay) || (self.settings.cork && !settings.cork) {
-            self.send.more = false;
-        }
-        let keepalive_changed = settings.keepalive != self.settings.keepalive;
-        self.settings = settings.clone();
-        self.choose_pacing();
-        if keepalive_changed && self.state.is_synchronized() {
-            self.timers.keepalive_probes = 0;
-            if settings.keepalive.is_some() {
-                self.arm_keepalive(now);
-            } else {
-                self.timers.idle = Instant::NEVER;
-                self.wait_for_orphan(now);
-            }
-        }
-    }
-
-    /// The socket options in effect.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Retransmission time-outs, or window probes, since there was progress.
-    #[inline]
-    pub fn timeouts_in_a_row(&self) -> u8 {
-        self.timers.backoff
-    }
-
-    /// State of the connection.
-    #[inline]
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// Why the connection failed, if it did.
-    #[inline]
-    pub fn error(&self) -> Option<Error> {
-        self.error
-    }
-
-    /// Congestion window, in bytes: what the network is thought to hold.
-    pub fn congestion_window(&self) -> u32 {
-        self.congestion.window.cwnd
-    }
-
-    /// The largest segment that is sent, in bytes of payload.
-    pub fn send_mss(&self) -> u16 {
-        self.send.mss
-    }
-
-    /// Smoothed round-trip time in microseconds; 0 before the first sample.
-    pub fn round_trip_us(&self) -> u32 {
-        self.rtt.srtt_us()
-    }
-
-    /// The least recent round trip in microseconds, once there was one.
-    pub fn least_round_trip_us(&self) -> Option<u32> {
-        Some(self.rtt.min_us()).filter(|&us| us != u32::MAX)
-    }
-
-    /// Whether both ends send timestamps.
-    pub fn timestamps(&self) -> bool {
-        self.features.contains(Features::TIMESTAMPS)
-    }
-
-    /// What ICMP reported without ending the connection, once (`SO_ERROR` of Linux with `IP_RECVERR`).
-    pub fn take_soft_error(&mut self) -> Option<Error> {
-        self.soft_error.take()
-    }
-
-    /// The compact form of a connection in [`State::TimeWait`]; `None` in any other state.
-    pub fn time_wait(&self, config: &Config, now: Instant) -> Option<TimeWait> {
-        (self.state == State::TimeWait).then(|| TimeWait {
-            send_next: self.send.seq(self.send.nxt),
-            receive_next: self.receive.seq(self.receive.nxt),
-            recent: self.recent,
-            deadline: now + config.time_wait,
-            answered: Ticks::before(now, config.challenge_interval),
-            window: (self.receive.window() >> self.receive.scale).min(0xffff) as u16,
-            features: self.features,
-        })
-    }
-
     /// TIME-WAIT begins.
     pub(crate) fn enter_time_wait(&mut self) {
         self.state = State::TimeWait;
         self.events |= Events::TIME_WAIT;
-        self.timers.stop();
-        self.disturbed.end_repair();
+        self.timers.stop_all();
+        self.recovery.end();
     }
 
-    /// The end, with what the program is to know of it.
+    /// Ends the connection with an error that the program sees.
     pub(crate) fn fail(&mut self, error: Error, event: Events) {
         self.error = Some(error);
         self.events |= event;
         self.over();
     }
 
-    /// The end without an error of the network's.
+    /// Ends the connection. An error that is known already stays.
     pub(crate) fn finish(&mut self, error: Option<Error>, _now: Instant) {
         self.error = self.error.or(error);
         self.over();
     }
 
-    fn over(&mut self) {
+    /// Enters CLOSED.
+    pub(crate) fn over(&mut self) {
         self.state = State::Closed;
         self.events |= Events::CLOSED;
         self.pending &= Pending::RESET | Pending::REFUSE;
-        self.timers.stop();
-        self.disturbed.end_repair();
-        self.disturbed.end_gaps();
+        self.timers.stop_all();
+        self.recovery.end();
+        self.reassembly.drop_gaps();
     }
 
-    /// Options of an ordinary segment.
+    /// The parts that take part in loss recovery.
     #[inline(always)]
-    pub(crate) fn segment_options(&self, now: Instant) -> Options {
-        let mut options = Options::default();
-        if self.features.contains(Features::TIMESTAMPS) {
-            options.timestamps = Some(self.recent.stamp(now));
+    pub(crate) fn recovery_parts<'a>(
+        &'a mut self,
+        config: &'a Config,
+        now: Instant,
+    ) -> (&'a mut Recovery, &'a mut Congestion, View<'a>) {
+        let view = View {
+            config,
+            send: &self.send,
+            rtt: &self.rtt,
+            features: self.features,
+            clock: timestamp(now, self.recent.offset),
+            now,
+        };
+        (&mut self.recovery, &mut self.congestion, view)
+    }
+
+    /// Pipe of RFC 6675: the bytes thought to be in the network.
+    #[inline(always)]
+    pub(crate) fn pipe(&self) -> u32 {
+        self.recovery.pipe(&self.send)
+    }
+
+    /// The congestion window was reduced for a loss: an ECN connection announces that by CWR.
+    pub(crate) fn on_window_reduced(&mut self) {
+        self.ecn
+            .on_window_reduced(self.features.contains(Features::ECN));
+    }
+
+    /// The cold state, allocated if need be.
+    pub(crate) fn cold_state_mut(&mut self) -> &mut ColdState {
+        self.cold_state.get_or_insert_default()
+    }
+
+    /// Begins or ends pacing, as the settings and the congestion control want it.
+    pub(crate) fn choose_pacing(&mut self) {
+        if self.settings.rate_limit().is_some() || self.congestion.is_paced() {
+            self.cold_state_mut().pacing.get_or_insert_with(Pacing::new);
+        } else if let Some(cold) = &mut self.cold_state {
+            cold.pacing = None;
         }
-        options
+    }
+
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.pacing().is_some()
+    }
+
+    #[inline]
+    pub(crate) fn pacing(&self) -> Option<&Pacing> {
+        self.cold_state.as_ref()?.pacing.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn pacing_mut(&mut self) -> Option<&mut Pacing> {
+        self.cold_state.as_mut()?.pacing.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn pmtud_mut(&mut self) -> Option<&mut Pmtud> {
+        self.cold_state.as_mut()?.pmtud.as_mut()
+    }
+
+    /// The search for the path's size begins from `size`.
+    pub(crate) fn search_from(&mut self, size: u16, now: Instant) {
+        let una = self.send.una;
+        self.pmtud_or_new(now).start_search(una, now);
+        self.use_segments(size);
+    }
+
+    /// A router, or what is known of other connections to the host, says that no segment larger
+    /// than `size` passes. Returns whether that was news.
+    pub(crate) fn on_path_limit(&mut self, config: &Config, size: u16, now: Instant) -> bool {
+        let size = pmtud::clamp_reported(size);
+        let known = self.send.segment_limit;
+        if let Some(pmtud) = self.pmtud_mut() {
+            pmtud.bound_search(size, known);
+        }
+        if size >= known {
+            return false;
+        }
+        self.pmtud_or_new(now).on_reported(size, now);
+        self.use_segments(size);
+        if self.send.in_flight() > 0 {
+            let (recovery, _, view) = self.recovery_parts(config, now);
+            recovery.lose_oversized(&view);
+        }
+        true
+    }
+
+    fn pmtud_or_new(&mut self, now: Instant) -> &mut Pmtud {
+        let most = self.send.segment_limit;
+        self.cold_state_mut()
+            .pmtud
+            .get_or_insert_with(|| Pmtud::new(most, now))
+    }
+
+    /// Uses segments of `size` bytes with options from now on.
+    pub(crate) fn use_segments(&mut self, size: u16) {
+        self.send.segment_limit = size;
+        // The options are not known before the handshake is over; `agree` subtracts them.
+        if self.state != State::SynSent {
+            self.send.mss = size - self.features.option_len();
+        }
+    }
+
+    /// Whether something urgent is queued or in flight.
+    #[inline]
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.cold_state
+            .as_ref()
+            .is_some_and(|cold| cold.urgent.is_pending(self.send.una))
+    }
+
+    #[inline]
+    pub(crate) fn fast_open(&self) -> Option<&FastOpen> {
+        self.cold_state.as_ref()?.fast_open.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn fast_open_mut(&mut self) -> Option<&mut FastOpen> {
+        self.cold_state.as_mut()?.fast_open.as_mut()
+    }
+
+    /// Whether this is a passive open with payload on its SYN whose handshake is not complete.
+    pub(crate) fn is_early(&self) -> bool {
+        self.state == State::SynReceived && self.fast_open().is_some_and(FastOpen::is_early)
+    }
+
+    /// The SYN or SYN-ACK leaves. Returns the cookie and the bytes of payload that it carries. One
+    /// after a time-out has neither (RFC 7413 4.1.3).
+    pub(crate) fn on_syn_out(&mut self) -> (Option<Cookie>, u64) {
+        let (queued, active) = (self.send.end, self.state == State::SynSent);
+        if self.timers.backoff() > 0 {
+            return (None, 0);
+        }
+        let Some(fast_open) = self.fast_open_mut() else {
+            return (None, 0);
+        };
+        if !active {
+            return (fast_open.syn_ack_cookie(), 0);
+        }
+        let (cookie, sent) = fast_open.on_syn_sent(queued);
+        self.send.nxt = sent;
+        (cookie, sent)
+    }
+
+    /// The SYN got no answer: its payload is not sent again before there is one.
+    pub(crate) fn on_syn_lost(&mut self) {
+        if self.state == State::SynSent && self.timers.backoff() == 0 {
+            self.send.nxt = 0;
+            if let Some(fast_open) = self.fast_open_mut() {
+                fast_open.on_syn_lost();
+            }
+        }
+    }
+
+    /// Bytes after our SYN that a SYN-ACK may acknowledge.
+    pub(crate) fn sent_with_syn(&self) -> u32 {
+        self.fast_open().map_or(0, FastOpen::sent)
+    }
+
+    /// The SYN-ACK has come. Payload of the SYN that it does not acknowledge is sent again as new
+    /// data.
+    pub(crate) fn on_syn_ack(&mut self, segment: &Segment<'_>) {
+        let acked = (segment.ack - self.send.seq(0)).max(0) as u64;
+        let given = segment.options.fast_open().filter(Cookie::is_some);
+        let Some(fast_open) = self.fast_open_mut() else {
+            return;
+        };
+        fast_open.on_syn_ack(acked, given);
+        self.send.una = acked;
+        self.send.nxt = acked;
+        if acked > 0 {
+            self.events |= Events::WRITABLE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::connection::Connection;
+    use crate::half_open::{HalfOpen, HalfOpenVerdict};
+    use crate::open::Open;
+    use crate::outgoing::{Limits, Outgoing};
+    use crate::reassembly::ReceiveBuffer;
+    use crate::shared::Shared;
+    use crate::state::State;
+    use crate::time::{Duration, Instant};
+    use millrace_wire::tcp::{Flags, Segment, Seq};
+
+    struct Nowhere;
+
+    impl ReceiveBuffer for Nowhere {
+        fn store(&mut self, _: u64, _: &[u8]) -> bool {
+            true
+        }
+    }
+
+    fn segment(out: &Outgoing) -> Segment<'static> {
+        Segment {
+            src_port: 1,
+            dst_port: 2,
+            seq: out.seq,
+            ack: out.ack,
+            flags: out.flags,
+            window: out.window,
+            urgent: out.urgent,
+            marked: false,
+            options: out.options,
+            payload: &[0; 1_460][..(out.payload.end - out.payload.start) as usize],
+        }
+    }
+
+    fn holds_nothing_apart(connection: &Connection) -> bool {
+        connection.recovery.is_new()
+            && !connection.reassembly.has_reports()
+            && connection.cold_state.is_none()
+            && connection.congestion.is_new()
+    }
+
+    /// A connection that is idle after messages went both ways takes its own size of memory and no
+    /// more, if the tail of no flight had to be probed.
+    #[test]
+    fn without_a_disturbance_there_is_nothing_apart() {
+        let (config, settings) = (Config::default(), Shared::default());
+        let limits = Limits { max_payload: 0 };
+        let open = |iss| Open {
+            iss: Seq(iss),
+            timestamp_offset: iss,
+            mss: 1_460,
+            default_mss: 536,
+            receive_limit: 1 << 18,
+        };
+        let mut now = Instant::from_millis(1_000);
+        let mut step = |us| {
+            now += Duration::from_micros(us);
+            now
+        };
+        let mut client = Connection::connect(&config, &settings, open(1_000), step(0));
+        let syn = client.poll_transmit(&config, &limits, step(0));
+        let syn = segment(&syn.expect("SYN"));
+        let mut half = HalfOpen::new(&config, &settings, open(9_000), &syn, step(50));
+        let answer = segment(&half.reply(step(0)));
+        client.on_segment(&config, &answer, &mut Nowhere, step(50));
+        let ack = client.poll_transmit(&config, &limits, step(0));
+        let ack = segment(&ack.expect("ACK"));
+        let verdict = half.on_segment(&config, &ack, step(50));
+        assert_eq!(verdict, HalfOpenVerdict::Establish);
+        let mut server = half.establish(&config, &settings, step(0));
+        server.on_segment(&config, &ack, &mut Nowhere, step(0));
+        let mut ends = [client, server];
+        let mut queued = [0; 2];
+        for i in 0..100u64 {
+            let who = (i % 2) as usize;
+            queued[who] += 1 + i * 14;
+            ends[who].enqueue(queued[who], true);
+            loop {
+                let mut silent = true;
+                for from in 0..2 {
+                    let at = step(20);
+                    if ends[from].deadline().is_some_and(|due| due <= at) {
+                        ends[from].on_timer(&config, at);
+                    }
+                    while let Some(out) = ends[from].poll_transmit(&config, &limits, at) {
+                        silent = false;
+                        ends[1 - from].on_segment(&config, &segment(&out), &mut Nowhere, at);
+                    }
+                    let received = ends[1 - from].received();
+                    ends[1 - from].consumed(received, at);
+                }
+                // The acknowledgement may be delayed.
+                let acked = (0..2).all(|who| ends[who].acked() == queued[who]);
+                if silent && acked {
+                    break;
+                }
+                step(if silent { 1_000 } else { 0 });
+            }
+        }
+        assert!(ends.iter().all(|end| end.state() == State::Established));
+        assert!(ends.iter().all(holds_nothing_apart));
+        // A duplicate is remembered.
+        let again = Outgoing::control(Seq(1_001), Seq(9_001), Flags::ACK, 100);
+        let mut again = segment(&again);
+        again.payload = b"x";
+        again.options = ends[0].segment_options(now);
+        ends[1].on_segment(&config, &again, &mut Nowhere, now);
+        assert!(!holds_nothing_apart(&ends[1]));
     }
 }

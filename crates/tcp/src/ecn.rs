@@ -1,112 +1,129 @@
-//! Explicit congestion notification (RFC 3168): marks of the network instead of losses; and what DCTCP (RFC 8257) makes of it.
+//! Explicit congestion notification (RFC 3168), and the receiver's part of DCTCP (RFC 8257).
 
-use millrace_wire::tcp::{Flags, Segment, Seq};
+use millrace_wire::tcp::{Flags, Seq};
 
-use crate::acknowledge::MARKED_QUICK;
-use crate::connection::{Connection, Pending};
-use crate::info::Phase;
-use crate::options::Features;
-use crate::time::Instant;
+/// Segments to acknowledge at once after a mark: the peer's window may be very small.
+pub(crate) const MARKED_QUICK: u8 = 2;
 
-/// The state of both directions.
+/// The state of marks in both directions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ecn {
-    /// ECE while the peer is to hear of a mark, else nothing: on everything that leaves.
+    /// SND.NXT at the last reduction for a mark, modulo 2^32: one reduction in a round trip.
+    reduced_until: Seq,
+    /// ECE while the peer is to hear of a mark, else empty. Every segment carries it.
+    echo: Flags,
+    /// CWR is due on the next new segment.
+    cwr_due: bool,
+    /// DCTCP: whether the last segment was marked. A segment that differs leaves the fast path.
+    marked: bool,
+}
+
+/// DCTCP: an acknowledgement of what came before a change of marks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PriorAck {
+    /// Low half of the stream offset to acknowledge.
+    pub(crate) end: u32,
+    /// ECE as it was before the change.
     pub(crate) echo: Flags,
-    /// The next new segment says that the window has been reduced.
-    pub(crate) reduced: bool,
-    /// Whether a mark on the next segment would be nothing new: with DCTCP, that the last had one.
-    pub(crate) marked: bool,
+}
+
+/// What a segment with payload asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MarkAction {
+    /// An acknowledgement is due at once.
+    pub(crate) acknowledge: bool,
+    /// The next segments are acknowledged at once.
+    pub(crate) quickack: bool,
+    /// DCTCP: the echo before a change of marks.
+    pub(crate) prior_echo: Option<Flags>,
 }
 
 impl Default for Ecn {
     fn default() -> Ecn {
         Ecn {
+            reduced_until: Seq(0),
             echo: Flags::empty(),
-            reduced: false,
+            cwr_due: false,
             marked: false,
         }
     }
 }
 
-/// What a SYN with these flags asks for (RFC 3168 6.1.1).
+/// Whether a SYN with these flags asks for ECN. RFC 3168 6.1.1: an "ECN-setup SYN packet" has both
+/// ECE and CWR set.
 pub(crate) fn is_asked(flags: Flags) -> bool {
     flags.contains(Flags::ECE | Flags::CWR)
 }
 
-/// Whether a SYN-ACK with these flags agrees (RFC 3168 6.1.1: one that reflects everything does not).
+/// Whether a SYN-ACK with these flags agrees. RFC 3168 6.1.1: an "ECN-setup SYN-ACK packet" has ECE
+/// set and CWR clear. A SYN-ACK that reflects both does not agree.
 pub(crate) fn is_agreed(flags: Flags) -> bool {
     flags & (Flags::ECE | Flags::CWR) == Flags::ECE
 }
 
-impl Connection {
-    /// What a segment of an ECN connection says of marks: those it suffered itself, and those that it echoes. Before its acknowledgement is processed.
-    pub(crate) fn take_marks(&mut self, segment: &Segment<'_>, now: Instant) {
-        if !segment.payload.is_empty() {
-            self.take_mark(segment);
-        }
-        if segment.flags.contains(Flags::ECE) {
-            self.take_echo(segment, now);
-        }
+impl Ecn {
+    /// ECE if the peer is to hear of a mark: a part of every segment's flags.
+    #[inline(always)]
+    pub(crate) fn echo(&self) -> Flags {
+        self.echo
     }
 
-    /// RFC 3168 6.1.3: after a mark everything says so until the peer has reduced its window. RFC 8257 3.2: each acknowledgement says how it was with what it
-    /// acknowledges.
-    fn take_mark(&mut self, segment: &Segment<'_>) {
-        if self.congestion.counts_marks() {
-            if segment.marked != self.ecn.marked {
-                if self.receive.unacked() > 0 {
-                    self.disturbed.begin().former = Some((self.receive.nxt as u32, self.ecn.echo));
-                }
-                self.ecn.marked = segment.marked;
-                self.ecn.echo.set(Flags::ECE, segment.marked);
-                self.pending |= Pending::ACK;
+    /// Whether a segment with or without a mark changes nothing here.
+    #[inline(always)]
+    pub(crate) fn is_predicted(&self, marked: bool) -> bool {
+        marked == self.marked
+    }
+
+    /// Whether CWR is due.
+    #[inline]
+    pub(crate) fn is_cwr_due(&self) -> bool {
+        self.cwr_due
+    }
+
+    /// Whether CWR is due; it leaves now.
+    pub(crate) fn take_cwr(&mut self) -> bool {
+        std::mem::take(&mut self.cwr_due)
+    }
+
+    /// The window was reduced. RFC 3168 6.1.2: the peer hears of that by CWR, for a loss too.
+    pub(crate) fn on_window_reduced(&mut self, agreed: bool) {
+        self.cwr_due = agreed;
+    }
+
+    /// A segment with payload arrived. `dctcp`: each acknowledgement tells the marks of what it
+    /// covers (RFC 8257 3.2). Otherwise all tell of a mark until the peer has reduced its window
+    /// (RFC 3168 6.1.3).
+    pub(crate) fn on_payload(&mut self, marked: bool, cwr: bool, dctcp: bool) -> MarkAction {
+        let mut action = MarkAction::default();
+        if dctcp {
+            if marked != self.marked {
+                action.prior_echo = Some(self.echo);
+                action.acknowledge = true;
+                self.marked = marked;
+                self.echo.set(Flags::ECE, marked);
             }
-            return;
+            return action;
         }
-        if segment.flags.contains(Flags::CWR) {
+        if cwr {
+            self.echo = Flags::empty();
             // The peer's window may be very small now.
-            self.ecn.echo = Flags::empty();
-            self.pending |= Pending::ACK;
+            action.acknowledge = true;
         }
-        if segment.marked && self.ecn.echo.is_empty() {
-            self.ecn.echo = Flags::ECE;
-            self.acknowledge.hasten(MARKED_QUICK);
+        if marked && self.echo.is_empty() {
+            self.echo = Flags::ECE;
+            action.quickack = true;
         }
+        action
     }
 
-    /// RFC 3168 6.1.2: the window comes down as for a loss, once in a round trip, and nothing is sent again.
-    fn take_echo(&mut self, segment: &Segment<'_>, now: Instant) {
-        let acked = segment.ack - self.send.seq(self.send.una);
-        if acked < 0 || acked as u32 > self.send.in_flight() {
-            return;
-        }
-        self.congestion.on_echo(acked as u32);
-        let una = Seq(self.send.una as u32);
-        let repairing = matches!(self.phase, Phase::Recovery | Phase::Loss);
-        if repairing
-            || una.before(self.disturbed.past().reduced_until)
-            || self.send.in_flight() == 0
-        {
-            return;
-        }
-        let (flight, mss) = (self.send.in_flight(), u32::from(self.send.mss));
-        let threshold = self.congestion.marked(flight, mss, now);
-        let window = &mut self.congestion.window;
-        window.ssthresh = threshold;
-        window.cwnd = window.cwnd.min(threshold);
-        self.disturbed.begin().reduced_until = Seq(self.send.nxt as u32);
-        self.ecn.reduced = true;
+    /// Whether the window was reduced for a mark within the last round trip; `una` is SND.UNA.
+    pub(crate) fn is_reduced(&self, una: u64) -> bool {
+        Seq(una as u32).before(self.reduced_until)
     }
 
-    /// The window was reduced for a loss: that is said too (RFC 3168 6.1.2).
-    pub(crate) fn announce_reduction(&mut self) {
-        self.ecn.reduced = self.features.contains(Features::ECN);
-    }
-
-    /// Whether the window came down for a mark within the last round trip.
-    pub(crate) fn is_reduced(&self) -> bool {
-        Seq(self.send.una as u32).before(self.disturbed.past().reduced_until)
-            && self.send.in_flight() > 0
+    /// The window is reduced for a mark; `nxt` is SND.NXT.
+    pub(crate) fn on_mark_echoed(&mut self, nxt: u64) {
+        self.reduced_until = Seq(nxt as u32);
+        self.cwr_due = true;
     }
 }

@@ -1,8 +1,8 @@
-//! What a connection tells its socket.
+//! Events, and the errors that end a connection.
 
 bitflags::bitflags! {
-    /// What has happened since the last look. Each is a hint to look at the state: `state()`, `received()`, `acked()`,
-    /// `error()`.
+    /// What has happened since the last call of [`crate::Connection::take_events`]. Each event is a
+    /// hint to look at `state()`, `received()`, `acked()` or `error()`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Events: u16 {
         /// The handshake is complete.
@@ -15,13 +15,13 @@ bitflags::bitflags! {
         const PEER_CLOSED = 1 << 3;
         /// The peer has reset the connection.
         const RESET = 1 << 4;
-        /// The peer, or the network, has refused the connection before it was established.
+        /// The peer, or the network, refused the connection before it was established.
         const REFUSED = 1 << 5;
-        /// No answer in the time allowed.
+        /// No answer came in the time allowed.
         const TIMED_OUT = 1 << 6;
         /// Transmit what there is, then replace the connection by its `time_wait()`.
         const TIME_WAIT = 1 << 7;
-        /// Transmit what there is (there may be a last RST), then forget the connection.
+        /// Transmit what there is (a last RST, maybe), then drop the connection.
         const CLOSED = 1 << 8;
         /// `urgent()` has changed.
         const URGENT = 1 << 9;
@@ -32,28 +32,28 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer answered our SYN with RST, or its host said that nobody listens.
+    /// The peer answered our SYN with RST, or its host reported that nobody listens.
     ConnectionRefused,
     /// The peer reset the connection.
     ConnectionReset,
     /// Our own program aborted the connection.
     ConnectionAborted,
-    /// No answer in the time allowed.
+    /// No answer came in the time allowed.
     TimedOut,
-    /// A router or the peer's host said that the host cannot be reached.
+    /// A router, or the peer's host, reported that the host is unreachable.
     HostUnreachable,
-    /// A router said that the network cannot be reached.
+    /// A router reported that the network is unreachable.
     NetworkUnreachable,
-    /// The peer's host said that it does not speak TCP.
+    /// The peer's host reported that it does not speak TCP.
     ProtocolUnavailable,
-    /// The peer's host or a router could not parse what we sent.
+    /// A router, or the peer's host, could not parse what we sent.
     ProtocolError,
-    /// A router or the peer's host said that it is not allowed.
+    /// A router, or the peer's host, reported that the traffic is not allowed.
     PermissionDenied,
 }
 
 impl Error {
-    /// The error number of Linux that a program gets.
+    /// Linux's error number for a program.
     pub fn errno(self) -> i32 {
         match self {
             Error::PermissionDenied => 13,
@@ -87,15 +87,15 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What an ICMP message said about a segment of ours.
+/// What an ICMP message reports about a segment of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IcmpError {
-    /// Fragmentation needed: the largest segment that passes, in bytes: the link's MTU less the IP header and the TCP
-    /// header of 20 bytes.
+    /// Fragmentation needed: the segment is larger than a link on the path carries.
     FragmentationNeeded {
-        /// Largest TCP payload with options, in bytes.
+        /// The largest segment that passes, in bytes: the link's MTU less the IP header and the 20
+        /// bytes of the TCP header. Options are not subtracted.
         max_segment: u16,
     },
-    /// The segment could not be delivered, for a reason that a program knows as this error.
+    /// The segment could not be delivered, for this reason.
     Unreachable(Error),
 }

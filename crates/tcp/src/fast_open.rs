@@ -1,202 +1,124 @@
 //! TCP Fast Open (RFC 7413): payload on the SYN, for hosts that have met before.
 //!
-//! Who opens actively puts the cookie that the other host gave it on its SYN, and payload behind. Who opens passively and finds the cookie good has a connection at
-//! once, in SYN-RECEIVED: it delivers what came, and may answer before the handshake is complete. Whose cookie is whose, and how good, is for the owner.
+//! An active open puts the cookie that the other host gave it on its SYN, followed by payload. A
+//! passive open that finds the cookie valid has a connection at once, in SYN-RECEIVED: it delivers
+//! the payload and may answer before the handshake is complete. The owner of the connection stores
+//! and checks cookies.
 
-use millrace_wire::tcp::{Cookie, Flags, Segment};
-
-use crate::config::Config;
-use crate::connection::{Connection, Pending, ReceiveBuffer};
-use crate::events::Events;
-use crate::state::State;
-use crate::time::Instant;
+use millrace_wire::tcp::Cookie;
 
 /// How a connection is opened with payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FastOpen {
-    /// On our SYN: a cookie, or a request for one; on our SYN-ACK a new one for the peer.
+    /// On our SYN: a cookie or a request for one. On our SYN-ACK: a new one for the peer.
     cookie: Option<Cookie>,
-    /// The SYN waits for something to send, and takes so much of it: 0 when it does not wait.
+    /// Bytes of payload that the SYN takes; it waits for them. 0: it does not wait.
     room: u16,
-    /// Payload that our SYN carried, in bytes.
+    /// Bytes of payload that our SYN carried.
     sent: u16,
-    /// The peer's SYN-ACK brought this.
+    /// The cookie on the peer's SYN-ACK.
     given: Option<Cookie>,
-    /// The SYN was not answered while it carried payload.
+    /// A SYN with payload got no answer.
     lost: bool,
     /// Payload on a SYN was acknowledged, by either end.
     accepted: bool,
-    /// A passive open before the handshake is complete.
+    /// A passive open whose handshake is not complete.
     early: bool,
 }
 
-/// What an active open has found out about the peer's host.
+/// What an active open has learnt about the peer's host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenNews {
     /// The cookie to use next time.
     pub cookie: Option<Cookie>,
-    /// A SYN with payload got no answer: something on the way may drop such.
+    /// A SYN with payload got no answer: something on the path may drop such segments.
     pub lost: bool,
 }
 
-impl Connection {
-    /// Opens fast: before anything was sent, the SYN is to carry `cookie`. With `room` it waits until something is queued, and takes up to that many bytes of
-    /// it along.
-    pub fn open_fast(&mut self, cookie: Option<Cookie>, room: u16) {
-        if self.state == State::SynSent && self.pending.contains(Pending::SYN) {
-            let rare = self.rare.get_or_insert_default();
-            rare.fast_open = Some(FastOpen {
-                cookie,
-                room,
-                ..FastOpen::default()
-            });
+impl FastOpen {
+    /// An active open. The SYN carries `cookie`, and waits for up to `room` bytes of payload unless
+    /// that is 0.
+    pub(crate) fn active(cookie: Option<Cookie>, room: u16) -> FastOpen {
+        FastOpen {
+            cookie,
+            room,
+            ..FastOpen::default()
         }
     }
 
-    /// After a passive open whose SYN brought a cookie that will soon be good no more: the SYN-ACK is to carry another.
-    pub fn give_cookie(&mut self, cookie: Cookie) {
-        if let Some(fast) = self.fast_open_mut() {
-            fast.cookie = Some(cookie);
-        }
-    }
-
-    /// Whether the SYN waits for something to send.
-    pub fn holds_syn(&self) -> bool {
-        let fast = self.fast_open();
-        fast.is_some_and(|fast| fast.room > 0 && fast.sent == 0) && self.send.end == 0
-    }
-
-    /// Whether payload may be queued although the handshake is not complete.
-    pub fn takes_early(&self) -> bool {
-        self.holds_syn() || self.is_early()
-    }
-
-    /// Whether it was to be an active open with TCP Fast Open.
-    #[inline]
-    pub fn is_opened_fast(&self) -> bool {
-        self.rare
-            .as_ref()
-            .is_some_and(|rare| rare.fast_open.is_some())
-    }
-
-    /// What there is to remember of the peer's host; once.
-    pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
-        let fast = self.rare.as_mut()?.fast_open.as_mut()?;
-        let news = FastOpenNews {
-            cookie: fast.given.take(),
-            lost: std::mem::take(&mut fast.lost),
-        };
-        (news.lost || news.cookie.is_some()).then_some(news)
-    }
-
-    /// After a passive open whose SYN brought a good cookie: takes its payload. The SYN-ACK acknowledges it.
-    pub fn take_early(
-        &mut self,
-        config: &Config,
-        syn: &Segment<'_>,
-        buffer: &mut impl ReceiveBuffer,
-        now: Instant,
-    ) {
-        if !syn.payload.is_empty() {
-            self.on_payload(config, 0, syn.payload, false, buffer, now);
-        }
-        let accepted = self.receive.nxt > 0;
-        if let Some(fast) = self.fast_open_mut() {
-            fast.accepted = accepted;
-        }
-    }
-
-    /// A passive open begins before its handshake is complete.
-    pub(crate) fn begin_early(&mut self, config: &Config, now: Instant) {
-        self.pending = Pending::SYN;
-        self.rare.get_or_insert_default().fast_open = Some(FastOpen {
+    /// A passive open with a valid cookie.
+    pub(crate) fn passive() -> FastOpen {
+        FastOpen {
             early: true,
             ..FastOpen::default()
-        });
-        let mss = u32::from(self.send.mss);
-        self.congestion.start(config, mss, 0, now);
-        self.choose_pacing();
-        self.events |= Events::WRITABLE;
+        }
     }
 
-    /// Whether this is a passive open with payload on its SYN, and the handshake is not complete.
+    /// The SYN-ACK is to carry a new cookie.
+    pub(crate) fn give_cookie(&mut self, cookie: Cookie) {
+        self.cookie = Some(cookie);
+    }
+
+    /// Whether the SYN waits for payload, while none is queued.
+    pub(crate) fn waits_for_payload(&self) -> bool {
+        self.room > 0 && self.sent == 0
+    }
+
+    /// Whether this is a passive open whose handshake is not complete.
     pub(crate) fn is_early(&self) -> bool {
-        self.state == State::SynReceived && self.fast_open().is_some_and(|fast| fast.early)
+        self.early
     }
 
-    /// The handshake is complete; returns whether that was a passive open with payload on its SYN.
+    /// The handshake is complete. Returns whether this was a passive open.
     pub(crate) fn end_early(&mut self) -> bool {
-        let fast = self.fast_open_mut();
-        fast.is_some_and(|fast| std::mem::take(&mut fast.early))
+        std::mem::take(&mut self.early)
     }
 
-    /// The cookie and the payload of our first SYN, or SYN-ACK; those after a time-out have neither (RFC 7413 4.1.3).
-    pub(crate) fn on_syn_out(&mut self) -> (Option<Cookie>, u64) {
-        let (end, active) = (self.send.end, self.state == State::SynSent);
-        if self.timers.backoff > 0 {
-            return (None, 0);
-        }
-        let Some(fast) = self.fast_open_mut() else {
-            return (None, 0);
-        };
-        if !active {
-            return (fast.cookie.filter(|_| fast.early), 0);
-        }
-        fast.sent = end.min(u64::from(fast.room)) as u16;
-        let (cookie, sent) = (fast.cookie, u64::from(fast.sent));
-        self.send.nxt = sent;
-        (cookie, sent)
+    /// Whether payload on a SYN was acknowledged.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.accepted
     }
 
-    /// No answer to the SYN: payload is not sent again before there is one.
+    /// A passive open took payload from the SYN, or found none.
+    pub(crate) fn set_accepted(&mut self, accepted: bool) {
+        self.accepted = accepted;
+    }
+
+    /// Bytes of payload that our SYN carried.
+    pub(crate) fn sent(&self) -> u32 {
+        u32::from(self.sent)
+    }
+
+    /// The first SYN leaves, with up to `queued` bytes. Returns its cookie and the bytes that it
+    /// carries.
+    pub(crate) fn on_syn_sent(&mut self, queued: u64) -> (Option<Cookie>, u64) {
+        self.sent = queued.min(u64::from(self.room)) as u16;
+        (self.cookie, u64::from(self.sent))
+    }
+
+    /// The cookie of the first SYN-ACK.
+    pub(crate) fn syn_ack_cookie(&self) -> Option<Cookie> {
+        self.cookie.filter(|_| self.early)
+    }
+
+    /// The first SYN got no answer.
     pub(crate) fn on_syn_lost(&mut self) {
-        if self.state == State::SynSent && self.timers.backoff == 0 {
-            self.send.nxt = 0;
-            if let Some(fast) = self.fast_open_mut() {
-                fast.lost = fast.sent > 0;
-            }
-        }
+        self.lost = self.sent > 0;
     }
 
-    /// How many bytes beyond our SYN a SYN-ACK may acknowledge.
-    pub(crate) fn sent_with_syn(&self) -> u32 {
-        self.fast_open().map_or(0, |fast| u32::from(fast.sent))
+    /// The SYN-ACK acknowledges `acked` bytes of payload, and brings this cookie.
+    pub(crate) fn on_syn_ack(&mut self, acked: u64, given: Option<Cookie>) {
+        self.accepted = acked > 0;
+        self.given = given;
+        self.room = 0;
     }
 
-    /// The SYN-ACK has come. What it does not acknowledge of the SYN's payload goes again, as if it had not been sent.
-    pub(crate) fn on_syn_ack(&mut self, segment: &Segment<'_>) {
-        let acked = (segment.ack - self.send.seq(0)).max(0) as u64;
-        let given = segment.options.fast_open().filter(Cookie::is_some);
-        let Some(fast) = self.fast_open_mut() else {
-            return;
+    /// What to remember of the peer's host, once.
+    pub(crate) fn take_news(&mut self) -> Option<FastOpenNews> {
+        let news = FastOpenNews {
+            cookie: self.given.take(),
+            lost: std::mem::take(&mut self.lost),
         };
-        fast.accepted = acked > 0;
-        fast.given = given;
-        fast.room = 0;
-        self.send.una = acked;
-        self.send.nxt = acked;
-        if acked > 0 {
-            self.events |= Events::WRITABLE;
-        }
-    }
-
-    /// The peer's SYN once more, in SYN-RECEIVED: our answer was lost.
-    pub(crate) fn is_syn_again(&self, segment: &Segment<'_>) -> bool {
-        self.state == State::SynReceived
-            && segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN) == Flags::SYN
-            && segment.seq + 1 == self.receive.seq(0)
-    }
-
-    /// Whether payload on a SYN was acknowledged (Linux's `TCPI_OPT_SYN_DATA`).
-    pub(crate) fn syn_data(&self) -> bool {
-        self.fast_open().is_some_and(|fast| fast.accepted)
-    }
-
-    fn fast_open(&self) -> Option<&FastOpen> {
-        self.rare.as_ref()?.fast_open.as_ref()
-    }
-
-    fn fast_open_mut(&mut self) -> Option<&mut FastOpen> {
-        self.rare.as_mut()?.fast_open.as_mut()
+        (news.lost || news.cookie.is_some()).then_some(news)
     }
 }

@@ -1,17 +1,16 @@
-//! SYN-RECEIVED after a passive open, kept small: a SYN flood makes none of anything larger.
+//! SYN-RECEIVED after a passive open. It is small, so that a SYN flood makes nothing larger.
 
 use millrace_wire::tcp::{Flags, Segment, Seq};
 
 use crate::config::{Config, Ecn};
-use crate::connection::{Connection, Open};
 use crate::ecn;
+use crate::open::Open;
 use crate::options::{self, Features, Recent};
 use crate::outgoing::{Outgoing, refuse};
 use crate::settings::Settings;
-use crate::shared::Shared;
 use crate::time::{Duration, Instant, Ticks};
 
-/// A connection that has got a SYN and answered it, and waits for the acknowledgement.
+/// A connection that has answered a SYN and waits for the acknowledgement.
 #[derive(Clone, Debug)]
 pub struct HalfOpen {
     pub(crate) iss: Seq,
@@ -22,39 +21,40 @@ pub struct HalfOpen {
     deadline: Instant,
     answered: Ticks,
     pub(crate) peer_window: u16,
-    /// What we announce.
+    /// The MSS that we announce.
     pub(crate) mss: u16,
-    /// What the peer announced.
+    /// The MSS that the peer announced.
     pub(crate) peer_mss: u16,
     pub(crate) peer_scale: u8,
     pub(crate) scale: u8,
     pub(crate) features: Features,
     retries: u8,
-    /// For this many time-outs an acknowledgement without payload does not complete the handshake (TCP_DEFER_ACCEPT).
+    /// TCP_DEFER_ACCEPT: for so many time-outs an acknowledgement without payload does not complete
+    /// the handshake.
     defer: u8,
-    /// One has come.
+    /// Such an acknowledgement has come.
     deferred: bool,
-    /// The round trip that it measured in microseconds; 0 if none.
+    /// The round trip that it measured, in microseconds; 0 if none.
     measured_us: u32,
 }
 
-/// What becomes of a half-open connection when a segment or its timer comes.
+/// What to do with a half-open connection after a segment or a timer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HalfOpenVerdict {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// Send this, wait on.
+    /// Send this segment, and wait on.
     Reply(Outgoing),
     /// Forget it; nothing is sent.
     Drop,
-    /// The handshake is complete: call [`HalfOpen::establish`] and give the connection this same segment; or, if there is
-    /// no room for it, do nothing, and the peer will come again.
+    /// The handshake is complete: call [`HalfOpen::establish`], and pass the connection this same
+    /// segment. Without room for a connection do nothing; the peer sends again.
     Establish,
 }
 
 impl HalfOpen {
-    /// Enters SYN-RECEIVED on a clean SYN (SYN without ACK, RST or FIN), which the caller has checked it to be. Payload
-    /// on the SYN is not taken: the peer sends it again (RFC 9293 3.10.7.2).
+    /// Enters SYN-RECEIVED. The caller has checked that `syn` has SYN and neither ACK, RST nor FIN.
+    /// Payload on the SYN is not taken: the peer sends it again (RFC 9293 3.10.7.2).
     ///
     /// The answer is [`HalfOpen::reply`]; its retransmission is timed from now.
     pub fn new(
@@ -109,14 +109,15 @@ impl HalfOpen {
         reply
     }
 
-    /// The SYN is answered now and not when it came: what is timed is timed from here.
+    /// The SYN is answered now, later than it came: times count from now.
     pub fn answer_late(&mut self, config: &Config, now: Instant) {
         self.created = now;
         self.answered = now.ticks();
         self.deadline = now + config.rto_initial;
     }
 
-    /// Whether a segment takes the SYN back, which has not been answered: a RST at the number after it (RFC 5961 3.2).
+    /// Whether a segment withdraws a SYN that has not been answered: a RST with the number after it
+    /// (RFC 5961 3.2).
     pub fn is_taken_back(&self, segment: &Segment<'_>) -> bool {
         segment.flags.contains(Flags::RST) && segment.seq == self.irs + 1
     }
@@ -131,8 +132,9 @@ impl HalfOpen {
         self.deadline
     }
 
-    /// Repeats the SYN-ACK, or gives up after the configured number of times. While payload is waited for the handshake is not repeated; the last
-    /// time-out of the wait does it again, so that what the peer then answers completes it.
+    /// Repeats the SYN-ACK, or gives up after the configured number of times. While
+    /// TCP_DEFER_ACCEPT waits for payload the SYN-ACK is not repeated, until its last time-out: the
+    /// answer to that one completes the handshake.
     pub fn on_timer(&mut self, config: &Config, now: Instant) -> HalfOpenVerdict {
         if now < self.deadline {
             return HalfOpenVerdict::Ignore;
@@ -153,7 +155,7 @@ impl HalfOpen {
         HalfOpenVerdict::Reply(self.reply(now))
     }
 
-    /// Processes a segment for SYN-RECEIVED, in the order of RFC 9293 3.10.7.4.
+    /// Processes a segment in SYN-RECEIVED, in the order of RFC 9293 3.10.7.4.
     pub fn on_segment(
         &mut self,
         config: &Config,
@@ -180,7 +182,8 @@ impl HalfOpen {
         let rst = segment.flags.contains(Flags::RST);
         if !rst && self.features.contains(Features::TIMESTAMPS) {
             match segment.options.timestamps {
-                // RFC 7323 3.2: a segment without the option is dropped without a reply.
+                // RFC 7323 3.2: "If a non-<RST> segment is received without a TSopt, a TCP SHOULD
+                // silently drop the segment."
                 None => return Ignore,
                 Some(timestamps) if self.recent.rejects(timestamps.value, now) => {
                     return self.challenge(config, now);
@@ -224,29 +227,8 @@ impl HalfOpen {
         Establish
     }
 
-    /// Makes the connection, in SYN-RECEIVED: the segment that completed the handshake must be given to it next.
-    #[inline(always)]
-    pub fn establish(
-        &self,
-        config: &Config,
-        settings: &Shared<Settings>,
-        now: Instant,
-    ) -> Connection {
-        Connection::accept(config, settings, self, now)
-    }
-
-    /// Makes the connection before the handshake is complete, since the SYN brought a cookie that is good: [`Connection::take_early`] comes next. The SYN-ACK is the
-    /// connection's.
-    pub fn open_early(
-        &self,
-        config: &Config,
-        settings: &Shared<Settings>,
-        now: Instant,
-    ) -> Connection {
-        Connection::accept_early(config, settings, self, now)
-    }
-
-    /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's rule).
+    /// The round trip of the handshake; `None` if the SYN-ACK was sent more than once (Karn's
+    /// rule).
     pub(crate) fn round_trip(&self, now: Instant) -> Option<Duration> {
         if self.measured_us > 0 {
             return Some(Duration::from_micros(u64::from(self.measured_us)));
@@ -254,17 +236,17 @@ impl HalfOpen {
         (self.retries == 0 && !self.deferred).then(|| now - self.created)
     }
 
-    /// How often the SYN-ACK was sent again because nothing came.
+    /// How often the SYN-ACK was sent again because no answer came.
     pub(crate) fn repeated(&self) -> u8 {
         if self.deferred { 0 } else { self.retries }
     }
 
-    /// The window of a SYN is never scaled (RFC 7323 2.2).
+    /// The window of the SYN-ACK, which is not scaled (RFC 7323 2.2).
     pub(crate) fn syn_window(&self) -> u16 {
         self.receive_limit.min(0xffff) as u16
     }
 
-    /// An ACK in answer to what cannot be, at most one in each interval (RFC 5961 7, 10).
+    /// A challenge ACK, at most one in each interval (RFC 5961 7, 10).
     fn challenge(&mut self, config: &Config, now: Instant) -> HalfOpenVerdict {
         if self.rate_limited(config, now).is_none() {
             return HalfOpenVerdict::Ignore;

@@ -1,35 +1,33 @@
-//! What can be seen of a connection from outside: enough for Linux's `tcp_info`.
+//! A snapshot of a connection: enough for Linux's `tcp_info`.
 
-use crate::connection::Connection;
 use crate::events::Error;
-use crate::options::Features;
 use crate::state::State;
-use crate::time::Instant;
 
-/// Where the connection stands with losses (Linux's `tcpi_ca_state`, in its order).
+/// The phase of loss recovery (Linux's `tcpi_ca_state`, in its order).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Phase {
-    /// Nothing unusual.
+    /// No loss and no reordering.
     #[default]
     Open,
-    /// Duplicate or selective acknowledgements have come, not enough of them to mean a loss.
+    /// Duplicate or selective acknowledgements have come, but too few to mean a loss.
     Disorder,
-    /// The congestion window is being reduced because of a congestion mark.
+    /// The congestion window was reduced for a mark within the last round trip.
     Reduced,
     /// Fast recovery: lost segments are sent again.
     Recovery,
-    /// After a retransmission time-out.
+    /// A retransmission time-out came: the flight is sent again.
     Loss,
 }
 
-/// A snapshot of a connection. Times are in microseconds, amounts in bytes unless a field says otherwise.
+/// A snapshot of a connection. Times are in microseconds, amounts in bytes unless a field says
+/// otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Info {
     /// State of the connection.
     pub state: State,
     /// Error that ended it, if one did.
     pub error: Option<Error>,
-    /// Where it stands with losses.
+    /// The phase of loss recovery.
     pub phase: Phase,
     /// Time-outs, or probes, since something was last acknowledged.
     pub backoff: u8,
@@ -63,33 +61,33 @@ pub struct Info {
     pub receive_mss: u16,
     /// Largest segment that we announced.
     pub advertised_mss: u16,
-    /// Sent and not acknowledged.
+    /// Bytes sent and not acknowledged.
     pub in_flight: u32,
-    /// Of that, selectively acknowledged.
+    /// Of these, selectively acknowledged.
     pub sacked: u32,
-    /// Of that, taken for lost.
+    /// Of these, marked lost.
     pub lost: u32,
-    /// Of that, sent again and thought to be on the way.
+    /// Of these, sent again and not acknowledged or lost since.
     pub retransmitted: u32,
-    /// Queued, not sent yet.
+    /// Bytes queued and not sent yet.
     pub unsent: u64,
-    /// The peer's window from the first unacknowledged byte.
+    /// The peer's window, from the first unacknowledged byte on.
     pub send_window: u32,
-    /// Our window, from the next byte expected.
+    /// Our window, from the next byte expected on.
     pub receive_window: u32,
-    /// Stream bytes the peer has acknowledged.
+    /// Stream bytes that the peer has acknowledged.
     pub bytes_acked: u64,
     /// Stream bytes received in order.
     pub bytes_received: u64,
-    /// Payload bytes that were sent again.
+    /// Payload bytes sent again.
     pub bytes_retransmitted: u64,
-    /// Segments sent again, in all.
+    /// Segments sent again.
     pub segments_retransmitted: u32,
-    /// Duplicate-SACK reports received: segments sent again for nothing.
+    /// Duplicate-SACK reports received: segments that were sent again for nothing.
     pub dsacks: u32,
-    /// Segments received (an aggregate counts once).
+    /// Segments received. An aggregate counts as one.
     pub segments_in: u32,
-    /// Segments sent (a run to be cut up counts once).
+    /// Segments sent. A run that is cut into segments later counts as one.
     pub segments_out: u32,
     /// Retransmission time-outs.
     pub timeouts: u32,
@@ -97,53 +95,4 @@ pub struct Info {
     pub last_sent_ms: u32,
     /// Milliseconds since a segment was last received.
     pub last_received_ms: u32,
-}
-
-impl Connection {
-    /// A snapshot for `tcp_info` and `ss`.
-    pub fn info(&self, now: Instant) -> Info {
-        let scaled = self.features.contains(Features::SCALE);
-        let board = self.disturbed.repair().map(|repair| &repair.board);
-        Info {
-            state: self.state,
-            error: self.error,
-            phase: match self.phase {
-                Phase::Open if self.is_reduced() => Phase::Reduced,
-                phase => phase,
-            },
-            backoff: self.timers.backoff,
-            timestamps: self.features.contains(Features::TIMESTAMPS),
-            selective_ack: self.features.contains(Features::SACK),
-            syn_data: self.syn_data(),
-            ecn: self.features.contains(Features::ECN),
-            send_scale: scaled.then_some(self.send.scale),
-            receive_scale: scaled.then_some(self.receive.scale),
-            rto_us: self.rtt.rto().as_micros() as u32,
-            srtt_us: self.rtt.srtt_us(),
-            rttvar_us: self.rtt.rttvar_us(),
-            min_rtt_us: self.rtt.min_us(),
-            cwnd: self.congestion.window.cwnd,
-            ssthresh: self.congestion.window.ssthresh,
-            send_mss: self.send.mss,
-            receive_mss: self.receive.mss,
-            advertised_mss: self.advertised_mss,
-            in_flight: self.send.in_flight(),
-            sacked: board.map_or(0, |board| board.sacked()),
-            lost: board.map_or(0, |board| board.lost()),
-            retransmitted: board.map_or(0, |board| board.resent()),
-            unsent: self.unsent(),
-            send_window: self.send.window,
-            receive_window: self.receive.window(),
-            bytes_acked: self.acked(),
-            bytes_received: self.received(),
-            bytes_retransmitted: self.disturbed.past().bytes_retransmitted,
-            segments_retransmitted: self.disturbed.past().segments_retransmitted,
-            dsacks: self.disturbed.past().dsacks,
-            segments_in: self.counters.segments_in,
-            segments_out: self.counters.segments_out,
-            timeouts: self.disturbed.past().timeouts,
-            last_sent_ms: self.counters.last_sent.elapsed(now).as_millis() as u32,
-            last_received_ms: self.counters.last_received.elapsed(now).as_millis() as u32,
-        }
-    }
 }

@@ -1,4 +1,5 @@
-//! What two ends agree on in their SYNs, and the clock of timestamps (RFC 7323, RFC 2018, RFC 9293 3.7.1).
+//! What two ends agree on in their SYNs, and the timestamp clock (RFC 7323, RFC 2018, RFC 9293
+//! 3.7.1).
 
 use millrace_wire::tcp::{Options, Seq, Timestamps};
 
@@ -8,12 +9,13 @@ use millrace_sockopt::Algorithm;
 use crate::settings::Settings;
 use crate::time::Instant;
 
-/// Least segment size believed from a peer: what leaves 48 bytes of payload beside 40 bytes of options (CVE-2019-11479).
+/// The least MSS that is believed from a peer: it leaves 48 bytes of payload beside 40 bytes of
+/// options (CVE-2019-11479).
 pub(crate) const MIN_MSS: u16 = 88;
-/// Header bytes of a timestamps option, padded (RFC 7323 appendix A).
+/// Bytes of a timestamps option with padding (RFC 7323 appendix A).
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;
-/// Timestamps older than this say nothing about a segment's age (RFC 7323 5.5): 24 days.
-/// In the units of [`Instant::near_seconds`], rounded up.
+/// Older timestamps say nothing about a segment's age (RFC 7323 5.5): 24 days, in the units of
+/// [`Instant::near_seconds`], rounded up.
 const RECENT_LIFETIME: u32 = (24 * 24 * 3_600_000_000_u64).div_ceil(1 << 20) as u32;
 
 bitflags::bitflags! {
@@ -39,7 +41,8 @@ impl Features {
         features
     }
 
-    /// What remains of the offer after the peer's SYN: an extension needs both. Of ECN its flags tell, which are looked at elsewhere.
+    /// What remains of the offer after the peer's SYN: both ends must offer an extension. ECN is
+    /// agreed on by flags and handled elsewhere.
     pub(crate) fn agreed(self, syn: &Options) -> Features {
         let mut theirs = Features::empty();
         theirs.set(Features::TIMESTAMPS, syn.timestamps.is_some());
@@ -48,7 +51,7 @@ impl Features {
         self & (theirs | Features::ECN)
     }
 
-    /// Options of a SYN or SYN-ACK of ours.
+    /// Options of our SYN or SYN-ACK.
     pub(crate) fn syn_options(self, mss: u16, scale: u8, timestamps: Timestamps) -> Options {
         Options {
             mss: Some(mss),
@@ -59,7 +62,7 @@ impl Features {
         }
     }
 
-    /// Header bytes that options take on every segment.
+    /// Bytes that options take on every segment.
     pub(crate) fn option_len(self) -> u16 {
         if self.contains(Features::TIMESTAMPS) {
             TIMESTAMPS_LEN
@@ -69,35 +72,35 @@ impl Features {
     }
 }
 
-/// The least shift with which a window of `limit` bytes can be announced (RFC 7323 2.2): 0 to 14.
+/// The least shift that can announce a window of `limit` bytes (RFC 7323 2.2): 0 to 14.
 pub(crate) fn scale_for(limit: u32) -> u8 {
     let bits = 32 - limit.leading_zeros();
     bits.saturating_sub(16).min(14) as u8
 }
 
-/// The peer's MSS option, or `default` if it sent none (RFC 9293 3.7.1, MUST-15), made safe to divide by.
+/// The peer's MSS, or `default` if it sent none (RFC 9293 3.7.1, MUST-15); never below [`MIN_MSS`].
 pub(crate) fn peer_mss(syn: &Options, default: u16) -> u16 {
     syn.mss.unwrap_or(default).max(MIN_MSS)
 }
 
-/// Our timestamp clock: milliseconds, from an origin of the connection's own (RFC 7323 5.4).
+/// Our timestamp clock: milliseconds from an origin of the connection's own (RFC 7323 5.4).
 pub(crate) fn timestamp(now: Instant, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }
 
-/// `later - earlier` on a timestamp clock, negative if it is before (RFC 7323 5.2).
+/// `later - earlier` on a timestamp clock; negative if `later` is the earlier one (RFC 7323 5.2).
 pub(crate) fn timestamp_delta(later: u32, earlier: u32) -> i32 {
     later.wrapping_sub(earlier) as i32
 }
 
-/// The peer's timestamp that we echo and judge others by: TS.Recent (RFC 7323 4.3, 5).
+/// TS.Recent: the peer's timestamp that we echo and compare others with (RFC 7323 4.3, 5).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recent {
     /// Origin of our own clock.
     pub(crate) offset: u32,
     /// TS.Recent.
     pub(crate) value: u32,
-    /// When it was taken, in the units of [`Instant::near_seconds`].
+    /// When TS.Recent was taken, in the units of [`Instant::near_seconds`].
     at: u32,
 }
 
@@ -116,9 +119,9 @@ impl Recent {
             && now.near_seconds().wrapping_sub(self.at) < RECENT_LIFETIME
     }
 
-    /// Takes the timestamp of an acceptable segment, if the segment begins at or before the last byte we acknowledged
-    /// (RFC 7323 4.3, rule 2): only then does its echo measure the time until we acknowledge, and only then can a
-    /// segment that was merely guessed not move it (CVE-2005-0356).
+    /// Takes the timestamp of an acceptable segment that begins at or before the last byte
+    /// acknowledged (RFC 7323 4.3, rule 2). Only then does its echo measure the time until we
+    /// acknowledge, and only then can a blind segment not move it (CVE-2005-0356).
     pub(crate) fn update(&mut self, value: u32, seq: Seq, last_ack_sent: Seq, now: Instant) {
         if seq.at_or_before(last_ack_sent) && !self.rejects(value, now) {
             *self = Recent::new(self.offset, value, now);

@@ -4,39 +4,39 @@ use std::ops::Range;
 
 use millrace_wire::tcp::{Flags, Header, Options, Segment, Seq, Timestamps};
 
-/// What the way out allows for one [`Outgoing`].
+/// Limits of one [`Outgoing`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most payload in bytes. More than a segment's worth means that something below cuts it up (TSO). At least one
-    /// segment is sent whatever this says.
+    /// The most payload, in bytes. More than a segment's worth means that a lower layer cuts it
+    /// into segments (TSO). At least one segment is sent whatever the limit.
     pub max_payload: u32,
 }
 
-/// A segment to send, or a run of them to be cut from one payload.
+/// A segment to send, or a run of segments to be cut from one payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
     /// Sequence number of the first payload byte, or of SYN.
     pub seq: Seq,
-    /// Acknowledgement, with [`Flags::ACK`].
+    /// Acknowledgement number; valid with [`Flags::ACK`].
     pub ack: Seq,
     /// Control bits. FIN and PSH belong on the last segment of a run.
     pub flags: Flags,
     /// Window as on the wire, scaled down.
     pub window: u16,
-    /// Urgent pointer, with [`Flags::URG`].
+    /// Urgent pointer; valid with [`Flags::URG`].
     pub urgent: u16,
-    /// The network may mark it instead of dropping it: it leaves as ECT(0) (RFC 3168 5).
+    /// The network may mark it instead of dropping it: it is sent as ECT(0) (RFC 3168 5).
     pub may_mark: bool,
     /// Options, on every segment of a run.
     pub options: Options,
     /// Stream offsets of the payload; empty for none.
     pub payload: Range<u64>,
-    /// Cut the payload into segments of this many bytes; the last may be shorter. Never 0.
+    /// Bytes of payload in each segment; the last may be shorter. Never 0.
     pub segment_size: u16,
 }
 
 impl Outgoing {
-    /// The header of the (first) segment.
+    /// The header of the first segment.
     pub fn header(&self, src_port: u16, dst_port: u16) -> Header {
         Header {
             src_port,
@@ -71,8 +71,8 @@ impl Outgoing {
     }
 }
 
-/// The RST that answers a segment for which there is no connection; `None` if it has RST itself (RFC 9293 3.10.7.1). It echoes the segment's
-/// timestamp, if there is one, with none of its own (RFC 7323 5.2).
+/// The RST that answers a segment without a connection; `None` for a RST (RFC 9293 3.10.7.1). It
+/// echoes the segment's timestamp, if it has one (RFC 7323 5.2).
 pub fn refuse(segment: &Segment<'_>) -> Option<Outgoing> {
     if segment.flags.contains(Flags::RST) {
         return None;
@@ -132,8 +132,8 @@ mod tests {
             let reset = refuse(&stamped).expect("a reply");
             let echoed = Timestamps { value: 0, echo: 7 };
             assert_eq!(reset.options.timestamps, Some(echoed));
-            let plain = refuse(&segment(flags, b"")).expect("a reply");
-            assert_eq!(plain.options, Options::default());
+            let unstamped = refuse(&segment(flags, b"")).expect("a reply");
+            assert_eq!(unstamped.options, Options::default());
         }
     }
 }

@@ -1,26 +1,38 @@
-//! What to send now (RFC 9293 3.8, 3.7.4; RFC 6675 5).
+//! What to send now (RFC 9293 3.7.4, 3.8; RFC 6675 5).
 
 use std::ops::Range;
 
 use millrace_wire::tcp::{Flags, Options, Seq};
 
 use crate::config::Config;
+use crate::congestion::unit_size;
 use crate::connection::{Connection, Pending};
-use crate::info::Phase;
-use crate::options::{Features, timestamp};
+use crate::options::Features;
 use crate::outgoing::{Limits, Outgoing};
-use crate::path::Turn;
+use crate::pacing;
+use crate::pmtud::NextSize;
+use crate::recovery::RetransmitLimits;
 use crate::state::State;
-use crate::tail::Tail;
 use crate::time::Instant;
 use crate::timers::Transmit;
 
-/// The least piece that is cut from the stream because the peer's window ends there, in bytes: what fits into a packet of 68 bytes, which every host
-/// takes (RFC 791 3.2), with the IP header.
+/// The least piece that is cut from the stream because the peer's window ends there, in bytes: what
+/// fits with the IP header into a packet of 68 bytes, which every host takes (RFC 791 3.2).
 const CUT_MIN: u32 = 48;
 
+/// Whether an MTU probe goes before the stream.
+enum ProbeTurn {
+    /// It goes now.
+    Probe(Outgoing),
+    /// It goes once there is room for it.
+    Wait,
+    /// There is none.
+    Stream,
+}
+
 impl Connection {
-    /// The next segment to send now; to be called until `None`, after whatever else was called. Everything it gives counts as sent.
+    /// The next segment to send now. The owner calls it after any other call, until it returns
+    /// `None`. A returned segment counts as sent.
     #[inline]
     pub fn poll_transmit(
         &mut self,
@@ -34,10 +46,10 @@ impl Connection {
         self.transmit(config, limits, now)
     }
 
-    /// Whether it is worth asking [`Connection::poll_transmit`].
+    /// Whether [`Connection::poll_transmit`] may have something to send.
     #[inline(always)]
     pub fn has_output(&self) -> bool {
-        !self.pending.is_empty() || self.send.has_unsent() || self.disturbed.repair().is_some()
+        !self.pending.is_empty() || self.send.has_unsent() || self.recovery.has_repair()
     }
 
     fn transmit(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<Outgoing> {
@@ -55,20 +67,20 @@ impl Connection {
                     return probe;
                 }
             }
-            if self.pacing.is_some() && self.has_more() && self.must_wait(now) {
+            if self.is_paced() && self.has_more() && self.must_wait(now) {
                 return self.acknowledge_alone(now);
             }
-            if self.disturbed.repair().is_some()
-                && !self.probes_time_out(config, limits, now)
+            if self.recovery.has_repair()
+                && !self.tests_timeout(config, limits, now)
                 && let Some(range) = self.next_lost(limits)
             {
                 return Some(self.send_again(config, range, now));
             }
-            if self.rare.is_some() && self.send.has_unsent() {
-                match self.probe_path(config, now) {
-                    Turn::Probe(probe) => return Some(probe),
-                    Turn::Wait => return self.acknowledge_alone(now),
-                    Turn::Stream => {}
+            if self.cold_state.is_some() && self.send.has_unsent() {
+                match self.poll_mtu_probe(config, now) {
+                    ProbeTurn::Probe(probe) => return Some(probe),
+                    ProbeTurn::Wait => return self.acknowledge_alone(now),
+                    ProbeTurn::Stream => {}
                 }
             }
             if self.send.has_unsent()
@@ -76,14 +88,14 @@ impl Connection {
             {
                 return Some(self.send_fresh(config, len, self.segment_size(), now));
             }
-            if self.pacing.is_some() {
-                self.miss_pace();
+            if let Some(pacing) = self.pacing_mut() {
+                pacing.on_blocked();
             }
         }
         self.acknowledge_alone(now)
     }
 
-    /// What is left when nothing of the stream may leave.
+    /// The acknowledgement that is due, if nothing of the stream may leave.
     #[inline]
     fn acknowledge_alone(&mut self, now: Instant) -> Option<Outgoing> {
         if self.pending.contains(Pending::ACK) {
@@ -92,22 +104,51 @@ impl Connection {
         None
     }
 
-    /// Whether there is something of the stream to send, now or later, for the first time or again.
+    /// Whether something of the stream waits to be sent, for the first time or again.
     fn has_more(&self) -> bool {
-        let repair = self.disturbed.repair();
-        self.send.has_unsent() || repair.is_some_and(|repair| repair.board.next_lost().is_some())
+        self.send.has_unsent() || self.recovery.has_lost()
     }
 
-    /// The most payload to send in one piece. The urgent pointer is each segment's own, and CWR one segment's.
+    fn must_wait(&mut self, now: Instant) -> bool {
+        self.pacing_mut()
+            .is_some_and(|pacing| pacing.must_wait(now))
+    }
+
+    /// The rate to send at, in bytes per second; 0 while nothing bounds it.
+    fn pacing_rate(&self) -> u64 {
+        pacing::rate(
+            self.congestion.pacing_rate(),
+            self.settings.rate_limit(),
+            &self.congestion.window,
+            self.rtt.srtt_us(),
+        )
+    }
+
+    /// `len` bytes of payload leave a paced connection.
+    #[cold]
+    fn pace(&mut self, len: u32, now: Instant) {
+        let rate = self.pacing_rate();
+        let (srtt_us, nxt, mss) = (self.rtt.srtt_us(), self.send.nxt, self.send.mss);
+        if let Some(pacing) = self.pacing_mut() {
+            pacing.on_sent(len, rate, srtt_us, nxt, mss, now);
+        }
+    }
+
+    /// The most payload to send in one piece. The urgent pointer differs for each segment, CWR
+    /// leaves on one segment only, and a paced piece is no larger than the rate is worth.
     #[inline]
     fn unit(&self, limits: &Limits) -> u32 {
-        if self.is_urgent() || self.ecn.reduced {
-            0
-        } else if self.pacing.is_some() {
-            self.paced_unit(limits.max_payload)
-        } else {
-            limits.max_payload
+        if self.is_urgent() || self.ecn.is_cwr_due() {
+            return 0;
         }
+        if self.is_paced() {
+            let rate = self.pacing_rate();
+            if rate > 0 {
+                let unit = unit_size(rate, u32::from(self.send.mss));
+                return limits.max_payload.min(unit);
+            }
+        }
+        limits.max_payload
     }
 
     /// Control segments, which go before the stream.
@@ -115,7 +156,8 @@ impl Connection {
     fn control(&mut self, config: &Config, now: Instant) -> Outgoing {
         if self.pending.contains(Pending::REFUSE) {
             self.pending.remove(Pending::REFUSE);
-            return Outgoing::control(self.disturbed.past().refuse_seq, Seq(0), Flags::RST, 0);
+            let seq = self.cold_state_mut().refuse_seq;
+            return Outgoing::control(seq, Seq(0), Flags::RST, 0);
         }
         if self.pending.contains(Pending::RESET) {
             self.pending = Pending::empty();
@@ -131,7 +173,8 @@ impl Connection {
             self.pending.remove(Pending::SYN | Pending::ACK);
             return self.syn(config, now);
         }
-        // An acknowledgement of what is long past makes the peer answer (RFC 9293 3.8.4, 3.8.6.1).
+        // A sequence number before SND.UNA makes the peer answer. RFC 9293 3.8.4: "Such a segment
+        // generally contains SEG.SEQ = SND.NXT-1".
         self.pending.remove(Pending::PROBE | Pending::ACK);
         let seq = self.send.seq(self.send.una) - 1;
         self.segment(seq, Flags::ACK, self.segment_options(now), 0..0)
@@ -140,8 +183,11 @@ impl Connection {
     /// SYN, or SYN-ACK.
     fn syn(&mut self, config: &Config, now: Instant) -> Outgoing {
         let (flags, ack) = match self.state {
-            // Asked once: what is in the way of such a SYN may let others pass (RFC 3168 6.1.1.1).
-            State::SynSent if self.features.contains(Features::ECN) && self.timers.backoff == 0 => {
+            // RFC 3168 6.1.1.1: only the first SYN asks for ECN. A path that drops such a SYN may let
+            // others pass.
+            State::SynSent
+                if self.features.contains(Features::ECN) && self.timers.backoff() == 0 =>
+            {
                 (Flags::SYN | Flags::ECE | Flags::CWR, Seq(0))
             }
             State::SynSent => {
@@ -154,12 +200,13 @@ impl Connection {
                 (flags, self.receive.seq(self.receive.nxt))
             }
         };
-        self.flight_log.sent(0, now);
-        if self.timers.transmit == Instant::NEVER {
+        self.recovery.on_sent(0, now);
+        if !self.timers.runs() {
             self.arm_timeout(config, now);
         }
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
-        // The window of a SYN is never scaled (RFC 7323 2.2).
+        // RFC 7323 2.2: "The window field in a segment where the SYN bit is set (i.e., a <SYN> or
+        // <SYN,ACK>) MUST NOT be scaled."
         let window = self.receive.announce_on_syn();
         let (cookie, sent) = self.on_syn_out();
         let mut syn = Outgoing::control(self.send.iss(), ack, flags, window);
@@ -179,77 +226,63 @@ impl Connection {
         syn
     }
 
-    /// An acknowledgement by itself.
+    /// An acknowledgement without payload.
     fn bare_ack(&mut self, now: Instant) -> Outgoing {
         self.pending.remove(Pending::ACK);
         let options = self.ack_options(now);
-        if let Some((end, echo)) = self
-            .disturbed
-            .past_mut()
-            .and_then(|past| past.former.take())
-            && Seq(end).after(self.receive.acked)
-        {
-            // RFC 8257 3.2: what came before the mark, or its end, is acknowledged by itself.
+        let seq = self.send.seq(self.send.nxt);
+        let prior = self
+            .cold_state
+            .as_mut()
+            .and_then(|cold| cold.prior_ack.take());
+        if let Some(prior) = prior.filter(|prior| Seq(prior.end).after(self.receive.acked)) {
+            // RFC 8257 3.2: when the marks change, what came before the change is acknowledged
+            // first.
             self.pending |= Pending::ACK;
-            let mut former = self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0);
-            former.flags = (former.flags - Flags::ECE) | echo;
-            former.ack = self.receive.seq(u64::from(end));
-            return former;
+            let mut ack = self.segment(seq, Flags::ACK, options, 0..0);
+            ack.flags = (ack.flags - Flags::ECE) | prior.echo;
+            ack.ack = self.receive.seq(u64::from(prior.end));
+            return ack;
         }
-        if self.acknowledge.duplicates > 1 {
-            // One for each segment that came out of order: the peer counts them.
-            self.acknowledge.duplicates -= 1;
+        if self.delayed_ack.on_ack_sent() {
             self.pending |= Pending::ACK;
-        } else {
-            self.acknowledge.duplicates = 0;
         }
-        self.segment(self.send.seq(self.send.nxt), Flags::ACK, options, 0..0)
+        self.segment(seq, Flags::ACK, options, 0..0)
     }
 
-    /// Whether what is lost waits, because new data goes first and alone after a time-out (RFC 5682 2.1, step 2b). If none can go, nothing waits for it.
-    fn probes_time_out(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
-        if !matches!(&self.disturbed.past().undo, Some(undo) if undo.prefers_fresh()) {
+    /// Whether lost data waits, because new data goes first and alone to test a time-out (RFC 5682
+    /// 2.1 step 2b). If no new data can go, lost data does not wait.
+    fn tests_timeout(&mut self, config: &Config, limits: &Limits, now: Instant) -> bool {
+        if !self.recovery.prefers_fresh() {
             return false;
         }
-        let fresh = self.send.nxt > self.disturbed.past().high
+        let fresh = self.recovery.has_sent_fresh(self.send.nxt)
             || self.send.has_unsent() && self.sendable(config, limits, now).is_some();
-        if !fresh && let Some(undo) = self.disturbed.undo_mut() {
-            undo.stop_probe();
+        if !fresh {
+            self.recovery.stop_f_rto();
         }
         fresh
     }
 
-    /// Bytes that were lost, the first of them first, as far as the congestion window allows.
+    /// The first lost bytes, as far as the congestion window allows.
     fn next_lost(&mut self, limits: &Limits) -> Option<Range<u64>> {
-        let lost = self.disturbed.repair()?.board.next_lost()?;
-        // What the peer has taken out of its window is not sent again, but for the first byte, which then probes it
-        // (RFC 9293 3.8.6, SHLD-14).
-        let edge = self.send.una + u64::from(self.send.window);
-        if lost.start >= edge && lost.start > self.send.una {
-            return None;
-        }
-        let mss = u64::from(self.segment_size());
-        let room = u64::from(self.congestion.window.cwnd.saturating_sub(self.pipe()));
-        let most = self.unit(limits);
-        let mut len = (lost.end - lost.start).min(u64::from(most).max(mss));
-        if len > room {
-            len = room / mss * mss;
-            if len == 0 {
-                if !self.disturbed.repair_mut()?.reduction.take_forced() {
-                    return None;
-                }
-                len = mss.min(lost.end - lost.start);
-            }
-        }
-        Some(lost.start..lost.start + len)
+        let room = self.congestion.window.cwnd.saturating_sub(self.pipe());
+        let limits = RetransmitLimits {
+            una: self.send.una,
+            edge: self.send.una + u64::from(self.send.window),
+            mss: u64::from(self.segment_size()),
+            unit: u64::from(self.unit(limits)),
+            room: u64::from(room),
+        };
+        self.recovery.next_lost(&limits)
     }
 
-    /// RFC 8985 7.3: new data if there is some and the peer's window lets it, otherwise the last segment in flight again; no matter the
-    /// congestion window.
+    /// A tail loss probe. RFC 8985 7.3: new data if there is some and the peer's window allows it,
+    /// otherwise the last segment in flight again, whatever the congestion window says.
     #[cold]
     #[inline(never)]
     fn loss_probe(&mut self, config: &Config, now: Instant) -> Option<Outgoing> {
-        if self.phase != Phase::Open || self.send.in_flight() == 0 {
+        if !self.recovery.is_open() || self.send.in_flight() == 0 {
             return None;
         }
         let mss = self.segment_size();
@@ -260,12 +293,11 @@ impl Connection {
             return Some(self.send_fresh(config, len, mss, now));
         }
         let edge = self.send.una + u64::from(self.send.window);
-        let tail = self
-            .repair(config)
-            .board
-            .tail(u64::from(mss))
+        let (recovery, _, view) = self.recovery_parts(config, now);
+        let tail = recovery
+            .tail(&view, u64::from(mss))
             .filter(|tail| tail.start < edge)?;
-        self.disturbed.begin().tail = Tail::probed(self.send.nxt);
+        recovery.on_tail_sent(view.send.nxt);
         Some(self.send_again(config, tail, now))
     }
 
@@ -274,23 +306,16 @@ impl Connection {
         let size = self.segment_size();
         let payload = range.start.min(self.send.end)..range.end.min(self.send.end);
         let len = payload.end - payload.start;
-        self.disturbed.begin().bytes_retransmitted += len;
-        self.disturbed.begin().segments_retransmitted +=
-            len.div_ceil(u64::from(size)).max(1) as u32;
-        let stamp = timestamp(now, self.recent.offset);
-        let repair = self.repair(config);
-        repair.board.resend(range.clone(), now.as_micros() as u32);
-        repair.reduction.on_sent((range.end - range.start) as u32);
-        repair.reduction.on_sent_again();
-        if let Some(undo) = self.disturbed.undo_mut() {
-            undo.on_sent_again((range.end - range.start) as u32, stamp);
-        }
-        // RFC 6298 5: a time-out after this, and not after what was sent before, the first segment may be sent once more.
-        let head = range.start == self.send.una && self.timers.purpose == Transmit::Timeout;
-        if head || self.timers.transmit == Instant::NEVER {
+        let segments = len.div_ceil(u64::from(size)).max(1) as u32;
+        let (recovery, _, view) = self.recovery_parts(config, now);
+        recovery.on_retransmitted(&view, &range, len, segments);
+        // RFC 6298 5: a time-out after this transmission, and not after earlier ones, the first
+        // segment may be sent once more.
+        let head = range.start == self.send.una && self.timers.is_timeout();
+        if head || !self.timers.runs() {
             self.arm_timeout(config, now);
         }
-        if self.pacing.is_some() {
+        if self.is_paced() {
             self.pace(len as u32, now);
         }
         let mut flags = Flags::ACK;
@@ -307,8 +332,8 @@ impl Connection {
         segment
     }
 
-    /// How many bytes that were never sent may leave now, as the windows and the rules against small segments allow; 0 if it is the FIN's
-    /// turn alone. If nothing may leave and nothing is in flight, a timer is left running.
+    /// How many new bytes may leave now, by the windows and the rules against small segments; 0 if
+    /// only the FIN may. If nothing may leave and nothing is in flight, a timer is left running.
     #[inline(always)]
     fn sendable(&mut self, config: &Config, limits: &Limits, now: Instant) -> Option<u64> {
         if self.send.una == self.send.nxt {
@@ -317,7 +342,7 @@ impl Connection {
         let mss = u32::from(self.segment_size());
         let unsent = (self.send.end - self.send.nxt).min(u64::from(u32::MAX)) as u32;
         let usable = self.send.usable();
-        // A segment more than nothing always fits.
+        // One segment may always leave into an empty network.
         let room = self
             .congestion
             .window
@@ -333,7 +358,7 @@ impl Connection {
         }
         let fin_alone = unsent == 0 && self.send.fin && usable > 0;
         if len == 0 && !fin_alone {
-            self.blocked(config, usable, now);
+            self.on_blocked(config, usable, now);
             return None;
         }
         Some(u64::from(len))
@@ -343,26 +368,22 @@ impl Connection {
     fn may_send_short(&self, len: u32, unsent: u32, usable: u32, cwnd_limited: bool) -> bool {
         let send = &self.send;
         if len == unsent {
-            // The last of what there is: Nagle's rule, which looks at short segments only (Minshall, as in Linux).
+            // The last of what there is: Nagle's algorithm (RFC 9293 3.7.4). Only short segments in
+            // flight hold it back (Minshall's refinement, as in Linux).
             let held = self.settings.cork || send.more;
             let quiet = self.settings.nodelay || send.small_end <= send.una;
             return send.fin || send.forced || self.is_urgent() || (!held && quiet);
         }
-        // The peer's window cuts it: not worth it unless it is half of what the peer ever had (RFC 9293 3.8.6.2.1), and no less than what the smallest
-        // packet that every host takes has room for: a peer may have announced a byte from the start (Linux's `tcp_bound_to_half_wnd`).
+        // The peer's window cuts the segment. RFC 9293 3.8.6.2.1 sends it if it has half of the
+        // largest window seen. It also has CUT_MIN bytes: a peer may have announced a single byte
+        // from the start (Linux's `tcp_bound_to_half_wnd`).
         let least = (send.max_window / 2).max(CUT_MIN);
         len == usable && !cwnd_limited && (send.forced || usable >= least)
     }
 
-    /// Sends the next `len` bytes, and the FIN if it is its turn.
+    /// Sends the next `len` bytes, and the FIN after the last.
     #[inline(always)]
-    pub(crate) fn send_fresh(
-        &mut self,
-        config: &Config,
-        len: u64,
-        mss: u16,
-        now: Instant,
-    ) -> Outgoing {
+    fn send_fresh(&mut self, config: &Config, len: u64, mss: u16, now: Instant) -> Outgoing {
         let send = &mut self.send;
         let payload = send.nxt..send.nxt + len;
         let mut flags = Flags::ACK;
@@ -380,35 +401,10 @@ impl Connection {
         }
         send.forced = false;
         let may_mark = len > 0 && self.features.contains(Features::ECN);
-        if may_mark && std::mem::take(&mut self.ecn.reduced) {
+        if may_mark && self.ecn.take_cwr() {
             flags |= Flags::CWR;
         }
-        let (una, nxt) = (send.una, send.nxt);
-        let was_idle = una == payload.start;
-
-        self.flight_log.sent(nxt, now);
-        if let Some(repair) = self.disturbed.repair_mut() {
-            repair.board.sent(nxt, now.as_micros() as u32);
-            repair.reduction.on_sent(len as u32);
-        }
-        let pipe = self.pipe();
-        self.congestion.on_sent(una, nxt, pipe);
-        if self.pacing.is_some() {
-            let drained = !self.send.has_unsent();
-            let before = pipe.saturating_sub((nxt - payload.start) as u32);
-            self.congestion.on_paced(nxt, before, drained, now);
-            self.pace(len as u32, now);
-        }
-        self.counters.last_sent = now.ticks();
-        if len > 0 {
-            self.note_answer(config, now);
-        }
-        if was_idle {
-            self.timers.progress();
-            self.arm_transmit(config, now);
-        } else {
-            self.extend_transmit(config, now);
-        }
+        self.account_fresh(config, &payload, now);
         self.pending.remove(Pending::ACK);
         let options = self.ack_options(now);
         let mut segment = self.segment(self.send.seq(payload.start), flags, options, payload);
@@ -417,16 +413,43 @@ impl Connection {
         segment
     }
 
-    /// Something is queued and may not leave. What is in flight will bring an acknowledgement; without it, only a timer can help.
-    fn blocked(&mut self, config: &Config, usable: u32, now: Instant) {
-        if self.send.in_flight() > 0 || self.timers.transmit != Instant::NEVER {
+    /// Tells every part that new data has left; SND.NXT is advanced already.
+    #[inline(always)]
+    fn account_fresh(&mut self, config: &Config, payload: &Range<u64>, now: Instant) {
+        let len = payload.end - payload.start;
+        let (una, nxt) = (self.send.una, self.send.nxt);
+        self.recovery.on_sent_marked(nxt, len as u32, now);
+        let pipe = self.pipe();
+        self.congestion.on_sent(una, nxt, pipe);
+        if self.is_paced() {
+            let drained = !self.send.has_unsent();
+            let before = pipe.saturating_sub((nxt - payload.start) as u32);
+            self.congestion.on_paced(nxt, before, drained, now);
+            self.pace(len as u32, now);
+        }
+        self.counters.last_sent = now.ticks();
+        if len > 0 {
+            self.delayed_ack
+                .on_answer(config, self.receive.nxt > 0, now);
+        }
+        if una == payload.start {
+            self.timers.on_progress();
+            self.arm_transmit(config, now);
+        } else {
+            self.extend_transmit(config, now);
+        }
+    }
+
+    /// Something is queued and may not leave. An acknowledgement of what is in flight will change
+    /// that; with nothing in flight, only a timer can.
+    fn on_blocked(&mut self, config: &Config, usable: u32, now: Instant) {
+        if self.send.in_flight() > 0 || self.timers.runs() {
             return;
         }
         if usable == 0 {
             self.arm_persist(config, now);
         } else {
-            self.timers.transmit = now + config.hold;
-            self.timers.purpose = Transmit::Hold;
+            self.timers.start(Transmit::Hold, now + config.hold);
         }
     }
 
@@ -435,18 +458,75 @@ impl Connection {
         let rto = self.rtt.rto();
         if idle > rto {
             let timeouts = idle.as_micros() / rto.as_micros().max(1);
+            let mss = u32::from(self.send.mss);
             self.congestion
-                .restart_after_idle(config, timeouts, u32::from(self.send.mss));
+                .restart_after_idle(config.initial_window, timeouts, mss);
         }
+    }
+
+    /// An MTU probe, if one is due and worth its risk (RFC 4821 7.2). Something is queued.
+    #[cold]
+    #[inline(never)]
+    fn poll_mtu_probe(&mut self, config: &Config, now: Instant) -> ProbeTurn {
+        let (una, size) = (self.send.una, self.send.segment_limit);
+        let options = self.features.option_len();
+        let sack = self.features.contains(Features::SACK);
+        let Some(pmtud) = self.pmtud_mut() else {
+            return ProbeTurn::Stream;
+        };
+        let next = pmtud.next_size(una, size, options, now);
+        let needs = pmtud.probe_needs(sack);
+        let wanted = match next {
+            NextSize::Keep => return ProbeTurn::Stream,
+            NextSize::Use(size) => {
+                self.use_segments(size);
+                return ProbeTurn::Stream;
+            }
+            NextSize::Finish(size) => {
+                self.use_segments(size);
+                self.cold_state_mut().pmtud = None;
+                return ProbeTurn::Stream;
+            }
+            NextSize::Probe(size) => size,
+        };
+        let payload = wanted - options;
+        let mss = u32::from(self.send.mss);
+        let followed = u32::from(payload) + needs.followers * mss;
+        let window = self.congestion.window.cwnd;
+        let good = self.recovery.is_open()
+            && self.timers.backoff() == 0
+            && !self.reassembly.has_reports()
+            && !self.is_urgent()
+            && window >= needs.window * mss
+            && self.send.window >= followed
+            && self.unsent() >= u64::from(followed);
+        if !good {
+            return ProbeTurn::Stream;
+        }
+        let room = self.send.usable().min(window.saturating_sub(self.pipe()));
+        if room < u32::from(payload) {
+            // Acknowledgements of what is in flight make room. With nothing in flight there are
+            // none to wait for, and one segment may always leave.
+            match self.send.in_flight() {
+                0 if needs.eager => {}
+                0 => return ProbeTurn::Stream,
+                _ => return ProbeTurn::Wait,
+            }
+        }
+        let start = self.send.nxt;
+        if let Some(pmtud) = self.pmtud_mut() {
+            pmtud.on_probe_sent(start..start + u64::from(payload));
+        }
+        ProbeTurn::Probe(self.send_fresh(config, payload.into(), payload, now))
     }
 
     /// Payload of a full segment with the options that the next one carries.
     fn segment_size(&self) -> u16 {
-        let reports = self.disturbed.has_reports();
-        if !reports || !self.features.contains(Features::SACK) {
+        if !self.reassembly.has_reports() || !self.features.contains(Features::SACK) {
             return self.send.mss;
         }
-        // Timestamps are known to be in `mss`; the SACK option takes what is left of the 40 bytes at most.
+        // `mss` has room for timestamps. The SACK option takes what is left of the 40 bytes at
+        // most.
         let most = if self.features.contains(Features::TIMESTAMPS) {
             28
         } else {
@@ -455,40 +535,29 @@ impl Connection {
         self.send.mss - most
     }
 
-    /// Options of a segment with an acknowledgement.
+    /// Options of an ordinary segment.
     #[inline(always)]
-    fn ack_options(&mut self, now: Instant) -> Options {
-        let mut options = self.segment_options(now);
-        if self.disturbed.has_reports() {
-            self.report(&mut options);
+    pub(crate) fn segment_options(&self, now: Instant) -> Options {
+        let mut options = Options::default();
+        if self.features.contains(Features::TIMESTAMPS) {
+            options.timestamps = Some(self.recent.stamp(now));
         }
         options
     }
 
-    /// What was received again, then what lies beyond the gap (RFC 2883 4, RFC 2018 4). What does not fit goes into another acknowledgement.
-    #[cold]
-    fn report(&mut self, options: &mut Options) {
-        let mut room = if options.timestamps.is_some() { 3 } else { 4 };
-        if let Some((start, end)) = self.disturbed.past_mut().and_then(|past| past.again.take()) {
-            options.sack.push(start, end);
-            room -= 1;
+    /// Options of a segment with an acknowledgement.
+    #[inline(always)]
+    fn ack_options(&mut self, now: Instant) -> Options {
+        let mut options = self.segment_options(now);
+        if self.reassembly.has_reports() {
+            let room = if options.timestamps.is_some() { 3 } else { 4 };
+            let sack = self.features.contains(Features::SACK);
+            let base = self.receive.seq(0);
+            if self.reassembly.report(&mut options, room, sack, base) {
+                self.pending |= Pending::ACK;
+            }
         }
-        if !self.features.contains(Features::SACK) {
-            return;
-        }
-        let base = self.receive.seq(0);
-        let past = self.disturbed.past_mut();
-        let Some(gaps) = past.and_then(|past| past.gaps.as_mut()) else {
-            return;
-        };
-        for range in gaps.report(room).into_iter().flatten() {
-            options
-                .sack
-                .push(base + range.start as u32, base + range.end as u32);
-        }
-        if gaps.has_news() {
-            self.pending |= Pending::ACK;
-        }
+        options
     }
 
     /// A segment that acknowledges what has been received.
@@ -501,13 +570,14 @@ impl Connection {
         payload: Range<u64>,
     ) -> Outgoing {
         self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
-        self.timers.acknowledge = Instant::NEVER;
+        self.timers.stop_ack();
         let window = self.receive.announce(self.receive.scale);
         let ack = self.receive.seq(self.receive.nxt);
-        let mut flags = flags | self.ecn.echo;
+        let mut flags = flags | self.ecn.echo();
         let mut urgent = 0;
-        if self.is_urgent()
-            && let Some(pointer) = self.urgent_pointer(seq)
+        if let Some(cold) = &self.cold_state
+            && cold.urgent.is_pending(self.send.una)
+            && let Some(pointer) = cold.urgent.pointer(self.send.offset(seq), self.send.nxt)
         {
             flags |= Flags::URG;
             urgent = pointer;

@@ -1,121 +1,105 @@
-//! Sending at a rate: each transmission has a time before which the next may not leave. There is no timer for each, only that time, which the connection's deadline includes
-//! while something waits for it.
+//! Pacing: each transmission sets a time before which the next may not leave.
+//!
+//! There is no timer for each transmission. The connection's deadline includes that time while
+//! something waits for it.
 
-use crate::congestion::unit_size;
-use crate::connection::Connection;
+use crate::congestion::Window;
 use crate::time::{Duration, Instant};
 
-/// The initial window leaves at once, as in Linux.
+/// Segments of the initial window, which leaves at once as in Linux.
 const UNPACED_SEGMENTS: u64 = 10;
 
-/// A connection that is paced: by its congestion control, or because the program has set a rate.
+/// The state of a paced connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacing {
     /// When the next transmission may leave.
     next: Instant,
-    /// Something waits for it.
+    /// A transmission waits for that time.
     waits: bool,
-    /// Something has waited for it, and has had room in the windows ever since: what is late now is so because the thread was.
+    /// A transmission has waited, and has had room in the windows ever since: the thread, not a
+    /// window, made it late.
     waited: bool,
 }
 
-impl Connection {
-    /// Begins or ends pacing, as the settings have it.
-    pub(crate) fn choose_pacing(&mut self) {
-        let paced = self.settings.rate_limit().is_some() || self.congestion.is_paced();
-        if paced {
-            self.pacing.get_or_insert_with(|| {
-                Box::new(Pacing {
-                    next: Instant::default(),
-                    waits: false,
-                    waited: false,
-                })
-            });
+impl Pacing {
+    /// The next transmission may leave at once.
+    pub(crate) fn new() -> Pacing {
+        Pacing {
+            next: Instant::default(),
+            waits: false,
+            waited: false,
+        }
+    }
+
+    /// When a waiting transmission may leave: [`Instant::NEVER`] if none waits.
+    pub(crate) fn deadline(&self) -> Instant {
+        if self.waits {
+            self.next
         } else {
-            self.pacing = None;
+            Instant::NEVER
         }
     }
 
-    /// When something that is held back may leave: [`Instant::NEVER`] if nothing is.
-    #[inline]
-    pub(crate) fn paced_until(&self) -> Instant {
-        match &self.pacing {
-            Some(pacing) if pacing.waits => pacing.next,
-            _ => Instant::NEVER,
-        }
-    }
-
-    /// Whether the stream has to wait for its time. Then a deadline is running.
+    /// Whether the stream has to wait now. Then [`Pacing::deadline`] is set.
     #[cold]
     pub(crate) fn must_wait(&mut self, now: Instant) -> bool {
-        let Some(pacing) = &mut self.pacing else {
-            return false;
-        };
-        pacing.waits = now < pacing.next;
-        pacing.waited |= pacing.waits;
-        pacing.waits
+        self.waits = now < self.next;
+        self.waited |= self.waits;
+        self.waits
     }
 
-    /// It is time, and nothing of the stream may leave all the same.
+    /// The time has come, but a window keeps the stream from leaving.
     #[cold]
-    pub(crate) fn miss_pace(&mut self) {
-        if let Some(pacing) = &mut self.pacing {
-            pacing.waited = false;
-        }
+    pub(crate) fn on_blocked(&mut self) {
+        self.waited = false;
     }
 
-    /// The most payload to send at a time: none bigger than the rate is worth.
+    /// `len` bytes leave now at `rate` bytes per second; a `rate` of 0 has no bound. `nxt` is
+    /// SND.NXT.
+    ///
+    /// A transmission that was late because its thread woke late catches up by a round trip at
+    /// most: otherwise the lost rate would look like the path's. One that a window held back
+    /// catches up by one transmission or a sixteenth of the round trip.
     #[cold]
-    pub(crate) fn paced_unit(&self, most: u32) -> u32 {
-        let rate = self.pacing_rate();
-        if rate == 0 {
-            return most;
-        }
-        most.min(unit_size(rate, u32::from(self.send.mss)))
-    }
-
-    /// `len` bytes leave now. What had to wait and was late catches up with all of it, up to a round trip: who waits for its time here is a thread, which on a busy
-    /// machine is woken much later than an interrupt, and a rate that is never caught up with is one that the path seems to have. What the windows held back
-    /// catches up by one transmission, or a sixteenth of the round trip.
-    #[cold]
-    pub(crate) fn pace(&mut self, len: u32, now: Instant) {
-        let rate = self.pacing_rate();
-        let srtt_us = u64::from(self.rtt.srtt_us());
-        let first = self.send.nxt <= UNPACED_SEGMENTS * u64::from(self.send.mss);
-        let Some(pacing) = &mut self.pacing else {
-            return;
-        };
-        pacing.waits = false;
-        if rate == 0 || first {
+    pub(crate) fn on_sent(
+        &mut self,
+        len: u32,
+        rate: u64,
+        srtt_us: u32,
+        nxt: u64,
+        mss: u16,
+        now: Instant,
+    ) {
+        self.waits = false;
+        if rate == 0 || nxt <= UNPACED_SEGMENTS * u64::from(mss) {
             return;
         }
+        let srtt_us = u64::from(srtt_us);
         let takes_us = u64::from(len) * 1_000_000 / rate;
-        let late_us = (now - pacing.next).as_micros();
-        let part_us = if pacing.waited { srtt_us } else { srtt_us / 16 };
+        let late_us = (now - self.next).as_micros();
+        let part_us = if self.waited { srtt_us } else { srtt_us / 16 };
         let kept_us = late_us.min(takes_us.max(part_us));
-        pacing.next += Duration::from_micros(late_us - kept_us + takes_us);
+        self.next += Duration::from_micros(late_us - kept_us + takes_us);
     }
+}
 
-    /// Bytes per second; 0 if nothing bounds it yet. Without a model of the path the window in a round trip, with room to grow (Linux: twice that in slow
-    /// start, else six fifths).
-    fn pacing_rate(&self) -> u64 {
-        let limit = self.settings.rate_limit();
-        let most = limit.unwrap_or(u64::MAX);
-        let modelled = self.congestion.pacing_rate();
-        if modelled > 0 {
-            return modelled.min(most);
-        }
-        let srtt_us = u64::from(self.rtt.srtt_us());
-        if srtt_us == 0 {
-            return limit.unwrap_or(0);
-        }
-        let window = &self.congestion.window;
-        let gain = if window.cwnd < window.ssthresh / 2 {
-            200
-        } else {
-            120
-        };
-        let rate = u64::from(window.cwnd) * gain / 100 * 1_000_000 / srtt_us;
-        rate.clamp(1, most)
+/// The rate to send at, in bytes per second; 0 while nothing bounds it. `modelled` is the
+/// congestion control's own rate or 0, and `limit` the program's.
+pub(crate) fn rate(modelled: u64, limit: Option<u64>, window: &Window, srtt_us: u32) -> u64 {
+    let most = limit.unwrap_or(u64::MAX);
+    if modelled > 0 {
+        return modelled.min(most);
     }
+    if srtt_us == 0 {
+        return limit.unwrap_or(0);
+    }
+    // The window in a round trip, with room to grow as in Linux: twice that in slow start, else
+    // 6/5.
+    let gain = if window.cwnd < window.ssthresh / 2 {
+        200
+    } else {
+        120
+    };
+    let rate = u64::from(window.cwnd) * gain / 100 * 1_000_000 / u64::from(srtt_us);
+    rate.clamp(1, most)
 }

@@ -1,408 +1,474 @@
-//! Loss: how it is noticed, and what is done about it (RFC 6675, RFC 6582, RFC 5681 3.2, RFC 6298 5, RFC 4015).
+//! Loss detection and loss recovery of one connection.
+//!
+//! Losses are detected by duplicate and selective acknowledgements (RFC 6675, RFC 6582) and by time
+//! (RFC 8985). The congestion window comes down by RFC 6937, or to one segment after a time-out
+//! (RFC 5681 3.1). It returns to what it was when the loss proves spurious (RFC 4015).
+//!
+//! [`Recovery`] owns that state. It sends nothing and starts no timer: the connection passes a
+//! [`View`] of itself with each event, and carries out the [`Decision`].
 
-use millrace_wire::tcp::Seq;
+mod loss_state;
+mod prr;
+mod rack;
+mod scoreboard;
+mod sent_log;
+mod tlp;
+mod undo;
+
+use std::ops::Range;
 
 use crate::config::Config;
-use crate::congestion::{Acked, Delivery};
-use crate::connection::Connection;
+use crate::congestion::Congestion;
 use crate::info::Phase;
 use crate::options::Features;
-use crate::reduction::Reduction;
-use crate::scoreboard::{Delivered, Scoreboard};
-use crate::tail::Tail;
+use crate::rtt::Rtt;
 use crate::time::Instant;
-use crate::timers::Transmit;
-use crate::undo::Undo;
+use crate::window::SendSpace;
 
-/// The repair of a flight.
-#[derive(Clone, Debug)]
-pub(crate) struct Repair {
-    pub(crate) board: Scoreboard,
-    pub(crate) reduction: Reduction,
+use loss_state::LossState;
+pub(crate) use scoreboard::Delivered;
+use scoreboard::Scoreboard;
+use sent_log::SentLog;
+use tlp::ProbeOutcome;
+
+/// What recovery reads of its connection.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) send: &'a SendSpace,
+    pub(crate) rtt: &'a Rtt,
+    pub(crate) features: Features,
+    /// Our timestamp clock, in milliseconds.
+    pub(crate) clock: u32,
+    pub(crate) now: Instant,
 }
 
-impl Connection {
-    /// Bytes thought to be in the network (pipe of RFC 6675).
+impl View<'_> {
+    fn mss(&self) -> u32 {
+        u32::from(self.send.mss)
+    }
+
+    fn has_sack(&self) -> bool {
+        self.features.contains(Features::SACK)
+    }
+}
+
+/// An acknowledgement that header prediction did not take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    /// What it delivered, cumulatively and selectively.
+    pub(crate) delivered: Delivered,
+    /// Bytes that it acknowledges cumulatively.
+    pub(crate) acked: u32,
+    /// Whether it is a duplicate acknowledgement (RFC 5681 2).
+    pub(crate) duplicate: bool,
+    /// The timestamp that it echoes.
+    pub(crate) echo: Option<u32>,
+}
+
+/// What the connection has to do after an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decision {
+    /// Something is newly lost: a recovery has to begin, unless one is in progress.
+    pub(crate) loss: bool,
+    /// Bytes that the acknowledgement delivered, for [`Recovery::reduce`] once the recovery has
+    /// begun.
+    pub(crate) delivered: u32,
+    /// When the reorder timer has to run.
+    pub(crate) reorder_at: Option<Instant>,
+}
+
+impl Decision {
+    /// There is nothing to do.
+    pub(crate) const NONE: Decision = Decision {
+        loss: false,
+        delivered: 0,
+        reorder_at: None,
+    };
+}
+
+/// Where and how much recovery may send again now. Offsets are stream offsets, amounts are bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetransmitLimits {
+    /// SND.UNA.
+    pub(crate) una: u64,
+    /// Right edge of the peer's window.
+    pub(crate) edge: u64,
+    /// Payload of a full segment.
+    pub(crate) mss: u64,
+    /// The most payload in one piece.
+    pub(crate) unit: u64,
+    /// What the congestion window leaves.
+    pub(crate) room: u64,
+}
+
+/// Counters for [`crate::Info`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LossCounters {
+    /// Payload bytes sent again.
+    pub(crate) bytes_retransmitted: u64,
+    /// Segments sent again, SYNs among them.
+    pub(crate) segments_retransmitted: u32,
+    /// DSACK reports received.
+    pub(crate) dsacks: u32,
+    /// Retransmission time-outs.
+    pub(crate) timeouts: u32,
+}
+
+impl LossCounters {
+    const ZERO: LossCounters = LossCounters {
+        bytes_retransmitted: 0,
+        segments_retransmitted: 0,
+        dsacks: 0,
+        timeouts: 0,
+    };
+}
+
+/// Loss detection and recovery of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    sent_log: SentLog,
+    /// Allocated at the first loss or reordering.
+    loss_state: Option<Box<LossState>>,
+}
+
+impl Recovery {
+    /// The phase of loss recovery.
+    #[inline(always)]
+    pub(crate) fn phase(&self) -> Phase {
+        self.loss_state
+            .as_ref()
+            .map_or(Phase::Open, |state| state.phase)
+    }
+
+    /// Whether the phase is Open.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.loss_state
+            .as_ref()
+            .is_none_or(|state| state.phase == Phase::Open)
+    }
+
+    /// Whether the phase is Open and the flight has no mark: the fast path is allowed.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.loss_state
+            .as_ref()
+            .is_none_or(|state| state.phase == Phase::Open && state.repair.is_none())
+    }
+
+    /// Whether lost segments are being sent again: Recovery or Loss.
+    pub(crate) fn is_repairing(&self) -> bool {
+        matches!(self.phase(), Phase::Recovery | Phase::Loss)
+    }
+
+    /// Whether the flight has marks: segments may have to be sent again.
     #[inline]
-    pub(crate) fn pipe(&self) -> u32 {
-        let flight = self.send.in_flight();
-        if self.phase == Phase::Open {
-            return flight;
-        }
-        let counted_out = self.counted_out(flight);
-        match self.disturbed.repair() {
-            None => flight.saturating_sub(counted_out),
-            Some(repair) => {
-                let board = &repair.board;
-                (flight + board.resent())
-                    .saturating_sub(board.sacked() + board.lost() + counted_out)
-            }
+    pub(crate) fn has_repair(&self) -> bool {
+        self.loss_state
+            .as_ref()
+            .is_some_and(|state| state.repair.is_some())
+    }
+
+    /// Whether lost bytes wait to be sent again.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.loss_state.as_ref().is_some_and(|it| it.has_lost())
+    }
+
+    /// Whether an acknowledgement of nothing new may still matter, with nothing in flight.
+    pub(crate) fn needs_every_ack(&self) -> bool {
+        self.loss_state
+            .as_ref()
+            .is_some_and(|it| it.needs_every_ack())
+    }
+
+    /// Whether no loss state was ever allocated.
+    #[cfg(test)]
+    pub(crate) fn is_new(&self) -> bool {
+        self.loss_state.is_none()
+    }
+
+    /// Pipe of RFC 6675: the bytes thought to be in the network.
+    #[inline]
+    pub(crate) fn pipe(&self, send: &SendSpace) -> u32 {
+        let in_flight = send.in_flight();
+        match &self.loss_state {
+            Some(state) => state.pipe(in_flight, u32::from(send.mss)),
+            None => in_flight,
         }
     }
 
-    /// Bytes that duplicate acknowledgements say have left the network; never all of the flight.
-    fn counted_out(&self, flight: u32) -> u32 {
-        let mss = u32::from(self.send.mss);
-        (u32::from(self.disturbed.past().duplicates) * mss).min(flight.saturating_sub(mss))
+    /// The counters.
+    pub(crate) fn counters(&self) -> LossCounters {
+        self.loss_state
+            .as_ref()
+            .map_or(LossCounters::ZERO, |state| state.counters)
     }
 
-    /// The repair in progress. If there is none it begins: header prediction is off from then on.
-    pub(crate) fn repair(&mut self, config: &Config) -> &mut Repair {
-        let (send, log) = (&self.send, &self.flight_log);
-        let past = self.disturbed.begin();
-        if self.phase == Phase::Open {
-            self.phase = Phase::Disorder;
-        }
-        past.repair.get_or_insert_with(|| {
-            let limit = config.runs_max(send.in_flight());
-            let board = Scoreboard::new(send.una, send.nxt, log, limit);
-            Box::new(Repair {
-                board,
-                reduction: Reduction::default(),
-            })
+    /// Bytes in flight by mark: selectively acknowledged, lost, and sent again since.
+    pub(crate) fn marked_bytes(&self) -> (u32, u32, u32) {
+        self.board().map_or((0, 0, 0), |board| {
+            (board.sacked(), board.lost(), board.resent())
         })
     }
 
-    /// Moves the machine after an acknowledgement that was not plain. `delivered` is what it delivered, `acked` of it
-    /// cumulatively; `duplicate` says that it is one (RFC 5681 2). `echo` is the timestamp it echoes.
+    /// The highest byte selectively acknowledged; `una` if there is none.
+    pub(crate) fn highest_sacked(&self, una: u64) -> u64 {
+        self.board().map_or(una, Scoreboard::highest_sacked)
+    }
+
+    fn board(&self) -> Option<&Scoreboard> {
+        let repair = self.loss_state.as_ref()?.repair.as_deref()?;
+        Some(&repair.board)
+    }
+
+    fn state_mut(&mut self) -> &mut LossState {
+        self.loss_state
+            .get_or_insert_with(|| Box::new(LossState::NEW))
+    }
+
+    /// The loss state, allocated if need be, and the log.
+    fn parts(&mut self) -> (&mut LossState, &SentLog) {
+        let state = self
+            .loss_state
+            .get_or_insert_with(|| Box::new(LossState::NEW));
+        (state, &self.sent_log)
+    }
+
+    /// The fast path sends new data, or a SYN, up to offset `end`.
+    #[inline(always)]
+    pub(crate) fn on_sent(&mut self, end: u64, now: Instant) {
+        self.sent_log.sent(end, now);
+    }
+
+    /// New data up to offset `end` is sent, `len` bytes of payload, while the flight may have
+    /// marks.
+    #[inline(always)]
+    pub(crate) fn on_sent_marked(&mut self, end: u64, len: u32, now: Instant) {
+        self.sent_log.sent(end, now);
+        if let Some(state) = &mut self.loss_state
+            && let Some(repair) = &mut state.repair
+        {
+            repair.board.sent(end, now.as_micros() as u32);
+            repair.prr.on_sent(len);
+        }
+    }
+
+    /// Everything before `una` is acknowledged and the flight has no mark. Returns when the byte
+    /// before `una` was sent, in microseconds modulo 2^32, if the log knows.
+    #[inline(always)]
+    pub(crate) fn on_acked(&mut self, una: u64) -> Option<u32> {
+        self.sent_log.acked(una)
+    }
+
+    /// Everything before `una` is acknowledged, `acked` bytes of it now. `highest` is what
+    /// [`Recovery::highest_sacked`] returned before this segment.
+    pub(crate) fn on_acked_marked(&mut self, una: u64, acked: u32, highest: u64) -> Delivered {
+        let sent = self.sent_log.acked(una);
+        let repair = self
+            .loss_state
+            .as_mut()
+            .and_then(|state| state.repair.as_mut());
+        match repair {
+            Some(repair) => repair.board.acked(una, highest),
+            None => Delivered {
+                bytes: acked,
+                latest: sent.map(|at| (at, una as u32, false)),
+                ..Delivered::default()
+            },
+        }
+    }
+
+    /// The peer selectively acknowledges `range`, which lies in the flight. `highest` is as above.
+    pub(crate) fn on_sacked(
+        &mut self,
+        view: &View<'_>,
+        range: Range<u64>,
+        highest: u64,
+    ) -> Delivered {
+        let (state, log) = self.parts();
+        state.repair(view, log).board.sack(range, highest)
+    }
+
+    /// A DSACK came: some bytes were sent again for nothing.
+    pub(crate) fn on_dsack(&mut self, una: u64, nxt: u64) {
+        self.state_mut().on_dsack(una, nxt);
+    }
+
+    /// Reverts the reduction if a DSACK of `start..end` shows that all retransmissions were
+    /// spurious.
+    pub(crate) fn undo_if_reported(
+        &mut self,
+        congestion: &mut Congestion,
+        (start, end): (i64, i64),
+        una: u64,
+    ) {
+        if let Some(state) = &mut self.loss_state {
+            state.undo_if_reported(congestion, start, end, una);
+        }
+    }
+
+    /// An acknowledgement came that header prediction did not take.
     pub(crate) fn on_delivered(
         &mut self,
-        config: &Config,
-        delivered: &Delivered,
-        acked: u32,
-        duplicate: bool,
-        echo: Option<u32>,
-        now: Instant,
+        view: &View<'_>,
+        congestion: &mut Congestion,
+        ack: &Ack,
+    ) -> Decision {
+        let (state, log) = self.parts();
+        state.on_delivered(view, log, congestion, ack)
+    }
+
+    /// The reorder timer expired.
+    pub(crate) fn on_reorder_timer(
+        &mut self,
+        view: &View<'_>,
+        congestion: &mut Congestion,
+    ) -> Decision {
+        let (state, log) = self.parts();
+        state.on_reorder_timer(view, log, congestion)
+    }
+
+    /// A retransmission time-out. `backoff` counts those before it without progress.
+    pub(crate) fn on_timeout(&mut self, view: &View<'_>, congestion: &mut Congestion, backoff: u8) {
+        let (state, log) = self.parts();
+        state.counters.timeouts += 1;
+        state.on_timeout(view, log, congestion, backoff);
+    }
+
+    /// Fast recovery begins.
+    pub(crate) fn enter_fast_recovery(&mut self, view: &View<'_>, congestion: &mut Congestion) {
+        let (state, log) = self.parts();
+        state.enter_fast_recovery(view, log, congestion);
+    }
+
+    /// An MTU probe is lost, and nothing else: no reduction.
+    pub(crate) fn repair_mtu_probe(&mut self, nxt: u64) {
+        self.state_mut().repair_mtu_probe(nxt);
+    }
+
+    /// The segments in flight are larger than the path carries.
+    pub(crate) fn lose_oversized(&mut self, view: &View<'_>) {
+        let (state, log) = self.parts();
+        state.lose_oversized(view, log);
+    }
+
+    /// Sets the congestion window in recovery, after an acknowledgement that delivered so many
+    /// bytes.
+    pub(crate) fn reduce(
+        &mut self,
+        view: &View<'_>,
+        congestion: &mut Congestion,
+        delivered: u32,
+        advanced: bool,
     ) {
-        let echo = echo.filter(|_| self.features.contains(Features::TIMESTAMPS));
-        self.rack_advance(delivered, echo, now);
-        if self.congestion.is_paced() {
-            self.update_model(delivered, now);
+        if let Some(state) = &mut self.loss_state {
+            state.reduce(view, congestion, delivered, advanced);
         }
-        let sack = self.features.contains(Features::SACK);
-        let bytes = if sack {
-            delivered.bytes
-        } else {
-            self.count_duplicates(acked, duplicate)
-        };
-        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
-            // Without selective acknowledgement one that covers what was sent again says nothing of what was not.
-            let original = delivered.original && (sack || !delivered.ambiguous);
-            self.undo_if_disproved(echo, original, acked > 0);
+    }
+
+    /// The lost bytes to send again now, if the limits allow any.
+    pub(crate) fn next_lost(&mut self, limits: &RetransmitLimits) -> Option<Range<u64>> {
+        let repair = self.loss_state.as_mut()?.repair.as_mut()?;
+        let lost = repair.board.next_lost()?;
+        // RFC 9293 3.8.6 (SHLD-14): what the peer has taken out of its window is not sent again.
+        // Only the first byte is, which probes the window.
+        if lost.start >= limits.edge && lost.start > limits.una {
+            return None;
         }
-        match self.phase {
-            Phase::Open | Phase::Disorder | Phase::Reduced => {
-                let left = self
-                    .disturbed
-                    .repair()
-                    .is_some_and(|repair| repair.board.lost() > 0);
-                if self.detect_loss(config, now) || left {
-                    self.on_loss(config, now);
-                    if self.phase == Phase::Recovery {
-                        self.reduce(bytes, acked > 0);
-                    }
-                    return;
+        let mut len = (lost.end - lost.start).min(limits.unit.max(limits.mss));
+        if len > limits.room {
+            len = limits.room / limits.mss * limits.mss;
+            if len == 0 {
+                if !repair.prr.take_forced() {
+                    return None;
                 }
-                // Duplicates do not open the window (RFC 5681 3.2, step 1); what they stood for counts when it is acknowledged.
-                self.grow(config, acked, now);
-                self.calm_down();
-            }
-            Phase::Recovery if self.send.una >= self.disturbed.past().high => {
-                self.congestion.leave_recovery();
-                self.rack_recovered();
-                self.recovered();
-            }
-            Phase::Recovery => {
-                let again = self.detect_loss(config, now);
-                // RFC 6582 3.2 step 3: a partial acknowledgement without selective ones means that the next segment is lost too.
-                if !again && acked > 0 && !sack {
-                    let mss = u32::from(self.send.mss);
-                    self.repair(config).board.mark_head_lost(mss);
-                }
-                self.reduce(bytes, acked > 0);
-            }
-            Phase::Loss if self.send.una >= self.disturbed.past().high => {
-                self.congestion.leave_loss();
-                self.rack_recovered();
-                self.recovered();
-                self.grow(config, bytes, now);
-            }
-            Phase::Loss => {
-                self.detect_loss(config, now);
-                if acked > 0 {
-                    // RFC 3465 2.3: without selective acknowledgement much of what is acknowledged now may have been delivered before
-                    // the time-out; a segment's worth counts.
-                    let most = if sack {
-                        u32::MAX
-                    } else {
-                        u32::from(self.send.mss)
-                    };
-                    self.grow(config, bytes.min(most), now);
-                }
+                len = limits.mss.min(lost.end - lost.start);
             }
         }
+        Some(lost.start..lost.start + len)
     }
 
-    /// After a retransmission time-out (RFC 5681 3.1, RFC 6675 5.1): only what was sent of late is known to be on its way (RFC 8985 6.3).
-    pub(crate) fn lose_flight(&mut self, config: &Config, now: Instant) {
-        let mss = u32::from(self.send.mss);
-        let before = self.congestion.window;
-        let una = self.send.una;
-        // The threshold is lowered once for a flight, not again for each time-out of the same segment.
-        let phase = self.phase;
-        let first = phase != Phase::Loss || self.timers.backoff == 0;
-        if first {
-            let flight = self.send.in_flight();
-            self.congestion.window.ssthresh = self.congestion.reduced(flight, mss, now);
-        }
-        self.congestion.on_timeout(mss);
-        self.announce_reduction();
-        self.begin_again();
-        let deadline = self.rack_deadline(now);
-        let repair = self.repair(config);
-        repair.board.mark_timed_out(mss, deadline);
-        repair.reduction = Reduction::again();
-        if first {
-            let undo = Undo::new(before, una, repair.board.ambiguous());
-            self.disturbed.begin().undo = Some(Box::new(undo));
-        }
-        // RFC 5682 2.1, step 1: "If the TCP sender is already in RTO recovery AND "recover" is larger than or equal to SND.UNA, do not enter step 2 of this
-        // algorithm." Otherwise each time-out would repair a single segment. As in Linux it may if this is the same segment's again; and not in fast recovery.
-        let repairs = phase == Phase::Loss && self.timers.backoff == 0;
-        if phase != Phase::Recovery
-            && !repairs
-            && let Some(undo) = self.disturbed.undo_mut()
-        {
-            undo.timed_out();
-        }
+    /// `range` was sent again, in `segments` segments with `payload` bytes.
+    pub(crate) fn on_retransmitted(
+        &mut self,
+        view: &View<'_>,
+        range: &Range<u64>,
+        payload: u64,
+        segments: u32,
+    ) {
+        let (state, log) = self.parts();
+        state.on_retransmitted(view, log, range, payload, segments);
     }
 
-    /// The path carries smaller segments only: what is in flight did not get through, which is no sign of congestion.
-    pub(crate) fn lose_oversized(&mut self, config: &Config) {
-        if self.send.in_flight() > 0 {
-            self.disturbed.begin().undo = None;
-            self.begin_again();
-            let mss = u32::from(self.send.mss);
-            self.repair(config).board.mark_timed_out(mss, None);
-        }
+    /// A SYN, or a SYN-ACK, has to be sent again.
+    pub(crate) fn on_syn_retransmitted(&mut self) {
+        self.state_mut().counters.segments_retransmitted += 1;
     }
 
-    /// The flight is to be repaired from its start.
-    fn begin_again(&mut self) {
-        self.phase = Phase::Loss;
-        self.disturbed.begin().tail = Tail::NONE;
-        self.disturbed.begin().high = self.send.nxt;
-        self.disturbed.begin().duplicates = 0;
+    /// The highest `len` bytes in flight that are not selectively acknowledged: a tail loss probe.
+    pub(crate) fn tail(&mut self, view: &View<'_>, len: u64) -> Option<Range<u64>> {
+        let (state, log) = self.parts();
+        state.repair(view, log).board.tail(len)
     }
 
-    /// Marks what must be lost by now; returns whether anything new is.
-    pub(crate) fn detect_loss(&mut self, config: &Config, now: Instant) -> bool {
-        let mss = u32::from(self.send.mss);
-        let reordering = u32::from(config.reordering.max(1));
-        if !self.features.contains(Features::SACK) {
-            // RFC 6582 3.2 step 2: duplicates of what a time-out sent again say nothing. In recovery one is enough work.
-            let fresh =
-                self.send.una > self.disturbed.past().high || self.disturbed.past().high == 0;
-            let calm = matches!(self.phase, Phase::Open | Phase::Disorder);
-            return calm
-                && fresh
-                && u32::from(self.disturbed.past().duplicates) >= reordering
-                && self.repair(config).board.mark_head_lost(mss) > 0;
-        }
-        let reordering_seen = self.disturbed.past().rack.reordering_seen;
-        let Some(repair) = self.disturbed.repair_mut() else {
+    /// A probe sends the tail of the flight again; SND.NXT is `nxt`.
+    pub(crate) fn on_tail_sent(&mut self, nxt: u64) {
+        self.state_mut().on_tail_sent(nxt);
+    }
+
+    /// Reduces the window if the tail loss probe has repaired a loss, and returns whether it has.
+    /// RFC 8985 7.4.2: congestion control reacts as to any other loss, though nothing else detected
+    /// it.
+    pub(crate) fn check_tail_loss(
+        &mut self,
+        view: &View<'_>,
+        congestion: &mut Congestion,
+        dsack: bool,
+        silent: bool,
+    ) -> bool {
+        let Some(state) = &mut self.loss_state else {
             return false;
         };
-        let mut lost = 0;
-        // A path that is known to reorder is judged by time alone.
-        if !reordering_seen {
-            lost += repair.board.mark_lost(reordering, mss);
+        let outcome = state.tlp_mut().on_ack(view.send.una, dsack, silent);
+        if outcome != ProbeOutcome::Repaired {
+            return false;
         }
-        lost += self.rack_detect(now);
-        if lost > 0 {
-            self.congestion.on_lost(lost, mss);
-        }
-        lost > 0
+        let flight = congestion.recent_flight();
+        let threshold = congestion.reduced(flight, view.mss(), view.now);
+        let window = &mut congestion.window;
+        window.ssthresh = threshold;
+        window.cwnd = window.cwnd.min(threshold);
+        true
     }
 
-    /// Something is lost: fast recovery begins, unless it has already (RFC 6675 5, step 4).
-    pub(crate) fn on_loss(&mut self, config: &Config, now: Instant) {
-        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
-            return;
-        }
-        if self.rare.is_some() && self.lose_probe(now) {
-            // What else is in flight has its acknowledgements to come; the window stays.
-            self.phase = Phase::Loss;
-            self.disturbed.begin().tail = Tail::NONE;
-            self.disturbed.begin().high = self.send.nxt;
-            self.disturbed.begin().undo = None;
-            return self.arm_timeout(config, now);
-        }
-        let mss = u32::from(self.send.mss);
-        let flight = self.send.in_flight();
-        let window = self.congestion.window;
-        self.phase = Phase::Recovery;
-        self.disturbed.begin().tail = Tail::NONE;
-        self.announce_reduction();
-        self.disturbed.begin().high = self.send.nxt;
-        self.congestion.window.ssthresh =
-            self.congestion.reduced(flight.min(window.cwnd), mss, now);
-        let repair = self.repair(config);
-        repair.reduction = Reduction::fast(flight);
-        let undo = Undo::new(window, repair.board.start(), repair.board.ambiguous());
-        self.disturbed.begin().undo = Some(Box::new(undo));
-        let pipe = self.pipe();
-        self.congestion.conserve(pipe);
-        self.reduce(0, false);
-        if self.timers.purpose != Transmit::Timeout || self.timers.transmit == Instant::NEVER {
-            self.arm_timeout(config, now);
-        }
-    }
-
-    /// Sets the window in recovery, after an acknowledgement that delivered this much.
-    fn reduce(&mut self, delivered: u32, advanced: bool) {
-        let pipe = self.pipe();
-        let paced = self.congestion.is_paced();
-        let (window, mss) = (&mut self.congestion.window, u32::from(self.send.mss));
-        if let Some(repair) = self.disturbed.repair_mut() {
-            let more = repair
-                .reduction
-                .let_out(delivered, advanced, pipe, window.ssthresh, mss);
-            if !paced {
-                // With nothing in the network a segment may always leave: else only a time-out would help.
-                window.cwnd = (pipe + more).max(mss);
-            }
-        }
-    }
-
-    /// Duplicate acknowledgements stand for segments received out of order (RFC 6582; RFC 3042 follows from them, as they let
-    /// that much more be sent). Returns the bytes that this acknowledgement delivered.
-    fn count_duplicates(&mut self, acked: u32, duplicate: bool) -> u32 {
-        let mss = u32::from(self.send.mss);
-        let loss = self.phase == Phase::Loss;
-        // The flight is given up: a duplicate answers what is sent twice. But if new data went first (RFC 5682 2.1, step 2b), it says that some of that has left
-        // the network, and what is lost can follow (step 3a).
-        let answers_new = self.send.nxt > self.disturbed.past().high;
-        if duplicate && (!loss || answers_new) {
-            let past = self.disturbed.begin();
-            past.duplicates = past.duplicates.saturating_add(1);
-            return if loss { 0 } else { mss };
-        }
-        if acked == 0 || loss && !answers_new {
-            return acked;
-        }
-        // All but the first segment had been counted when their duplicates came.
-        let past = self.disturbed.begin();
-        let counted = (acked.div_ceil(mss) - 1).min(u32::from(past.duplicates));
-        past.duplicates -= counted as u16;
-        if loss {
-            return acked;
-        }
-        if self.phase == Phase::Disorder {
-            past.duplicates = 0;
-        }
-        acked.saturating_sub(counted * mss)
-    }
-
-    /// An acknowledgement in the midst of a repair: goes back if it shows that nothing was lost.
-    fn undo_if_disproved(&mut self, echo: Option<u32>, original: bool, advanced: bool) {
-        let can_send = self.send.nxt < self.send.end && self.send.usable() > 0;
-        let Some(undo) = self.disturbed.undo_mut() else {
-            return;
-        };
-        let by_echo = advanced && undo.disproved_by_echo(echo);
-        let by_progress =
-            self.phase == Phase::Loss && undo.disproved_by_progress(original, advanced, can_send);
-        if by_echo || by_progress {
-            self.undo();
-        }
-    }
-
-    /// The peer reports that it has received a range twice; all that was sent again may have been for nothing (RFC 3708 2).
-    pub(crate) fn undo_if_reported(&mut self, start: i64, end: i64) {
-        let una = self.send.una;
-        if let Some(undo) = self.disturbed.undo_mut()
-            && undo.reported(start, end, una)
-        {
-            self.undo();
-        }
-    }
-
-    /// RFC 4015 3.2: what was taken for lost has arrived after all, so the window goes back to what it was.
-    fn undo(&mut self) {
-        let Some(undo) = self.disturbed.past_mut().and_then(|past| past.undo.take()) else {
-            return;
-        };
-        self.congestion.undo(undo.before());
-        self.disturbed.begin().rack.reordering_seen = true;
-        if matches!(self.phase, Phase::Recovery | Phase::Loss) {
-            if let Some(repair) = self.disturbed.repair_mut() {
-                repair.board.forgive();
-            }
-            self.disturbed.begin().duplicates = 0;
-            self.phase = Phase::Disorder;
-        }
-    }
-
-    fn grow(&mut self, config: &Config, bytes: u32, now: Instant) {
-        if bytes > 0 && !self.congestion.is_paced() {
-            let acked = Acked {
-                bytes,
-                mss: u32::from(self.send.mss),
-                rtt_us: self.rtt.srtt_us(),
-                rto_us: self.rtt.rto_us(),
-                una: self.send.una,
-                nxt: self.send.nxt,
-            };
-            self.congestion.on_ack(config, &acked, now);
-        }
-    }
-
-    /// What an acknowledgement that is not plain tells a model of the path.
-    fn update_model(&mut self, delivered: &Delivered, now: Instant) {
-        let una = self.send.una;
-        let mut delivery = Delivery {
-            bytes: delivered.bytes,
-            end: None,
-            una,
-            pipe: self.pipe(),
-            mss: u32::from(self.send.mss),
-            repairing: self.phase == Phase::Recovery,
-        };
-        // What was sent twice tells no rate.
-        if let Some((_, end, false)) = delivered.latest {
-            delivery.end = Some(una.wrapping_add_signed(i64::from(Seq(end) - Seq(una as u32))));
-        }
-        self.congestion.on_delivered(&delivery, now);
-    }
-
-    /// Recovery is over; the flight may still have marks, of bytes sent since it began.
-    fn recovered(&mut self) {
-        if let Some(undo) = self.disturbed.undo_mut() {
-            undo.ended(self.send.nxt);
-        }
-        self.disturbed.begin().duplicates = 0;
-        self.phase = Phase::Disorder;
-        self.calm_down();
-    }
-
-    /// To Open if nothing in flight is out of the ordinary, else to Disorder.
-    fn calm_down(&mut self) {
-        let past = self.disturbed.begin();
-        let plain = past
-            .repair
+    /// Whether new data goes before lost data, to test a time-out (RFC 5682 2.1 step 2b).
+    pub(crate) fn prefers_fresh(&self) -> bool {
+        self.loss_state
             .as_ref()
-            .is_none_or(|it| it.board.is_plain() && it.board.ambiguous() == 0);
-        self.phase = if plain && past.duplicates == 0 {
-            past.repair = None;
-            // What tells whether a probe has repaired something is no plain acknowledgement.
-            if past.tail.is_open() {
-                Phase::Disorder
-            } else {
-                Phase::Open
-            }
-        } else {
-            Phase::Disorder
-        };
+            .is_some_and(|state| state.prefers_fresh())
+    }
+
+    /// Whether new data was sent since the last loss; SND.NXT is `nxt`.
+    pub(crate) fn has_sent_fresh(&self, nxt: u64) -> bool {
+        self.loss_state
+            .as_ref()
+            .is_some_and(|state| state.has_sent_fresh(nxt))
+    }
+
+    /// No new data can be sent: the time-out cannot be tested.
+    pub(crate) fn stop_f_rto(&mut self) {
+        if let Some(state) = &mut self.loss_state
+            && let Some(undo) = &mut state.undo
+        {
+            undo.stop_probe();
+        }
+    }
+
+    /// The connection is over: nothing is sent again.
+    pub(crate) fn end(&mut self) {
+        if let Some(state) = &mut self.loss_state {
+            state.repair = None;
+        }
     }
 }

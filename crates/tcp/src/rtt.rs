@@ -3,19 +3,20 @@
 use crate::config::Config;
 use crate::time::{Duration, Instant};
 
-/// How long a least round trip counts before a new one replaces it: five minutes, in the units of [`Instant::near_seconds`].
+/// How long a least round trip counts before a new one replaces it: five minutes, in the units of
+/// [`Instant::near_seconds`].
 const MIN_RTT_LIFETIME: u32 = 286;
 
-/// The estimator, in microseconds.
+/// The estimator of RFC 6298, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
-    /// Smoothed round trip, times 8; 0 before the first sample.
+    /// SRTT, times 8; 0 before the first sample.
     srtt_8: u32,
-    /// Variation, times 4.
+    /// RTTVAR, times 4.
     rttvar_4: u32,
     /// RTO without back-off.
     rto_us: u32,
-    /// Least recent sample; `u32::MAX` before the first.
+    /// The least recent sample; `u32::MAX` before the first.
     min_us: u32,
     min_at: u32,
 }
@@ -34,7 +35,8 @@ impl Rtt {
     /// Takes a sample in microseconds (RFC 6298 2.2, 2.3).
     #[inline(always)]
     pub(crate) fn sample(&mut self, config: &Config, sample_us: u32, now: Instant) {
-        // A sample of two minutes or more is no round trip; this also keeps the sums below in range.
+        // A sample of two minutes or more is no round trip. The bound also keeps the sums below in
+        // range.
         let sample = sample_us.clamp(1, 120_000_000);
         if sample <= self.min_us || now.near_seconds().wrapping_sub(self.min_at) > MIN_RTT_LIFETIME
         {
@@ -54,7 +56,9 @@ impl Rtt {
         self.rto_us = (self.srtt_8 / 8).saturating_add(variance).min(limit);
     }
 
-    /// RFC 6298 5.7: the handshake timed out, so data starts with a time-out of 3 s.
+    /// The handshake timed out. RFC 6298 5.7: "If the timer expires awaiting the ACK of a SYN
+    /// segment and the TCP implementation is using an RTO less than 3 seconds, the RTO MUST be
+    /// re-initialized to 3 seconds when data transmission begins".
     pub(crate) fn distrust_initial(&mut self) {
         if self.srtt_8 == 0 {
             self.rto_us = self.rto_us.max(3_000_000);
@@ -66,22 +70,22 @@ impl Rtt {
         Duration::from_micros(u64::from(self.rto_us))
     }
 
-    /// The same in microseconds.
+    /// Retransmission time-out without back-off, in microseconds.
     pub(crate) fn rto_us(&self) -> u32 {
         self.rto_us
     }
 
-    /// Smoothed round trip in microseconds, 0 before the first sample.
+    /// Smoothed round trip in microseconds; 0 before the first sample.
     pub(crate) fn srtt_us(&self) -> u32 {
         self.srtt_8 / 8
     }
 
-    /// Variation in microseconds.
+    /// Variation of the round trip in microseconds.
     pub(crate) fn rttvar_us(&self) -> u32 {
         self.rttvar_4 / 4
     }
 
-    /// Least recent round trip in microseconds, `u32::MAX` before the first sample.
+    /// Least recent round trip in microseconds; `u32::MAX` before the first sample.
     pub(crate) fn min_us(&self) -> u32 {
         self.min_us
     }

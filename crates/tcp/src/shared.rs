@@ -1,18 +1,18 @@
-//! What many connections have in common is kept once for all of them.
+//! Values that many connections have in common are stored once.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// How many values a [`Sharing`] remembers.
+/// Values that a [`Sharing`] remembers.
 const REMEMBERED: usize = 16;
 
-/// A value of which most are alike: those take no memory.
+/// A type with one value that nearly all owners have. That value takes no memory.
 pub trait Usual: PartialEq + 'static {
-    /// What most are.
+    /// The value that nearly all have.
     const USUAL: &'static Self;
 }
 
-/// A value that others may have, too. It is changed by taking another in its place.
+/// A value that may be shared. It is changed by putting another in its place.
 #[derive(Debug)]
 pub struct Shared<T>(Option<Arc<T>>);
 
@@ -24,7 +24,7 @@ impl<T> Clone for Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// The usual one.
+    /// The usual value.
     pub const USUAL: Shared<T> = Shared(None);
 }
 
@@ -35,7 +35,7 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Usual> From<T> for Shared<T> {
-    /// Shared with nobody, unless it is the usual one; [`Sharing`] is for many.
+    /// A value that is not shared, unless it is the usual one. [`Sharing`] shares values.
     fn from(value: T) -> Shared<T> {
         Shared((value != *T::USUAL).then(|| Arc::new(value)))
     }
@@ -53,11 +53,12 @@ impl<T: Usual> Deref for Shared<T> {
     }
 }
 
-/// The values that were wanted last, for those who want an equal one. It belongs to one thread, and what it gives should stay with that thread: what has many owners
-/// counts them.
+/// The values that were wanted last, for owners that want equal ones. It belongs to one thread, and
+/// its values should stay there: a shared value counts its owners.
 #[derive(Debug)]
 pub struct Sharing<T> {
-    /// At most [`REMEMBERED`], the last one first: who wants many different ones has them for itself.
+    /// At most [`REMEMBERED`], the latest first. An owner of many different values does not share
+    /// them.
     last: Vec<Shared<T>>,
 }
 
@@ -68,7 +69,7 @@ impl<T> Default for Sharing<T> {
 }
 
 impl<T: Usual> Sharing<T> {
-    /// This value, shared with those who wanted it of late.
+    /// This value, shared with its latest owners.
     pub fn share(&mut self, value: &T) -> Shared<T>
     where
         T: Clone,
@@ -76,7 +77,8 @@ impl<T: Usual> Sharing<T> {
         self.find(|other| other == value, || value.clone())
     }
 
-    /// The usual value or one of late, whichever is the one that is meant, or else what `make` makes.
+    /// The usual value or a recent one, whichever `is_meant` selects; else the value that `make`
+    /// makes.
     #[inline]
     pub fn find(&mut self, is_meant: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> Shared<T> {
         if is_meant(T::USUAL) {

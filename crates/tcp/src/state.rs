@@ -1,25 +1,25 @@
-//! The states of RFC 9293 3.3.2. LISTEN is the listener's, which holds no connection.
+//! The states of RFC 9293 3.3.2. LISTEN has no connection; a listener stands for it.
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// Our SYN is out.
+    /// Our SYN is sent.
     SynSent,
-    /// The peer's SYN has come and ours is out, not acknowledged.
+    /// The peer's SYN has come, and ours is sent but not acknowledged.
     SynReceived,
     /// Open both ways.
     Established,
-    /// Our FIN is queued or out; the peer may still send.
+    /// Our FIN is queued or sent; the peer may still send.
     FinWait1,
     /// Our FIN is acknowledged; the peer may still send.
     FinWait2,
     /// The peer's FIN has come; we may still send.
     CloseWait,
-    /// Both FINs have crossed; ours is not acknowledged.
+    /// Both FINs are sent, and ours is not acknowledged.
     Closing,
-    /// The peer's FIN came first, ours is queued or out.
+    /// The peer's FIN came first; ours is queued or sent.
     LastAck,
-    /// Both ends are done; kept for old duplicates (as [`crate::TimeWait`]).
+    /// Both ends are done; the connection is kept for old duplicates (as [`crate::TimeWait`]).
     TimeWait,
     /// No connection.
     Closed,

@@ -1,13 +1,14 @@
-//! Points and spans of time, in microseconds from any origin. The stack reads no clock: every call is told the time.
+//! Points and spans of time, in microseconds. The stack reads no clock: every call is passed the
+//! time.
 
 use std::ops::{Add, AddAssign, Sub};
 
-/// A point in time, in microseconds from an origin that is the caller's choice and never changes.
+/// A point in time, in microseconds from an origin that the caller chooses and never changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// Later than any time that is ever reached: a timer that is not running.
+    /// Later than any time that is reached: the deadline of a timer that does not run.
     ///
     /// ```
     /// # use millrace_tcp as millrace;
@@ -78,7 +79,7 @@ impl Instant {
     }
 }
 
-/// A point in time to 1.024 ms and modulo 50 days: four bytes, and no division to find it.
+/// A point in time in units of 1.024 ms, modulo 50 days. It takes four bytes, and no division.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ticks(u32);
 
@@ -95,7 +96,7 @@ impl Ticks {
 }
 
 impl Instant {
-    /// The same point, coarsely.
+    /// This point in units of 1.024 ms.
     pub(crate) const fn ticks(self) -> Ticks {
         Ticks((self.0 >> 10) as u32)
     }
@@ -120,7 +121,7 @@ impl AddAssign<Duration> for Instant {
     }
 }
 
-/// The span from the right-hand point to the left-hand one; zero if it lies ahead.
+/// The span from the right-hand point to the left-hand one; zero if that is earlier.
 impl Sub for Instant {
     type Output = Duration;
 
@@ -139,7 +140,7 @@ impl Duration {
     /// ```
     /// # use millrace_tcp as millrace;
     /// let now = millrace::Instant::from_millis(1);
-    /// // What lies ahead is no time ago.
+    /// // A point that lies ahead is zero time ago.
     /// assert_eq!(now - millrace::Instant::from_millis(2), millrace::Duration::ZERO);
     /// ```
     pub const ZERO: Duration = Duration(0);

@@ -1,4 +1,5 @@
-//! TIME-WAIT, kept small: it answers late duplicates and knows when a new connection may take its place.
+//! TIME-WAIT. It is small, answers late duplicates, and decides when a new connection may replace
+//! it.
 
 use millrace_wire::tcp::{Flags, Segment, Seq};
 
@@ -7,7 +8,7 @@ use crate::options::{Features, Recent, timestamp_delta};
 use crate::outgoing::Outgoing;
 use crate::time::{Instant, Ticks};
 
-/// What is left of a connection that has been closed by both ends.
+/// A connection in TIME-WAIT.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     pub(crate) send_next: Seq,
@@ -15,20 +16,20 @@ pub struct TimeWait {
     pub(crate) recent: Recent,
     pub(crate) deadline: Instant,
     pub(crate) answered: Ticks,
-    /// As on the wire.
+    /// The window as on the wire.
     pub(crate) window: u16,
     pub(crate) features: Features,
 }
 
-/// What becomes of TIME-WAIT when a segment comes.
+/// What to do after a segment in TIME-WAIT.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TimeWaitVerdict {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// Send this.
+    /// Send this segment.
     Reply(Outgoing),
-    /// Forget the old connection and treat the segment as a new SYN. Our initial sequence number must come after
-    /// `after` (RFC 9293 3.10.7.4).
+    /// Forget the old connection, and treat the segment as a new SYN. Our initial sequence number
+    /// must come after `after` (RFC 9293 3.10.7.4).
     Reopen {
         /// The last sequence number that the old connection used.
         after: Seq,
@@ -36,12 +37,13 @@ pub enum TimeWaitVerdict {
 }
 
 impl TimeWait {
-    /// When it may be forgotten.
+    /// When TIME-WAIT is over.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The last sequence number that the connection used: those of one that takes its place lie beyond.
+    /// The last sequence number that the connection used. A connection that replaces it begins
+    /// later.
     pub fn after(&self) -> Seq {
         self.send_next
     }
@@ -85,7 +87,7 @@ impl TimeWait {
         if !segment.flags.contains(Flags::ACK) {
             return Ignore;
         }
-        // The peer's FIN again: our acknowledgement was lost. The wait starts over.
+        // The peer's FIN again: our acknowledgement was lost, and the wait restarts.
         if segment.flags.contains(Flags::FIN)
             && segment.seq + segment.sequence_len() == self.receive_next
         {
@@ -93,15 +95,16 @@ impl TimeWait {
             self.answered = now.ticks();
             return TimeWaitVerdict::Reply(self.ack(now));
         }
-        // An acknowledgement of ours that came late.
+        // A late acknowledgement of our FIN.
         if segment.payload.is_empty() && segment.seq == self.receive_next {
             return Ignore;
         }
         self.answer(config, now)
     }
 
-    /// Whether a SYN is a new connection's and not an old duplicate: its timestamp is greater than the last one seen
-    /// (RFC 6191 2), or it begins after the last byte received (RFC 9293 3.10.7.4) and no timestamp says it is old.
+    /// Whether a SYN opens a new connection and is no old duplicate. RFC 6191 2: its timestamp is
+    /// greater than the last one seen. Or it begins after the last byte received (RFC 9293
+    /// 3.10.7.4), and PAWS does not reject its timestamp.
     fn may_reopen(&self, syn: &Segment<'_>, now: Instant) -> bool {
         let later = syn.seq.after(self.receive_next);
         match syn.options.timestamps {
@@ -113,8 +116,8 @@ impl TimeWait {
         }
     }
 
-    /// Acknowledges, at most once in each interval: two ends that both dislike the other's segments must not keep
-    /// each other busy.
+    /// Acknowledges at most once in each interval: two ends that reject each other's segments must
+    /// not keep each other busy.
     fn answer(&mut self, config: &Config, now: Instant) -> TimeWaitVerdict {
         if self.answered.elapsed(now) < config.challenge_interval {
             return TimeWaitVerdict::Ignore;

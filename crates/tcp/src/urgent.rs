@@ -1,66 +1,55 @@
-//! Urgent data as Linux has it (RFC 9293 3.8.5, RFC 6093): a mark in the stream, on the last byte before where the urgent pointer points.
+//! Urgent data as in Linux (RFC 9293 3.8.5, RFC 6093): a mark on one byte of the stream.
 //!
-//! The bytes stay where they are in the stream; whether the marked one is delivered out of line is for those who read it.
+//! The marked byte is the last one before the position of the urgent pointer. It stays in the
+//! stream; its reader decides whether to deliver it out of line.
 
-use millrace_wire::tcp::{Segment, Seq};
-
-use crate::connection::Connection;
-use crate::events::Events;
-
-/// Marks in both directions, for as long as a connection has had any.
+/// The marks of both directions, as stream offsets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Urgent {
-    /// SND.UP: end of what we have announced as urgent.
+    /// SND.UP: end of what we announced as urgent; 0 if nothing.
     sent: u64,
-    /// Offset of the latest urgent byte that the peer has announced.
+    /// The latest byte that the peer announced as urgent.
     received: Option<u64>,
 }
 
-impl Connection {
-    /// The last byte queued is urgent (`MSG_OOB`): segments say so until it is acknowledged, and it is not held back.
-    pub fn send_urgent(&mut self) {
-        if self.send.end > self.send.una && !self.send.fin {
-            self.rare.get_or_insert_default().urgent.sent = self.send.end;
-        }
+impl Urgent {
+    /// The byte before `end` is urgent.
+    pub(crate) fn send(&mut self, end: u64) {
+        self.sent = end;
     }
 
-    /// Stream offset of the latest byte that the peer has announced as urgent; it need not have come yet.
+    /// Whether an urgent byte is queued or in flight; `una` is SND.UNA.
     #[inline]
-    pub fn urgent(&self) -> Option<u64> {
-        self.rare.as_ref().and_then(|rare| rare.urgent.received)
+    pub(crate) fn is_pending(&self, una: u64) -> bool {
+        self.sent > una
     }
 
-    /// Whether something urgent is queued or in flight.
+    /// The latest byte that the peer announced as urgent.
     #[inline]
-    pub(crate) fn is_urgent(&self) -> bool {
-        self.rare
-            .as_ref()
-            .is_some_and(|rare| rare.urgent.sent > self.send.una)
+    pub(crate) fn received(&self) -> Option<u64> {
+        self.received
     }
 
-    /// The urgent pointer of a segment that begins at `seq`; `None` if the segment has no part in what is urgent. What is further off than the field
-    /// can say is announced as beyond all that was sent, once that is in reach.
+    /// The urgent pointer of a segment that begins at `start`; `nxt` is SND.NXT. `None` if the
+    /// segment begins after the urgent byte, or lies too far before it. A mark out of the field's
+    /// reach is announced as the field's maximum, once that points beyond all that was sent.
     #[cold]
-    pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
-        let end = self.rare.as_ref()?.urgent.sent as i64;
-        let start = self.send.offset(seq);
+    pub(crate) fn pointer(&self, start: i64, nxt: u64) -> Option<u16> {
+        let end = self.sent as i64;
         if start >= end {
             return None;
         }
         let within = u16::try_from(end - start).ok();
-        within.or((start + 0xffff > self.send.nxt as i64).then_some(0xffff))
+        within.or((start + 0xffff > nxt as i64).then_some(0xffff))
     }
 
-    /// RFC 9293 3.10.7.4, sixth. A pointer to what has been received, or no further than an earlier one, is no news (RFC 6093 2.2: only the latest
-    /// counts). The pointer is the sequence number after the urgent byte (RFC 6093 3.1; Linux with `tcp_stdurg` off).
-    pub(crate) fn take_urgent_pointer(&mut self, segment: &Segment<'_>) {
-        let ahead = i64::from(segment.urgent.saturating_sub(1));
-        let mark = self.receive.offset(segment.seq) + ahead;
-        let news = mark >= self.receive.nxt as i64
-            && self.urgent().is_none_or(|known| mark > known as i64);
+    /// The peer announces the byte at `mark` as urgent; `nxt` is RCV.NXT. Returns whether that is
+    /// news: a byte that was received, or lies before an earlier mark, is none (RFC 6093 2.2).
+    pub(crate) fn on_mark(&mut self, mark: i64, nxt: u64) -> bool {
+        let news = mark >= nxt as i64 && self.received.is_none_or(|known| mark > known as i64);
         if news {
-            self.rare.get_or_insert_default().urgent.received = Some(mark as u64);
-            self.events |= Events::URGENT;
+            self.received = Some(mark as u64);
         }
+        news
     }
 }

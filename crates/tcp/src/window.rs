@@ -1,9 +1,10 @@
-//! The two sequence spaces (RFC 9293 3.3.1) as stream offsets: sequence numbers exist at the edge only, so that inside
-//! nothing wraps. Offset 0 is the first byte after SYN; a FIN takes the offset after the last byte.
+//! The two sequence spaces of RFC 9293 3.3.1, as stream offsets. Sequence numbers exist at the edge
+//! only, so that nothing wraps inside. Offset 0 is the first byte after SYN; a FIN takes the offset
+//! after the last byte.
 
 use millrace_wire::tcp::Seq;
 
-/// What we send.
+/// The send sequence space. Offsets and amounts are in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct SendSpace {
     /// Sequence number of offset 0: ISS + 1.
@@ -14,26 +15,27 @@ pub(crate) struct SendSpace {
     pub(crate) nxt: u64,
     /// End of what the program has queued.
     pub(crate) end: u64,
-    /// End of the last segment sent that was less than full (Minshall's refinement of Nagle's rule).
+    /// End of the last segment sent that was not full (Minshall's refinement of Nagle's algorithm).
     pub(crate) small_end: u64,
     /// SND.WND, in bytes from `una`.
     pub(crate) window: u32,
-    /// The largest window ever seen.
+    /// The largest window that the peer has announced.
     pub(crate) max_window: u32,
-    /// SND.WL1: sequence number of the segment that `window` came with. SND.WL2, the acknowledgement number of it, is never beyond `una`, before which none is
-    /// taken for a new one: `una` stands for it.
+    /// SND.WL1: sequence number of the segment that set `window`. `una` stands for SND.WL2, the
+    /// acknowledgement number of that segment: SND.WL2 is never beyond it, and an older
+    /// acknowledgement number sets no window.
     pub(crate) wl1: Seq,
-    /// Payload of a full segment, timestamps subtracted.
+    /// Payload of a full segment: timestamps are subtracted.
     pub(crate) mss: u16,
-    /// The largest segment that the peer takes and the path carries; option bytes not subtracted.
+    /// The largest segment that the peer takes and the path carries: options are not subtracted.
     pub(crate) segment_limit: u16,
-    /// Shift of the peer's windows.
+    /// Shift of the windows that the peer announces.
     pub(crate) scale: u8,
     /// FIN is queued, at offset `end`.
     pub(crate) fin: bool,
     /// The program announced more to follow (MSG_MORE).
     pub(crate) more: bool,
-    /// Send what there is, however little: it was held long enough.
+    /// A short segment was held back long enough and may leave.
     pub(crate) forced: bool,
 }
 
@@ -87,13 +89,15 @@ impl SendSpace {
         self.nxt < self.end + u64::from(self.fin)
     }
 
-    /// Bytes that may still be sent within the peer's window; 0 if the peer took some of it back.
+    /// Bytes that may still be sent within the peer's window; 0 if the peer took back some of it.
     pub(crate) fn usable(&self) -> u32 {
         self.window.saturating_sub(self.in_flight())
     }
 
-    /// Takes the window of an acceptable segment (RFC 9293 3.10.7.4, fifth, ESTABLISHED: WL1 and WL2 keep an old segment from
-    /// changing it), before what it acknowledges is. Returns whether it changed.
+    /// Takes the window of an acceptable segment, before its acknowledgement is processed. Returns
+    /// whether the window changed. RFC 9293 3.10.7.4, fifth: "Note that SND.WND is an offset from
+    /// SND.UNA, that SND.WL1 records the sequence number of the last segment used to update
+    /// SND.WND", so that an old segment cannot change it.
     #[inline(always)]
     pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, raw: u16) -> bool {
         if self.wl1.after(seq) || (self.wl1 == seq && self.seq(self.una).after(ack)) {
@@ -108,26 +112,27 @@ impl SendSpace {
     }
 }
 
-/// What we receive.
+/// The receive sequence space. Offsets and amounts are in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveSpace {
     /// Sequence number of offset 0: IRS + 1.
     base: Seq,
-    /// RCV.NXT: first byte not received in order; one more once the FIN is.
+    /// RCV.NXT: first byte not received in order. It includes the FIN once that is received.
     pub(crate) nxt: u64,
-    /// The program has read up to here: low half of an offset, as no buffer is larger than that.
+    /// The program has read up to here. The low half of an offset suffices: no buffer is larger.
     pub(crate) consumed: Seq,
     /// Offset of the peer's FIN, `u64::MAX` until it is known.
     pub(crate) fin: u64,
-    /// Right edge of what we announced; it never moves left. Low half of an offset: no window is larger than 2^30 bytes (RFC 7323 2.3).
+    /// Right edge of the announced window, which never moves left. The low half of an offset
+    /// suffices: no window is larger than 2^30 bytes (RFC 7323 2.3).
     edge: Seq,
-    /// Last.ACK.sent, the low half of an offset no further from `nxt`.
+    /// Last.ACK.sent: the low half of an offset at or before `nxt`.
     pub(crate) acked: Seq,
-    /// Receive buffer in bytes: the window reaches this far beyond `consumed`.
+    /// Receive buffer in bytes: the window reaches so far beyond `consumed`.
     pub(crate) limit: u32,
-    /// Size of the peer's full segments, as seen.
+    /// Payload of the peer's full segments, as observed.
     pub(crate) mss: u16,
-    /// Shift of our windows.
+    /// Shift of the windows that we announce.
     pub(crate) scale: u8,
 }
 
@@ -146,7 +151,7 @@ impl ReceiveSpace {
         }
     }
 
-    /// The peer's SYN has come.
+    /// The peer's SYN arrived.
     pub(crate) fn start(&mut self, irs: Seq) {
         self.base = irs + 1;
     }
@@ -161,9 +166,11 @@ impl ReceiveSpace {
         self.nxt as i64 + i64::from(seq - self.seq(self.nxt))
     }
 
-    /// The table of RFC 9293 3.10.7.4, first, for a segment that takes `len` sequence numbers from `seq` on; except that the window begins at the last acknowledgement
-    /// that was sent and not at RCV.NXT, for a segment that was merely overtaken need not be answered, and that with a window of zero
-    /// a segment that reaches RCV.NXT is acceptable for its acknowledgement: its payload is trimmed away.
+    /// The acceptability test of RFC 9293 3.10.7.4, first, for a segment with `len` sequence
+    /// numbers from `seq` on. Two kinds of segments are acceptable besides. One begins after the
+    /// last acknowledgement sent and ends before RCV.NXT: it was merely overtaken and needs no
+    /// answer. One reaches RCV.NXT while the window is zero: its acknowledgement is taken, and its
+    /// payload trimmed.
     #[inline]
     pub(crate) fn accepts(&self, seq: Seq, len: u32) -> bool {
         let start = self.offset(seq);
@@ -175,40 +182,42 @@ impl ReceiveSpace {
         start == nxt || begins_inside || ends_inside
     }
 
-    /// Payload received in order: FIN is none.
+    /// End of the payload received in order, without the FIN.
     pub(crate) fn received(&self) -> u64 {
         self.nxt.min(self.fin)
     }
 
-    /// RCV.WND: what remains of the announced window.
+    /// RCV.WND: the rest of the announced window.
     pub(crate) fn window(&self) -> u32 {
         (self.edge - Seq(self.nxt as u32)).max(0) as u32
     }
 
-    /// Right edge of what we announced.
+    /// Right edge of the announced window, as a whole offset.
     pub(crate) fn edge(&self) -> u64 {
         let ahead = self.edge - Seq(self.nxt as u32);
         self.nxt.wrapping_add_signed(i64::from(ahead))
     }
 
-    /// What was received since the last acknowledgement that was sent, in bytes.
+    /// Bytes received since the last acknowledgement was sent.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         (self.nxt as u32).wrapping_sub(self.acked.0)
     }
 
-    /// The window that buffer space would allow.
+    /// The window that the free buffer space allows.
     pub(crate) fn space(&self) -> u32 {
         self.limit.saturating_sub(self.unread())
     }
 
-    /// What of the received sequence numbers the program has not read; FIN among them, which it never does.
+    /// Received sequence numbers that the program has not read. A FIN counts, and is never read.
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
         (self.nxt as u32).wrapping_sub(self.consumed.0)
     }
 
-    /// How much more the program has read when it has read up to `upto`, as a whole offset: halves alone would not tell what was read 2^31 bytes ago from what is still to come.
+    /// The bytes that the program has newly read when it has read up to the offset `upto`. That is
+    /// a whole offset: its low half could not tell what was read 2^31 bytes ago from what is still
+    /// to come.
     #[inline]
     pub(crate) fn more_read(&self, upto: u64) -> u32 {
         let received = self.received();
@@ -232,18 +241,19 @@ impl ReceiveSpace {
         window as u16
     }
 
-    /// The window to announce now, as it goes on the wire. The right edge moves only by a segment or half the buffer, whichever is
-    /// less (silly-window avoidance, RFC 9293 3.8.6.2.2).
+    /// The window field to announce now, scaled. The right edge moves only by a segment or by half
+    /// the buffer, whichever is less (silly-window avoidance, RFC 9293 3.8.6.2.2).
     #[inline(always)]
     pub(crate) fn announce(&mut self, scale: u8) -> u16 {
-        // All from RCV.NXT on.
+        // All amounts count from RCV.NXT.
         let nxt = Seq(self.nxt as u32);
         let ahead = i64::from(self.edge - nxt);
         let most = i64::from(self.limit) - i64::from(self.unread());
         let step = i64::from(u32::from(self.mss).min(self.limit / 2));
         let target = if most >= ahead + step { most } else { ahead };
         let mut field = target.max(0) >> scale;
-        // What the scale cannot express is rounded down, unless that took back what was announced and there is room to round up.
+        // What the scale cannot express is rounded down. If that took back announced window, it is
+        // rounded up, if there is room.
         if field << scale < ahead && (field + 1) << scale <= most {
             field += 1;
         }
@@ -307,7 +317,8 @@ mod tests {
         let mut space = receive(1 << 20, 7);
         assert_eq!(u32::from(space.announce(7)) << 7, 1 << 20);
         space.nxt = 1_000;
-        // No room to round up: the announcement falls short by less than 128 bytes, the edge stays.
+        // Without room to round up the announcement falls short by less than 128 bytes, and the
+        // edge stays.
         assert_eq!(
             u32::from(space.announce(7)) << 7,
             ((1 << 20) - 1_000) / 128 * 128
@@ -321,8 +332,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any segment that shares a sequence number with the window, or is empty and lies in it, is acceptable; and no other, but for
-        /// empty ones since the last acknowledgement.
+        /// A segment is acceptable if it shares a sequence number with the window, or is empty and
+        /// lies in it. An empty one may also lie after the last acknowledgement.
         #[test]
         fn rfc9293_3_10_7_4_acceptability(
             base: u32, nxt in 0u64..1 << 33, unacked in 0u64..50, window in 0u64..100, start in -120i64..120, len in 0u32..60,

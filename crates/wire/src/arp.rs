@@ -41,7 +41,8 @@ impl Packet {
     /// Parses a packet; what follows it is padding.
     ///
     /// # Errors
-    /// [`Error::Truncated`] below [`LEN`] bytes, [`Error::Version`] for other than Ethernet and IPv4 addresses.
+    /// [`Error::Truncated`] below [`LEN`] bytes, [`Error::Version`] for other than Ethernet and
+    /// IPv4 addresses.
     pub fn parse(bytes: &[u8]) -> Result<Packet, Error> {
         let (bytes, _) = bytes.split_first_chunk::<LEN>().ok_or(Error::Truncated)?;
         let kind = (get16(bytes, 0), get16(bytes, 2), bytes[4], bytes[5]);

@@ -1,5 +1,5 @@
-//! Big-endian reads and writes at fixed places. Each panics past the end, so callers check lengths first; with the length known
-//! the compiler drops the checks.
+//! Big-endian reads and writes at fixed places. Each panics past the end, so callers check lengths
+//! first; with the length known the compiler drops the checks.
 
 /// The 16-bit word at `at`.
 pub fn get16(bytes: &[u8], at: usize) -> u16 {

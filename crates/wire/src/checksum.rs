@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071, RFC 1624).
 //!
-//! Sums are kept in the machine's byte order: the ones' complement sum of byte-swapped words is the byte-swapped sum (RFC 1071 2B), so
-//! only the end result is turned round.
+//! Sums are kept in the machine's byte order: the ones' complement sum of byte-swapped words is the
+//! byte-swapped sum (RFC 1071 2B), so only the end result is turned round.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::{Add, AddAssign};
@@ -47,7 +47,8 @@ impl Sum {
             rest = after;
         }
         if !rest.is_empty() {
-            // Since 2^16 is 1 modulo 2^16 - 1, a piece counts the same at any even place of a word: the last bytes with as many zeros behind them as make a word.
+            // Since 2^16 is 1 modulo 2^16 - 1, a piece counts the same at any even place of a word:
+            // the last bytes with as many zeros behind them as make a word.
             let last = match bytes.last_chunk::<8>() {
                 Some(last) => (u64::from_be_bytes(*last) << (64 - 8 * rest.len())).to_be(),
                 None => {
@@ -67,7 +68,8 @@ impl Sum {
         Sum(u64::from(value.to_be()))
     }
 
-    /// The sum of both, where the bytes of `other` start `offset` bytes after the first byte of `self`. Only whether that is odd matters.
+    /// The sum of both, where the bytes of `other` start `offset` bytes after the first byte of
+    /// `self`. Only whether that is odd matters.
     #[must_use]
     pub fn add_at(self, offset: usize, other: Sum) -> Sum {
         if offset.is_multiple_of(2) {
@@ -76,7 +78,8 @@ impl Sum {
         self + Sum(u64::from(other.folded().swap_bytes()))
     }
 
-    /// The sum in 16 bits, *not* complemented: what the checksum field holds when the port is to finish it.
+    /// The sum in 16 bits, *not* complemented: what the checksum field holds when the port is to
+    /// finish it.
     pub fn fold(self) -> u16 {
         u16::from_be(self.folded())
     }
@@ -103,8 +106,9 @@ impl Sum {
     }
 }
 
-/// A chain of add-with-carry: about 0.15 instructions a byte on x86-64, fewer than vectors of the baseline instruction set need, or of AVX2, which have no carry.
-/// Out of order, a processor runs that of the next block beside it.
+/// A chain of add-with-carry: about 0.15 instructions a byte on x86-64, fewer than vectors of the
+/// baseline instruction set need, or of AVX2, which have no carry. Out of order, a processor runs
+/// that of the next block beside it.
 #[inline(never)]
 fn sum_of_blocks(blocks: &[[u8; 256]]) -> Sum {
     let mut sum = Sum::ZERO;
@@ -128,7 +132,8 @@ fn add_words(mut total: u64, words: &[[u8; 8]], carries: u64) -> (u64, u64) {
     (total, carries + u64::from(carry))
 }
 
-/// The sum of both; the right one stands for bytes that start at an even offset from those of the left.
+/// The sum of both; the right one stands for bytes that start at an even offset from those of the
+/// left.
 impl Add for Sum {
     type Output = Sum;
 
@@ -154,7 +159,8 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
     addresses + Sum::word(u16::from(protocol)) + Sum::word(len)
 }
 
-/// Whether the checksum of a transport segment is right. Segments past 65,535 bytes have none that is.
+/// Whether the checksum of a transport segment is right. Segments past 65,535 bytes have none that
+/// is.
 #[inline]
 pub fn verify_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, segment: &[u8]) -> bool {
     u16::try_from(segment.len())
@@ -177,7 +183,8 @@ pub fn verify_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, packet: &[u8]) -> b
         .is_ok_and(|len| (pseudo_v6(src, dst, protocol, len) + Sum::of(packet)).is_valid())
 }
 
-/// The checksum after bytes that summed to `old` were replaced by bytes that sum to `new` (RFC 1624, equation 3).
+/// The checksum after bytes that summed to `old` were replaced by bytes that sum to `new` (RFC
+/// 1624, equation 3).
 pub fn update(checksum: u16, old: Sum, new: Sum) -> u16 {
     (Sum::word(!checksum) + Sum(!old.0) + new).finish()
 }

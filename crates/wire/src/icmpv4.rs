@@ -22,7 +22,8 @@ pub mod unreachable {
     pub const PROTOCOL: u8 = 2;
     /// Nobody listens at the port.
     pub const PORT: u8 = 3;
-    /// The datagram is larger than the next link takes and must not be fragmented; `next_hop_mtu` says how large it may be (RFC 1191).
+    /// The datagram is larger than the next link takes and must not be fragmented; `next_hop_mtu`
+    /// says how large it may be (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Communication is prohibited by a filter.
     pub const PROHIBITED: u8 = 13;
@@ -34,7 +35,8 @@ const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
 
-/// A message. In errors, `original` quotes the datagram that caused it: its header and at least eight bytes more ([`Quoted`]).
+/// A message. In errors, `original` quotes the datagram that caused it: its header and at least
+/// eight bytes more ([`Quoted`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Are you there?
@@ -59,7 +61,8 @@ pub enum Message<'a> {
     Unreachable {
         /// One of [`mod@unreachable`], or another.
         code: u8,
-        /// With [`unreachable::FRAGMENTATION_NEEDED`]: in bytes, IP header included; 0 from routers that do not know RFC 1191.
+        /// With [`unreachable::FRAGMENTATION_NEEDED`]: in bytes, IP header included; 0 from routers
+        /// that do not know RFC 1191.
         next_hop_mtu: u16,
         /// The quoted datagram.
         original: &'a [u8],
@@ -142,7 +145,8 @@ impl<'a> Message<'a> {
         HEADER_LEN + self.parts().3.len()
     }
 
-    /// Writes the message, checksum included, and returns its length; panics when `out` is shorter than that.
+    /// Writes the message, checksum included, and returns its length; panics when `out` is shorter
+    /// than that.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let (kind, code, rest, data) = self.parts();
         let len = HEADER_LEN + data.len();
@@ -202,8 +206,8 @@ pub fn verify(bytes: &[u8]) -> bool {
     Sum::of(bytes).is_valid()
 }
 
-/// The datagram that an error quotes. It came from the network like everything else: believe it only as far as it names a connection
-/// and a sequence number in flight (RFC 5927 4.1).
+/// The datagram that an error quotes. It came from the network like everything else: believe it
+/// only as far as it names a connection and a sequence number in flight (RFC 5927 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted<'a> {
     /// Who sent it; the receiver of the error, if it is genuine.
@@ -231,7 +235,8 @@ impl<'a> Quoted<'a> {
     /// Parses the `original` of an error.
     ///
     /// # Errors
-    /// [`Error::Truncated`] and [`Error::Length`] when the IP header and eight bytes after it are not there, [`Error::Version`] for other than IPv4.
+    /// [`Error::Truncated`] and [`Error::Length`] when the IP header and eight bytes after it are
+    /// not there, [`Error::Version`] for other than IPv4.
     pub fn parse(original: &'a [u8]) -> Result<Self, Error> {
         let (header, header_len, total_len) = ipv4::Header::parse_fixed(original)?;
         // Only the first fragment has ports.

@@ -40,7 +40,8 @@ const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
-/// A message. In errors, `original` quotes as much of the packet that caused it as fits ([`Quoted`]).
+/// A message. In errors, `original` quotes as much of the packet that caused it as fits
+/// ([`Quoted`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// The packet did not arrive.
@@ -150,7 +151,8 @@ impl<'a> Message<'a> {
         HEADER_LEN + self.parts().3.len()
     }
 
-    /// Writes the message from `src` to `dst`, checksum included, and returns its length; panics when `out` is shorter than that.
+    /// Writes the message from `src` to `dst`, checksum included, and returns its length; panics
+    /// when `out` is shorter than that.
     pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
         let (kind, code, rest, data) = self.parts();
         let len = HEADER_LEN + data.len();
@@ -204,13 +206,14 @@ pub(crate) fn finish(src: Ipv6Addr, dst: Ipv6Addr, message: &mut [u8]) {
     put16(message, 2, sum.finish());
 }
 
-/// Whether a message of this type reports an error; about such a one no other is sent (RFC 4443 2.4 (e.1)).
+/// Whether a message of this type reports an error; about such a one no other is sent (RFC 4443 2.4
+/// (e.1)).
 pub fn is_error(kind: u8) -> bool {
     kind < 128
 }
 
-/// The packet that an error quotes. It came from the network like everything else: believe it only as far as it names a connection and a sequence number in
-/// flight (RFC 5927 4.1).
+/// The packet that an error quotes. It came from the network like everything else: believe it only
+/// as far as it names a connection and a sequence number in flight (RFC 5927 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted<'a> {
     /// Who sent it; the receiver of the error, if it is genuine.
@@ -227,7 +230,8 @@ impl<'a> Quoted<'a> {
     /// Parses the `original` of an error.
     ///
     /// # Errors
-    /// [`Error::Truncated`] when headers and eight bytes after them are not there, or extension headers lead nowhere; [`Error::Version`] for other than IPv6.
+    /// [`Error::Truncated`] when headers and eight bytes after them are not there, or extension
+    /// headers lead nowhere; [`Error::Version`] for other than IPv6.
     pub fn parse(original: &'a [u8]) -> Result<Self, Error> {
         let (header, rest) = ipv6::Header::parse_start(original)?;
         let rest = &rest[..rest.len().min(usize::from(header.payload_len))];

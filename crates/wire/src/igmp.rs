@@ -60,7 +60,8 @@ impl Message {
                 group,
                 within_ms: match u32::from(time) {
                     0 => OLD_DELAY * 100,
-                    // RFC 3376 4.1.1: in the third version large ones are a mantissa and an exponent. Sooner than asked is in time.
+                    // RFC 3376 4.1.1: in the third version large ones are a mantissa and an
+                    // exponent. Sooner than asked is in time.
                     tenths => tenths.min(128) * 100,
                 },
             },

@@ -42,12 +42,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// Splits a datagram into header, options and payload; bytes past its total length are padding of the frame. The header checksum
-    /// is not looked at ([`verify`]).
+    /// Splits a datagram into header, options and payload; bytes past its total length are padding
+    /// of the frame. The header checksum is not looked at ([`verify`]).
     ///
     /// # Errors
-    /// [`Error::Truncated`] below 20 bytes; [`Error::Version`] for other than IPv4; [`Error::Length`] when header length, total length, option lengths and the
-    /// bytes at hand contradict each other, or a fragment ends past 65,535 bytes.
+    /// [`Error::Truncated`] below 20 bytes; [`Error::Version`] for other than IPv4;
+    /// [`Error::Length`] when header length, total length, option lengths and the bytes at hand
+    /// contradict each other, or a fragment ends past 65,535 bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), Error> {
         let (header, header_len, total_len) = Header::parse_fixed(bytes)?;
         if total_len > bytes.len()
@@ -70,7 +71,8 @@ impl Header {
         Header::parse_fixed(bytes).map(|(header, ..)| header)
     }
 
-    /// The header and the lengths that it claims, of which only that of the header is known to be within `bytes`.
+    /// The header and the lengths that it claims, of which only that of the header is known to be
+    /// within `bytes`.
     pub(crate) fn parse_fixed(bytes: &[u8]) -> Result<(Header, usize, usize), Error> {
         let (head, _) = bytes
             .split_first_chunk::<HEADER_LEN>()
@@ -104,7 +106,8 @@ impl Header {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// Writes the header, checksum included and without options, to the first [`HEADER_LEN`] bytes of `out`.
+    /// Writes the header, checksum included and without options, to the first [`HEADER_LEN`] bytes
+    /// of `out`.
     ///
     /// # Panics
     /// When `out` is shorter, or the payload longer than 65,515 bytes.
@@ -136,7 +139,8 @@ impl Header {
     }
 }
 
-/// Whether the header checksum of a datagram is right. `false` for bytes that [`Header::parse`] refuses for its header length.
+/// Whether the header checksum of a datagram is right. `false` for bytes that [`Header::parse`]
+/// refuses for its header length.
 pub fn verify(bytes: &[u8]) -> bool {
     let header_len = usize::from(bytes.first().copied().unwrap_or(0) & 0xf) * 4;
     header_len >= HEADER_LEN
@@ -145,16 +149,16 @@ pub fn verify(bytes: &[u8]) -> bool {
             .is_some_and(|header| Sum::of(header).is_valid())
 }
 
-/// The header of a datagram that [`Header::parse`] refuses for nothing but its options, and which byte of it, options included, is at fault
-/// (RFC 792, RFC 1122 3.2.2.5).
+/// The header of a datagram that [`Header::parse`] refuses for nothing but its options, and which
+/// byte of it, options included, is at fault (RFC 792, RFC 1122 3.2.2.5).
 pub fn faulty_option(bytes: &[u8]) -> Option<(Header, u8)> {
     let (header, header_len, total_len) = Header::parse_fixed(bytes).ok()?;
     let at = fault_in(&bytes[HEADER_LEN..header_len])?;
     (total_len <= bytes.len()).then_some((header, (HEADER_LEN + at) as u8))
 }
 
-/// Whether options, as [`Header::parse`] returns them, ask for a route of the sender's choice (LSRR or SSRR; RFC 7126 4.3 and 4.4: to be
-/// dropped unless wanted).
+/// Whether options, as [`Header::parse`] returns them, ask for a route of the sender's choice (LSRR
+/// or SSRR; RFC 7126 4.3 and 4.4: to be dropped unless wanted).
 pub fn is_source_routed(options: &[u8]) -> bool {
     Walk::over(options)
         .flatten()
@@ -171,7 +175,8 @@ fn is_source_route(kind: u8) -> bool {
 fn fault_in(options: &[u8]) -> Option<usize> {
     Walk::over(options).find_map(|option| match option {
         Ok((at, kind, value)) if is_source_route(kind) => match value {
-            // A route is a pointer that is at least 4, counted from the option's first byte, and then addresses (RFC 791).
+            // A route is a pointer that is at least 4, counted from the option's first byte, and
+            // then addresses (RFC 791).
             [] => Some(at + 1),
             [0..=3, ..] => Some(at + 2),
             [_, addresses @ ..] => (!addresses.len().is_multiple_of(4)).then_some(at + 1),
@@ -181,7 +186,8 @@ fn fault_in(options: &[u8]) -> Option<usize> {
     })
 }
 
-/// Place, kind and value of each option; ends after the first whose length is wrong, with its place.
+/// Place, kind and value of each option; ends after the first whose length is wrong, with its
+/// place.
 struct Walk<'a> {
     rest: &'a [u8],
     at: usize,

@@ -40,11 +40,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Splits a packet into header and payload; bytes past its length are padding of the frame. Jumbograms (RFC 2675) are not served: their
-    /// length of 0 is taken as it stands.
+    /// Splits a packet into header and payload; bytes past its length are padding of the frame.
+    /// Jumbograms (RFC 2675) are not served: their length of 0 is taken as it stands.
     ///
     /// # Errors
-    /// [`Error::Truncated`] below 40 bytes; [`Error::Version`] for other than IPv6; [`Error::Length`] when the payload is longer than the bytes at hand.
+    /// [`Error::Truncated`] below 40 bytes; [`Error::Version`] for other than IPv6;
+    /// [`Error::Length`] when the payload is longer than the bytes at hand.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), Error> {
         let (header, payload) = Header::parse_start(bytes)?;
         let payload = payload
@@ -53,7 +54,8 @@ impl Header {
         Ok((header, payload))
     }
 
-    /// The header of a packet of which only the start is there, and whatever follows it, cut or padded.
+    /// The header of a packet of which only the start is there, and whatever follows it, cut or
+    /// padded.
     ///
     /// # Errors
     /// [`Error::Truncated`] below 40 bytes; [`Error::Version`] for other than IPv6.
@@ -82,7 +84,8 @@ impl Header {
         Ok((header, rest))
     }
 
-    /// Writes the header to the first [`HEADER_LEN`] bytes of `out`; panics when there are fewer. Of the flow label the low 20 bits are sent.
+    /// Writes the header to the first [`HEADER_LEN`] bytes of `out`; panics when there are fewer.
+    /// Of the flow label the low 20 bits are sent.
     pub fn emit(&self, out: &mut [u8]) {
         let out = &mut out[..HEADER_LEN];
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | (self.flow_label & 0xf_ffff);
@@ -110,7 +113,8 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     )
 }
 
-/// The link-local address that an interface makes of its hardware address (RFC 4291 2.5.6, appendix A).
+/// The link-local address that an interface makes of its hardware address (RFC 4291 2.5.6, appendix
+/// A).
 pub fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let pair = |high: u8, low: u8| u16::from(high) << 8 | u16::from(low);

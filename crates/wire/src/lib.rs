@@ -1,7 +1,8 @@
 //! Packet formats and checksums: views and builders; no I/O, no allocation.
 //!
-//! Every parser takes any bytes without a panic and reads nothing past them. It checks the *structure* of what it reads; a
-//! checksum is verified apart ([`checksum`]), because a port may already vouch for it.
+//! Every parser takes any bytes without a panic and reads nothing past them. It checks the
+//! *structure* of what it reads; a checksum is verified apart ([`checksum`]), because a port may
+//! already vouch for it.
 #![forbid(unsafe_code)]
 
 pub mod arp;

@@ -1,4 +1,5 @@
-//! Multicast listener discovery (RFC 3810, MLDv2): which groups a host wants to hear, for switches that otherwise keep them from it.
+//! Multicast listener discovery (RFC 3810, MLDv2): which groups a host wants to hear, for switches
+//! that otherwise keep them from it.
 
 use core::net::Ipv6Addr;
 
@@ -29,10 +30,12 @@ pub struct Query {
 }
 
 impl Query {
-    /// Parses an ICMPv6 message from a packet with this `header`; both versions. The checksum is not looked at ([`icmpv6::verify`]).
+    /// Parses an ICMPv6 message from a packet with this `header`; both versions. The checksum is
+    /// not looked at ([`icmpv6::verify`]).
     ///
     /// # Errors
-    /// [`Error::Truncated`] below 24 bytes; [`Error::Version`] for another type or code, or a packet that does not come from the link (RFC 3810 5.1.14, 6.2).
+    /// [`Error::Truncated`] below 24 bytes; [`Error::Version`] for another type or code, or a
+    /// packet that does not come from the link (RFC 3810 5.1.14, 6.2).
     pub fn parse(header: &ipv6::Header, bytes: &[u8]) -> Result<Query, Error> {
         let (head, _) = bytes
             .split_first_chunk::<QUERY_LEN>()
@@ -72,8 +75,8 @@ pub fn report_len(groups: usize) -> usize {
     ALERT_LEN + icmpv6::HEADER_LEN + groups * RECORD_LEN
 }
 
-/// Writes what follows the IPv6 header of a report from `src`: the hop-by-hop header with a router alert (RFC 2711), and the report on
-/// `groups`. Returns the length.
+/// Writes what follows the IPv6 header of a report from `src`: the hop-by-hop header with a router
+/// alert (RFC 2711), and the report on `groups`. Returns the length.
 ///
 /// # Panics
 /// When `out` is shorter than [`report_len`].

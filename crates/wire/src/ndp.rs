@@ -1,4 +1,5 @@
-//! Neighbour discovery (RFC 4861): the messages, and the checks without which none of them is believed.
+//! Neighbour discovery (RFC 4861): the messages, and the checks without which none of them is
+//! believed.
 
 use core::net::Ipv6Addr;
 
@@ -6,7 +7,8 @@ use crate::bytes::{get16, get32, put16, put32};
 use crate::ethernet::Mac;
 use crate::{Error, icmpv6, ipv6};
 
-/// Every message is sent with this hop limit and refused with another: a router would have lowered it, so it comes from the link.
+/// Every message is sent with this hop limit and refused with another: a router would have lowered
+/// it, so it comes from the link.
 pub const HOP_LIMIT: u8 = 255;
 /// The longest message that [`Message::emit`] writes, in bytes.
 pub const LEN_MAX: usize = 32;
@@ -78,12 +80,13 @@ pub fn is_ndp(kind: u8) -> bool {
 }
 
 impl Message {
-    /// Parses an ICMPv6 message from a packet with this `header`, with all the checks of RFC 4861 6.1.1, 6.1.2, 7.1.1, 7.1.2 and 8.1 but that of the
-    /// checksum ([`icmpv6::verify`]).
+    /// Parses an ICMPv6 message from a packet with this `header`, with all the checks of RFC 4861
+    /// 6.1.1, 6.1.2, 7.1.1, 7.1.2 and 8.1 but that of the checksum ([`icmpv6::verify`]).
     ///
     /// # Errors
-    /// [`Error::Truncated`] for a message without its fixed part; [`Error::Length`] for an option of length 0 or past the end; [`Error::Version`] for another type,
-    /// code or hop limit, and for addresses that do not belong there.
+    /// [`Error::Truncated`] for a message without its fixed part; [`Error::Length`] for an option
+    /// of length 0 or past the end; [`Error::Version`] for another type, code or hop limit, and for
+    /// addresses that do not belong there.
     pub fn parse(header: &ipv6::Header, bytes: &[u8]) -> Result<Message, Error> {
         let (head, rest) = bytes
             .split_first_chunk::<{ icmpv6::HEADER_LEN }>()
@@ -118,7 +121,8 @@ impl Message {
             NEIGHBOUR_SOLICITATION => {
                 let (target, options) = split_target(rest)?;
                 let source = Links::read(options)?.source;
-                // A probe for duplicates goes to those who may have the address, and tells nothing of its sender (7.1.1).
+                // A probe for duplicates goes to those who may have the address, and tells nothing
+                // of its sender (7.1.1).
                 if header.src.is_unspecified()
                     && (source.is_some() || header.dst != ipv6::solicited_node(target))
                 {
@@ -152,8 +156,9 @@ impl Message {
         }
     }
 
-    /// Writes the message from `src` to `dst`, checksum included, and returns its length, at most [`LEN_MAX`]. Advertisements of routers and redirects are not
-    /// for a host to send: of them only the head is written.
+    /// Writes the message from `src` to `dst`, checksum included, and returns its length, at most
+    /// [`LEN_MAX`]. Advertisements of routers and redirects are not for a host to send: of them
+    /// only the head is written.
     ///
     /// # Panics
     /// When `out` is shorter than the message.
@@ -227,7 +232,8 @@ struct Links {
 }
 
 impl Links {
-    /// Reads options up to the end: each is at least eight bytes, so their number is bounded by the packet. Unknown ones are skipped (4.6).
+    /// Reads options up to the end: each is at least eight bytes, so their number is bounded by the
+    /// packet. Unknown ones are skipped (4.6).
     fn read(mut options: &[u8]) -> Result<Links, Error> {
         let mut links = Links::default();
         while !options.is_empty() {

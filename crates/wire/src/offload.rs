@@ -11,7 +11,8 @@ pub struct Capabilities {
     pub mtu: u16,
     /// Whether [`Offload::Checksum`] may be asked for.
     pub tx_checksum: bool,
-    /// The largest frame, Ethernet header included, for which [`Offload::Segment`] may be asked; 0 when it may not.
+    /// The largest frame, Ethernet header included, for which [`Offload::Segment`] may be asked; 0
+    /// when it may not.
     pub tx_segmentation_max: u32,
     /// Whether received frames can be larger than the MTU (many segments joined into one).
     pub rx_aggregated: bool,
@@ -29,7 +30,8 @@ pub enum ChecksumState {
     Unchecked,
     /// The port verified it.
     Valid,
-    /// The sender left it unfinished because the frame never met a wire: the field is not a checksum, the content is right.
+    /// The sender left it unfinished because the frame never met a wire: the field is not a
+    /// checksum, the content is right.
     Partial,
 }
 
@@ -44,13 +46,15 @@ pub struct Frame<'a> {
     pub segment_size: u16,
 }
 
-/// What the port is asked to finish in a frame to be sent. Offsets count from the start of the Ethernet header.
+/// What the port is asked to finish in a frame to be sent. Offsets count from the start of the
+/// Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
     /// Nothing: the frame is complete.
     #[default]
     None,
-    /// The transport checksum. The field holds the sum of the pseudo-header ([`crate::checksum::Sum::fold`]).
+    /// The transport checksum. The field holds the sum of the pseudo-header
+    /// ([`crate::checksum::Sum::fold`]).
     Checksum {
         /// Where the transport header starts.
         start: u16,

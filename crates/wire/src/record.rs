@@ -1,4 +1,5 @@
-//! How a received datagram lies in a program's receive ring: what is known of it, then its payload, then padding.
+//! How a received datagram lies in a program's receive ring: what is known of it, then its payload,
+//! then padding.
 //!
 //! No packet of a network, but written by one side and read by another all the same.
 
@@ -6,7 +7,8 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Length of what stands in front of the payload in bytes.
 pub const LEN: usize = 48;
-/// What a datagram that is to be sent counts against its socket's send buffer beside its payload, in bytes: one without payload takes room too.
+/// What a datagram that is to be sent counts against its socket's send buffer beside its payload,
+/// in bytes: one without payload takes room too.
 pub const SEND_OVERHEAD: u64 = 256;
 /// Records begin at multiples of this.
 const ALIGN: u64 = 16;

@@ -60,7 +60,8 @@ pub struct Segment<'a> {
     pub window: u16,
     /// Urgent pointer; significant with [`Flags::URG`].
     pub urgent: u16,
-    /// The network has marked it as having met congestion (CE, RFC 3168 5): the IP header says so, not the segment.
+    /// The network has marked it as having met congestion (CE, RFC 3168 5): the IP header says so,
+    /// not the segment.
     pub marked: bool,
     /// Options.
     pub options: Options,
@@ -69,10 +70,12 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Parses a segment: the whole payload of an IP datagram. Neither the checksum nor the meaning of fields is looked at.
+    /// Parses a segment: the whole payload of an IP datagram. Neither the checksum nor the meaning
+    /// of fields is looked at.
     ///
     /// # Errors
-    /// [`Error::Truncated`] below 20 bytes, [`Error::Length`] when the data offset is below 5 or past the end.
+    /// [`Error::Truncated`] below 20 bytes, [`Error::Length`] when the data offset is below 5 or
+    /// past the end.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let Some((head, _)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(Error::Truncated);
@@ -105,8 +108,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// A received segment with ACK, perhaps PSH and FIN, and no other control bit, and with no option but timestamps where they usually are (RFC 7323, appendix A): as nearly
-/// all are.
+/// A received segment with ACK, perhaps PSH and FIN, and no other control bit, and with no option
+/// but timestamps where they usually are (RFC 7323, appendix A): as nearly all are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlainSegment<'a> {
     /// Source port.
@@ -208,7 +211,8 @@ impl Header {
         HEADER_LEN + self.options.encoded_len()
     }
 
-    /// Writes the header with a checksum of 0 and returns its length; panics when `out` is shorter than that.
+    /// Writes the header with a checksum of 0 and returns its length; panics when `out` is shorter
+    /// than that.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.header_len();
         let (head, options) = out[..len].split_at_mut(HEADER_LEN);

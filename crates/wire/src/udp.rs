@@ -17,17 +17,20 @@ pub struct Datagram<'a> {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// The checksum as it stands; 0 over IPv4 means that the sender made none, over IPv6 it is an error.
+    /// The checksum as it stands; 0 over IPv4 means that the sender made none, over IPv6 it is an
+    /// error.
     pub checksum: u16,
     /// Header and payload as far as the length field reaches: what the checksum covers.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// Parses the payload of an IP packet; what lies beyond the datagram's own length is no part of it. The checksum is not looked at.
+    /// Parses the payload of an IP packet; what lies beyond the datagram's own length is no part of
+    /// it. The checksum is not looked at.
     ///
     /// # Errors
-    /// [`Error::Truncated`] below eight bytes, [`Error::Length`] when the length field is below eight or beyond the packet.
+    /// [`Error::Truncated`] below eight bytes, [`Error::Length`] when the length field is below
+    /// eight or beyond the packet.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (head, _) = bytes
             .split_first_chunk::<HEADER_LEN>()
@@ -80,7 +83,8 @@ impl Header {
     }
 }
 
-/// The checksum as it is sent: one that comes out as 0 is sent as all ones, because 0 means none (RFC 768).
+/// The checksum as it is sent: one that comes out as 0 is sent as all ones, because 0 means none
+/// (RFC 768).
 pub fn checksum_to_send(finished: u16) -> u16 {
     if finished == 0 { 0xffff } else { finished }
 }

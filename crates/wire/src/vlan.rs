@@ -1,4 +1,5 @@
-//! Tags of virtual LANs (IEEE 802.1Q): four bytes between the addresses of an Ethernet frame and its type.
+//! Tags of virtual LANs (IEEE 802.1Q): four bytes between the addresses of an Ethernet frame and
+//! its type.
 
 use crate::ethernet::EtherType;
 
@@ -6,7 +7,8 @@ use crate::ethernet::EtherType;
 pub const LEN: usize = 4;
 /// Where it is in a frame.
 pub const START: usize = 12;
-/// The bits of a tag that name the LAN; the others are priority and whether it may be dropped first.
+/// The bits of a tag that name the LAN; the others are priority and whether it may be dropped
+/// first.
 const ID_MASK: u16 = 0xfff;
 
 /// The tag of a virtual LAN, with priority 0.
@@ -33,7 +35,8 @@ impl Tag {
         [a, b, c, d]
     }
 
-    /// Whether `bytes`, which follow the addresses of a frame, are a tag of this LAN, whatever the priority.
+    /// Whether `bytes`, which follow the addresses of a frame, are a tag of this LAN, whatever the
+    /// priority.
     pub fn is(self, bytes: [u8; LEN]) -> bool {
         let [a, b, c, d] = bytes;
         u16::from_be_bytes([a, b]) == EtherType::VLAN.0

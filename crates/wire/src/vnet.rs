@@ -1,5 +1,6 @@
-//! The virtio-net header that precedes each frame on TAP (`IFF_VNET_HDR`) and AF_PACKET (`PACKET_VNET_HDR`) descriptors
-//! (Virtual I/O Device 1.2, section 5.1.6). Its fields are in the machine's byte order.
+//! The virtio-net header that precedes each frame on TAP (`IFF_VNET_HDR`) and AF_PACKET
+//! (`PACKET_VNET_HDR`) descriptors (Virtual I/O Device 1.2, section 5.1.6). Its fields are in the
+//! machine's byte order.
 
 use bitflags::bitflags;
 
@@ -85,12 +86,14 @@ impl VnetHeader {
         [self.flags.bits(), self.gso.0, a, b, c, d, e, f, g, h]
     }
 
-    /// The header that asks for `offload` of an IPv4 or IPv6 frame which begins with `head`: at least its headers.
+    /// The header that asks for `offload` of an IPv4 or IPv6 frame which begins with `head`: at
+    /// least its headers.
     pub fn request(offload: Offload, head: &[u8]) -> VnetHeader {
         VnetHeader::request_at(crate::ethernet::HEADER_LEN, offload, head)
     }
 
-    /// As [`VnetHeader::request`], for a frame whose Ethernet header has been taken off: `head` begins with IP's, and `offload` reckons with it.
+    /// As [`VnetHeader::request`], for a frame whose Ethernet header has been taken off: `head`
+    /// begins with IP's, and `offload` reckons with it.
     pub fn request_of_packet(offload: Offload, head: &[u8]) -> VnetHeader {
         const LEN: u16 = crate::ethernet::HEADER_LEN as u16;
         let offload = match offload {
@@ -172,7 +175,8 @@ impl VnetHeader {
         }
     }
 
-    /// The payload bytes per segment of a received frame that was joined from several; 0 when it was not.
+    /// The payload bytes per segment of a received frame that was joined from several; 0 when it
+    /// was not.
     pub fn segment_size(&self) -> u16 {
         if self.gso.is_tcp() { self.gso_size } else { 0 }
     }

@@ -1,4 +1,5 @@
-//! C programs of `tests/programs`, compiled when first needed. They are what an application is: they know of sockets, not of us.
+//! C programs of `tests/programs`, compiled when first needed. They are what an application is:
+//! they know of sockets, not of us.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,15 +21,17 @@ pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("programs")
 }
 
-/// One of the tests of this process compiles at a time: another that wants the same program finds it done.
+/// One of the tests of this process compiles at a time: another that wants the same program finds
+/// it done.
 fn turn() -> MutexGuard<'static, ()> {
     static COMPILING: Mutex<()> = Mutex::new(());
     // Whoever failed has left nothing under the name of a program.
     COMPILING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A copy of a program, to be run. Another process writes it: a child that another test forks meanwhile would have the file open for writing for a moment, and what
-/// somebody writes cannot be run.
+/// A copy of a program, to be run. Another process writes it: a child that another test forks
+/// meanwhile would have the file open for writing for a moment, and what somebody writes cannot be
+/// run.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     let (from, to) = (from.as_ref(), to.as_ref());
     let run = Command::new("cp").args([from, to]).output();
@@ -42,7 +45,8 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// Compiles `NAME.c`, or every file of the directory `NAME`, unless that is done already. The path of the program.
+/// Compiles `NAME.c`, or every file of the directory `NAME`, unless that is done already. The path
+/// of the program.
 pub fn program(name: &str) -> Result<String> {
     build(name, &["-O2", "-D_FORTIFY_SOURCE=2"], name)
 }
@@ -69,7 +73,8 @@ pub fn debuggable(name: &str) -> Result<String> {
     build(name, &["-O1", "-g"], &format!("{name}-debug"))
 }
 
-/// Compiles `bench/peers/lwip/NAME.c`, an adapter of lwIP, with Debian's library. The path of the program.
+/// Compiles `bench/peers/lwip/NAME.c`, an adapter of lwIP, with Debian's library. The path of the
+/// program.
 pub fn lwip(name: &str) -> Result<PathBuf> {
     let _turn = turn();
     let home = checkout().join("bench/peers/lwip");
@@ -88,7 +93,8 @@ pub fn lwip(name: &str) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Compiles `crates/capi/examples/NAME.c` with the C library that lies beside the `millrace` binary. The path of the program.
+/// Compiles `crates/capi/examples/NAME.c` with the C library that lies beside the `millrace`
+/// binary. The path of the program.
 pub fn embedded(name: &str) -> Result<String> {
     with_library("examples", name)
 }

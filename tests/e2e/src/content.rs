@@ -20,7 +20,8 @@ impl Bytes {
         }
     }
 
-    /// Fills `buffer` with what comes next. Whole words are taken: cut a sequence only at multiples of 8.
+    /// Fills `buffer` with what comes next. Whole words are taken: cut a sequence only at multiples
+    /// of 8.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         for word in buffer.chunks_mut(8) {
             self.state ^= self.state << 13;

@@ -1,4 +1,5 @@
-//! What can be known of an engine from outside: its process, what `millrace ss --json` says, engines that outlive a program.
+//! What can be known of an engine from outside: its process, what `millrace ss --json` says,
+//! engines that outlive a program.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,8 +1,9 @@
-//! The harness of the end-to-end tests and of the benchmarks: network namespaces, processes with time limits, and a [`World`] in
-//! which one and the same scenario runs with its program on millrace or on the kernel's own stack.
+//! The harness of the end-to-end tests and of the benchmarks: network namespaces, processes with
+//! time limits, and a [`World`] in which one and the same scenario runs with its program on
+//! millrace or on the kernel's own stack.
 //!
-//! Everything is created inside namespaces named `mr-e2e-PID-N` and removed when its owner is dropped; what a killed run left
-//! behind is removed by the next one. Root is needed.
+//! Everything is created inside namespaces named `mr-e2e-PID-N` and removed when its owner is
+//! dropped; what a killed run left behind is removed by the next one. Root is needed.
 
 pub mod compile;
 pub mod content;

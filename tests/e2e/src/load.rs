@@ -13,7 +13,8 @@ use crate::namespace::Namespace;
 /// Bytes of one message.
 pub const MESSAGE: usize = 64;
 
-/// `count` transactions in a row, each on its own connection: connect, 64 bytes, 64 bytes back, the server closes.
+/// `count` transactions in a row, each on its own connection: connect, 64 bytes, 64 bytes back, the
+/// server closes.
 pub fn short_transactions(address: SocketAddr, count: usize) -> Result<()> {
     for number in 0..count {
         let transaction = || -> std::io::Result<usize> {
@@ -51,7 +52,8 @@ pub fn hold(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>> {
         .collect()
 }
 
-/// One message to an echo server and back on each connection; all are sent before the first is read.
+/// One message to an echo server and back on each connection; all are sent before the first is
+/// read.
 pub fn echo_on_all(streams: &mut [TcpStream]) -> Result<()> {
     for (number, stream) in streams.iter_mut().enumerate() {
         stream
@@ -76,8 +78,9 @@ fn message(number: usize) -> [u8; MESSAGE] {
     std::array::from_fn(|index| (number >> (8 * (index % 4))) as u8)
 }
 
-/// Fetches `path` over and over on `threads` threads inside `namespace`, each time on a new connection, while `body` runs. Every answer
-/// must be `expected`; none may be lost. How many were fetched.
+/// Fetches `path` over and over on `threads` threads inside `namespace`, each time on a new
+/// connection, while `body` runs. Every answer must be `expected`; none may be lost. How many were
+/// fetched.
 pub fn fetch_while<R>(
     namespace: &Namespace,
     address: SocketAddr,

@@ -98,7 +98,8 @@ impl Namespace {
         processes_in(&self.name)
     }
 
-    /// Links `self` and `other` by a veth pair `veth0`-`veth0` with these addresses (with prefix length).
+    /// Links `self` and `other` by a veth pair `veth0`-`veth0` with these addresses (with prefix
+    /// length).
     pub fn link(&self, address: &str, other: &Namespace, other_address: &str) -> Result<()> {
         self.link_with(address, other, other_address, "")
     }

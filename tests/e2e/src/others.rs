@@ -1,4 +1,5 @@
-//! Servers of other stacks and our own inside a program, as `bench/peers/README.md` has them: a command starts one at an address, over TAP or on a wire, and it does there what
+//! Servers of other stacks and our own inside a program, as `bench/peers/README.md` has them: a
+//! command starts one at an address, over TAP or on a wire, and it does there what
 //! `tests/programs/server.c` does in the mode of that name.
 
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +22,8 @@ const PLACES: &str = "{link} {mode} {device} {address} {port}";
 pub struct Other {
     /// As the stack is called in reports.
     pub stack: String,
-    /// Words of the command, with places for where and how: `{mode}`, `{link}`, `{device}`, `{address}`, `{host}`, `{port}`, `{sockets}`; or why there is none.
+    /// Words of the command, with places for where and how: `{mode}`, `{link}`, `{device}`,
+    /// `{address}`, `{host}`, `{port}`, `{sockets}`; or why there is none.
     command: Result<String>,
     /// Whether on a wire it has the address alone, which the kernel there then loses.
     is_alone: bool,
@@ -82,7 +84,8 @@ impl Other {
             Ok(command) => command,
             Err(error) => return Err(anyhow!("cannot be built: {error:#}")),
         };
-        // Short transactions: as many again may come before those that end are over; and somebody asks whether it is there.
+        // Short transactions: as many again may come before those that end are over; and somebody
+        // asks whether it is there.
         let sockets = match service.mode {
             "short" => service.connections * 4,
             _ => service.connections + 4,
@@ -119,7 +122,8 @@ impl Other {
         Ok((world, server))
     }
 
-    /// On one end of a veth pair without offloads, likewise; `before` are words that come before the command.
+    /// On one end of a veth pair without offloads, likewise; `before` are words that come before
+    /// the command.
     pub fn on_wire(&self, service: Service<'_>, before: &[&str]) -> Result<(World, Process)> {
         let words = self.words(service, "wire", WIRE)?;
         let world = World::create_on(Stack::Kernel, Link::Xdp, 1)?;

@@ -39,7 +39,8 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Starts `command` in `namespace`. Its output goes to files in `directory`; its input is empty unless the command says otherwise.
+    /// Starts `command` in `namespace`. Its output goes to files in `directory`; its input is empty
+    /// unless the command says otherwise.
     pub fn spawn(namespace: &Namespace, directory: &Path, mut command: Command) -> Result<Process> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +103,8 @@ impl Process {
         Ok(self.ended.is_none())
     }
 
-    /// Fails with what it said if it has failed. Ending well is no failure: that is how a daemon starts.
+    /// Fails with what it said if it has failed. Ending well is no failure: that is how a daemon
+    /// starts.
     pub fn ensure_not_failed(&mut self) -> Result<()> {
         if !self.is_running()? && !self.ended.is_some_and(|status| status.success()) {
             bail!(
@@ -203,7 +205,8 @@ pub fn command<S: AsRef<OsStr>>(words: &[S]) -> Command {
 
 /// In the child, before exec: its namespace, its group, and its end with ours.
 fn prepare_child(namespace: i32) -> io::Result<()> {
-    // SAFETY: plain system calls with valid arguments; the namespace's descriptor is open in the parent, which waits for the exec.
+    // SAFETY: plain system calls with valid arguments; the namespace's descriptor is open in the
+    // parent, which waits for the exec.
     unsafe {
         if libc::setns(namespace, libc::CLONE_NEWNET) != 0
             || libc::setpgid(0, 0) != 0

@@ -26,8 +26,8 @@ pub struct Nginx<'a> {
 }
 
 impl Nginx<'_> {
-    /// In the foreground, with a master, two workers that are `www-data`, and the files of `www` in the world's directory. The words to
-    /// start it with.
+    /// In the foreground, with a master, two workers that are `www-data`, and the files of `www` in
+    /// the world's directory. The words to start it with.
     pub fn configure(self, world: &World) -> Result<Vec<String>> {
         self.configure_in(world.directory())
     }
@@ -75,7 +75,8 @@ pub fn redis(world: &World, address: &str, port: u16, more: &str) -> Vec<String>
     words
 }
 
-/// An iSCSI target, `tgtd`, and where it takes orders: a socket of the kernel's in the world's directory.
+/// An iSCSI target, `tgtd`, and where it takes orders: a socket of the kernel's in the world's
+/// directory.
 #[derive(Debug)]
 pub struct Tgtd {
     orders: PathBuf,
@@ -102,7 +103,8 @@ impl Tgtd {
 
     /// Whether it takes orders.
     pub fn is_ready(&self) -> bool {
-        // Of the first target on a machine. The socket is there before it listens, and tgtadm does not see that it was refused.
+        // Of the first target on a machine. The socket is there before it listens, and tgtadm does
+        // not see that it was refused.
         UnixStream::connect(self.orders.with_extension("0")).is_ok()
     }
 

@@ -1,7 +1,9 @@
-//! A path between two namespaces that is as slow, long and lossy as one likes: the simulator's links, in real time.
+//! A path between two namespaces that is as slow, long and lossy as one likes: the simulator's
+//! links, in real time.
 //!
-//! A TAP device in each namespace, and a thread that carries the frames of one to the other when the [`Line`] says that they arrive. So the kernel's
-//! stack and ours meet the same path as in simulation. Frames are no larger than the MTU: the devices have no offloads.
+//! A TAP device in each namespace, and a thread that carries the frames of one to the other when
+//! the [`Line`] says that they arrive. So the kernel's stack and ours meet the same path as in
+//! simulation. Frames are no larger than the MTU: the devices have no offloads.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,7 +37,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Makes a device with its address (with prefix length) in each of two namespaces. `links[0]` is the way from the first to the second.
+    /// Makes a device with its address (with prefix length) in each of two namespaces. `links[0]`
+    /// is the way from the first to the second.
     ///
     /// # Errors
     /// Those of the system; nothing is left behind.

@@ -1,4 +1,5 @@
-//! How a scenario becomes tests: one on the kernel, which shows that the scenario is right, one on millrace.
+//! How a scenario becomes tests: one on the kernel, which shows that the scenario is right, one on
+//! millrace.
 
 use std::fs;
 use std::thread;
@@ -48,7 +49,8 @@ macro_rules! on_both_stacks_and_two_shards {
     )* };
 }
 
-/// As [`on_both_stacks_and_two_shards`], with a fourth test: on millrace with two shards and an I/O thread.
+/// As [`on_both_stacks_and_two_shards`], with a fourth test: on millrace with two shards and an I/O
+/// thread.
 #[macro_export]
 macro_rules! on_both_stacks_and_a_pipeline {
     ($($name:ident),* $(,)?) => { $(
@@ -73,7 +75,8 @@ macro_rules! on_both_stacks_and_a_pipeline {
     )* };
 }
 
-/// Makes of each named function a test on millrace alone: for what the kernel has no counterpart of.
+/// Makes of each named function a test on millrace alone: for what the kernel has no counterpart
+/// of.
 #[macro_export]
 macro_rules! on_millrace {
     ($($name:ident),* $(,)?) => { $(
@@ -86,8 +89,8 @@ macro_rules! on_millrace {
     )* };
 }
 
-/// Makes of each named function tests on millrace over each link on a device that is there, with one shard and with two, and over
-/// AF_XDP with an I/O thread before these.
+/// Makes of each named function tests on millrace over each link on a device that is there, with
+/// one shard and with two, and over AF_XDP with an I/O thread before these.
 #[macro_export]
 macro_rules! over_devices {
     ($($name:ident),* $(,)?) => { $(
@@ -192,7 +195,8 @@ fn run_in(
     }
 }
 
-/// What every run needs: root, room for descriptors, nothing of earlier runs, and nobody beside it who wants to be alone.
+/// What every run needs: root, room for descriptors, nothing of earlier runs, and nobody beside it
+/// who wants to be alone.
 pub fn prepare() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("root is needed: network namespaces and TAP devices are created; run it with sudo");

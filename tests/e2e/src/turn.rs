@@ -28,7 +28,8 @@ enum Place {
     Alone(RwLockWriteGuard<'static, ()>),
 }
 
-/// From here to the end of the calling test, no test runs that must be alone. Waits for one that does. A second call does nothing.
+/// From here to the end of the calling test, no test runs that must be alone. Waits for one that
+/// does. A second call does nothing.
 pub fn with_others() {
     TURN.with_borrow_mut(|turn| {
         // Poison says only that another test has failed.
@@ -41,8 +42,8 @@ pub fn with_others() {
     });
 }
 
-/// From here to the end of the calling test no other runs: for what asks how often, how fast or how evenly, or changes what the whole
-/// machine has but once. Waits for the others to end.
+/// From here to the end of the calling test no other runs: for what asks how often, how fast or how
+/// evenly, or changes what the whole machine has but once. Waits for the others to end.
 pub fn alone() {
     with_others();
     TURN.with_borrow_mut(|turn| {
@@ -61,9 +62,11 @@ pub fn alone() {
 }
 
 impl Drop for Turn {
-    /// Gives back memory, and adds a line to the file that `MILLRACE_TIMES` names: how many seconds the test took, without the wait for others, and its name.
+    /// Gives back memory, and adds a line to the file that `MILLRACE_TIMES` names: how many seconds
+    /// the test took, without the wait for others, and its name.
     fn drop(&mut self) {
-        // Each program that the next tests start costs a copy of the tables of what this process has, and tests hold files of a hundred megabytes.
+        // Each program that the next tests start costs a copy of the tables of what this process
+        // has, and tests hold files of a hundred megabytes.
         // SAFETY: it may be called at any time; memory that is in use stays.
         unsafe { libc::malloc_trim(0) };
         let Some(path) = std::env::var_os("MILLRACE_TIMES") else {

@@ -1,7 +1,9 @@
-//! A place for a scenario: the program under test at one address, the kernel's own stack as its peer at another.
+//! A place for a scenario: the program under test at one address, the kernel's own stack as its
+//! peer at another.
 //!
-//! On the kernel the two are namespaces joined by a veth pair; on millrace they are one namespace with a TAP device between the
-//! kernel in it and the engine, or likewise two, and the engine is on the subject's device by AF_XDP or macvtap beside the kernel. A scenario sees no difference.
+//! On the kernel the two are namespaces joined by a veth pair; on millrace they are one namespace
+//! with a TAP device between the kernel in it and the engine, or likewise two, and the engine is on
+//! the subject's device by AF_XDP or macvtap beside the kernel. A scenario sees no difference.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -98,7 +100,8 @@ impl World {
             None => None,
         };
         for namespace in subject.iter().chain([&peer]) {
-            // A client that opens tens of thousands of connections in a row must not run out of ports.
+            // A client that opens tens of thousands of connections in a row must not run out of
+            // ports.
             namespace.set("ipv4.ip_local_port_range", "1024 65535")?;
             namespace.set("ipv4.tcp_tw_reuse", "1")?;
         }
@@ -114,7 +117,8 @@ impl World {
         })
     }
 
-    /// Turns off what the devices of a veth pair do for a stack, at both ends: it is as a wire then.
+    /// Turns off what the devices of a veth pair do for a stack, at both ends: it is as a wire
+    /// then.
     pub fn turn_offloads_off(&self) -> Result<()> {
         let line = "ethtool -K veth0 tso off gso off gro off tx off rx off";
         let words: Vec<&str> = line.split(' ').collect();
@@ -290,7 +294,8 @@ fn name_of(pid: rustix::process::Pid) -> String {
         .to_string()
 }
 
-/// The `millrace` binary: what `MILLRACE_BIN` names, or the one beside this program, or the release build of this checkout.
+/// The `millrace` binary: what `MILLRACE_BIN` names, or the one beside this program, or the release
+/// build of this checkout.
 pub fn millrace() -> PathBuf {
     if let Some(path) = std::env::var_os("MILLRACE_BIN") {
         return path.into();

@@ -1,4 +1,5 @@
-//! Sockets that travel in messages (SCM_RIGHTS) from one program of an engine to another, each started by a `millrace run` of its own.
+//! Sockets that travel in messages (SCM_RIGHTS) from one program of an engine to another, each
+//! started by a `millrace run` of its own.
 
 use std::fs;
 use std::io::Write as _;
@@ -207,7 +208,8 @@ fn a_worker_serves_what_a_parent_accepts(world: &World) -> Result<()> {
     stage.strike(world, 50)
 }
 
-/// A new HAProxy takes the listeners of one that was started by itself (`-x`), and no request is lost.
+/// A new HAProxy takes the listeners of one that was started by itself (`-x`), and no request is
+/// lost.
 fn haproxy_takes_the_listeners_of_another_program(world: &World) -> Result<()> {
     let stage = Stage::set(world, &[])?;
     let root = world.directory().to_string_lossy().into_owned();

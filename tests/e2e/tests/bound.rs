@@ -1,4 +1,5 @@
-//! Programs in C that choose the ports of their connections, on two shards, with a server of the kernel's as their peer.
+//! Programs in C that choose the ports of their connections, on two shards, with a server of the
+//! kernel's as their peer.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

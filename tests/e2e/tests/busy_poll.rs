@@ -1,5 +1,6 @@
-//! Busy polling of an AF_XDP queue. veth is told to leave frames to whoever polls for a minute, so that they come at once by busy polling, or not at all; and whether it is real is
-//! detected: before Linux 6.13 sockets knew the poller of a veth queue, and since then they do not.
+//! Busy polling of an AF_XDP queue. veth is told to leave frames to whoever polls for a minute, so
+//! that they come at once by busy polling, or not at all; and whether it is real is detected:
+//! before Linux 6.13 sockets knew the poller of a veth queue, and since then they do not.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -46,7 +47,8 @@ fn comes(port: &mut Xdp) -> Result<bool> {
     let mut buffer = vec![0; FRAME_MAX];
     for _ in 0..1000 {
         while let Some(meta) = port.receive(&mut buffer)? {
-            // After an Ethernet and an IPv4 header of their shortest lengths, and two bytes of the source port.
+            // After an Ethernet and an IPv4 header of their shortest lengths, and two bytes of the
+            // source port.
             if buffer[..meta.len].get(36..38) == Some(&PORT.to_be_bytes()[..]) {
                 return Ok(true);
             }
@@ -65,7 +67,8 @@ fn send(world: &World) -> Result<()> {
         .map(drop)
 }
 
-/// How many of the datagrams come, of which the first tells the socket who its poller is; and who that is.
+/// How many of the datagrams come, of which the first tells the socket who its poller is; and who
+/// that is.
 fn count(world: &World, busy_poll: BusyPoll) -> Result<(usize, Option<u32>)> {
     let host = world.subject_namespace();
     host.enter(|| {

@@ -1,4 +1,5 @@
-//! What goes past millrace: io_uring is refused; sockets and programs that are the kernel's are said once and counted.
+//! What goes past millrace: io_uring is refused; sockets and programs that are the kernel's are
+//! said once and counted.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -183,7 +183,8 @@ fn a_closed_port_refuses(world: &World) -> Result<()> {
 }
 
 fn an_address_that_nobody_has_is_unreachable(world: &World) -> Result<()> {
-    // No host of the link answers for it: the neighbour search ends in an error within seconds, as the kernel's does.
+    // No host of the link answers for it: the neighbour search ends in an error within seconds, as
+    // the kernel's does.
     let said = failing_connect(world, "10.9.0.77", 80)?;
     ensure!(said.contains("[Errno 113] No route to host"), "{said}");
     Ok(())

@@ -74,14 +74,16 @@ fn a_thousand_are_held(world: &World) -> Result<()> {
 }
 
 fn p7_ten_thousand_are_held(world: &World) -> Result<()> {
-    // One of these at a time: the clients are descriptors of this process, and twice as many may be more than it may have.
+    // One of these at a time: the clients are descriptors of this process, and twice as many may be
+    // more than it may have.
     static MANY: Mutex<()> = Mutex::new(());
     let _many = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     held(world, 10_000)
 }
 
 fn o4_one_listener_queues_many(world: &World) -> Result<()> {
-    // A stopped server accepts nothing: the stack alone takes the connections of its backlog, and what was sent on them waits.
+    // A stopped server accepts nothing: the stack alone takes the connections of its backlog, and
+    // what was sent on them waits.
     let server = start(world, "echo")?;
     let pid = program_pid(world)?;
     rustix::process::kill_process(pid, Signal::STOP)?;
@@ -120,7 +122,8 @@ impl Held {
     }
 }
 
-/// Runs `count` transactions twice and compares what is held after each; memory may differ by `slack` bytes.
+/// Runs `count` transactions twice and compares what is held after each; memory may differ by
+/// `slack` bytes.
 fn leaks_nothing(world: &World, mode: &str, count: usize, slack: u64) -> Result<()> {
     let server = start(world, mode)?;
     let run = |count: usize| -> Result<()> {

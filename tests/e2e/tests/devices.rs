@@ -1,4 +1,5 @@
-//! AF_XDP and macvtap on a veth device that the kernel has too: real programs, what of the device stays the kernel's, and what is said when it cannot be had.
+//! AF_XDP and macvtap on a veth device that the kernel has too: real programs, what of the device
+//! stays the kernel's, and what is said when it cannot be had.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,7 +111,8 @@ fn iperf3_goes_both_ways(world: &World) -> Result<()> {
     server.stop(Signal::TERM, seconds(15)).map(drop)
 }
 
-/// What `ip` tells of the device: flags, address, programs, and whether somebody wants more than its own frames.
+/// What `ip` tells of the device: flags, address, programs, and whether somebody wants more than
+/// its own frames.
 fn device(world: &World) -> Result<String> {
     let namespace = world.subject_namespace();
     let shown = namespace.ip("-details link show dev veth0")?;
@@ -134,7 +136,8 @@ fn killing_the_engine_leaves_the_device_as_it_was(world: &World) -> Result<()> {
         Ok(peer.enter(|| http::connect(address)).is_ok())
     })?;
     let stop = AtomicBool::new(false);
-    // One connection that stays, and a new one each time: none may fail, whatever happens to the engine.
+    // One connection that stays, and a new one each time: none may fail, whatever happens to the
+    // engine.
     let traffic = || -> Result<usize> {
         peer.join_thread()?;
         let mut stays = load::hold(address, 1)?;
@@ -294,7 +297,8 @@ fn what_cannot_be_had_is_said() {
     });
 }
 
-/// A queue that somebody's socket has without a program, which nothing else shows. The kernel gives it back a while after that socket is closed.
+/// A queue that somebody's socket has without a program, which nothing else shows. The kernel gives
+/// it back a while after that socket is closed.
 #[test]
 fn a_queue_that_is_held_is_asked_for_again_and_then_said() {
     scenario::run_over(Link::Xdp, 1, |world| {
@@ -331,7 +335,8 @@ fn counted(world: &World, name: &str) -> Result<u64> {
     Ok(threads.filter_map(|thread| thread[name].as_u64()).sum())
 }
 
-/// Sums what the kernel counts at the device's queues, whoever owns them; each of so many is listed once.
+/// Sums what the kernel counts at the device's queues, whoever owns them; each of so many is listed
+/// once.
 fn counted_at_queues(world: &World, name: &str, queues: u64) -> Result<u64> {
     let counters = engine::counters(world)?;
     let mut numbers = Vec::new();
@@ -349,7 +354,8 @@ fn counted_at_queues(world: &World, name: &str, queues: u64) -> Result<u64> {
     Ok(sum)
 }
 
-/// A device's ring, which is not as large as a burst of the engine's, is no reason to lose frames; what receives them has a thread of its own here, so that bursts are faster.
+/// A device's ring, which is not as large as a burst of the engine's, is no reason to lose frames;
+/// what receives them has a thread of its own here, so that bursts are faster.
 #[test]
 fn bursts_larger_than_the_ring_of_veth_lose_nothing() {
     scenario::run_over(Link::Xdp, 1, |world| {
@@ -382,7 +388,8 @@ fn bursts_larger_than_the_ring_of_veth_lose_nothing() {
     });
 }
 
-/// What is lost at either end of a queue is counted, and the first of it said: frames that the engine did not take in time, and those that a device without a cable takes.
+/// What is lost at either end of a queue is counted, and the first of it said: frames that the
+/// engine did not take in time, and those that a device without a cable takes.
 #[test]
 fn what_is_lost_is_counted_and_said_once() {
     for (io_threads, shards) in [(0, 1), (1, 2)] {
@@ -431,7 +438,8 @@ fn what_is_lost_is_counted_and_said_once() {
     }
 }
 
-/// Deletes the device under an engine: it goes on, and its threads sleep, though a descriptor that is ready for ever is what the kernel leaves of some.
+/// Deletes the device under an engine: it goes on, and its threads sleep, though a descriptor that
+/// is ready for ever is what the kernel leaves of some.
 fn a_device_that_is_deleted_keeps_nobody_busy(
     world: &World,
     device: &str,

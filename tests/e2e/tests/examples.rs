@@ -196,7 +196,8 @@ fn two_networks_on(shards: &str) -> Result<()> {
     server.end()
 }
 
-/// curl trusts the certificate that the server was given, keeps the connection, and agrees on what is best; with another certificate there is no answer.
+/// curl trusts the certificate that the server was given, keeps the connection, and agrees on what
+/// is best; with another certificate there is no answer.
 fn https_to_curl() -> Result<()> {
     let directory = Directory::create()?;
     for name in ["own", "other"] {

@@ -1,4 +1,5 @@
-//! The kernel's own addresses of both families shared with it, and followed: addresses, routes, gateways and neighbours that change while programs run.
+//! The kernel's own addresses of both families shared with it, and followed: addresses, routes,
+//! gateways and neighbours that change while programs run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -56,7 +57,8 @@ fn at(port: u16) -> SocketAddr {
     (NEIGHBOUR, port).into()
 }
 
-/// A script of Python's on an engine with the kernel's addresses, or beside it on the kernel; it has said "ready".
+/// A script of Python's on an engine with the kernel's addresses, or beside it on the kernel; it
+/// has said "ready".
 fn script(world: &World, on_millrace: bool, words: &[&str]) -> Result<Process> {
     let shards = world.shards.to_string();
     let python = [PYTHON, "-u", "-c"];
@@ -226,7 +228,8 @@ fn the_kernels_neighbours_are_followed_over_ipv6(world: &World) -> Result<()> {
     end(ours)
 }
 
-/// Has the client connect until that goes by millrace and from the address `own`: what the kernel has done is followed a moment later. The end of the listener's.
+/// Has the client connect until that goes by millrace and from the address `own`: what the kernel
+/// has done is followed a moment later. The end of the listener's.
 fn connect_until_ours(
     world: &World,
     client: &mut Client,

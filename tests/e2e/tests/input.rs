@@ -1,4 +1,5 @@
-//! What bad input gets: an error that names the value and the next step, a status other than 0, and nothing left behind.
+//! What bad input gets: an error that names the value and the next step, a status other than 0, and
+//! nothing left behind.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -32,7 +33,8 @@ on_millrace!(
     help_says_all,
 );
 
-/// Runs `command`, which must fail with `status` and name each of `parts` on standard error; nothing may be left.
+/// Runs `command`, which must fail with `status` and name each of `parts` on standard error;
+/// nothing may be left.
 fn fails(world: &World, command: Command, status: i32, parts: &[&str]) -> Result<()> {
     let devices = world.subject_namespace().devices()?;
     let ended = world.start_on_subject(command)?.wait(seconds(20))?;

@@ -84,6 +84,32 @@ statements! {
     a_handler_ends_a_sleep: "interrupted",
 }
 
+/// Sets that two processes share, and looks that a signal interrupts (`tests/programs/shared_sets.c`).
+fn check_shared_sets(world: &World) -> Result<()> {
+    let program = compile::program("shared_sets")?;
+    for statement in ["kept", "silent", "masked"] {
+        let run = on_loopback(world, &[&program, statement]);
+        let ended = world.start_on_subject(run)?.wait(seconds(60))?;
+        ended.success().context(statement)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sets_of_two_processes_on_the_kernel() {
+    scenario::run(Stack::Kernel, check_shared_sets);
+}
+
+#[test]
+fn sets_of_two_processes_on_one_shard() {
+    scenario::run(Stack::Millrace, check_shared_sets);
+}
+
+#[test]
+fn sets_of_two_processes_on_two_shards() {
+    scenario::run_on_shards(2, check_shared_sets);
+}
+
 /// Seeds whose programs have shown a flaw once, and what it was where that has a name.
 const KEPT: [&str; 11] = [
     "4", "8", "16", "29", "296", "501",

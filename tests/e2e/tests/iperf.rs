@@ -12,7 +12,8 @@ const PORT: u16 = 5201;
 /// Arguments and the number of streams they ask for.
 const KINDS: [(&str, usize); 4] = [("", 1), ("-R", 1), ("-P 4", 4), ("-P 4 -R", 4)];
 
-/// The words of a client of `address`: ten seconds of millrace, and one of the kernel, which shows that the test is right.
+/// The words of a client of `address`: ten seconds of millrace, and one of the kernel, which shows
+/// that the test is right.
 fn client(world: &World, address: std::net::Ipv4Addr, more: &str) -> Vec<String> {
     let length = match world.stack {
         Stack::Kernel => 1,
@@ -24,7 +25,8 @@ fn client(world: &World, address: std::net::Ipv4Addr, more: &str) -> Vec<String>
         .collect()
 }
 
-/// Fails unless each stream has carried data, and as much has arrived as was sent, but for what was on its way at the end.
+/// Fails unless each stream has carried data, and as much has arrived as was sent, but for what was
+/// on its way at the end.
 fn ensure_carried(said: &str, streams: usize) -> Result<()> {
     let report: Value = serde_json::from_str(said).context("reading what iperf3 says")?;
     ensure!(report["error"].is_null(), "iperf3: {}", report["error"]);

@@ -1,4 +1,5 @@
-//! IPv6 on the link: nginx and curl with the kernel at the other end, and what `millrace` says of it.
+//! IPv6 on the link: nginx and curl with the kernel at the other end, and what `millrace` says of
+//! it.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! iSCSI: an unmodified target (`tgtd`) and unmodified initiators (the tools of `libiscsi`), either of them on the stack under test.
+//! iSCSI: an unmodified target (`tgtd`) and unmodified initiators (the tools of `libiscsi`), either
+//! of them on the stack under test.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

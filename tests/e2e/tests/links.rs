@@ -1,4 +1,5 @@
-//! Links and addresses: what is chosen when nothing is said, loopback beside a link, a gateway, more than one shard.
+//! Links and addresses: what is chosen when nothing is said, loopback beside a link, a gateway,
+//! more than one shard.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -31,7 +32,8 @@ on_millrace!(
 const PORT: u16 = 7002;
 const PYTHON: &str = "/usr/bin/python3";
 
-/// `both_ways.py` run by `millrace` with these arguments; ready when it has connected to each of `addresses`.
+/// `both_ways.py` run by `millrace` with these arguments; ready when it has connected to each of
+/// `addresses`.
 fn both_ways(world: &World, arguments: &[&str], addresses: &[&str]) -> Result<Process> {
     let (script, port) = (compile::script("both_ways.py"), PORT.to_string());
     let mut command = world.millrace(arguments);
@@ -230,7 +232,8 @@ fn several_addresses_and_several_ways_off_the_link(world: &World) -> Result<()> 
     }
     let listener = peer.enter(|| TcpListener::bind(("0.0.0.0", 0)))?;
     let port = listener.local_addr()?.port();
-    // What is behind each gateway is spoken to from the address of the gateway's prefix, unless the program is bound to another.
+    // What is behind each gateway is spoken to from the address of the gateway's prefix, unless the
+    // program is bound to another.
     let script = format!(
         "import socket\n\
          def local(far, *bound):\n    \
@@ -350,7 +353,8 @@ fn a_virtual_lan_on_a_tap_device_reaches_the_kernel_through_a_switch(world: &Wor
     running.stop(Signal::TERM, seconds(15)).map(|_| ())
 }
 
-/// Two engines of one virtual LAN at the ends of a veth pair, and one of another that they do not hear.
+/// Two engines of one virtual LAN at the ends of a veth pair, and one of another that they do not
+/// hear.
 fn virtual_lans_on_one_device_are_apart(world: &World) -> Result<()> {
     let host = world.peer_namespace();
     host.ip("link add mr-here type veth peer name mr-there")?;
@@ -422,7 +426,8 @@ fn an_address_that_another_station_has_is_refused(world: &World) -> Result<()> {
     host.ip("link del mr-here").map(drop)
 }
 
-/// nginx by packet sockets on one end of a veth pair; the kernel, which has the other, and a second program of its own on the same device.
+/// nginx by packet sockets on one end of a veth pair; the kernel, which has the other, and a second
+/// program of its own on the same device.
 fn r2_a_device_that_is_there_serves(world: &World) -> Result<()> {
     let host = world.peer_namespace();
     host.ip("link add mr-here type veth peer name mr-there")?;

@@ -1,4 +1,5 @@
-//! `millrace load` against servers on the kernel and on millrace, from addresses of its own on the peer's device.
+//! `millrace load` against servers on the kernel and on millrace, from addresses of its own on the
+//! peer's device.
 
 use std::cell::Cell;
 
@@ -130,7 +131,8 @@ fn an_open_loop_begins_what_is_offered(world: &World) -> Result<()> {
     let server = server(world, "echo")?;
     let target = world.at(PORT);
     let report = load(world, &format!("pingpong {target} -c 20 --rate 500 -d 2"))?;
-    // No more than are due, however fast it goes; one for each connection may have been under way when it began to count.
+    // No more than are due, however fast it goes; one for each connection may have been under way
+    // when it began to count.
     let operations = number(&report, "operations")?;
     let seconds = report["seconds"].as_f64().context("seconds")?;
     ensure!(

@@ -1,4 +1,5 @@
-//! Every end-to-end test, in one program: one to link, and its tests run side by side. A file is a module here; its name is the first part of the names of its tests.
+//! Every end-to-end test, in one program: one to link, and its tests run side by side. A file is a
+//! module here; its name is the first part of the names of its tests.
 
 mod across;
 mod bound;

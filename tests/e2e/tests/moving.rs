@@ -32,7 +32,8 @@ fn sum(counters: &Value, part: &str, name: &str) -> u64 {
     shards.filter_map(|shard| shard[part][name].as_u64()).sum()
 }
 
-/// Streams both ways, written and read without a pause, go to where their buckets go: none is left where nobody serves, and every byte is as it was sent.
+/// Streams both ways, written and read without a pause, go to where their buckets go: none is left
+/// where nobody serves, and every byte is as it was sent.
 #[test]
 fn streams_go_on_while_they_move() {
     scenario::run_on_pipeline(Link::Tap, 1, 1, |world| {
@@ -101,7 +102,8 @@ fn streams_go_on_while_they_move() {
     });
 }
 
-/// nginx knows nothing of it: every request is answered, on connections that are kept and on those that are not.
+/// nginx knows nothing of it: every request is answered, on connections that are kept and on those
+/// that are not.
 #[test]
 fn nginx_answers_while_its_connections_move() {
     scenario::run_on_pipeline(Link::Tap, 1, 1, |world| {

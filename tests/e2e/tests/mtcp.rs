@@ -1,4 +1,5 @@
-//! Programs written to mTCP's interface, on one core and on two, with the kernel's programs as their peers.
+//! Programs written to mTCP's interface, on one core and on two, with the kernel's programs as
+//! their peers.
 
 use std::fs;
 use std::net::TcpStream;

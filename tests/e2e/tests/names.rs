@@ -1,4 +1,5 @@
-//! Datagrams of real programs: dnsmasq and BIND answer dig, each on either side, and iperf3 sends as fast as it is told.
+//! Datagrams of real programs: dnsmasq and BIND answer dig, each on either side, and iperf3 sends
+//! as fast as it is told.
 
 use millrace_e2e::{
     Context as _, PEER, Process, Result, SUBJECT, Stack, World, ensure,
@@ -150,7 +151,8 @@ fn dig_is_served(world: &World) -> Result<()> {
     server.stop(Signal::TERM, seconds(10)).map(|_| ())
 }
 
-/// Datagrams at a rate that any machine bears, in both directions; most arrive, and none that was not sent.
+/// Datagrams at a rate that any machine bears, in both directions; most arrive, and none that was
+/// not sent.
 fn send_datagrams(
     server: &Process,
     run: impl Fn(&[String]) -> Result<String>,

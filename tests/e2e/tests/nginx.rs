@@ -43,7 +43,8 @@ fn start(world: &World, http: &str) -> Result<Process> {
     start_as(world, "daemon off;", http)
 }
 
-/// As [`start`], with `main` at the top of the configuration. Its master has written its pid and has two workers.
+/// As [`start`], with `main` at the top of the configuration. Its master has written its pid and
+/// has two workers.
 fn start_as(world: &World, main: &str, http: &str) -> Result<Process> {
     let words = Nginx {
         port: PORT,
@@ -103,7 +104,8 @@ fn serves_files(world: &World, more: &str) -> Result<()> {
     stop(world, server)
 }
 
-/// curl's second request comes with the SYN (RFC 7413): the kernel at its end counts those that were taken.
+/// curl's second request comes with the SYN (RFC 7413): the kernel at its end counts those that
+/// were taken.
 fn opens_fast(world: &World) -> Result<()> {
     const FAST: u16 = 81;
     world.subject_namespace().set("ipv4.tcp_fastopen", "3")?;

@@ -1,4 +1,5 @@
-//! `millrace nic` between two kernels: one sends over a veth pair, at whose other end the card stands in front of the other one.
+//! `millrace nic` between two kernels: one sends over a veth pair, at whose other end the card
+//! stands in front of the other one.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! Every row of the table of socket options against the kernel: unset, and set to values of every kind, on sockets of every kind in every state
-//! (`tests/programs/options.py`).
+//! Every row of the table of socket options against the kernel: unset, and set to values of every
+//! kind, on sockets of every kind in every state (`tests/programs/options.py`).
 
 use millrace_e2e::{Result, Stack, command, compile, scenario, seconds};
 use millrace_sockopt::{ROWS, Sockets};

@@ -1,5 +1,5 @@
-//! Servers of other stacks and our own inside a program, as the benchmark starts them: those that build without a download, in every mode, over TAP and on a wire. What is compared
-//! has to work.
+//! Servers of other stacks and our own inside a program, as the benchmark starts them: those that
+//! build without a download, in every mode, over TAP and on a wire. What is compared has to work.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,4 +1,5 @@
-//! Servers whose threads share epoll sets: one thread puts a connection in, or takes it out, that another one waits for.
+//! Servers whose threads share epoll sets: one thread puts a connection in, or takes it out, that
+//! another one waits for.
 
 use std::fs;
 use std::thread;
@@ -154,7 +155,8 @@ fn mariadb_with_a_pool_of_threads(world: &World) -> Result<()> {
         world,
         "CREATE DATABASE d; CREATE TABLE d.t (client INT, number INT, text VARCHAR(100))",
     )?;
-    // Each statement is a turn of the pool: a thread takes the connection out of its set, and puts it in again.
+    // Each statement is a turn of the pool: a thread takes the connection out of its set, and puts
+    // it in again.
     let insert = move |client: usize| -> Result<()> {
         let statements: String = (0..ROWS)
             .map(|row| format!("INSERT INTO d.t VALUES ({client}, {row}, MD5({row})); "))

@@ -1,4 +1,5 @@
-//! Connections that processes have in common: what the peer sees when they are made, used and end in any order, by every way that there is.
+//! Connections that processes have in common: what the peer sees when they are made, used and end
+//! in any order, by every way that there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,8 +31,8 @@ const CONNECTIONS: usize = 4;
 /// Steps of a seed.
 const STEPS: usize = 60;
 
-/// Ways to make a process. One that is made in a way of the second list, by an exec or past the shim, connects to the engine by itself: that needs the network namespace
-/// that the engine is in.
+/// Ways to make a process. One that is made in a way of the second list, by an exec or past the
+/// shim, connects to the engine by itself: that needs the network namespace that the engine is in.
 const WAYS: &[&str] = &[
     "fork",
     "clone-call",
@@ -63,7 +64,8 @@ impl Random {
     }
 }
 
-/// Whether a process has ended. Its parent, or whoever has taken it in, may not have asked for its status yet.
+/// Whether a process has ended. Its parent, or whoever has taken it in, may not have asked for its
+/// status yet.
 fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.map_or(true, |stat| {
@@ -150,7 +152,8 @@ impl Tree<'_> {
         found.context("it was said")
     }
 
-    /// The pid of a process that has begun. Of those that had its name before it, none has this pid.
+    /// The pid of a process that has begun. Of those that had its name before it, none has this
+    /// pid.
     fn wait_until_up(&mut self, process: usize) -> Result<i32> {
         let pid = self.wait_for(&format!("up {process} "))?;
         Ok(pid.trim().parse()?)
@@ -277,7 +280,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// What the peer sees: what nobody has any more has ended as it had to, and what somebody has is open.
+    /// What the peer sees: what nobody has any more has ended as it had to, and what somebody has
+    /// is open.
     fn look(&mut self) -> Result<()> {
         for number in 0..CONNECTIONS {
             let holders = self.those(|member| member.connections.contains(&number));
@@ -392,8 +396,8 @@ fn what_there_is_no_room_for_is_refused_and_said(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// With Debian's configuration but for who may log in: a process for each session in a network namespace of its own, with little memory, which gets its connections from
-/// another in messages.
+/// With Debian's configuration but for who may log in: a process for each session in a network
+/// namespace of its own, with little memory, which gets its connections from another in messages.
 fn vsftpd_serves_with_its_defaults(world: &World) -> Result<()> {
     let root = world.directory().join("ftp");
     let empty = world.directory().join("empty");

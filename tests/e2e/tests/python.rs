@@ -1,5 +1,5 @@
-//! Python's own tests of its socket modules, under `millrace run --loopback`: what passes on the kernel passes on millrace, but for
-//! a list of exceptions, each with its reason.
+//! Python's own tests of its socket modules, under `millrace run --loopback`: what passes on the
+//! kernel passes on millrace, but for a list of exceptions, each with its reason.
 
 use std::collections::BTreeMap;
 use std::fs;

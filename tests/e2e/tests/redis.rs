@@ -1,4 +1,5 @@
-//! redis-server: one thread and an event loop of its own, then with threads for its input and output.
+//! redis-server: one thread and an event loop of its own, then with threads for its input and
+//! output.
 
 use std::fs;
 use std::process::Stdio;

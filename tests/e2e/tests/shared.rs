@@ -1,4 +1,5 @@
-//! The kernel's own address shared with it: programs of both at one address, and neither in the other's way.
+//! The kernel's own address shared with it: programs of both at one address, and neither in the
+//! other's way.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,6 @@
-//! The statements of `tests/programs/sockets`, each on the kernel and on millrace, with one shard, with two, and with two and an I/O thread: with both ends on the stack
-//! under test (`--loopback`), and with the kernel at the other end of the link, where the near end accepts or connects.
+//! The statements of `tests/programs/sockets`, each on the kernel and on millrace, with one shard,
+//! with two, and with two and an I/O thread: with both ends on the stack under test (`--loopback`),
+//! and with the kernel at the other end of the link, where the near end accepts or connects.
 
 use std::path::Path;
 

@@ -109,7 +109,8 @@ fn auto_makes_a_pipeline_for_want_of_queues() {
     });
 }
 
-/// Of two shards one has a queue and the other an I/O thread; both have connections, and what comes to the wrong one finds the right one.
+/// Of two shards one has a queue and the other an I/O thread; both have connections, and what comes
+/// to the wrong one finds the right one.
 #[test]
 fn shards_with_queues_and_without_are_one_engine() {
     scenario::run_mixed(Link::Xdp, 2, |world| {
@@ -146,7 +147,8 @@ fn frames_of_shards(world: &World) -> Result<Vec<u64>> {
     Ok(frames.collect())
 }
 
-/// Programs on both sides go on talking while shards come and go: nothing is lost, and in the end those that serve no more are empty.
+/// Programs on both sides go on talking while shards come and go: nothing is lost, and in the end
+/// those that serve no more are empty.
 #[test]
 fn shards_come_and_go_while_connections_go_on() {
     scenario::run_on_pipeline(Link::Tap, 1, 2, |world| {
@@ -215,7 +217,8 @@ fn shards_come_and_go_while_connections_go_on() {
     });
 }
 
-/// The connections of one shard are busy, those of the other are not: after a while the other has some of the flows, with their connections, and nothing was lost.
+/// The connections of one shard are busy, those of the other are not: after a while the other has
+/// some of the flows, with their connections, and nothing was lost.
 #[test]
 fn flows_leave_a_shard_that_has_too_much_to_do() {
     scenario::run_on_pipeline(Link::Tap, 1, 2, |world| {
@@ -257,7 +260,8 @@ fn flows_leave_a_shard_that_has_too_much_to_do() {
     });
 }
 
-/// Where the shards own the queues there is nobody to send new flows elsewhere; and no more shards serve than there are.
+/// Where the shards own the queues there is nobody to send new flows elsewhere; and no more shards
+/// serve than there are.
 #[test]
 fn what_cannot_be_scaled_is_said() {
     let refused = |world: &World, shards: &str| -> Result<String> {
@@ -289,7 +293,8 @@ fn turns(counters: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// Nobody sends anything, so nobody wakes up: but for what the kernel says by itself, which is little.
+/// Nobody sends anything, so nobody wakes up: but for what the kernel says by itself, which is
+/// little.
 #[test]
 fn idle_threads_sleep() {
     scenario::run_on_pipeline(Link::Tap, 2, 2, |world| {

@@ -1,4 +1,5 @@
-//! Tools that watch a program: valgrind, ThreadSanitizer, strace, gdb. They find in a program on millrace what they find on the kernel.
+//! Tools that watch a program: valgrind, ThreadSanitizer, strace, gdb. They find in a program on
+//! millrace what they find on the kernel.
 
 use millrace_e2e::world::checkout;
 use millrace_e2e::{
@@ -69,7 +70,8 @@ fn helgrind_finds_nothing(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Runs some of the random programs (see `interleavings.rs`) by a tool of valgrind's. Their threads and children go on although it finds something, so it is what it says that counts.
+/// Runs some of the random programs (see `interleavings.rs`) by a tool of valgrind's. Their threads
+/// and children go on although it finds something, so it is what it says that counts.
 fn run_random_programs(world: &World, tool: &[&str]) -> Result<()> {
     let program = compile::debuggable("interleave")?;
     let patient = ["-p", "20000"];
@@ -101,7 +103,8 @@ fn helgrind_finds_nothing_in_random_programs(world: &World) -> Result<()> {
     run_random_programs(world, &tool)
 }
 
-/// GCC 12's runtime knows fewer layouts of an address space than the kernel chooses from, so it chooses none.
+/// GCC 12's runtime knows fewer layouts of an address space than the kernel chooses from, so it
+/// chooses none.
 const FIXED: [&str; 2] = ["setarch", "-R"];
 
 fn thread_sanitizer_finds_nothing(world: &World) -> Result<()> {

@@ -1,4 +1,5 @@
-//! The example `tun_proxy`: all that leaves a namespace, carried to the kernel's sockets of another.
+//! The example `tun_proxy`: all that leaves a namespace, carried to the kernel's sockets of
+//! another.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

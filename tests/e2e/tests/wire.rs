@@ -1,6 +1,7 @@
-//! The kernel's TCP and ours, given the same segments in the same states: every state, and whatever a peer or a stranger may say in it.
+//! The kernel's TCP and ours, given the same segments in the same states: every state, and whatever
+//! a peer or a stranger may say in it.
 
-#[path = "wire_scripts/mod.rs"]
+#[path = "wire_scripts.rs"]
 mod wire_scripts;
 
 use std::fmt::Write as _;
@@ -10,7 +11,8 @@ use millrace_e2e::wire::{Kernel, Ours, Outcome, Script, run};
 use millrace_e2e::{Result, scenario};
 use wire_scripts::{ALLOWED, scripts};
 
-/// How often scripts are run again whose answers differ: the kernel's time is real, and a busy machine may make it late.
+/// How often scripts are run again whose answers differ: the kernel's time is real, and a busy
+/// machine may make it late.
 const ATTEMPTS: usize = 4;
 
 /// RFC 9293 3.10: what both must do, both do alike, but for what is listed with its reason.

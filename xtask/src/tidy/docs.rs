@@ -1,8 +1,9 @@
 //! Rules for pages: a relative link leads to a file, and its anchor to a heading.
 
-use super::{File, Problem};
+use crate::checkout::{File, Problem};
 
-/// Checks the links of one page. `exists` is asked about paths from the root; `files` holds the pages with the headings.
+/// Checks the links of one page. `exists` is asked about paths from the root; `files` holds the
+/// pages with the headings.
 pub fn check_links(
     file: &File,
     files: &[File],

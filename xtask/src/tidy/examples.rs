@@ -1,6 +1,6 @@
 //! The library's reference: every public item shows how it is used.
 
-use super::{File, Problem};
+use crate::checkout::{File, Problem};
 
 /// The crate whose reference it is.
 const LIBRARY: &str = "crates/millrace/src/";
@@ -18,7 +18,8 @@ pub fn check_program(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Every public item of the library has an example in its own documentation; what is shown under another name, where it is named.
+/// Every public item of the library has an example in its own documentation; what is shown under
+/// another name, where it is named.
 pub fn check(file: &File, problems: &mut Vec<Problem>) {
     if !file.path.starts_with(LIBRARY) || !file.path.ends_with(".rs") {
         return;
@@ -46,7 +47,8 @@ pub fn check(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// What the library shows of a crate below, with its own documentation: the lines of that, the crate, the modules that it is in, and its name there.
+/// What the library shows of a crate below, with its own documentation: the lines of that, the
+/// crate, the modules that it is in, and its name there.
 struct Shown<'a> {
     documentation: Vec<&'a str>,
     source: String,
@@ -54,7 +56,8 @@ struct Shown<'a> {
     name: &'a str,
 }
 
-/// So do the methods of what the library shows of the crates below, where they are defined. Those of a trait are for others to write or to call: the example of the trait has all of them.
+/// So do the methods of what the library shows of the crates below, where they are defined. Those
+/// of a trait are for others to write or to call: the example of the trait has all of them.
 pub fn check_below(files: &[File], problems: &mut Vec<Problem>) {
     for file in files.iter().filter(|file| file.path.starts_with(LIBRARY)) {
         for shown in shown_by(&file.text) {
@@ -155,7 +158,8 @@ fn begins(line: &str) -> Option<&str> {
         .next()
 }
 
-/// The name of the public item that begins on this line. Modules are shown by what is in them, and items of this crate where they are.
+/// The name of the public item that begins on this line. Modules are shown by what is in them, and
+/// items of this crate where they are.
 fn item(line: &str) -> Option<&str> {
     let mut words = line.strip_prefix("pub ")?;
     for before in ["const ", "async "] {

@@ -1,9 +1,10 @@
-//! The floors: a crate depends only on crates of lower floors. The floors are read from `ARCHITECTURE.md`, the edges from the
-//! manifests, so that the picture and the build cannot part.
+//! The floors: a crate depends only on crates of lower floors. The floors are read from
+//! `ARCHITECTURE.md`, the edges from the manifests, so that the picture and the build cannot part.
 
 use std::collections::BTreeMap;
 
-use super::{File, Problem, manifest};
+use super::manifest;
+use crate::checkout::{File, Problem};
 
 /// Prefix of the package names of our crates.
 const PREFIX: &str = "millrace-";
@@ -111,8 +112,8 @@ fn dependencies(text: &str) -> Vec<(usize, Dependency)> {
     found
 }
 
-/// The floors, from the first code block of the page: lines `floor N  NAME  ...`, more names of a floor below it at the same
-/// column, and `beside  NAME  ...`.
+/// The floors, from the first code block of the page: lines `floor N NAME ...`, more names of a
+/// floor below it at the same column, and `beside NAME ...`.
 fn floors(page: &str) -> BTreeMap<String, Floor> {
     let mut floors = BTreeMap::new();
     let mut current = None;

@@ -1,6 +1,7 @@
-//! Rules for manifests: every crate says what it is and takes the workspace's lints, and what is built is pinned.
+//! Rules for manifests: every crate says what it is and takes the workspace's lints, and what is
+//! built is pinned.
 
-use super::{File, Problem};
+use crate::checkout::{File, Problem};
 
 /// Applies this module's rules to one manifest.
 pub fn check(file: &File, problems: &mut Vec<Problem>) {

@@ -1,6 +1,6 @@
 //! Rules for source text: size, unfinished work, `unsafe`, and what sans-IO code may name.
 
-use super::{File, Problem, contains_word};
+use crate::checkout::{File, Problem, contains_word};
 
 /// A file has one subject and is read top to bottom; beyond this it has more than one.
 const LINES_MAX: usize = 800;
@@ -12,7 +12,8 @@ const SANS_IO: [&str; 7] = ["sockopt", "wire", "tcp", "offload", "steer", "shard
 /// The one of them with a ring for two threads, which denies `unsafe` everywhere else.
 const WITH_RING: &str = "steer";
 
-/// Where `unsafe` may stand: what C calls, shared memory and rings, drivers, mappings, hooks, and the harness that makes namespaces.
+/// Where `unsafe` may stand: what C calls, shared memory and rings, drivers, mappings, hooks, and
+/// the harness that makes namespaces.
 const UNSAFE_ALLOWED: [&str; 13] = [
     "crates/capi/src/boundary/",
     "crates/capi/src/mtcp/",
@@ -71,7 +72,8 @@ pub fn check(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// At most [`LINES_MAX`] lines; but a list of requirements is as long as what it lists, and a report as what it reports.
+/// At most [`LINES_MAX`] lines; but a list of requirements is as long as what it lists, and a
+/// report as what it reports.
 fn check_length(file: &File, problems: &mut Vec<Problem>) {
     let lines = file.text.lines().count();
     let listing = file.path.starts_with(crate::compliance::LISTS) || file.path == REPORT;
@@ -181,8 +183,8 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// A Rust line without its `//` comment and without what its string literals hold. Literals over several lines are not
-/// followed, so there a rule may see a word that is none of code.
+/// A Rust line without its `//` comment and without what its string literals hold. Literals over
+/// several lines are not followed, so there a rule may see a word that is none of code.
 fn code_of(line: &str) -> String {
     let mut code = String::with_capacity(line.len());
     let mut rest = line;

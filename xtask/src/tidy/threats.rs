@@ -1,6 +1,7 @@
-//! Rules for the threat model: each row of its tables names the tests that hold it, as `FILE#TEST`, and they exist.
+//! Rules for the threat model: each row of its tables names the tests that hold it, as `FILE#TEST`,
+//! and they exist.
 
-use super::{File, Problem};
+use crate::checkout::{File, Problem};
 
 /// The page.
 const PAGE: &str = "docs/threat-model.md";

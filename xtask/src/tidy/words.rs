@@ -1,6 +1,6 @@
 //! Words that the project does not contain: it speaks of itself alone, and of no single machine.
 
-use super::{File, Problem, contains_word};
+use crate::checkout::{File, Problem, contains_word};
 
 /// Applies this module's rule to one file.
 pub fn check(file: &File, problems: &mut Vec<Problem>) {

@@ -1,4 +1,4 @@
-//! The processes of programs: how they attach, fork, and are gone.
+//! The processes of programs: attach, fork, exec, exit.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use millrace_shard::Owner;
 use rustix::event::epoll;
 
 use super::{Answered, CONTEXTS, Control, Member, PIDFD, Program, words};
-use crate::clients::{Membership, parent_of, pid_of};
-use crate::command::Command;
-use crate::quota::Charge;
-use crate::socket::Process;
+use crate::control::clients::{Membership, parent_of, pid_of};
+use crate::control::command::Command;
+use crate::control::descriptor_quota::Charge;
+use crate::programs::owners::Process;
 
-/// How long a child that was announced may take to attach once its parent is dead.
+/// How long an announced child may take to attach after its parent has died.
 const ANNOUNCED: Duration = Duration::from_secs(5);
 
 impl Control {
@@ -52,8 +52,9 @@ impl Control {
         }
     }
 
-    /// The member that a process is, or becomes: the one announced by `ticket`, if that is not another process, or the one with its pid. A new one has the epoll sets of
-    /// `sharing` - 1: the child of a fork that was not announced.
+    /// The member for a process that attaches: the one that `ticket` announced, unless another
+    /// process has attached with it; else the one with this pid; else a new one. A new member is
+    /// the child of a fork that was not announced. It gets the epoll sets of member `sharing` - 1.
     fn member_of(
         &mut self,
         index: u32,
@@ -90,7 +91,7 @@ impl Control {
         }
     }
 
-    /// A new member of a program; none yet of the workers'.
+    /// Adds a member to a program. The workers do not know it yet.
     fn new_member(
         &mut self,
         index: u32,
@@ -149,7 +150,7 @@ impl Control {
         let geometry = *program.region.geometry();
         let file = Arc::new(program.file.try_clone().map_err(|_| libc::EMFILE)?);
         let first = contexts[0];
-        // In turn, as `Attached::contexts` says.
+        // The contexts of the shards alternate, as `Attached::contexts` says.
         let every = self.workers.len() as usize;
         self.workers.ask(|shard, done| {
             let own = contexts.iter().skip(shard as usize).step_by(every);
@@ -172,7 +173,7 @@ impl Control {
         Ok((membership, (attached.to_words(), descriptors.collect())))
     }
 
-    /// Watches for a process's death. `ESRCH`: it is dead.
+    /// Watches for the death of a process. `ESRCH`: it is dead already.
     fn watch_pid(&mut self, index: u32, process: Process, pid: u32) -> Result<(), i32> {
         let program = self.programs[index as usize].as_mut().ok_or(libc::EIO)?;
         let member = program.members.get_mut(&process).ok_or(libc::ESRCH)?;
@@ -190,11 +191,11 @@ impl Control {
         Ok(())
     }
 
-    /// The member that a client is, if it still is one.
+    /// The program and process slot of a client, if it is a member.
     pub(super) fn member(&self, number: u64) -> Result<(u32, Process), i32> {
         let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
         let member = client.member.ok_or(libc::ENOTCONN)?;
-        // Another process may have the slot by now, and another program the index.
+        // Another process may have the slot by now, and another program the number.
         self.programs
             .get(member.program as usize)
             .and_then(Option::as_ref)
@@ -204,7 +205,7 @@ impl Control {
         Ok((member.program, member.process))
     }
 
-    /// Against whom counts what a client makes.
+    /// The program and user that the descriptors of a client count against.
     pub(super) fn charge(&self, number: u64) -> Result<Charge, i32> {
         let client = self.clients.get(number).ok_or(libc::ENOTCONN)?;
         client.charged.ok_or(libc::ENOTCONN)
@@ -214,11 +215,12 @@ impl Control {
         let (index, parent) = self.member(number)?;
         let charge = self.charge(number)?;
         let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
-        // An epoll set is one for both from now on, whoever of them ends first.
+        // From now on both processes share the epoll sets, whichever ends first.
         let member = program.members.get(&parent).ok_or(libc::EIO)?;
         let (parents, pollers) = ((parent, member.serial), member.pollers.clone());
         let child = self.new_member(index, charge, 0, Some(parents), pollers)?;
-        // What was handed from one shard to another is served by the second before any of them takes the child for a holder.
+        // One shard may have passed a request on to another. That request must be served before any
+        // shard makes the child a holder.
         if self.workers.len() > 1 {
             self.workers.ask(|_, done| Command::Serve {
                 owner: Owner(index),
@@ -234,7 +236,7 @@ impl Control {
         let program = self.programs[index as usize].as_ref().ok_or(libc::EIO)?;
         let member = program.members.get(&child).ok_or(libc::EIO)?;
         let ticket = member.ticket(child);
-        // Without it the child connects like any process.
+        // If this fails, the child connects like any process.
         let made = connected.then(protocol::pair).and_then(Result::ok);
         let connection = made.and_then(|(own, other)| {
             self.descriptors.take(charge).ok()?;
@@ -247,7 +249,7 @@ impl Control {
         Ok((words(&[ticket]), connection.into_iter().collect()))
     }
 
-    /// A parent says what became of a child that it announced: it alone may, and of nobody else.
+    /// A parent reports what became of a child that it announced. Only the parent may report that.
     pub(super) fn forked(&mut self, number: u64, ticket: u64, pid: u32, pidfd: Option<&OwnedFd>) {
         let Ok((index, parent)) = self.member(number) else {
             return;
@@ -257,14 +259,14 @@ impl Control {
             .as_ref()
             .map(|program| &program.members);
         let get = |process| members.and_then(|members| members.get(process));
-        // One that has ended since may have left its slot to another.
+        // The child may have ended, and its slot may have gone to another process.
         let Some(member) = get(&child).filter(|member| member.ticket(child) == ticket) else {
             return;
         };
         if member.parent.map(|parent| parent.1) != get(&parent).map(|parent| parent.serial) {
             return self.refuse(number, "says what became of a child that is not its own");
         }
-        // One that has attached is known better.
+        // A process that has attached has told its pid itself.
         if member.pid != 0 {
             return;
         }
@@ -277,10 +279,11 @@ impl Control {
             return self.process_gone(index, child);
         }
         let sender = self.clients.get(number).map_or(0, |client| client.pid);
-        // One that cannot be seen to be its child, in another PID namespace perhaps, stays announced until it attaches or its parent ends.
+        // A process that cannot be seen to be the child, for example in another PID namespace,
+        // stays announced until it attaches or its parent ends.
         match parent_of(pid) {
             Some(parent) if parent == sender => {}
-            // It has ended since, and nobody else would notice.
+            // The child has ended, and no other event would report that.
             _ if seen() == Some(Some(0)) => return self.process_gone(index, child),
             Some(_) => return self.refuse(number, "names a process that is not its child"),
             None => return,
@@ -344,7 +347,7 @@ impl Control {
         self.tell_of_end(serial, &member);
     }
 
-    /// Whether a child has been announced whose parent is dead.
+    /// Whether a child is announced whose parent is dead.
     pub(super) fn announced_alone(&self) -> bool {
         self.programs.iter().flatten().any(|program| {
             program

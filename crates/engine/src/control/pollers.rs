@@ -1,14 +1,14 @@
-//! Pollers: epoll sets and threads in `poll`, each with a doorbell of the engine's.
+//! Pollers: epoll sets and threads in `poll`, each with a doorbell that the engine rings.
 
 use std::sync::Arc;
 
 use millrace_shard::Owner;
 
 use super::{Answered, Control, words};
-use crate::command::Command;
+use crate::control::command::Command;
+use crate::control::descriptor_quota::Charge;
 use crate::doorbell;
-use crate::quota::Charge;
-use crate::socket::Process;
+use crate::programs::owners::Process;
 
 impl Control {
     pub(super) fn poller(&mut self, number: u64) -> Result<Answered, i32> {
@@ -74,7 +74,7 @@ impl Control {
         self.forget_pollers(index, &[poller]);
     }
 
-    /// A process does not need these pollers any more: those that no other has are free.
+    /// A process uses these pollers no more. Pollers that no other process uses are released.
     pub(super) fn forget_pollers(&mut self, index: u32, pollers: &[u32]) {
         for poller in pollers {
             let Some(program) = self.programs[index as usize].as_mut() else {

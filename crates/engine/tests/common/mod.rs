@@ -1,9 +1,19 @@
-//! A program in miniature: it speaks to an engine as the shim does, and can misbehave as no shim would.
+//! A small program for tests. It speaks to an engine as the shim does, and can misbehave as no shim
+//! would.
 #![allow(dead_code, reason = "each test file uses its part")]
+
+#[path = "../../../../fuzz/src/bytes.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "the crate that has the file has this one, too"
+)]
+pub mod bytes;
+pub mod stranger;
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -19,22 +29,23 @@ use rustix::net::SocketType;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What tells a process that it is a child, and whose.
+/// The variable that tells a process that it is a child, and of whom.
 const CHILD: &str = "MILLRACE_TEST_CHILD";
-/// How the line begins that a child says.
+/// The beginning of the line that a child prints.
 const SAYS: &str = "child says: ";
 
-/// An engine in this process that serves loopback alone; [`end`] ends it, since its programs' process is this one, which lives on.
+/// An engine in this process that serves loopback alone. A test must call [`end`], since the engine
+/// waits for its programs, and their process is this one.
 pub fn engine(name: &str) -> std::thread::JoinHandle<()> {
     engine_of(name, None, 1)
 }
 
-/// The same with several shards.
+/// An engine with several shards that serves loopback alone.
 pub fn engine_with_shards(name: &str, shards: u16) -> std::thread::JoinHandle<()> {
     engine_of(name, None, shards)
 }
 
-/// An engine on a link, without loopback; or without one, with it.
+/// An engine on a link; without a link it serves loopback.
 pub fn engine_of(name: &str, link: Option<Link>, shards: u16) -> std::thread::JoinHandle<()> {
     start(config(name, link, shards))
 }
@@ -86,10 +97,15 @@ fn start(config: Config) -> std::thread::JoinHandle<()> {
     thread
 }
 
+/// Where an engine of this user is.
+pub fn address(name: &str) -> PathBuf {
+    let (directory, _) = Directory::own().unwrap();
+    directory.path_of(name)
+}
+
 /// A connection to an engine of this user.
 pub fn connect(name: &str) -> OwnedFd {
-    let (directory, _) = Directory::own().unwrap();
-    control_socket::connect(&directory.path_of(name), SocketType::SEQPACKET).unwrap()
+    control_socket::connect(&address(name), SocketType::SEQPACKET).unwrap()
 }
 
 /// Ends an engine.
@@ -101,9 +117,15 @@ pub fn end(name: &str, thread: std::thread::JoinHandle<()>) {
     thread.join().unwrap();
 }
 
+/// A program that lives as long as this.
+pub struct Guard {
+    pub connection: OwnedFd,
+    pub token: [u8; 16],
+}
+
 /// A process of a program, with one context for each shard in use.
 pub struct Program {
-    // Held open: the program lives as long.
+    // Held open: the program lives as long as this connection.
     guard: OwnedFd,
     control: OwnedFd,
     engine: String,
@@ -123,19 +145,48 @@ impl Program {
 
     /// A new program of an engine that may be in another process.
     pub fn attach_to(engine: String) -> Program {
-        let guard = connect(&engine);
+        let Guard { connection, token } = Program::guard(&engine);
+        Program::process(engine, connection, token, 0)
+    }
+
+    /// The first process of a program that another process guards.
+    pub fn attach_with(engine: String, token: [u8; 16]) -> Program {
+        let connection = connect(&engine);
+        Program::process(engine, connection, token, 0)
+    }
+
+    /// Its control connection.
+    pub fn connection(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// A new program without a process.
+    pub fn guard(engine: &str) -> Guard {
+        let connection = connect(engine);
         let (answer, _) = Request::new(Kind::Program, [0; 16], [0; 4])
-            .call(&guard, &[])
+            .call(&connection, &[])
             .unwrap();
         let mut token = [0; 16];
         token[..8].copy_from_slice(&answer.words[0].to_ne_bytes());
         token[8..].copy_from_slice(&answer.words[1].to_ne_bytes());
-        Program::process(engine, guard, token, 0)
+        Guard { connection, token }
+    }
+
+    /// Another process of this program, which calls this: the one of a ticket, or of a fork that was not announced and shares
+    /// the epoll sets of the slot `sharing` - 1 ([`Kind::Attach`]).
+    pub fn join(&self, ticket: u64, sharing: u64) -> Program {
+        let guard = connect(&self.engine);
+        Program::attach_as(self.engine.clone(), guard, self.token, [ticket, sharing])
     }
 
     fn process(engine: String, guard: OwnedFd, token: [u8; 16], announced: u64) -> Program {
+        Program::attach_as(engine, guard, token, [announced, 0])
+    }
+
+    fn attach_as(engine: String, guard: OwnedFd, token: [u8; 16], named: [u64; 2]) -> Program {
         let control = connect(&engine);
-        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [announced, 0, 0, 0])
+        let [ticket, sharing] = named;
+        let (answer, mut descriptors) = Request::new(Kind::Attach, token, [ticket, sharing, 0, 0])
             .call(&control, &[])
             .unwrap();
         let attached = Attached::from_words(answer.words);
@@ -162,18 +213,19 @@ impl Program {
         Ok(request.call(&self.control, &[])?.0.words)
     }
 
-    /// Tells the control thread what has no answer.
+    /// Sends the control thread a message that has no answer.
     pub fn tell(&self, kind: Kind, arguments: [u64; 4]) {
         let request = Request::new(kind, [0; 16], arguments);
         request.send(&self.control, &[]).unwrap();
     }
 
-    /// Announces a child; its process slot.
+    /// Announces a child. Returns its ticket.
     pub fn announce(&self) -> u64 {
         self.control(Kind::Fork, [0; 4]).unwrap()[0]
     }
 
-    /// Starts a process, the child that was announced, which does what the test `role` does for it ([`Program::as_child`]). What it says.
+    /// Starts the announced child, which runs the test `role` ([`Program::as_child`]). Returns what
+    /// it prints.
     pub fn spawn(&self, announced: u64, role: &str) -> (std::process::Child, Vec<u64>) {
         let token = protocol::format_token(&self.token);
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -191,7 +243,7 @@ impl Program {
         (child, words.collect())
     }
 
-    /// The child that another process has started, if this one is that.
+    /// The program, if this process is a child of another test process.
     pub fn as_child() -> Option<Program> {
         let words = std::env::var(CHILD).ok()?;
         let mut words = words.split(' ');
@@ -202,14 +254,14 @@ impl Program {
         Some(Program::process(engine, guard, token, announced))
     }
 
-    /// Says what [`Program::spawn`] returns, and waits to be killed.
+    /// Prints what [`Program::spawn`] returns, and waits to be killed.
     pub fn say(&self, words: &[u64]) {
         let words: Vec<String> = words.iter().map(u64::to_string).collect();
         println!("\n{SAYS}{}", words.join(" "));
         std::thread::sleep(PATIENCE);
     }
 
-    /// Submits to a shard, and rings for nothing.
+    /// Submits to a shard without ringing.
     pub fn leave(&self, shard: u32, submission: &Submission) {
         let (context, ring) = self.region.context(self.attached.context + shard).unwrap();
         assert!(context.room() > 0);
@@ -238,7 +290,7 @@ impl Program {
     pub fn shard_of(&self, slot: SlotRef) -> u32 {
         let shared = self.region.slot(slot.index);
         let shard = shared.map_or(0, |shared| shared.engine.shard.load(Ordering::Relaxed));
-        // After a program has scribbled it may be anything.
+        // After a program has overwritten its memory this may be any number.
         shard.min(self.attached.geometry.shards - 1)
     }
 
@@ -346,7 +398,7 @@ impl Program {
         slot
     }
 
-    /// Sends what fits now; how much that was.
+    /// Sends what fits now. Returns how much that was.
     pub fn send(&self, slot: SlotRef, data: &[u8]) -> usize {
         let shared = self.region.slot(slot.index).unwrap();
         let index = self.context_of(slot);
@@ -400,6 +452,33 @@ impl Program {
     pub fn close(&self, slot: SlotRef) {
         self.ask(Submission::new(Operation::Close, slot, 0));
     }
+}
+
+/// What an engine says of itself.
+pub fn describe(name: &str) -> serde_json::Value {
+    let socket = connect(&format!("{name}-{}", std::process::id()));
+    let request = Request::new(Kind::Describe, [0; 16], [0; 4]);
+    let (_, mut descriptors) = request.call(&socket, &[]).unwrap();
+    let file = std::fs::File::from(descriptors.take(0).unwrap());
+    let text = std::io::read_to_string(file).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// What the engine says that programs hold: processes, sockets, receive memory, sockets on their way.
+pub fn held(name: &str) -> Vec<u64> {
+    let all = describe(name);
+    let mut held = vec![all["in_flight"]["now"].as_u64().unwrap()];
+    for shard in all["shards"].as_array().unwrap() {
+        let mut sums = [0; 4];
+        for program in shard["programs"].as_array().unwrap() {
+            sums[0] += 1;
+            sums[1] += program["pids"].as_array().unwrap().len() as u64;
+            sums[2] += program["sockets"].as_u64().unwrap();
+            sums[3] += program["receive_memory"].as_u64().unwrap();
+        }
+        held.extend(sums);
+    }
+    held
 }
 
 /// The byte at `offset` of a test stream.

@@ -1,4 +1,5 @@
-//! The transport of one session over frames: handshake, sliding window, selective repair, signs of life.
+//! The transport of one session over frames: handshake, sliding window, selective repair, signs of
+//! life.
 
 use std::collections::VecDeque;
 
@@ -311,7 +312,8 @@ impl Link {
         }
     }
 
-    /// Takes the data frame of that sequence number. False if it has come before, or is out of the window.
+    /// Takes the data frame of that sequence number. False if it has come before, or is out of the
+    /// window.
     pub fn on_data(&mut self, seq: u32, records: &[u8]) -> bool {
         self.ack_due = true;
         let ahead = seq.wrapping_sub(self.expected as u32) as usize;

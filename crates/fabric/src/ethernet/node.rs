@@ -1,4 +1,5 @@
-//! A node on an Ethernet: its ports, and the frames that it receives and sends. Sans-IO: frames and the time come in, frames and the next deadline go out.
+//! A node on an Ethernet: its ports, and the frames that it receives and sends. Sans-IO: frames and
+//! the time come in, frames and the next deadline go out.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
@@ -13,7 +14,8 @@ use crate::endpoint::Endpoint;
 use crate::record::HEAD_LEN;
 use crate::types::{Channel, Error, Failure, Limits, Payload, PortName, SYSTEM_MAX};
 
-/// The smallest MTU that a node works with, in bytes: a frame takes the largest message of the system channel.
+/// The smallest MTU that a node works with, in bytes: a frame takes the largest message of the
+/// system channel.
 pub const MTU_MIN: u16 = (HEADER_LEN + HEAD_LEN + SYSTEM_MAX) as u16;
 /// Frames that answer what belongs to no session and wait to be sent.
 const ANSWERS_MAX: usize = 64;
@@ -77,7 +79,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node `node` at the station `mac`. `secret` is random and not used before: epochs are made of it.
+    /// The node `node` at the station `mac`. `secret` is random and not used before: epochs are
+    /// made of it.
     ///
     /// # Panics
     /// When `mtu` is less than [`MTU_MIN`].
@@ -130,7 +133,8 @@ impl Node {
         links.sum()
     }
 
-    /// Closes a port. Its requests end with [`Failure::Closed`]; it is returned for their completions.
+    /// Closes a port. Its requests end with [`Failure::Closed`]; it is returned for their
+    /// completions.
     pub fn close(&mut self, port: u16) -> Option<Endpoint<Link>> {
         let mut endpoint = self.ports.remove(&port)?;
         for index in 0..endpoint.indices() {
@@ -142,7 +146,8 @@ impl Node {
     /// Sends a message from a port of this node.
     ///
     /// # Errors
-    /// Those of a request that cannot be: nothing is under way then. [`Error::NoSuchBuffer`] also if there is no such port here.
+    /// Those of a request that cannot be: nothing is under way then. [`Error::NoSuchBuffer`] also
+    /// if there is no such port here.
     #[expect(clippy::too_many_arguments, reason = "a request has so many fields")]
     pub fn send(
         &mut self,
@@ -175,7 +180,8 @@ impl Node {
         hasher.finish() | 1
     }
 
-    /// The epoch of a session that a peer begins with its own. Even, and so none of [`Node::next_epoch`].
+    /// The epoch of a session that a peer begins with its own. Even, and so none of
+    /// [`Node::next_epoch`].
     fn answering_epoch(&self, header: &Header) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         for word in [
@@ -499,8 +505,9 @@ impl Node {
         }
     }
 
-    /// Sends what there is to send: each frame is given to `send`, which returns false when it takes no more now; a frame that it did not take is lost. To be
-    /// called after frames have come, after calls on the ports, and at the deadline.
+    /// Sends what there is to send: each frame is given to `send`, which returns false when it
+    /// takes no more now; a frame that it did not take is lost. To be called after frames have
+    /// come, after calls on the ports, and at the deadline.
     pub fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8]) -> bool) {
         let mut frame = Vec::new();
         let numbers: Vec<u16> = self.ports.keys().copied().collect();

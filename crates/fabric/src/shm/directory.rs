@@ -146,7 +146,8 @@ impl Greeting {
     }
 }
 
-/// Whether closing a peer's descriptor cannot wait for anybody. A socket waits as long as its sender likes (SO_LINGER), so it is told not to.
+/// Whether closing a peer's descriptor cannot wait for anybody. A socket waits as long as its
+/// sender likes (SO_LINGER), so it is told not to.
 fn closes_at_once(descriptor: &OwnedFd) -> bool {
     if sockopt::socket_type(descriptor).is_err() {
         return true;
@@ -162,7 +163,8 @@ pub fn is_own_user(socket: &OwnedFd) -> bool {
 }
 
 impl Directory {
-    /// The user's: `millrace-fabric` in `XDG_RUNTIME_DIR`, or else `millrace-fabric-UID` in the directory for temporary files.
+    /// The user's: `millrace-fabric` in `XDG_RUNTIME_DIR`, or else `millrace-fabric-UID` in the
+    /// directory for temporary files.
     pub fn of_user() -> Directory {
         let uid = rustix::process::geteuid().as_raw();
         Directory(match std::env::var_os("XDG_RUNTIME_DIR") {

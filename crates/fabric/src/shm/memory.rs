@@ -1,11 +1,14 @@
 //! The memory of a pair of ports, and the two rings in it.
 //!
-//! Each direction has a ring of cells and a ring of bytes. A cell is a record's head and a body of up to [`CELL_BODY`] bytes; a longer body lies in the ring
-//! of bytes, in one piece. The first word of a cell tells by its tag that the cell was written in this round, so the reader looks at nothing else. The reader
-//! tells in a line of its own how far it has read.
+//! Each direction has a ring of cells and a ring of bytes. A cell is a record's head and a body of
+//! up to [`CELL_BODY`] bytes; a longer body lies in the ring of bytes, in one piece. The first word
+//! of a cell tells by its tag that the cell was written in this round, so the reader looks at
+//! nothing else. The reader tells in a line of its own how far it has read.
 //!
-//! The peer may write anything anywhere at any time. Positions of our own are kept in private memory; what is read from the peer is copied, checked and
-//! then used; bodies are moved as raw bytes and no reference to them is made. The file cannot be made shorter: its seals are checked before it is mapped.
+//! The peer may write anything anywhere at any time. Positions of our own are kept in private
+//! memory; what is read from the peer is copied, checked and then used; bodies are moved as raw
+//! bytes and no reference to them is made. The file cannot be made shorter: its seals are checked
+//! before it is mapped.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -70,7 +73,8 @@ impl Mapping {
     fn new(file: BorrowedFd<'_>) -> io::Result<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(file)?;
         let stat = rustix::fs::fstat(file)?;
-        // A page of a huge-page file may be missing when it is touched, which is SIGBUS; its blocks are larger.
+        // A page of a huge-page file may be missing when it is touched, which is SIGBUS; its blocks
+        // are larger.
         let is_ours = seals.contains(SealFlags::SHRINK | SealFlags::GROW)
             && stat.st_size == LEN as i64
             && stat.st_blksize == PAGE as i64;
@@ -80,7 +84,8 @@ impl Mapping {
                 "the peer's memory can shrink or is of another size",
             ));
         }
-        // SAFETY: a new mapping chosen by the kernel overlaps nothing; the file has LEN bytes for good.
+        // SAFETY: a new mapping chosen by the kernel overlaps nothing; the file has LEN bytes for
+        // good.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -118,7 +123,8 @@ impl Mapping {
         unsafe { &*self.at(at, CELL_HEAD).cast() }
     }
 
-    /// `len` bytes of a body: in its cell, or in the ring of bytes at `position`. None if they are not inside of it.
+    /// `len` bytes of a body: in its cell, or in the ring of bytes at `position`. None if they are
+    /// not inside of it.
     #[inline]
     fn body(&self, direction: usize, cell: u64, position: u64, len: usize) -> Option<*mut u8> {
         let start = PAGE + direction * DIRECTION;
@@ -154,8 +160,8 @@ impl Body for SharedBody<'_> {
     #[inline]
     fn copy_to(&self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len);
-        // SAFETY: `Reader::peek` has checked that these bytes are in the mapping; `to` is private memory. The peer may write them meanwhile: they are only
-        // moved, as raw bytes.
+        // SAFETY: `Reader::peek` has checked that these bytes are in the mapping; `to` is private
+        // memory. The peer may write them meanwhile: they are only moved, as raw bytes.
         unsafe { self.at.copy_to_nonoverlapping(to.as_mut_ptr(), self.len) };
     }
 }
@@ -210,7 +216,8 @@ pub fn map(file: BorrowedFd<'_>, is_first: bool) -> io::Result<(Writer, Reader)>
     Ok((writer, reader))
 }
 
-/// What stands in the upper half of a cell's first word when the cell has been written for the `position`th time.
+/// What stands in the upper half of a cell's first word when the cell has been written for the
+/// `position`th time.
 #[inline]
 fn tag(position: u64) -> u32 {
     (position as u32).wrapping_add(1)
@@ -232,7 +239,8 @@ impl Writer {
         }
     }
 
-    /// Where a body of `len` bytes goes in the ring of bytes, counted from the beginning, if there is room.
+    /// Where a body of `len` bytes goes in the ring of bytes, counted from the beginning, if there
+    /// is room.
     fn place(&self, len: u64) -> Option<u64> {
         let to_end = BYTES - self.bytes % BYTES;
         let start = match len <= to_end {
@@ -273,7 +281,8 @@ impl Writer {
             .memory
             .body(self.direction, self.cells, start, body.len())
         {
-            // SAFETY: in the mapping by `Mapping::body`; `body` is private memory and cannot overlap it.
+            // SAFETY: in the mapping by `Mapping::body`; `body` is private memory and cannot
+            // overlap it.
             unsafe { to.copy_from_nonoverlapping(body.as_ptr(), body.len()) };
         }
         let words = head.to_words();
@@ -391,7 +400,8 @@ impl Reader {
         true
     }
 
-    /// Asks the peer to wake us from now on, or not to. A full fence has to follow before the rings are looked at for the last time.
+    /// Asks the peer to wake us from now on, or not to. A full fence has to follow before the rings
+    /// are looked at for the last time.
     pub fn set_asleep(&self, is_asleep: bool) {
         let word = &self.memory.progress(self.direction).is_asleep;
         word.store(u32::from(is_asleep), Ordering::Relaxed);

@@ -23,7 +23,8 @@ const BATCH: usize = 256;
 const ROUNDS: u32 = 1024;
 /// Connections that have not said who they are.
 const STRANGERS_MAX: usize = 64;
-/// How long one that has left the connecting to its peer waits, and one that has been refused for want of room.
+/// How long one that has left the connecting to its peer waits, and one that has been refused for
+/// want of room.
 const RETRY: Duration = Duration::from_millis(100);
 /// A stranger has to say who it is within this time.
 const PATIENCE: Duration = Duration::from_millis(2_000);
@@ -98,7 +99,8 @@ impl Pair {
     }
 }
 
-/// A port of this process, which other processes of the same user can send to. It belongs to one thread at a time.
+/// A port of this process, which other processes of the same user can send to. It belongs to one
+/// thread at a time.
 #[derive(Debug)]
 pub struct Port {
     core: Endpoint<Pair>,
@@ -244,7 +246,8 @@ impl Port {
         self.core.withdraw(channel)
     }
 
-    /// Asks for a message to be sent. A peer that polls sees it at once; one that sleeps is woken by the next [`Port::poll`] or [`Port::wait`].
+    /// Asks for a message to be sent. A peer that polls sees it at once; one that sleeps is woken
+    /// by the next [`Port::poll`] or [`Port::wait`].
     ///
     /// # Errors
     /// Those of a request that cannot be; nothing is under way then.
@@ -283,7 +286,8 @@ impl Port {
         self.core.poll_received()
     }
 
-    /// Does what there is to do: takes what peers have sent, sends what can be sent, wakes those who sleep. Returns how many records came.
+    /// Does what there is to do: takes what peers have sent, sends what can be sent, wakes those
+    /// who sleep. Returns how many records came.
     #[inline]
     pub fn poll(&mut self) -> usize {
         self.rounds += 1;
@@ -389,13 +393,15 @@ impl Port {
         }
     }
 
-    /// What becomes readable when there may be something to do, once [`Port::prepare_to_wait`] has said so.
+    /// What becomes readable when there may be something to do, once [`Port::prepare_to_wait`] has
+    /// said so.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Asks peers to ring from now on: for those who wait for [`Port::descriptor`] themselves. False if there is something to do already. Afterwards
-    /// [`Port::wait`] with a time-out of zero does it.
+    /// Asks peers to ring from now on: for those who wait for [`Port::descriptor`] themselves.
+    /// False if there is something to do already. Afterwards [`Port::wait`] with a time-out of zero
+    /// does it.
     pub fn prepare_to_wait(&mut self) -> bool {
         self.work();
         self.set_asleep(true);
@@ -490,7 +496,8 @@ impl Port {
 
     /// Ends a session.
     fn end(&mut self, index: usize, failure: Failure) {
-        // Descriptors leave the epoll set as they are closed; the peer's bell is the peer's, too, and has to be taken out.
+        // Descriptors leave the epoll set as they are closed; the peer's bell is the peer's, too,
+        // and has to be taken out.
         if let Some(peer) = self.core.peer(index)
             && let Some(bell) = &peer.transport.peer_bell
         {
@@ -556,7 +563,8 @@ impl Port {
         };
         let answer = Greeting::receive(socket);
         if session.is_up() {
-            // Nothing more is said there: the peer is gone, or as good as that. What it has sent before is taken.
+            // Nothing more is said there: the peer is gone, or as good as that. What it has sent
+            // before is taken.
             if !matches!(answer, Ok(None)) {
                 // No more than the ring holds: a peer that lives on could go on for ever.
                 for _ in 0..=memory::CELLS as usize / BATCH {

@@ -1,4 +1,4 @@
-//! Reading, writing and closing.
+//! Requests to stream sockets: send, receive, shut down and close.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,15 +6,15 @@ use millrace_tcp::{Info, Instant, State};
 
 use super::{
     Kind, Listener, Marks, Options, Socket, SocketId, SocketInfo, SocketState, Stream, View,
-    ViewFlags,
+    ViewFlags, tcp_info,
 };
 use crate::config::Buffers;
+use crate::connection_table::Tuple;
 use crate::error::Error;
 use crate::memory::{Lend, Memory, Owner};
-use crate::send_ring::SendRing;
 use crate::shard::Shard;
 use crate::slab::Slab;
-use crate::table::Tuple;
+use crate::socket::send_ring::SendRing;
 
 /// Which direction to shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,16 @@ pub enum How {
 }
 
 impl<M: Memory> Shard<M> {
-    /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to follow at once (no `MSG_MORE`).
+    /// Queues bytes for sending, as many as there is room for. `push`: nothing is announced to
+    /// follow at once (no `MSG_MORE`).
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
-    /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of send memory.
+    /// [`Error::WouldBlock`] when there is no room, the connection is not established yet or
+    /// `TCP_NOTSENT_LOWAT` is reached, the pending error if there is one, [`Error::BrokenPipe`]
+    /// when the socket is not connected or shut for writing, [`Error::NoMemory`] at the limit of
+    /// send memory.
     pub fn send(&mut self, id: SocketId, bytes: &[u8], push: bool) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let low = u64::from(socket.options.notsent_low);
         if low != 0
             && let Some(stream) = socket.stream()
@@ -45,8 +48,8 @@ impl<M: Memory> Shard<M> {
             return Err(Error::WouldBlock);
         }
         let mut rest = bytes;
-        let crowd = Some(self.crowd.count());
-        self.send_through(id, crowd, bytes.len(), push, |ring, room| {
+        let active_senders = Some(self.active_senders.count());
+        self.send_through(id, active_senders, bytes.len(), push, |ring, room| {
             ring.fill(room, |piece| {
                 let (now, later) = rest.split_at(piece.len());
                 piece.copy_from_slice(now);
@@ -56,8 +59,8 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive pieces of the accepted length. `TCP_NOTSENT_LOWAT` is for the
-    /// caller to keep.
+    /// As [`Shard::send`], for bytes that `fill` writes: called at most twice, for consecutive
+    /// pieces of the accepted length. `TCP_NOTSENT_LOWAT` is for the caller to keep.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -74,8 +77,9 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two pieces that a ring has, up to `len` of them: what it returns is how many it
-    /// wrote. `TCP_NOTSENT_LOWAT` is for the caller to keep.
+    /// As [`Shard::send`], for bytes that `fill` writes where they will be sent from, in the two
+    /// pieces that a ring has, up to `len` of them: what it returns is how many it wrote.
+    /// `TCP_NOTSENT_LOWAT` is for the caller to keep.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -86,14 +90,15 @@ impl<M: Memory> Shard<M> {
         push: bool,
         fill: impl FnOnce([&mut [u8]; 2]) -> usize,
     ) -> Result<usize, Error> {
-        let crowd = Some(self.crowd.count());
-        self.send_through(id, crowd, len, push, |ring, room| {
+        let active_senders = Some(self.active_senders.count());
+        self.send_through(id, active_senders, len, push, |ring, room| {
             ring.fill_some(room, fill)
         })
     }
 
-    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and sends none. What is written there is sent by [`Shard::send_into`] if
-    /// nothing comes between the two; a connection that waits with it keeps a block.
+    /// Shows where up to `len` bytes will be sent from, in the two pieces that a ring has, and
+    /// sends none. What is written there is sent by [`Shard::send_into`] if nothing comes between
+    /// the two; a connection that waits with it keeps a block.
     ///
     /// # Errors
     /// As [`Shard::send`].
@@ -101,14 +106,14 @@ impl<M: Memory> Shard<M> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         let owner = socket.owner;
-        let (stream, space) = socket.sending(Some(self.crowd.count()))?;
+        let (stream, space) = socket.sending(Some(self.active_senders.count()))?;
         let wanted = len.min(space);
         let room = match wanted {
             0 if len > 0 => return Err(Error::WouldBlock),
             wanted => stream.send.reserve(wanted, &mut self.send_memory, owner),
         };
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -116,33 +121,35 @@ impl<M: Memory> Shard<M> {
         Ok(stream.send.spare(room))
     }
 
-    /// How many bytes can be queued for sending now, one at least; the pool of send memory may have less.
+    /// How many bytes can be queued for sending now, one at least; the pool of send memory may have
+    /// less.
     ///
     /// # Errors
     /// As [`Shard::send`].
     pub fn room_to_send(&mut self, id: SocketId) -> Result<usize, Error> {
         let index = self.check(id)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
-        let (_, space) = socket.sending(Some(self.crowd.count()))?;
+        let (_, space) = socket.sending(Some(self.active_senders.count()))?;
         match space {
             0 => Err(Error::WouldBlock),
             space => Ok(space),
         }
     }
 
-    /// `crowd`: of whom the buffer is shared with; none for a program that was shown how much it may send, and holds to that.
+    /// `active_senders`: of whom the buffer is shared with; none for a program that was shown how
+    /// much it may send, and holds to that.
     #[inline(always)]
     fn send_through(
         &mut self,
         id: SocketId,
-        crowd: Option<u32>,
+        active_senders: Option<u32>,
         len: usize,
         push: bool,
         fill: impl FnOnce(&mut SendRing, usize) -> usize,
     ) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let owner = socket.owner;
-        let (stream, space) = socket.sending(crowd)?;
+        let (stream, space) = socket.sending(active_senders)?;
         let wanted = len.min(space);
         if wanted == 0 {
             return if len == 0 {
@@ -153,7 +160,7 @@ impl<M: Memory> Shard<M> {
         }
         let room = stream.send.reserve(wanted, &mut self.send_memory, owner);
         if room < wanted {
-            self.counters.send_memory_exhausted += 1;
+            self.env.counters.send_memory_exhausted += 1;
             if room == 0 {
                 return Err(Error::NoMemory);
             }
@@ -181,21 +188,23 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive memory that the program does not see itself.
+    /// Takes received bytes into `out`; 0 is the end of the stream (or of `out`). For receive
+    /// memory that the program does not see itself.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error once all bytes are read.
+    /// [`Error::WouldBlock`] when nothing has come, [`Error::NotConnected`], or the pending error
+    /// once all bytes are read.
     pub fn recv(&mut self, id: SocketId, out: &mut [u8], now: Instant) -> Result<usize, Error> {
-        let socket = held(&mut self.sockets, id)?;
+        let socket = socket_of_program(&mut self.sockets, id)?;
         let len = socket.peek(&self.memory, out)?;
-        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.config.buffers, now) {
+        if len > 0 && socket.consume(&mut self.memory, len as u32, &self.env.config.buffers, now) {
             self.ready.add(id.index(), socket);
         }
         Ok(len)
     }
 
-    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring has, and says how many of them were read. None at all are the end
-    /// of the stream.
+    /// As [`Shard::recv`], but `take` sees the bytes where they are, in the two pieces that a ring
+    /// has, and says how many of them were read. None at all are the end of the stream.
     ///
     /// # Errors
     /// As [`Shard::recv`].
@@ -222,7 +231,14 @@ impl<M: Memory> Shard<M> {
         let received = stream.connection.received();
         let len = (received - stream.consumed()) as usize;
         let taken = take(stream.recv.pieces(&self.memory, owner, received)).min(len);
-        if taken > 0 && socket.consume(&mut self.memory, taken as u32, &self.config.buffers, now) {
+        if taken > 0
+            && socket.consume(
+                &mut self.memory,
+                taken as u32,
+                &self.env.config.buffers,
+                now,
+            )
+        {
             self.ready.add(index, socket);
         }
         Ok(taken)
@@ -265,7 +281,7 @@ impl<M: Memory> Shard<M> {
             return Err(Error::Invalid);
         }
         let more = upto.saturating_sub(stream.consumed()) as u32;
-        if more > 0 && socket.consume(&mut self.memory, more, &self.config.buffers, now) {
+        if more > 0 && socket.consume(&mut self.memory, more, &self.env.config.buffers, now) {
             self.ready.add(index, socket);
         }
         Ok(())
@@ -315,15 +331,15 @@ impl<M: Memory> Shard<M> {
                     socket.marks.insert(Marks::WRITE_SHUT);
                     stream.connection.shutdown_write(now);
                 }
-                self.settle(index);
+                self.apply_state_change(index);
             }
         }
         self.mark_changed(index);
         Ok(())
     }
 
-    /// Closes a socket: the id is gone. What was written is still sent, unless received bytes were left unread, or `SO_LINGER` is 0: then the
-    /// connection is reset (RFC 2525 2.17).
+    /// Closes a socket: the id is gone. What was written is still sent, unless received bytes were
+    /// left unread, or `SO_LINGER` is 0: then the connection is reset (RFC 2525 2.17).
     ///
     /// # Errors
     /// [`Error::NoSocket`].
@@ -343,7 +359,7 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// Nobody holds the socket any more.
+    /// Closes the socket at `index`, which no program holds any more.
     pub(crate) fn discard(&mut self, index: u32, abort: bool, now: Instant) {
         let Some(socket) = self.sockets.get_mut(index) else {
             return;
@@ -356,7 +372,7 @@ impl<M: Memory> Shard<M> {
         };
         match kind {
             Kind::Bound { .. } => self.release_bound(index),
-            Kind::Datagram(_) => self.discard_datagram(index, now),
+            Kind::Datagram(_) => self.discard_datagram(index),
             Kind::Listener(listener) => {
                 let port = listener.local.port();
                 self.stop_listening(index, now);
@@ -369,12 +385,12 @@ impl<M: Memory> Shard<M> {
             }
             Kind::Stream(stream) => {
                 let unread = stream.connection.received() > stream.consumed();
-                self.counters.aborted_on_close += u64::from(unread);
+                self.env.counters.aborted_on_close += u64::from(unread);
                 let crowded = !self.orphans.allows(owner);
-                self.counters.orphans_refused += u64::from(crowded);
+                self.env.counters.orphans_refused += u64::from(crowded);
                 // Linux's `tcp_check_oom`.
                 let starved = self.send_memory.is_short(owner) && stream.send.len() > 0;
-                self.counters.orphans_starved += u64::from(starved);
+                self.env.counters.orphans_starved += u64::from(starved);
                 marks.insert(Marks::ORPHAN);
                 if abort || lingers || crowded || starved || unread {
                     stream.connection.abort();
@@ -384,7 +400,7 @@ impl<M: Memory> Shard<M> {
                     self.orphans.take(owner);
                 }
                 stream.recv.free(&mut self.memory, owner);
-                self.settle(index);
+                self.apply_state_change(index);
             }
         }
     }
@@ -399,7 +415,7 @@ impl<M: Memory> Shard<M> {
             && marks.contains(Marks::BOUND)
         {
             marks.remove(Marks::BOUND);
-            self.ports.unbind(stream.ends.tuple().ports().0, index);
+            self.ports.unbind(stream.endpoints.tuple().ports().0, index);
         }
     }
 
@@ -423,13 +439,14 @@ impl<M: Memory> Shard<M> {
     #[inline]
     pub(crate) fn check(&self, id: SocketId) -> Result<u32, Error> {
         match self.sockets.get_of_generation(id.index(), id.generation) {
-            Some(socket) if socket.is_held() => Ok(id.index()),
+            Some(socket) if socket.has_program() => Ok(id.index()),
             _ => Err(Error::NoSocket),
         }
     }
 
-    /// Looks whether `owner` has come to hold so much send memory, of what owners share ([`Limits::shared`](crate::Limits::shared)), that its sockets may queue but
-    /// little, or that they may again. Returns whether that has changed: their [`View::send_limit`] has.
+    /// Looks whether `owner` has come to hold so much send memory, of what owners share
+    /// ([`Limits::shared`](crate::Limits::shared)), that its sockets may queue but little, or that
+    /// they may again. Returns whether that has changed: their [`View::send_limit`] has.
     #[inline]
     pub fn review_send_memory(&mut self, owner: Owner) -> bool {
         self.send_memory.review(owner)
@@ -450,9 +467,12 @@ impl<M: Memory> Shard<M> {
                 pending_accepts: listener.queue.len() as u32,
                 ..View::empty(ViewFlags::LISTENING)
             },
-            Kind::Stream(stream) => {
-                stream.view(socket.marks, &socket.options, self.crowd.count(), most)
-            }
+            Kind::Stream(stream) => stream.view(
+                socket.marks,
+                &socket.options,
+                self.active_senders.count(),
+                most,
+            ),
             Kind::Datagram(datagram) => View {
                 mtu: self.datagram_mtu(datagram),
                 ..datagram.view(socket.marks, most)
@@ -460,13 +480,30 @@ impl<M: Memory> Shard<M> {
         })
     }
 
-    /// What the connection says of itself; `None` when the socket has none.
+    /// The `tcp::Info` of the connection; `None` when the socket has none.
     pub fn tcp_info(&self, id: SocketId, now: Instant) -> Option<Info> {
         let stream = self.sockets.get(self.check(id).ok()?)?.stream()?;
         Some(stream.connection.info(now))
     }
 
-    /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as for `ss`.
+    /// `TCP_INFO`: what Linux says of a stream, of a listener, or of a socket that is neither yet.
+    ///
+    /// # Errors
+    /// [`Error::NoSocket`].
+    pub fn linux_tcp_info(
+        &self,
+        id: SocketId,
+        now: Instant,
+    ) -> Result<[u8; tcp_info::TCP_INFO_LEN], Error> {
+        self.view(id).ok_or(Error::NoSocket)?;
+        Ok(match self.tcp_info(id, now) {
+            Some(info) => tcp_info::connected(&info, self.path_mtu(id, now).unwrap_or(0)),
+            None => tcp_info::unconnected(self.accept_queue(id)),
+        })
+    }
+
+    /// Shows every socket, orphan, half-open connection and connection in TIME-WAIT to `visit`, as
+    /// for `ss`.
     pub fn for_each_socket(&self, now: Instant, mut visit: impl FnMut(&SocketInfo)) {
         for (index, socket) in self.sockets.iter() {
             let known = !socket.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED);
@@ -504,11 +541,11 @@ impl Stream {
     }
 
     #[inline(always)]
-    fn view(&self, marks: Marks, options: &Options, crowd: u32, most: u32) -> View {
+    fn view(&self, marks: Marks, options: &Options, active_senders: u32, most: u32) -> View {
         let notsent_low = options.notsent_low;
         let send_limit = match options.send_buffer {
             Some(_) => self.send_limit,
-            None => self.send_share(crowd),
+            None => self.send_share(active_senders),
         };
         let send_limit = send_limit.min(most);
         let mut flags = ViewFlags::empty();
@@ -530,7 +567,7 @@ impl Stream {
             && queued * 3 <= u64::from(send_limit) * 2
             && (notsent_low == 0 || self.connection.unsent() * 2 < u64::from(notsent_low));
         flags.set(ViewFlags::WRITABLE, writable);
-        let (local, remote) = self.ends.addresses();
+        let (local, remote) = self.endpoints.addresses();
         let received = self.connection.received();
         let end = self.connection.queued();
         View {
@@ -557,13 +594,14 @@ impl Stream {
 impl Socket {
     /// Whether a program holds it.
     #[inline]
-    fn is_held(&self) -> bool {
+    fn has_program(&self) -> bool {
         !self.marks.intersects(Marks::ORPHAN | Marks::UNACCEPTED)
     }
 
-    /// The connection, if it can be written to, and for how many bytes its send buffer has room, or its share of what those who send have.
+    /// The connection, if it can be written to, and for how many bytes its send buffer has room, or
+    /// its share of what those who send have.
     #[inline(always)]
-    fn sending(&mut self, crowd: Option<u32>) -> Result<(&mut Stream, usize), Error> {
+    fn sending(&mut self, active_senders: Option<u32>) -> Result<(&mut Stream, usize), Error> {
         let marks = self.marks;
         let Kind::Stream(stream) = &mut self.kind else {
             return Err(Error::BrokenPipe);
@@ -577,8 +615,10 @@ impl Socket {
         if !marks.contains(Marks::ESTABLISHED) && !stream.connection.takes_early() {
             return Err(Error::WouldBlock);
         }
-        let limit = match crowd {
-            Some(crowd) if self.options.send_buffer.is_none() => stream.send_share(crowd),
+        let limit = match active_senders {
+            Some(active_senders) if self.options.send_buffer.is_none() => {
+                stream.send_share(active_senders)
+            }
             _ => stream.send_limit,
         };
         let space = u64::from(limit).saturating_sub(stream.send.len());
@@ -600,7 +640,8 @@ impl Socket {
         if len > 0 {
             return Ok(len);
         }
-        // As in Linux: who has read to the peer's end is told that, whatever became of the connection then.
+        // As in Linux: who has read to the peer's end is told that, whatever became of the
+        // connection then.
         if stream.error != 0 && !self.marks.contains(Marks::PEER_CLOSED) {
             return Err(Error::Connection(std::mem::take(&mut stream.error).into()));
         }
@@ -611,7 +652,8 @@ impl Socket {
         }
     }
 
-    /// So many of the unread bytes have been read. Returns whether the connection may have something to send now.
+    /// So many of the unread bytes have been read. Returns whether the connection may have
+    /// something to send now.
     #[inline]
     fn consume<M: Memory>(
         &mut self,
@@ -690,9 +732,9 @@ impl Socket {
 
 /// The socket of a program that holds it, to change.
 #[inline(always)]
-fn held(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
+fn socket_of_program(sockets: &mut Slab<Socket>, id: SocketId) -> Result<&mut Socket, Error> {
     match sockets.get_of_generation_mut(id.index(), id.generation) {
-        Some(socket) if socket.is_held() => Ok(socket),
+        Some(socket) if socket.has_program() => Ok(socket),
         _ => Err(Error::NoSocket),
     }
 }

@@ -1,4 +1,5 @@
-//! How many connections may wait to be accepted: exactly one more than the backlog, as on Linux (`sk_acceptq_is_full`), wherever they wait.
+//! How many connections may wait to be accepted: exactly one more than the backlog, as on Linux
+//! (`sk_acceptq_is_full`), wherever they wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,8 +11,8 @@ use crate::memory::{Memory, Owner};
 #[repr(align(64))]
 struct Count(AtomicU64);
 
-/// The queue of a listener that programs take connections from by themselves, after [`crate::Shard::accept`] has handed them over; and that several
-/// shards may fill.
+/// The queue of a listener that programs take connections from by themselves, after
+/// [`crate::Shard::accept`] has handed them over; and that several shards may fill.
 #[derive(Clone, Debug)]
 pub struct AcceptQueue {
     /// Tells the memory's owner which queue is meant: see [`Memory::read_upto`].
@@ -26,7 +27,8 @@ pub struct AcceptQueue {
 }
 
 impl AcceptQueue {
-    /// The queue called `label`, of which the program has taken `base` connections before, as shard `own` of `shards` fills it, whose socket it is.
+    /// The queue called `label`, of which the program has taken `base` connections before, as shard
+    /// `own` of `shards` fills it, whose socket it is.
     pub fn new(label: u32, base: u64, own: u16, shards: u32) -> AcceptQueue {
         AcceptQueue {
             label,
@@ -58,7 +60,7 @@ impl AcceptQueue {
     }
 }
 
-/// What a listener knows of those that wait.
+/// The count of connections that wait at a listener.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     /// As the program asked.
@@ -97,7 +99,8 @@ impl Backlog {
     /// Connections that wait when the program has taken so many.
     fn waiting_after(&self, taken: u64) -> u64 {
         let queued = self.queue.as_ref().map_or(self.queued, AcceptQueue::sum);
-        // A program that says that it has taken what it was not given does not make the shard's own part any smaller.
+        // A program that says that it has taken what it was not given does not make the shard's own
+        // part any smaller.
         queued.saturating_sub(taken).max(self.queued - self.handed)
     }
 
@@ -116,8 +119,9 @@ impl Backlog {
         self.waiting_after(self.taken) > limit
     }
 
-    /// Counts a connection in, unless no more may wait. Each shard says first that it has one, and looks at the others then: of two that want the last
-    /// place one at least sees the other, and whose peer is sent away comes again.
+    /// Counts a connection in, unless no more may wait. Each shard says first that it has one, and
+    /// looks at the others then: of two that want the last place one at least sees the other, and
+    /// whose peer is sent away comes again.
     pub fn admit<M: Memory>(&mut self, memory: &M, owner: Owner) -> bool {
         if self.is_full(memory, owner) {
             return false;

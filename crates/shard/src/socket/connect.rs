@@ -1,4 +1,4 @@
-//! Active opens.
+//! Active opens: `connect`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,30 +6,32 @@ use millrace_tcp::{Config, Connection, Duration, Instant, Open, Settings, Shared
 use millrace_wire::tcp::Seq;
 
 use super::{Kind, Marks, Options, Socket, SocketId, Stream, Tuning};
-use crate::ends::Ends;
+use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
+use crate::ip::route::Route;
+use crate::link::neighbour::Handle;
 use crate::memory::{Memory, Owner};
-use crate::neighbour::Handle;
-use crate::ports::Ports;
-use crate::recv_ring::RecvRing;
-use crate::route::Route;
-use crate::segment::Fields;
-use crate::segment_in::largest_segment;
-use crate::send_ring::SendRing;
-use crate::shard::{Shard, note_changed};
-use crate::steer::{Flow, Steer};
-use crate::table::{Place, Tuple};
-use crate::tuning;
-use crate::wheel::Wheel;
+use crate::shard::Shard;
+use crate::socket::local_ports::Ports;
+use crate::socket::note_changed;
+use crate::socket::receive_ring::RecvRing;
+use crate::socket::send_ring::SendRing;
+use crate::steering::{Flow, Steer};
+use crate::tcp::autotuning;
+use crate::tcp::endpoints::Endpoints;
+use crate::tcp::input::largest_segment;
+use crate::tcp::segment::IpFields;
+use crate::timer_wheel::TimerWheel;
 
-/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place (Linux's `tcp_tw_reuse`).
+/// How long an old connection is in TIME-WAIT before a new one to the same peer may take its place
+/// (Linux's `tcp_tw_reuse`).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 /// Where a socket is that is not bound.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the port 0; without it both are chosen. The result shows in
-    /// the view: `CONNECTED`, or `ERROR`.
+    /// Makes a socket and begins to connect it. `local` may leave the address unspecified and the
+    /// port 0; without it both are chosen. The result shows in the view: `CONNECTED`, or `ERROR`.
     ///
     /// # Errors
     /// Those of [`Shard::bind`] and [`Shard::connect_bound`]; nothing is left then.
@@ -49,19 +51,19 @@ impl<M: Memory> Shard<M> {
             return Ok(id);
         }
         if self.sockets.is_full() {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             return Err(Error::TooManySockets);
         }
         let start = self.start(NOWHERE, options, remote, now)?;
-        let config = &self.config.tcp;
+        let config = &self.env.config.tcp;
         let shared = self.sharing.share(options);
         let settings = shared.settings.clone();
-        let ends = start.tuple.into();
+        let endpoints = start.tuple.into();
         let Some(index) = self.sockets.insert_with(|| Socket {
             owner,
             marks: start.marks,
             options: shared,
-            kind: Kind::Stream(start.stream(ends, config, &settings, now)),
+            kind: Kind::Stream(start.stream(endpoints, config, &settings, now)),
         }) else {
             return Err(Error::TooManySockets);
         };
@@ -88,9 +90,9 @@ impl<M: Memory> Shard<M> {
     /// Begins to connect a bound or unconnected socket, or one whose last attempt failed.
     ///
     /// # Errors
-    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener, [`Error::NetworkUnreachable`],
-    /// [`Error::AddressInUse`] when the bound port is connected to this peer already,
-    /// [`Error::AddressNotAvailable`] when no port is free.
+    /// [`Error::InProgress`], [`Error::AlreadyConnected`], [`Error::NotSupported`] on a listener,
+    /// [`Error::NetworkUnreachable`], [`Error::AddressInUse`] when the bound port is connected to
+    /// this peer already, [`Error::AddressNotAvailable`] when no port is free.
     pub fn connect_bound(
         &mut self,
         id: SocketId,
@@ -98,15 +100,16 @@ impl<M: Memory> Shard<M> {
         now: Instant,
     ) -> Result<(), Error> {
         let index = self.check(id)?;
-        let bound = self.bound_end(index)?;
+        let bound = self.bound_endpoint(index)?;
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         let options = socket.options.clone();
         let start = self.start(bound, &options, remote, now)?;
         let socket = self.sockets.get_mut(index).ok_or(Error::NoSocket)?;
         socket.marks &= Marks::BOUND | Marks::CHANGED;
         socket.marks |= start.marks;
-        let ends = start.tuple.into();
-        socket.kind = Kind::Stream(start.stream(ends, &self.config.tcp, &options.settings, now));
+        let endpoints = start.tuple.into();
+        socket.kind =
+            Kind::Stream(start.stream(endpoints, &self.env.config.tcp, &options.settings, now));
         self.begun(index, start.tuple, options.reuse.address, now);
         Ok(())
     }
@@ -119,57 +122,41 @@ impl<M: Memory> Shard<M> {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<Start, Error> {
-        let (local, remote, route) = self.ends_from(bound, options, remote)?;
+        let (local, remote, route) = self.endpoints_from(bound, options, remote)?;
         let (tuple, old) = self.choose_tuple(local, remote, now)?;
         let mut open = self
             .open_parameters(&tuple, options, now)
             .ok_or(Error::NetworkUnreachable)?;
         if let Some(old) = old {
-            self.counters.time_wait_reused += 1;
+            self.env.counters.time_wait_reused += 1;
             open.begin_after(old);
         }
         let mut marks = Marks::empty();
         marks.set(Marks::LOCAL, route == Some(Route::Local));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let known = self.paths.get(tuple.remote_ip(), now);
+        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
         Ok(Start {
             tuple,
             open,
             marks,
-            limits: tuning::first_limits(options, &self.config.buffers, open.mss),
+            limits: autotuning::first_limits(options, &self.env.config.buffers, open.mss),
             fields: self.fields(&tuple, options),
             path: known.map(|mtu| largest_segment(mtu, tuple.remote_ip())),
         })
-    }
-
-    /// The neighbour that leads to `remote`, which a connection wants from now on; none yet if there is no room for it, or `remote` is on this host.
-    #[inline]
-    pub(crate) fn first_hop(&mut self, remote: IpAddr, owner: Owner, now: Instant) -> Handle {
-        let Some(Route::Link(next)) = self.route(remote) else {
-            return Handle::NONE;
-        };
-        match self
-            .neighbours
-            .find(next, Some(owner), now, &mut self.counters)
-        {
-            Some(hop) => {
-                self.neighbours.resolve(hop, now);
-                hop
-            }
-            None => Handle::NONE,
-        }
     }
 
     /// The socket at `index` has begun to connect.
     fn begun(&mut self, index: u32, tuple: Tuple, reuse: bool, now: Instant) {
         self.table.add(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.counters.active_opens += 1;
+        self.env.counters.active_opens += 1;
         let owner = self
             .sockets
             .get(index)
             .map_or_else(Owner::default, |socket| socket.owner);
-        let hop = self.first_hop(tuple.remote_ip(), owner, now);
+        let hop = self
+            .network
+            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
         if let Some((socket, generation)) = self.sockets.get_mut_with_generation(index) {
             note_changed(&mut self.changed, SocketId::new(index, generation), socket);
             self.ready.add(index, socket);
@@ -179,19 +166,20 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is to be chosen, and the way there.
-    pub(crate) fn ends(
+    /// The ends that a connection of the socket at `index` to `remote` has, with port 0 where it is
+    /// to be chosen, and the way there.
+    pub(crate) fn endpoints(
         &self,
         index: u32,
         remote: SocketAddr,
     ) -> Result<(SocketAddr, SocketAddr, Option<Route>), Error> {
-        let bound = self.bound_end(index)?;
+        let bound = self.bound_endpoint(index)?;
         let options = &self.sockets.get(index).ok_or(Error::NoSocket)?.options;
-        self.ends_from(bound, options, remote)
+        self.endpoints_from(bound, options, remote)
     }
 
-    /// What the socket at `index`, which may connect, is bound to.
-    fn bound_end(&self, index: u32) -> Result<SocketAddr, Error> {
+    /// The local address of the socket at `index`, if the socket may connect.
+    fn bound_endpoint(&self, index: u32) -> Result<SocketAddr, Error> {
         let socket = self.sockets.get(index).ok_or(Error::NoSocket)?;
         match &socket.kind {
             Kind::Bound { local } => Ok(*local),
@@ -203,7 +191,7 @@ impl<M: Memory> Shard<M> {
             {
                 // The last attempt failed. A port that was chosen for it is chosen anew.
                 Ok(match socket.marks.contains(Marks::BOUND) {
-                    true => stream.ends.tuple().local(),
+                    true => stream.endpoints.tuple().local(),
                     false => NOWHERE,
                 })
             }
@@ -214,8 +202,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// As [`Shard::ends`], of a socket with these options that is bound there.
-    fn ends_from(
+    /// As [`Shard::endpoints`], of a socket with these options that is bound there.
+    fn endpoints_from(
         &self,
         bound: SocketAddr,
         options: &Options,
@@ -229,17 +217,16 @@ impl<M: Memory> Shard<M> {
         };
         let remote = SocketAddr::new(address, remote.port());
         let route = self
+            .network
             .route(remote.ip())
             .filter(|_| remote.port() != 0 && !(remote.is_ipv4() && options.v6_only));
         let address = match (route.ok_or(Error::NetworkUnreachable)?, remote.ip()) {
             _ if !bound.ip().is_unspecified() => bound.ip(),
             (Route::Local, address) => address,
-            (Route::Link(_), IpAddr::V4(address)) => self.routes.source_for(address).into(),
-            (Route::Link(_), IpAddr::V6(address)) => self
-                .v6
+            (Route::Link(_), address) => self
+                .network
                 .source_for(address)
-                .ok_or(Error::AddressNotAvailable)?
-                .into(),
+                .ok_or(Error::AddressNotAvailable)?,
         };
         if address.is_ipv4() != remote.is_ipv4() {
             return Err(Error::NetworkUnreachable);
@@ -252,22 +239,23 @@ impl<M: Memory> Shard<M> {
         Ok((local, remote, route))
     }
 
-    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do if timestamps tell old
-    /// segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it comes the number after which ours have to begin.
+    /// The tuple of a new connection. When none is free, that of a connection in TIME-WAIT will do
+    /// if timestamps tell old segments from new ones (RFC 6191, as Linux's `tcp_tw_reuse`): with it
+    /// comes the number after which ours have to begin.
     fn choose_tuple(
         &mut self,
         local: SocketAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(Tuple, Option<Seq>), Error> {
-        let (table, time_wait, pins) = (&self.table, &self.time_wait, &self.pins);
+        let (table, time_wait, pins) = (&self.table, &self.time_wait, self.steering.pins());
         let (address, port) = (local.ip(), local.port());
-        let ends = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
-        let with_port = |port| ends.with_local_port(port);
-        let steer = &self.config.steer;
+        let endpoints = Tuple::new(local, remote).ok_or(Error::NetworkUnreachable)?;
+        let with_port = |port| endpoints.with_local_port(port);
+        let steer = &self.env.config.steer;
         let free = |port| {
             let tuple = with_port(port);
-            // What is on its way here may have it.
+            // A connection that is about to move here may have this tuple.
             let awaited = steer.as_ref().is_some_and(|steer| steer.is_awaited(&tuple));
             !awaited && table.get(&tuple).is_none() && pins.get(&Flow::stream(tuple)).is_none()
         };
@@ -288,13 +276,13 @@ impl<M: Memory> Shard<M> {
         } else {
             let unbound = |ports: &Ports, port| own(port) && !ports.is_bound(port, address);
             self.ports.choose(
-                &mut self.secrets,
+                &mut self.env.secrets,
                 |ports, port| unbound(ports, port) && free(port),
                 |ports, port| unbound(ports, port) && (free(port) || reusable(port)),
             )
         };
         let Some(port) = chosen else {
-            self.counters.ports_exhausted += 1;
+            self.env.counters.ports_exhausted += 1;
             return Err(Error::AddressNotAvailable);
         };
         let tuple = with_port(port);
@@ -306,7 +294,7 @@ impl<M: Memory> Shard<M> {
     }
 }
 
-/// What is decided about a connection before there is one.
+/// The decisions about a connection before it exists.
 struct Start {
     tuple: Tuple,
     open: Open,
@@ -314,33 +302,35 @@ struct Start {
     marks: Marks,
     /// Its send and receive buffer.
     limits: (u32, u32),
-    fields: Fields,
+    fields: IpFields,
     /// The largest segment that is known to reach the peer.
     path: Option<u16>,
 }
 
 impl Start {
-    /// Makes the connection. `ends` are made of the tuple before that, so that what is made need not be moved.
+    /// Makes the connection. `endpoints` are made of the tuple before that, so that what is made
+    /// need not be moved.
     #[inline(always)]
     fn stream(
         &self,
-        ends: Ends,
+        endpoints: Endpoints,
         config: &Config,
         settings: &Shared<Settings>,
         now: Instant,
     ) -> Stream {
         let mut connection = Connection::connect(config, settings, self.open, now);
         if let Some(limit) = self.path {
-            connection.start_on_path(config, limit, now);
+            connection.start_with_path_limit(config, limit, now);
         }
-        Stream::new(connection, ends, self.fields, self.limits, now)
+        Stream::new(connection, endpoints, self.fields, self.limits, now)
     }
 }
 
 impl Stream {
-    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that has only moved later needs nothing.
+    /// Makes sure that the wheel comes back when a timer of the connection is due. A deadline that
+    /// has only moved later needs nothing.
     #[inline]
-    pub fn arm(&mut self, wheel: &mut Wheel, index: u32) {
+    pub fn arm(&mut self, wheel: &mut TimerWheel, index: u32) {
         if let Some(deadline) = self.connection.deadline()
             && deadline < self.armed
         {
@@ -351,14 +341,14 @@ impl Stream {
 
     pub fn new(
         connection: Connection,
-        ends: Ends,
-        fields: Fields,
+        endpoints: Endpoints,
+        fields: IpFields,
         (send_limit, receive_limit): (u32, u32),
         now: Instant,
     ) -> Stream {
         Stream {
             connection,
-            ends,
+            endpoints,
             fields,
             hop: Handle::NONE,
             send: SendRing::default(),

@@ -1,29 +1,32 @@
 //! Binding, listening and accepting.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use millrace_tcp::{Connection, HalfOpen, Instant, Settings, Shared};
 
 use super::{
-    AcceptQueue, Backlog, Held, Kind, Listener, Marks, Options, Reuse, Socket, SocketId, Stream,
+    AcceptQueue, Backlog, Kind, Listener, Marks, Options, Reuse, SharedOptions, Socket, SocketId,
+    Stream,
 };
+use crate::connection_table::{Place, Tuple};
 use crate::error::Error;
 use crate::memory::{Memory, Owner};
-use crate::ports::{Bound, Ports};
-use crate::segment_in::largest_segment;
 use crate::shard::Shard;
-use crate::table::{Place, Tuple};
-use crate::tuning;
+use crate::socket::local_ports::{Bound, Ports};
+use crate::tcp::autotuning;
+use crate::tcp::input::largest_segment;
 
 /// A larger backlog means this. (What `net.core.somaxconn` says is the shim's to know.)
 const BACKLOG_MAX: u32 = 65_535;
 
 impl<M: Memory> Shard<M> {
-    /// Makes a socket that holds a local address and port. An unspecified address means all of its family, `::` all of both unless
-    /// `IPV6_V6ONLY` is set; port 0 picks a free one, unless `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
+    /// Makes a socket that holds a local address and port. An unspecified address means all of its
+    /// family, `::` all of both unless `IPV6_V6ONLY` is set; port 0 picks a free one, unless
+    /// `IP_BIND_ADDRESS_NO_PORT` leaves that to connect.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this shard, [`Error::TooManySockets`].
+    /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] for an address that is not of this
+    /// shard, [`Error::TooManySockets`].
     pub fn bind(
         &mut self,
         owner: Owner,
@@ -48,7 +51,7 @@ impl<M: Memory> Shard<M> {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let address = local.ip().to_canonical();
-        if !address.is_unspecified() && !self.is_own(address) {
+        if !address.is_unspecified() && !self.network.is_bindable(&self.env, address) {
             return Err(Error::AddressNotAvailable);
         }
         // Nobody has this index: the socket does not exist yet.
@@ -66,7 +69,7 @@ impl<M: Memory> Shard<M> {
         };
         let without_port = local.port() == 0 && options.address_only;
         if !without_port && !self.ports.allows(local.port(), owner) {
-            self.counters.ports_limited += 1;
+            self.env.counters.ports_limited += 1;
             return Err(Error::AddressInUse);
         }
         let port = if local.port() != 0 {
@@ -79,7 +82,7 @@ impl<M: Memory> Shard<M> {
         } else {
             let free = |ports: &Ports, port| ports.is_free(port, &bound);
             self.ports
-                .choose(&mut self.secrets, free, free)
+                .choose(&mut self.env.secrets, free, free)
                 .ok_or(Error::AddressInUse)?
         };
         let local = SocketAddr::new(address, port);
@@ -114,11 +117,13 @@ impl<M: Memory> Shard<M> {
         Ok(id)
     }
 
-    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1 connections wait: until [`Shard::accept`] returns them, or, with a
-    /// `queue`, until the program has taken them from that. A socket that listens keeps the queue that it has.
+    /// Lets a bound socket listen; a listening one gets a new backlog. At most `backlog` + 1
+    /// connections wait: until [`Shard::accept`] returns them, or, with a `queue`, until the
+    /// program has taken them from that. A socket that listens keeps the queue that it has.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when another has come to listen there.
+    /// [`Error::Invalid`] when the socket is connected or connecting, [`Error::AddressInUse`] when
+    /// another has come to listen there.
     pub fn listen_bound(
         &mut self,
         id: SocketId,
@@ -161,7 +166,8 @@ impl<M: Memory> Shard<M> {
         Ok(())
     }
 
-    /// The oldest connection that waits to be accepted. Look at its view: it may have data already, or be over.
+    /// The oldest connection that waits to be accepted. Look at its view: it may have data already,
+    /// or be over.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] when none waits, [`Error::Invalid`] when the socket does not listen.
@@ -181,8 +187,8 @@ impl<M: Memory> Shard<M> {
         Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
     }
 
-    /// Makes the connection that a handshake has completed, and queues it at its listener. `None` when there is no room; then
-    /// nothing has happened, and the peer will come again.
+    /// Makes the connection that a handshake has completed, and queues it at its listener. `None`
+    /// when there is no room; then nothing has happened, and the peer will come again.
     pub(crate) fn establish(
         &mut self,
         listener: u32,
@@ -206,7 +212,7 @@ impl<M: Memory> Shard<M> {
         let socket = self.sockets.get_mut(listener)?;
         let (owner, options) = (socket.owner, socket.options.clone());
         if !socket.listener_mut()?.backlog.admit(&self.memory, owner) {
-            self.counters.accept_queue_full += 1;
+            self.env.counters.accept_queue_full += 1;
             return None;
         }
         let made = self.make_accepted(listener, owner, options, tuple, now, make);
@@ -229,28 +235,31 @@ impl<M: Memory> Shard<M> {
         &mut self,
         listener: u32,
         owner: Owner,
-        options: Shared<Held>,
+        options: Shared<SharedOptions>,
         tuple: Tuple,
         now: Instant,
         make: impl FnOnce(&millrace_tcp::Config, &Shared<Settings>) -> Connection,
     ) -> Option<u32> {
-        let known = self.paths.get(tuple.remote_ip(), now);
+        let known = self.network.path_mtus.get(tuple.remote_ip(), now);
         let fields = self.fields(&tuple, &options);
         let mut marks = Marks::UNACCEPTED;
-        marks.set(Marks::LOCAL, self.is_local(tuple.remote_ip()));
+        marks.set(Marks::LOCAL, self.network.is_local(tuple.remote_ip()));
         marks.set(Marks::NOTSENT_LOW, options.notsent_low != 0);
-        let hop = self.first_hop(tuple.remote_ip(), owner, now);
-        let (config, buffers) = (&self.config.tcp, &self.config.buffers);
+        let hop = self
+            .network
+            .first_hop(&mut self.env.counters, tuple.remote_ip(), owner, now);
+        let (config, buffers) = (&self.env.config.tcp, &self.env.config.buffers);
         let reuse = options.reuse.address;
-        let ends = tuple.into();
+        let endpoints = tuple.into();
         let made = self.sockets.insert_with(|| {
             let mut connection = make(config, &options.settings);
             if let Some(mtu) = known {
                 let limit = largest_segment(mtu, tuple.remote_ip());
-                connection.start_on_path(config, limit, now);
+                connection.start_with_path_limit(config, limit, now);
             }
-            let limits = tuning::first_limits(&options, buffers, connection.announced_segment());
-            let mut stream = Stream::new(connection, ends, fields, limits, now);
+            let limits =
+                autotuning::first_limits(&options, buffers, connection.announced_segment());
+            let mut stream = Stream::new(connection, endpoints, fields, limits, now);
             stream.listener = listener;
             stream.hop = hop;
             Socket {
@@ -261,16 +270,17 @@ impl<M: Memory> Shard<M> {
             }
         });
         let Some(index) = made else {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             return None;
         };
         self.table.insert(tuple, Place::Stream(index));
         self.ports.add_connection(tuple.local(), reuse);
-        self.counters.passive_opens += 1;
+        self.env.counters.passive_opens += 1;
         Some(index)
     }
 
-    /// How many connections wait at a listener, here and with its program, and its backlog; `None` for another socket.
+    /// How many connections wait at a listener, here and with its program, and its backlog; `None`
+    /// for another socket.
     pub fn accept_queue(&self, id: SocketId) -> Option<(u64, u32)> {
         let socket = self.sockets.get(self.check(id).ok()?)?;
         match &socket.kind {
@@ -281,14 +291,15 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Takes a listener out of service: what it has not handed over is reset, half-open connections are forgotten.
+    /// Takes a listener out of service: what it has not handed over is reset, half-open connections
+    /// are forgotten.
     pub(crate) fn stop_listening(&mut self, index: u32, now: Instant) {
         let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) else {
             return;
         };
         let half_open = listener.half_open;
-        if self.any_listener == Some(index) {
-            self.any_listener = None;
+        if self.catch_all_listener == Some(index) {
+            self.catch_all_listener = None;
         }
         for waiting in std::mem::take(&mut listener.queue) {
             if let Some(socket) = self.sockets.get_mut(waiting) {
@@ -310,7 +321,8 @@ impl<M: Memory> Shard<M> {
         }
     }
 
-    /// Gives up a socket that is neither connected nor listening, with the address that it may hold.
+    /// Gives up a socket that is neither connected nor listening, with the address that it may
+    /// hold.
     pub(crate) fn release_bound(&mut self, index: u32) {
         if let Some(Socket {
             marks,
@@ -324,20 +336,10 @@ impl<M: Memory> Shard<M> {
         self.sockets.discard(index);
     }
 
-    /// Whether `address` can be a local end.
-    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => {
-                self.routes.takes(address) || (self.config.loopback && address.is_loopback())
-            }
-            IpAddr::V6(address) => self.v6.is_bindable(address),
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn insert_socket(&mut self, make: impl FnOnce() -> Socket) -> Result<u32, Error> {
         self.sockets.insert_with(make).ok_or_else(|| {
-            self.counters.sockets_refused += 1;
+            self.env.counters.sockets_refused += 1;
             Error::TooManySockets
         })
     }

@@ -1,4 +1,4 @@
-//! What was set on a socket.
+//! Options that were set on a socket.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
@@ -34,10 +34,12 @@ impl Device {
     }
 }
 
-/// Everything that can be set on a socket, also before it is connected; accepted sockets inherit their listener's.
+/// Everything that can be set on a socket, also before it is connected; accepted sockets inherit
+/// their listener's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the connection is told. `keepalive` here is whether it is on; the times are in [`Options::keepalive`].
+    /// What the connection is told. `keepalive` here is whether it is on; the times are in
+    /// [`Options::keepalive`].
     pub tcp: Settings,
     /// The times of keepalive, kept while it is off.
     pub keepalive: Keepalive,
@@ -55,7 +57,7 @@ pub struct Options {
     pub v6_only: bool,
     /// `IP_BIND_ADDRESS_NO_PORT`.
     pub address_only: bool,
-    /// What a bind binds to beside the address.
+    /// The parts of a binding other than the address.
     pub device: Device,
     /// `TCP_NOTSENT_LOWAT`, bytes; 0 is no bound.
     pub notsent_low: u32,
@@ -116,8 +118,10 @@ impl Default for Options {
 /// Sharing of a local address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reuse {
-    /// `SO_REUSEADDR`: may bind beside connections, and beside other sockets that have it, as long as none of them listens.
+    /// `SO_REUSEADDR`: may bind beside connections, and beside other sockets that have it, as long
+    /// as none of them listens.
     pub address: bool,
-    /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are spread over them by hash.
+    /// `SO_REUSEPORT`: several listeners of one owner may share address and port; connections are
+    /// spread over them by hash.
     pub port: bool,
 }

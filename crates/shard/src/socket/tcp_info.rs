@@ -1,11 +1,6 @@
 //! Linux's `struct tcp_info`, as long as the C library has it, filled from what a connection knows.
 
-use millrace_tcp::{Info, Instant, Phase, State};
-
-use super::SocketId;
-use crate::error::Error;
-use crate::memory::Memory;
-use crate::shard::Shard;
+use millrace_tcp::{Info, Phase, State};
 
 /// Bytes of the structure.
 pub const TCP_INFO_LEN: usize = 104;
@@ -47,22 +42,8 @@ impl Filled {
     }
 }
 
-impl<M: Memory> Shard<M> {
-    /// `TCP_INFO`: what Linux says of a stream, its listener or a socket that is neither yet.
-    ///
-    /// # Errors
-    /// [`Error::NoSocket`].
-    pub fn linux_tcp_info(&self, id: SocketId, now: Instant) -> Result<[u8; TCP_INFO_LEN], Error> {
-        self.view(id).ok_or(Error::NoSocket)?;
-        Ok(match self.tcp_info(id, now) {
-            Some(info) => connected(&info, self.path_mtu(id, now).unwrap_or(0)),
-            None => unconnected(self.accept_queue(id)),
-        })
-    }
-}
-
 /// Of a socket without a connection: a listener with so many waiting and this backlog, or none.
-fn unconnected(queue: Option<(u64, u32)>) -> [u8; TCP_INFO_LEN] {
+pub fn unconnected(queue: Option<(u64, u32)>) -> [u8; TCP_INFO_LEN] {
     let mut out = Filled([0; TCP_INFO_LEN]);
     out.0[0] = CLOSE;
     if let Some((waiting, backlog)) = queue {
@@ -74,7 +55,7 @@ fn unconnected(queue: Option<(u64, u32)>) -> [u8; TCP_INFO_LEN] {
 }
 
 /// Of a connection whose path takes packets of `path_mtu` bytes.
-fn connected(info: &Info, path_mtu: u16) -> [u8; TCP_INFO_LEN] {
+pub fn connected(info: &Info, path_mtu: u16) -> [u8; TCP_INFO_LEN] {
     let mut out = Filled([0; TCP_INFO_LEN]);
     // tcpi_state, _ca_state, _retransmits, _probes, _backoff, _options, _snd_wscale and _rcv_wscale
     out.0[..7].copy_from_slice(&[

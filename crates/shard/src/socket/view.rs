@@ -1,4 +1,4 @@
-//! What a program may know of its socket at any time: readiness is state, not events.
+//! The view of a socket that a program has at any time: readiness is state, not events.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -21,14 +21,16 @@ bitflags::bitflags! {
         const END_OF_STREAM = 1 << 3;
         /// Nothing can be written any more: shut for writing, or dead.
         const WRITE_SHUT = 1 << 4;
-        /// The connection is over in both directions (Linux: EPOLLHUP); also a socket that was never connected.
+        /// The connection is over in both directions (Linux: EPOLLHUP); also a socket that was
+        /// never connected.
         const HUNG_UP = 1 << 5;
         /// `error` waits to be taken.
         const ERROR = 1 << 6;
-        /// Space to write is at least a third of the send buffer, and less than half of `TCP_NOTSENT_LOWAT` was not sent yet (Linux's
-        /// `sk_stream_is_writeable`).
+        /// Space to write is at least a third of the send buffer, and less than half of
+        /// `TCP_NOTSENT_LOWAT` was not sent yet (Linux's `sk_stream_is_writeable`).
         const WRITABLE = 1 << 7;
-        /// It is one for datagrams: `received` and `consumed` are ends of records, `queued` and `acked` bytes given to send and bytes that have left.
+        /// It is one for datagrams: `received` and `consumed` are ends of records, `queued` and
+        /// `acked` bytes given to send and bytes that have left.
         const DATAGRAM = 1 << 8;
         /// Errors with particulars wait: [`crate::Shard::take_report`].
         const REPORTS = 1 << 9;
@@ -46,7 +48,8 @@ pub struct View {
     pub received: u64,
     /// Stream bytes that the reader has taken.
     pub consumed: u64,
-    /// The receive ring: stream offset `o` is at byte `o & (len - 1)`. `None` while there is nothing to read.
+    /// The receive ring: stream offset `o` is at byte `o & (len - 1)`. `None` while there is
+    /// nothing to read.
     pub ring: Option<Block>,
     /// Stream bytes accepted for sending since the connection began.
     pub queued: u64,
@@ -56,7 +59,8 @@ pub struct View {
     pub sent: u64,
     /// How many bytes beyond `acked` may be queued.
     pub send_limit: u32,
-    /// `TCP_NOTSENT_LOWAT`: how many bytes beyond `sent` may be queued before no more are; 0 is no bound.
+    /// `TCP_NOTSENT_LOWAT`: how many bytes beyond `sent` may be queued before no more are; 0 is no
+    /// bound.
     pub notsent_low: u32,
     /// The pending error as errno, 0 when none. [`crate::Shard::take_error`] takes it.
     pub error: i32,
@@ -68,7 +72,8 @@ pub struct View {
     pub pending_accepts: u32,
     /// Of a socket for datagrams, the largest packet to its peer in bytes.
     pub mtu: u16,
-    /// Stream offset of the latest byte that the peer has announced as urgent. It is in the ring like any other.
+    /// Stream offset of the latest byte that the peer has announced as urgent. It is in the ring
+    /// like any other.
     pub urgent: Option<u64>,
 }
 
@@ -149,14 +154,15 @@ impl View {
     }
 }
 
-/// What `ss` shows of a socket.
+/// A socket, as `ss` shows it.
 #[derive(Clone, Debug)]
 pub struct SocketInfo {
-    /// The socket; `None` for what belongs to no program: orphans, half-open connections, TIME-WAIT.
+    /// The socket; `None` for what belongs to no program: orphans, half-open connections,
+    /// TIME-WAIT.
     pub id: Option<SocketId>,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Where it is in its life.
+    /// The state of the socket.
     pub state: SocketState,
     /// Our end.
     pub local: SocketAddr,
@@ -168,7 +174,7 @@ pub struct SocketInfo {
     pub send_queue: u64,
     /// Datagrams dropped for want of room.
     pub dropped: u64,
-    /// What the connection says.
+    /// The `tcp::Info` of the connection.
     pub tcp: Option<millrace_tcp::Info>,
 }
 

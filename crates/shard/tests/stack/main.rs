@@ -2,19 +2,19 @@
 
 mod accept;
 mod addresses;
-mod claims;
 mod close;
 mod complaints;
+mod conflict_detection;
 mod datagrams;
 mod fast_open;
 mod fragments;
 mod frames;
-mod handover;
 mod hostile;
 mod limits;
 mod loopback;
 mod marks;
 mod memory;
+mod migration;
 mod net;
 mod opening;
 mod options;

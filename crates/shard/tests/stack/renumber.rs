@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use millrace_shard::{Claim, Error, Ipv6, Network, Options, Via};
+use millrace_shard::{ConflictDetection, Error, Ipv6, Network, Options, Via};
 use millrace_wire::ethernet;
 use millrace_wire::ndp::Message;
 
@@ -13,7 +13,7 @@ const FAR: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x80);
 /// A has the kernel's addresses.
 fn with_kernel() -> Net {
     let mut a = config_v6(A);
-    a.claim = Claim::Kernel;
+    a.conflict_detection = ConflictDetection::Kernel;
     a.ipv6 = a.ipv6.map(|ipv6| Ipv6 { probes: 0, ..ipv6 });
     let mut net = Net::with(a, config_v6(B));
     net.run(1_500_000);
@@ -125,7 +125,7 @@ fn rfc4861_5_2_the_next_hop_is_looked_for_anew_when_routes_change() {
 #[test]
 fn a_host_may_lose_its_last_address() {
     let mut a = config(A);
-    a.claim = Claim::Kernel;
+    a.conflict_detection = ConflictDetection::Kernel;
     let mut net = Net::with(a, config(B));
     let (client, server, _) = net.pair();
     renumber(&mut net, Network::default());

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_shard::{
-    AcceptQueue, Arrival, Error, Flow, Groups, Hash, Options, Parcel, Reuse, Shard, SocketId,
-    Steer, Stray, Tuple, ViewFlags,
+    AcceptQueue, Arrival, Error, Flow, FlowBatch, Groups, Hash, Misrouted, Options, Reuse, Shard,
+    SocketId, Steer, Tuple, ViewFlags,
 };
 use millrace_tcp::Instant;
 use millrace_wire::ethernet::Mac;
@@ -25,7 +25,7 @@ struct Moving {
     from: usize,
     to: usize,
     /// What was given, and in how many rounds it arrives.
-    parcel: Option<Parcel>,
+    batch: Option<FlowBatch>,
     rounds: u32,
     /// Connections that there are stay, and are pinned.
     new_flows_only: bool,
@@ -95,7 +95,7 @@ impl Host {
             buckets,
             from,
             to,
-            parcel: None,
+            batch: None,
             rounds,
             new_flows_only,
         });
@@ -111,11 +111,11 @@ impl Host {
             return false;
         };
         let (from, to) = (moving.from, moving.to);
-        let Some(parcel) = moving.parcel.take_if(|_| moving.rounds == 0) else {
+        let Some(batch) = moving.batch.take_if(|_| moving.rounds == 0) else {
             moving.rounds = moving.rounds.saturating_sub(1);
-            if moving.parcel.is_none() {
+            if moving.batch.is_none() {
                 let before: Vec<SocketId> = sockets(&mut self.shards[from], now);
-                moving.parcel = match moving.new_flows_only {
+                moving.batch = match moving.new_flows_only {
                     true => self.shards[from].give_new(&moving.buckets, to as u16),
                     false => self.shards[from].give(&moving.buckets, to as u16, |_| true),
                 };
@@ -126,7 +126,7 @@ impl Host {
             }
             return false;
         };
-        let taken = self.shards[to].take(parcel, from as u16, now);
+        let taken = self.shards[to].take(batch, from as u16, now);
         for (old, new) in taken.moved {
             self.names.insert((from, old), Some((to, new)));
         }
@@ -161,8 +161,8 @@ impl Host {
     }
 
     fn pass_on(&mut self, from: usize, frame: &Flying, came: Arrival) {
-        match self.shards[from].take_stray() {
-            Some((Stray::Shard(to, arrival), whole)) => {
+        match self.shards[from].take_misrouted() {
+            Some((Misrouted::Shard(to, arrival), whole)) => {
                 assert_ne!(usize::from(to), from);
                 self.by_tag += u32::from(arrival == Arrival::ByTag);
                 self.by_pin += u32::from(arrival == Arrival::ByPin);
@@ -172,12 +172,12 @@ impl Host {
                 };
                 self.handed[usize::from(to)].push_back((frame, arrival));
             }
-            Some((Stray::Everyone, _)) => {
+            Some((Misrouted::AllShards, _)) => {
                 for to in (0..self.handed.len()).filter(|to| *to != from) {
                     self.handed[to].push_back((frame.clone(), Arrival::Copy));
                 }
             }
-            Some((Stray::Awaited, whole)) => {
+            Some((Misrouted::Awaited, whole)) => {
                 let frame = whole.map_or_else(|| frame.clone(), Flying::plain);
                 self.waiting[from].push_back((frame, came));
             }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use millrace_shard::{
-    Arrival, Groups, Hash, HeapMemory, Options, SendTo, Shard, SocketId, Steer, Stray, errno,
+    Arrival, Groups, Hash, HeapMemory, Misrouted, Options, SendTo, Shard, SocketId, Steer, errno,
 };
 use millrace_tcp::Instant;
 
@@ -49,10 +49,10 @@ fn a_datagram_is_handed_to_the_shard_of_its_socket() {
     for port in 1024..1056 {
         let flying = Flying::plain(frame(port, 53, b"x", |_| {}));
         shards[1].input(&flying.as_frame(), NOW);
-        let (stray, _) = shards[1].take_stray().expect("it is the other's");
-        assert_eq!(stray, Stray::Shard(0, Arrival::ByPin));
+        let (misrouted, _) = shards[1].take_misrouted().expect("it is the other's");
+        assert_eq!(misrouted, Misrouted::Shard(0, Arrival::ByPin));
         shards[0].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
-        assert_eq!(shards[0].take_stray(), None);
+        assert_eq!(shards[0].take_misrouted(), None);
         assert_eq!(heard(&mut shards[0], id).unwrap(), b"x");
     }
     assert_eq!(shards[1].memory().in_use(), 0);
@@ -72,8 +72,8 @@ fn a_connected_socket_has_a_port_whose_answers_come_to_it() {
         let port = shards[own].view(id).unwrap().local.port();
         let flying = Flying::plain(frame(53, port, b"answer", |_| {}));
         shards[1 - own].input(&flying.as_frame(), NOW);
-        let stray = Stray::Shard(own as u16, Arrival::ByTag);
-        assert_eq!(shards[1 - own].take_stray(), Some((stray, None)));
+        let misrouted = Misrouted::Shard(own as u16, Arrival::ByTag);
+        assert_eq!(shards[1 - own].take_misrouted(), Some((misrouted, None)));
         shards[own].input_handed(&flying.as_frame(), Arrival::ByTag, NOW);
         assert_eq!(heard(&mut shards[own], id).unwrap(), b"answer");
     }
@@ -136,10 +136,10 @@ fn those_that_share_a_port_share_what_comes_to_any_shard() {
         let mut whose = [0, 1].map(|at: usize| {
             let flying = Flying::plain(frame(port, 53, b"x", |_| {}));
             shards[at].input(&flying.as_frame(), NOW);
-            if let Some((stray, _)) = shards[at].take_stray() {
-                assert_eq!(stray, Stray::Shard(1 - at as u16, Arrival::ByPin));
+            if let Some((misrouted, _)) = shards[at].take_misrouted() {
+                assert_eq!(misrouted, Misrouted::Shard(1 - at as u16, Arrival::ByPin));
                 shards[1 - at].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
-                assert_eq!(shards[1 - at].take_stray(), None);
+                assert_eq!(shards[1 - at].take_misrouted(), None);
             }
             let heard = [0, 1].map(|own: usize| heard(&mut shards[own], ids[own]).is_some());
             assert_ne!(heard[0], heard[1], "exactly one hears it");
@@ -215,16 +215,16 @@ fn a_connected_socket_hears_its_peer_when_its_bucket_has_moved() {
     let port = shards[0].view(id).unwrap().local.port();
     let all: Vec<usize> = (0..1024).collect();
     shards[1].expect(&all);
-    let parcel = shards[0].give_new(&all, 1).expect("several shards");
-    shards[1].take(parcel, 0, NOW);
+    let batch = shards[0].give_new(&all, 1).expect("several shards");
+    shards[1].take(batch, 0, NOW);
     let flying = Flying::plain(frame(53, port, b"answer", |_| {}));
     for queue in [1, 0] {
-        let handed = shards[queue].take_stray();
+        let handed = shards[queue].take_misrouted();
         assert_eq!(handed, None);
         shards[queue].input(&flying.as_frame(), NOW);
         if queue == 1 {
-            let stray = Stray::Shard(0, Arrival::ByPin);
-            assert_eq!(shards[1].take_stray(), Some((stray, None)));
+            let misrouted = Misrouted::Shard(0, Arrival::ByPin);
+            assert_eq!(shards[1].take_misrouted(), Some((misrouted, None)));
             shards[0].input_handed(&flying.as_frame(), Arrival::ByPin, NOW);
         }
         assert_eq!(heard(&mut shards[0], id).unwrap(), b"answer");

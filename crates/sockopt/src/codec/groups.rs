@@ -94,7 +94,8 @@ impl<const JOIN: bool> Codec for MembershipV6<JOIN> {
     }
 }
 
-/// `struct group_req` at the level of IPv4, or of IPv6: the index of a device, and behind it a socket address of the level's family.
+/// `struct group_req` at the level of IPv4, or of IPv6: the index of a device, and behind it a
+/// socket address of the level's family.
 pub struct GroupRequest<const V4: bool, const JOIN: bool>;
 
 impl<const V4: bool, const JOIN: bool> Codec for GroupRequest<V4, JOIN> {

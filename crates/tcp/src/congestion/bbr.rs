@@ -1,19 +1,21 @@
-//! BBR, version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, as in Linux): instead of filling the queue until something is lost it keeps a model of the path, the
-//! greatest rate at which it delivers and its least round trip, and sends at that rate. What it adds to Linux's or leaves out: no sampling of policers, no
-//! allowance for aggregated acknowledgements beyond a few units of sending.
+//! BBR, version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, as in Linux).
+//!
+//! Instead of filling the queue until something is lost, it keeps a model of the path: the greatest
+//! delivery rate and the least round trip. It sends at that rate. Unlike Linux's it does not sample
+//! policers, and allows for aggregated acknowledgements by a few units of sending only.
 
 use std::collections::VecDeque;
 
 use super::Window;
 use crate::time::{Duration, Instant};
 
-/// Gains are in these parts.
+/// The unit of gains.
 const UNIT: u64 = 256;
 /// 2 / ln 2: doubles the rate in each round trip.
 const HIGH_GAIN: u64 = UNIT * 2885 / 1000 + 1;
 const DRAIN_GAIN: u64 = UNIT * 1000 / 2885;
 const WINDOW_GAIN: u64 = UNIT * 2;
-/// BBR.pacing_gain_cycle: probe for more, drain what that queued, cruise.
+/// BBR.pacing_gain_cycle: probe for more, drain the queue that came of it, cruise.
 const CYCLE: [u64; 8] = [
     UNIT * 5 / 4,
     UNIT * 3 / 4,
@@ -26,30 +28,31 @@ const CYCLE: [u64; 8] = [
 ];
 /// Rounds for which a rate counts (BBR.BtlBwFilterLen).
 const RATE_ROUNDS: usize = 10;
-/// How long a least round trip counts (BBR.RTpropFilterLen), and how long the window is small to measure it again.
+/// How long a least round trip counts (BBR.RTpropFilterLen), and how long the window is small to
+/// measure it again.
 const ROUND_TRIP_LIFETIME: Duration = Duration::from_secs(10);
 const PROBE_TIME: Duration = Duration::from_millis(200);
-/// Segments that are in flight at least (BBR.MinPipeCwnd).
+/// Least segments in flight (BBR.MinPipeCwnd).
 const LEAST_SEGMENTS: u32 = 4;
-/// Rounds without growth by a quarter that mean that the pipe is full.
+/// Rounds without growth by a quarter after which the pipe counts as full.
 const FULL_ROUNDS: u8 = 3;
-/// Transmissions that are told apart; further ones are joined to the last.
+/// Transmissions that the log keeps; further ones are joined to the last.
 const LOG_MAX: usize = 512;
-/// Round trip to assume before the first sample.
+/// The round trip to assume before the first sample.
 const ROUND_TRIP_UNKNOWN_US: u64 = 1_000;
 
-/// What is remembered of a transmission (draft-cheng-iccrg-delivery-rate-estimation-00, 3.1).
+/// What the log keeps of a transmission (draft-cheng-iccrg-delivery-rate-estimation-00, 3.1).
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     /// Stream offset of its end.
     end: u64,
     at: Instant,
-    /// What had been delivered by then, and when the last of it was.
+    /// Bytes delivered by then, and when the last of them was.
     delivered: u64,
     delivered_at: Instant,
-    /// When the first of the flight that it was sent in left.
+    /// When the first transmission of the flight left.
     first_at: Instant,
-    /// The program, not the path, bounded the rate.
+    /// The program, and not the path, bounded the rate.
     limited: bool,
 }
 
@@ -58,7 +61,7 @@ struct Sent {
 pub(crate) struct Delivery {
     /// Bytes, cumulatively or selectively.
     pub(crate) bytes: u32,
-    /// End of what was sent last of it, if that was sent once.
+    /// End of the delivered run that was sent last, if that was sent once.
     pub(crate) end: Option<u64>,
     /// SND.UNA.
     pub(crate) una: u64,
@@ -66,7 +69,7 @@ pub(crate) struct Delivery {
     pub(crate) pipe: u32,
     /// Payload of a full segment.
     pub(crate) mss: u32,
-    /// Something is lost and being repaired: the window is the repair's.
+    /// Fast recovery is in progress and sets the window.
     pub(crate) repairing: bool,
 }
 
@@ -79,35 +82,36 @@ enum Mode {
     ProbeRoundTrip { until: Option<Instant> },
 }
 
-/// The model, and what comes of it.
+/// The model, and the rate and the window that follow from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bbr {
     mode: Mode,
-    /// Bytes delivered, in all, and when the last were.
+    /// Bytes delivered in all, and when the last of them was.
     delivered: u64,
     delivered_at: Instant,
     first_at: Instant,
     log: VecDeque<Sent>,
-    /// Rates are bounded by the program, or by a probe of the round trip, until so much has been delivered.
+    /// Rates are bounded by the program, or by a probe of the round trip, until so many bytes are
+    /// delivered.
     limited_until: u64,
     /// The greatest rate of each of the last rounds, in bytes per second.
     rates: [u64; RATE_ROUNDS],
     round: usize,
-    /// The next rate that counts is of another round.
+    /// The next rate belongs to another round.
     round_is_over: bool,
-    /// The round ends when something is delivered that was sent after so much had been.
+    /// The round ends when something is delivered that was sent after so many bytes were.
     round_end: u64,
     round_trip_us: u64,
     round_trip_at: Instant,
     full_rate: u64,
     full_rounds: u8,
-    /// The window before it was made small, by a probe or a loss.
+    /// The window before a probe or a loss made it small.
     prior_window: u32,
     /// The window in the round trip after a loss.
     conserved: Option<u32>,
-    /// What had been delivered when something was sent last.
+    /// Bytes delivered when something was last sent.
     delivered_when_sent: u64,
-    /// Bytes per second.
+    /// The pacing rate, in bytes per second.
     pacing_rate: u64,
     initial_window: u32,
 }
@@ -137,12 +141,13 @@ impl Bbr {
         }
     }
 
-    /// How fast to send, in bytes per second; 0 before the first transmission.
+    /// The pacing rate, in bytes per second; 0 before the first transmission.
     pub(crate) fn pacing_rate(&self) -> u64 {
         self.pacing_rate
     }
 
-    /// The connection is established, with this window and round trip (0 if it is not known).
+    /// The connection is established, with this window, and this round trip in microseconds (0 if
+    /// it is unknown).
     pub(crate) fn start(&mut self, cwnd: u32, srtt_us: u32, now: Instant) {
         self.initial_window = cwnd;
         self.round_trip_us = u64::from(srtt_us);
@@ -150,14 +155,15 @@ impl Bbr {
         self.set_initial_rate();
     }
 
-    /// New data up to `nxt` leaves; `pipe` bytes were in the network before, and the window is `cwnd`. `drained`: the program has queued no more.
+    /// New data up to `nxt` leaves. `pipe` bytes were in the network before, and the window is
+    /// `cwnd`. `drained`: the program has queued no more.
     pub(crate) fn on_sent(&mut self, nxt: u64, pipe: u32, cwnd: u32, drained: bool, now: Instant) {
         if pipe == 0 {
             self.first_at = now;
             self.delivered_at = now;
         }
         if self.pacing_rate == 0 {
-            // It was chosen in the midst of a connection.
+            // The algorithm was chosen while the connection existed.
             self.initial_window = cwnd;
             self.set_initial_rate();
         }
@@ -180,7 +186,7 @@ impl Bbr {
         }
     }
 
-    /// As if the initial window took a round trip.
+    /// The initial rate: the initial window in a round trip.
     fn set_initial_rate(&mut self) {
         let round_trip = match self.round_trip_us {
             0 => ROUND_TRIP_UNKNOWN_US,
@@ -190,7 +196,7 @@ impl Bbr {
         self.pacing_rate = (rate * HIGH_GAIN / UNIT).max(1);
     }
 
-    /// An acknowledgement delivered something: BBRUpdateOnACK.
+    /// BBRUpdateOnACK: an acknowledgement delivered something.
     pub(crate) fn on_delivered(&mut self, window: &mut Window, delivery: &Delivery, now: Instant) {
         let latest = self.take_delivered(delivery, now);
         let rate = latest.and_then(|sent| self.sample(&sent, now));
@@ -220,9 +226,10 @@ impl Bbr {
         }
     }
 
-    /// Something is lost: for a round trip as much is sent as leaves the network, and no more (BBR.packet_conservation). `pipe` bytes are in the network, and
-    /// what has left it since the last transmission has not been made up for: acknowledgements come many at a time. Afterwards the model says what the window is, whether the
-    /// repair is over or not: on a path that loses now and then one begins before the last is over.
+    /// Something is lost: for a round trip the sender replaces only what leaves the network
+    /// (BBR.packet_conservation). `pipe` bytes are in the network. Bytes that have left it since the last
+    /// transmission is added, since many acknowledgements come at a time. Afterwards the model sets
+    /// the window again, even in recovery: on a path with regular losses recoveries overlap.
     pub(crate) fn conserve(&mut self, window: &mut Window, pipe: u32) {
         let left = self.delivered - self.delivered_when_sent;
         let conserved = pipe.saturating_add(left.min(u64::from(u32::MAX)) as u32);
@@ -231,7 +238,7 @@ impl Bbr {
         self.round_end = self.delivered;
     }
 
-    /// Of the transmissions that have been delivered the latest.
+    /// The latest transmission that was delivered.
     fn take_delivered(&mut self, delivery: &Delivery, now: Instant) -> Option<Sent> {
         self.delivered += u64::from(delivery.bytes);
         self.delivered_at = now;
@@ -247,13 +254,14 @@ impl Bbr {
         latest
     }
 
-    /// The rate at which what was sent since has been delivered (draft-cheng-iccrg-delivery-rate-estimation-00, 3.3).
+    /// The delivery rate since that transmission (draft-cheng-iccrg-delivery-rate-estimation-00,
+    /// 3.3).
     fn sample(&mut self, sent: &Sent, now: Instant) -> Option<Rate> {
         self.first_at = sent.at;
         let sending = (sent.at - sent.first_at).as_micros();
         let acknowledging = (now - sent.delivered_at).as_micros();
         let interval_us = sending.max(acknowledging);
-        // Faster than a round trip is no delivery but a burst of acknowledgements.
+        // A delivery in less than a round trip is a burst of acknowledgements.
         if interval_us < self.round_trip_us.max(1) {
             return None;
         }
@@ -270,7 +278,7 @@ impl Bbr {
             self.round_end = self.delivered;
             self.round_is_over = true;
         }
-        // A rate that the program bounded is a lower bound of the path's: it makes no other one old.
+        // A rate that the program bounded is a lower bound of the path's: it ages no other.
         if !rate.limited || rate.per_second >= self.rate() {
             if std::mem::take(&mut self.round_is_over) {
                 self.round = (self.round + 1) % RATE_ROUNDS;
@@ -286,7 +294,7 @@ impl Bbr {
         self.rates.into_iter().max().unwrap_or(0)
     }
 
-    /// BBRInflight: what the path holds, with this gain, in bytes.
+    /// BBRInflight: the bytes that the path holds, times the gain.
     fn inflight(&self, gain: u64) -> u64 {
         if self.round_trip_us == 0 {
             return u64::from(self.initial_window);
@@ -295,7 +303,7 @@ impl Bbr {
         (held as u64).saturating_mul(gain) / UNIT
     }
 
-    /// The window that the model asks for, with room for units that are sent and acknowledged whole.
+    /// The window that the model wants, with room for units that are sent and acknowledged whole.
     fn target(&self, mss: u32) -> u32 {
         let gain = match self.mode {
             Mode::Startup | Mode::Drain => HIGH_GAIN,
@@ -335,7 +343,8 @@ impl Bbr {
         }
     }
 
-    /// Anywhere in the cycle but where it drains, so that flows do not probe in step; what decides is the time.
+    /// Starts anywhere in the cycle but where it drains, so that flows do not probe in step. The
+    /// time decides where.
     fn enter_probe_rate(&mut self, now: Instant) {
         let phase = match now.as_micros() / 64 % 7 {
             0 => 0,
@@ -354,7 +363,7 @@ impl Bbr {
         let gain = CYCLE[phase];
         let over = match gain {
             UNIT => long,
-            // Until there is as much in flight as is to be tried, unless the queue does not hold it.
+            // Lasts until as much is in flight as this gain wants, or the queue does not hold it.
             gain if gain > UNIT => long && (delivery.repairing || pipe >= self.inflight(gain)),
             _ => long || pipe <= self.inflight(UNIT),
         };
@@ -366,7 +375,8 @@ impl Bbr {
         }
     }
 
-    /// BBRUpdateRTprop and BBRCheckProbeRTT: a least round trip that is old is measured again, with hardly anything in flight.
+    /// BBRUpdateRTprop and BBRCheckProbeRTT: measures an old least round trip again, with little in
+    /// flight.
     fn take_round_trip(
         &mut self,
         window: &mut Window,
@@ -388,7 +398,7 @@ impl Bbr {
             self.prior_window = self.prior_window.max(window.cwnd);
         }
         if let Mode::ProbeRoundTrip { until } = self.mode {
-            // What hardly anything in flight delivers says nothing of the rate.
+            // The rate of so little in flight says nothing about the path.
             self.limited_until = self.delivered + u64::from(delivery.pipe) + 1;
             match until {
                 None if delivery.pipe <= LEAST_SEGMENTS * delivery.mss => {
@@ -418,7 +428,7 @@ impl Bbr {
             Mode::ProbeRate { phase, .. } => CYCLE[phase],
             Mode::ProbeRoundTrip { .. } => UNIT,
         };
-        // A hundredth less, so that no queue is kept up.
+        // A hundredth less keeps no queue up.
         let rate = self.rate().saturating_mul(gain) / UNIT * 99 / 100;
         if rate > 0 && (self.is_full() || rate > self.pacing_rate) {
             self.pacing_rate = rate;
@@ -440,7 +450,9 @@ impl Bbr {
         }
     }
 
-    /// So much more is lost: the window is smaller by it until it grows again (BBRModulateCwndForRecovery), or a queue that is far too short would never be left alone.
+    /// `lost` more bytes are lost: the window shrinks by them until it grows again
+    /// (BBRModulateCwndForRecovery). Otherwise a queue that is much too short would always
+    /// overflow.
     pub(crate) fn lose(&mut self, window: &mut Window, lost: u32, mss: u32) {
         window.cwnd = window.cwnd.saturating_sub(lost).max(LEAST_SEGMENTS * mss);
         self.conserved = self
@@ -448,12 +460,13 @@ impl Bbr {
             .map(|conserved| conserved.saturating_sub(lost));
     }
 
-    /// BBRSaveCwnd: a loss makes the window small for a time; the model says what it means.
+    /// BBRSaveCwnd: a loss makes the window small for a while.
     pub(crate) fn save(&mut self, window: &Window) {
         self.prior_window = self.prior_window.max(window.cwnd);
     }
 
-    /// BBRRestoreCwnd. A repair that ends while the round trip is measured leaves the window to be restored after that.
+    /// BBRRestoreCwnd. If a repair ends while the round trip is measured, the window is restored
+    /// after that.
     pub(crate) fn restore(&mut self, window: &mut Window) {
         self.conserved = None;
         window.cwnd = window.cwnd.max(self.prior_window);
@@ -463,7 +476,7 @@ impl Bbr {
     }
 }
 
-/// A sample of the rate.
+/// A sample of the delivery rate.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     per_second: u64,
@@ -471,7 +484,8 @@ struct Rate {
     ends_round: bool,
 }
 
-/// Bytes to send at a time at this rate: a millisecond's worth, two segments at least (Linux's `tcp_tso_autosize`).
+/// Bytes to send at a time at this rate: those of a millisecond, and two segments at least (Linux's
+/// `tcp_tso_autosize`).
 pub(crate) fn unit_size(rate: u64, mss: u32) -> u32 {
     (rate / 1_000)
         .min(u64::from(u16::MAX))

@@ -1,18 +1,21 @@
-//! CUBIC (RFC 9438), Linux's default: after a loss the window approaches what it was along a cubic curve of time, lingers there, and then probes
-//! beyond. Where NewReno would have more, it has as much as NewReno.
+//! CUBIC (RFC 9438), Linux's default. After a loss the window approaches its former size along a
+//! cubic curve of time, stays there for a while, and then probes beyond. It is never smaller than
+//! NewReno's would be.
 
 use super::hystart::HyStart;
 use super::{Acked, Controller, Window};
 use crate::time::Instant;
 
-/// The curve is followed for this long at most, in milliseconds: it keeps the arithmetic within 64 bits.
+/// The curve is followed for so many milliseconds at most, which keeps the arithmetic within 64
+/// bits.
 const SPAN_MAX_MS: i64 = 100_000;
 
-/// State of the algorithm.
+/// The state of the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
-    /// W_max: the window before the last reduction, lowered if that was itself lower than the one before (fast convergence). 0 before the first.
-    peak: u32,
+    /// W_max: the window before the last reduction. Fast convergence lowers it if it was lower than
+    /// the one before. 0 before the first reduction.
+    w_max: u32,
     stage: Stage,
 }
 
@@ -27,17 +30,17 @@ enum Stage {
     Avoidance(Curve),
 }
 
-/// One stretch of congestion avoidance.
+/// The curve of one congestion avoidance stage.
 #[derive(Clone, Copy, Debug)]
 struct Curve {
     /// When it began, in milliseconds modulo 2^32.
     start_ms: u32,
-    /// K: how long it takes to reach the peak again, in milliseconds.
-    climb_ms: u32,
-    /// W_est: what NewReno would have.
-    reno: u32,
-    /// Bytes acknowledged since `reno` last grew.
-    reno_acked: u32,
+    /// K: the time until the window reaches W_max again, in milliseconds.
+    k_ms: u32,
+    /// W_est: the window that NewReno would have.
+    w_est: u32,
+    /// Bytes acknowledged since `w_est` last grew.
+    w_est_acked: u32,
     /// cwnd_prior.
     prior: u32,
 }
@@ -45,7 +48,7 @@ struct Curve {
 impl Default for Cubic {
     fn default() -> Cubic {
         Cubic {
-            peak: 0,
+            w_max: 0,
             stage: Stage::SlowStart(HyStart::new(0)),
         }
     }
@@ -59,21 +62,22 @@ impl Cubic {
         }
     }
 
-    /// Begins a stretch with the window as it is (RFC 9438 4.2).
+    /// Begins a curve with the window as it is (RFC 9438 4.2).
     fn curve(&mut self, window: &Window, mss: u32, now_ms: u32) -> Curve {
-        let mut climb_ms = 0;
-        if window.cwnd < self.peak {
-            // K = cubic root of (W_max - cwnd_epoch) / C in seconds, with C = 0.4 segments per second cubed.
-            let missing = u64::from(self.peak - window.cwnd);
-            climb_ms = cube_root(missing * 2_500_000_000 / u64::from(mss));
+        let mut k_ms = 0;
+        if window.cwnd < self.w_max {
+            // RFC 9438 4.2: K is the cubic root of (W_max - cwnd_epoch) / C, in seconds, with C =
+            // 0.4 segments per second cubed.
+            let missing = u64::from(self.w_max - window.cwnd);
+            k_ms = cube_root(missing * 2_500_000_000 / u64::from(mss));
         } else {
-            self.peak = window.cwnd;
+            self.w_max = window.cwnd;
         }
         Curve {
             start_ms: now_ms,
-            climb_ms,
-            reno: window.cwnd,
-            reno_acked: 0,
+            k_ms,
+            w_est: window.cwnd,
+            w_est_acked: 0,
             prior: self.prior(),
         }
     }
@@ -84,15 +88,16 @@ impl Cubic {
             Stage::Avoidance(curve) => curve,
             _ => self.curve(window, acked.mss, now_ms),
         };
-        curve.grow_reno(window.cwnd, acked.mss, rest);
+        curve.grow_w_est(window.cwnd, acked.mss, rest);
         let elapsed_ms = i64::from(now_ms.wrapping_sub(curve.start_ms));
         let cwnd = i64::from(window.cwnd);
         let now_at = self.at(&curve, elapsed_ms, acked.mss);
-        if now_at < i64::from(curve.reno) {
-            // RFC 9438 4.3: NewReno would be ahead.
-            window.cwnd = window.cwnd.max(curve.reno);
+        if now_at < i64::from(curve.w_est) {
+            // RFC 9438 4.3, the Reno-friendly region: NewReno's window would be larger.
+            window.cwnd = window.cwnd.max(curve.w_est);
         } else {
-            // RFC 9438 4.4, 4.5: towards where the curve will be in a round trip, by at most half in a round trip.
+            // RFC 9438 4.4 and 4.5: towards the curve's value in a round trip, by at most half the
+            // window in a round trip.
             let ahead_ms = elapsed_ms + i64::from(acked.rtt_us / 1_000);
             let target = self
                 .at(&curve, ahead_ms, acked.mss)
@@ -103,26 +108,28 @@ impl Cubic {
         self.stage = Stage::Avoidance(curve);
     }
 
-    /// W_cubic, in bytes, at this time from the start of the curve: C (t - K)^3 + W_max.
+    /// W_cubic(t) = C (t - K)^3 + W_max, in bytes, so many milliseconds from the start of the
+    /// curve.
     fn at(&self, curve: &Curve, elapsed_ms: i64, mss: u32) -> i64 {
-        let distance = (elapsed_ms - i64::from(curve.climb_ms)).clamp(-SPAN_MAX_MS, SPAN_MAX_MS);
+        let distance = (elapsed_ms - i64::from(curve.k_ms)).clamp(-SPAN_MAX_MS, SPAN_MAX_MS);
         let millionths_of_segments = distance.pow(3) / 10 * 4 / 1_000;
-        i64::from(self.peak) + millionths_of_segments * i64::from(mss) / 1_000_000
+        i64::from(self.w_max) + millionths_of_segments * i64::from(mss) / 1_000_000
     }
 }
 
 impl Curve {
-    /// RFC 9438 4.3: NewReno with the same reduction adds 3 (1 - 0.7) / (1 + 0.7) = 9/17 segments in a round trip, and a whole one once it is where it was.
-    fn grow_reno(&mut self, cwnd: u32, mss: u32, acked: u32) {
-        self.reno_acked = self.reno_acked.saturating_add(acked);
-        let needed = if self.reno >= self.prior {
+    /// RFC 9438 4.3: with the same reduction NewReno adds 3 (1 - 0.7) / (1 + 0.7) = 9/17 segments
+    /// in a round trip, and a whole one once W_est has reached cwnd_prior.
+    fn grow_w_est(&mut self, cwnd: u32, mss: u32, acked: u32) {
+        self.w_est_acked = self.w_est_acked.saturating_add(acked);
+        let needed = if self.w_est >= self.prior {
             u64::from(cwnd)
         } else {
             u64::from(cwnd) * 17 / 9
         };
-        if u64::from(self.reno_acked) >= needed {
-            self.reno_acked -= needed as u32;
-            self.reno = self.reno.saturating_add(mss);
+        if u64::from(self.w_est_acked) >= needed {
+            self.w_est_acked -= needed as u32;
+            self.w_est = self.w_est.saturating_add(mss);
         }
     }
 }
@@ -144,17 +151,18 @@ impl Controller for Cubic {
         }
     }
 
-    /// RFC 9438 4.2: while the program does not use the window the curve does not go on; a new one begins when it does.
+    /// While the program does not use the window, the curve stops (RFC 9438 4.2). A new one begins
+    /// later.
     fn on_unused(&mut self) {
         if let Stage::Avoidance(Curve { prior, .. }) = self.stage {
             self.stage = Stage::Paused { prior };
         }
     }
 
-    /// RFC 9438 4.6 and 4.7.
+    /// Multiplicative decrease and fast convergence (RFC 9438 4.6 and 4.7).
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, _now: Instant) -> u32 {
         let cwnd = window.cwnd;
-        self.peak = if cwnd < self.peak {
+        self.w_max = if cwnd < self.w_max {
             (u64::from(cwnd) * 17 / 20) as u32
         } else {
             cwnd
@@ -163,14 +171,15 @@ impl Controller for Cubic {
         ((u64::from(flight) * 7 / 10) as u32).max(2 * mss)
     }
 
-    /// RFC 9438 4.8: the next curve begins at its own top, wherever slow start leads.
+    /// After a time-out the next curve begins at its plateau, wherever slow start ends (RFC 9438
+    /// 4.8).
     fn on_timeout(&mut self) {
-        self.peak = 0;
+        self.w_max = 0;
     }
 
-    /// RFC 9438 4.9.2: the window is back where it was, and so is the top of the curve.
+    /// A spurious loss: the window is back at its former size, and so is W_max (RFC 9438 4.9.2).
     fn on_undone(&mut self, window: &Window) {
-        self.peak = self.peak.max(window.cwnd);
+        self.w_max = self.w_max.max(window.cwnd);
         self.on_unused();
     }
 }
@@ -248,7 +257,7 @@ mod tests {
 
     #[test]
     fn rfc9438_4_2_no_round_trip_adds_more_than_half() {
-        // A curve that is so old that it is far above.
+        // The curve is so old that it is far above the window.
         let (mut cubic, mut window) = reduced(20_000);
         run(&mut cubic, &mut window, 0, 1);
         let mut last = window.cwnd;
@@ -280,11 +289,12 @@ mod tests {
     fn rfc9438_4_8_after_a_time_out_the_curve_begins_at_its_top() {
         let (mut cubic, mut window) = reduced(1_000_000);
         cubic.on_timeout();
-        // Slow start has led back to the threshold. K is 0: nothing draws the window towards what it once was.
+        // Slow start has led back to the threshold. K is 0: nothing draws the window towards its
+        // former size.
         let windows = run(&mut cubic, &mut window, 0, 31);
         assert_eq!(windows[0], 700_000);
         assert!(windows[30] < 720_000, "{}", windows[30]);
-        // Where there was no time-out it does.
+        // Without a time-out the curve does.
         let (mut cubic, mut window) = reduced(1_000_000);
         assert!(run(&mut cubic, &mut window, 0, 31)[30] > 880_000);
     }
@@ -293,13 +303,13 @@ mod tests {
     fn rfc9438_4_7_fast_convergence() {
         let (mut cubic, window) = reduced(1_000_000);
         cubic.reduced(&window, window.cwnd, MSS, Instant::default());
-        assert_eq!(cubic.peak, 595_000);
+        assert_eq!(cubic.w_max, 595_000);
     }
 
     #[test]
     fn rfc9438_4_3_small_windows_grow_as_newreno_would() {
         let (mut cubic, mut window) = reduced(10_000);
-        // 9/17 of a segment in each round trip until it is back, then a whole one.
+        // 9/17 of a segment in each round trip until W_est is back, then a whole one.
         let windows = run(&mut cubic, &mut window, 0, 60);
         assert_eq!((windows[5], windows[59]), (10_000, 64_000), "{windows:?}");
     }

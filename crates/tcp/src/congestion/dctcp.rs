@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): the window comes down by as much as the network is congested, told by the share of bytes that were marked.
+//! DCTCP (RFC 8257): the window comes down in proportion to the share of bytes that were marked.
 
 use millrace_wire::tcp::Seq;
 
@@ -6,19 +6,20 @@ use super::newreno::NewReno;
 use super::{Acked, Controller, Window};
 use crate::time::Instant;
 
-/// The whole, for fractions.
+/// The unit of fractions.
 const ONE: u32 = 1 << 10;
-/// g of RFC 8257 4.2: one in sixteen.
+/// g of RFC 8257 4.2: 1/16.
 const GAIN_SHIFT: u32 = 4;
 
-/// NewReno, with an estimate of the share of marks.
+/// NewReno, with an estimate of the share of marked bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dctcp {
-    /// DCTCP.Alpha, of [`ONE`].
+    /// DCTCP.Alpha, in units of [`ONE`].
     alpha: u32,
     /// DCTCP.BytesMarked, in this round.
     marked: u32,
-    /// The round: SND.UNA when it began, and what is acknowledged when it ends; low halves of stream offsets.
+    /// The round: SND.UNA when it began, and the offset whose acknowledgement ends it; low halves
+    /// of stream offsets.
     start: u32,
     end: u32,
     reno: NewReno,
@@ -27,7 +28,7 @@ pub(super) struct Dctcp {
 impl Dctcp {
     pub(super) fn new() -> Dctcp {
         Dctcp {
-            // RFC 8257 3.3: as if everything had been marked.
+            // RFC 8257 3.3: DCTCP.Alpha starts at 1, as if everything had been marked.
             alpha: ONE,
             marked: 0,
             start: 0,
@@ -36,7 +37,7 @@ impl Dctcp {
         }
     }
 
-    /// Everything before `una` is acknowledged, and `nxt` is what is sent next (RFC 8257 3.3, steps 1 to 8).
+    /// Everything before `una` is acknowledged, and SND.NXT is `nxt` (RFC 8257 3.3, steps 1 to 8).
     pub(super) fn progress(&mut self, una: u64, nxt: u64) {
         if Seq(una as u32).before(Seq(self.end)) {
             return;
@@ -44,7 +45,7 @@ impl Dctcp {
         let all = (una as u32).wrapping_sub(self.start);
         if all > 0 {
             let share = u64::from(self.marked.min(all)) * u64::from(ONE) / u64::from(all);
-            // Rounded up, so that it comes down to nothing at last.
+            // Rounded up, so that it reaches 0 at last.
             self.alpha -= self.alpha.div_ceil(1 << GAIN_SHIFT);
             self.alpha = (self.alpha + (share as u32 >> GAIN_SHIFT)).min(ONE);
         }
@@ -57,7 +58,7 @@ impl Controller for Dctcp {
         self.reno.on_ack(window, acked, now);
     }
 
-    /// RFC 8257 3.5: a loss is a loss.
+    /// RFC 8257 3.5: the reaction to a loss is NewReno's.
     fn reduced(&mut self, window: &Window, flight: u32, mss: u32, now: Instant) -> u32 {
         self.reno.reduced(window, flight, mss, now)
     }
@@ -81,7 +82,7 @@ impl Controller for Dctcp {
 mod tests {
     use super::*;
 
-    /// Rounds of ten segments, of which so many are marked.
+    /// Rounds of ten segments, so many of which are marked.
     fn rounds(dctcp: &mut Dctcp, from: u64, count: u64, marked: u64) -> u64 {
         for round in 0..count {
             let start = from + 10_000 * round;

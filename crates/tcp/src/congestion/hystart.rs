@@ -1,25 +1,26 @@
-//! Leaving slow start before it overflows the path: HyStart++ (RFC 9406).
+//! HyStart++ (RFC 9406): leaves slow start before it overflows the path.
 
 use millrace_wire::tcp::Seq;
 
 use super::{Acked, Window};
 
-/// RFC 9406 4.3.
+/// The constants of RFC 9406 4.3.
 const RTT_SAMPLES: u8 = 8;
 const RTT_RISE_MIN_US: u32 = 4_000;
 const RTT_RISE_MAX_US: u32 = 16_000;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
 
-/// Watches the least round trip of each round: when it rises, the queue builds up.
+/// Observes the least round trip of each round: when it rises, a queue builds up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// The round ends when this is acknowledged: low half of a stream offset.
+    /// The offset whose acknowledgement ends the round: low half of a stream offset.
     round_end: u32,
-    /// Least round trips of the last and of this round, in microseconds; `u32::MAX` without a sample.
+    /// Least round trips of the last and of this round, in microseconds; `u32::MAX` without a
+    /// sample.
     last_us: u32,
     current_us: u32,
-    /// What the round trip was when conservative slow start began.
+    /// The round trip when conservative slow start began.
     baseline_us: u32,
     samples: u8,
     /// Rounds left of conservative slow start; 0 in ordinary slow start.
@@ -39,7 +40,7 @@ impl HyStart {
         }
     }
 
-    /// RFC 9406 4.2: grows the window, and ends slow start by lowering the threshold to it.
+    /// RFC 9406 4.2: grows the window. Ends slow start by lowering the threshold to it.
     pub(super) fn on_ack(&mut self, window: &mut Window, acked: &Acked) {
         if Seq(acked.una as u32).at_or_after(Seq(self.round_end)) && self.end_round(acked.nxt) {
             window.ssthresh = window.cwnd;
@@ -51,7 +52,7 @@ impl HyStart {
         }
         if self.conservative > 0 {
             if self.samples >= RTT_SAMPLES && self.current_us < self.baseline_us {
-                // The rise was a mistake.
+                // The round trip has come down again: the rise was no queue.
                 self.conservative = 0;
             }
         } else if self.samples >= RTT_SAMPLES && self.last_us != u32::MAX {
@@ -68,7 +69,7 @@ impl HyStart {
         });
     }
 
-    /// Begins another round, up to offset `nxt`; true if slow start is over.
+    /// Begins another round, up to offset `nxt`. Returns whether slow start is over.
     fn end_round(&mut self, nxt: u64) -> bool {
         self.round_end = nxt as u32;
         self.last_us = self.current_us;
@@ -117,7 +118,8 @@ mod tests {
             round(&mut hystart, &mut window, &mut at, 20_000);
         }
         assert_eq!(window.cwnd, 40_000);
-        // The acknowledgement that ends a round counts for the next, so the rise shows in the second round that has it.
+        // The acknowledgement that ends a round counts for the next one, so that a rise shows in
+        // the second round that has it.
         round(&mut hystart, &mut window, &mut at, 30_000);
         assert_eq!(window.cwnd, 50_000);
         round(&mut hystart, &mut window, &mut at, 30_000);

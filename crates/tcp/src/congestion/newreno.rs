@@ -1,9 +1,9 @@
-//! RFC 5681's window, counted in bytes (RFC 3465).
+//! NewReno: the congestion window of RFC 5681, counted in bytes (RFC 3465).
 
 use super::{Acked, Controller, Window};
 use crate::time::Instant;
 
-/// Adds a segment per round trip, halves on a loss.
+/// Adds a segment in each round trip, and halves on a loss.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NewReno {
     /// Bytes acknowledged since the window last grew in congestion avoidance.
@@ -17,7 +17,7 @@ impl Controller for NewReno {
         } else {
             acked.bytes
         };
-        // RFC 3465 2.1: a segment more for each window's worth of bytes acknowledged.
+        // RFC 3465 2.1: one more segment for each window's worth of acknowledged bytes.
         self.acked = self.acked.saturating_add(rest);
         if self.acked >= window.cwnd {
             self.acked -= window.cwnd;
@@ -27,7 +27,7 @@ impl Controller for NewReno {
 
     fn reduced(&mut self, _window: &Window, flight: u32, mss: u32, _now: Instant) -> u32 {
         self.acked = 0;
-        // RFC 5681 3.1 (4).
+        // RFC 5681 3.1, equation (4): ssthresh = max (FlightSize / 2, 2*SMSS).
         (flight / 2).max(2 * mss)
     }
 
@@ -39,17 +39,7 @@ impl Controller for NewReno {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn acked(bytes: u32, mss: u32) -> Acked {
-        Acked {
-            bytes,
-            mss,
-            rtt_us: 1_000,
-            rto_us: 200_000,
-            una: 0,
-            nxt: 0,
-        }
-    }
+    use crate::congestion::tests::acked;
 
     #[test]
     fn rfc5681_3_1_a_segment_per_window_in_congestion_avoidance() {

@@ -3,45 +3,18 @@
 use millrace_wire::tcp::{Flags, Segment, Timestamps};
 
 use crate::config::Config;
-use crate::congestion::Acked;
 use crate::connection::Connection;
 use crate::events::Events;
 use crate::info::Phase;
 use crate::options::{Features, timestamp};
-use crate::scoreboard::Delivered;
+use crate::recovery::{Ack, Decision, Delivered};
 use crate::state::State;
 use crate::time::Instant;
+use crate::timers::Transmit;
 
 impl Connection {
-    /// `acked` bytes in flight are acknowledged and nothing is out of the ordinary.
-    #[inline(always)]
-    pub(super) fn on_plain_ack(&mut self, config: &Config, acked: u32, now: Instant) {
-        self.send.una += u64::from(acked);
-        let mut rtt_us = 0;
-        if let Some(sent) = self.flight_log.acked(self.send.una) {
-            rtt_us = (now.as_micros() as u32).wrapping_sub(sent);
-            self.rtt.sample(config, rtt_us, now);
-            self.timers.measured();
-        }
-        let mss = u32::from(self.send.mss);
-        let (una, nxt) = (self.send.una, self.send.nxt);
-        let rto_us = self.rtt.rto_us();
-        self.congestion.on_ack(
-            config,
-            &Acked {
-                bytes: acked,
-                mss,
-                rtt_us,
-                rto_us,
-                una,
-                nxt,
-            },
-            now,
-        );
-        self.after_progress(config, now);
-    }
-
-    /// Any acceptable acknowledgement: its number lies at or before SND.NXT. One before SND.UNA is old and says nothing.
+    /// An acceptable acknowledgement: its number lies at or before SND.NXT. One before SND.UNA is
+    /// old and is ignored.
     #[inline]
     pub(super) fn on_ack(&mut self, config: &Config, segment: &Segment<'_>, now: Instant) {
         let acked = segment.ack - self.send.seq(self.send.una);
@@ -51,13 +24,12 @@ impl Connection {
         let window_changed = self
             .send
             .update_window(segment.seq, segment.ack, segment.window);
-        if acked > 0 && self.phase == Phase::Open && segment.options.sack.is_empty() {
-            self.on_plain_ack(config, acked as u32, now);
+        if acked > 0 && self.recovery.is_open() && segment.options.sack.is_empty() {
+            self.on_predicted_ack(config, acked as u32, now);
         } else if acked > 0
             || self.send.in_flight() > 0
-            || self.disturbed.past().tail.is_open()
-            || self.disturbed.past().undo.is_some()
-            || self.timers.stalled_since != Instant::NEVER
+            || self.recovery.needs_every_ack()
+            || self.timers.is_stalled()
         {
             self.on_unusual_ack(config, segment, acked as u32, window_changed, now);
         }
@@ -66,7 +38,7 @@ impl Connection {
         }
     }
 
-    /// An acknowledgement of nothing new, or in the midst of a repair.
+    /// An acknowledgement of nothing new, or during a repair.
     #[inline(never)]
     fn on_unusual_ack(
         &mut self,
@@ -77,55 +49,107 @@ impl Connection {
         now: Instant,
     ) {
         let outstanding = self.send.in_flight() > 0;
+        let sack = self.features.contains(Features::SACK);
+        let takes_nothing =
+            segment.payload.is_empty() && !segment.flags.intersects(Flags::SYN | Flags::FIN);
 
         let mut delivered = Delivered::default();
         let mut doubled = None;
-        let highest = self
-            .disturbed
-            .repair()
-            .map_or(self.send.una, |repair| repair.board.highest_sacked());
-        if self.features.contains(Features::SACK) && !segment.options.sack.is_empty() {
-            (delivered, doubled) = self.take_sack(config, segment, highest);
+        let highest = self.recovery.highest_sacked(self.send.una);
+        if sack && !segment.options.sack.is_empty() {
+            (delivered, doubled) = self.take_sack(config, segment, highest, now);
         }
-        let duplicate = if self.features.contains(Features::SACK) {
+        let duplicate = if sack {
             delivered.bytes > 0
         } else {
-            // RFC 5681 2.
-            acked == 0
-                && outstanding
-                && !window_changed
-                && segment.payload.is_empty()
-                && !segment.flags.intersects(Flags::SYN | Flags::FIN)
+            // RFC 5681 2, "DUPLICATE ACKNOWLEDGMENT", conditions (a) to (e).
+            acked == 0 && outstanding && !window_changed && takes_nothing
         };
         if acked > 0 {
-            // RFC 2883: an acknowledgement caused by a duplicate echoes the time of what came first, however long ago its own acknowledgement was lost.
+            // RFC 2883: an acknowledgement caused by a duplicate echoes the timestamp of the
+            // original, whose own acknowledgement may have been lost long ago. It measures no round
+            // trip.
             let echo = segment.options.timestamps.filter(|_| doubled.is_none());
             delivered.join(self.take_acked(config, acked, highest, echo, now));
             self.after_progress(config, now);
         }
-        if let Some((start, end)) = doubled {
-            self.undo_if_reported(start, end);
+        if let Some(range) = doubled {
+            self.recovery
+                .undo_if_reported(&mut self.congestion, range, self.send.una);
         }
-        self.judge_probe(
-            segment,
-            doubled.is_some(),
-            acked == 0 && !window_changed && delivered.bytes == 0,
-            now,
-        );
+        let silent = acked == 0 && !window_changed && delivered.bytes == 0 && takes_nothing;
+        let (recovery, congestion, view) = self.recovery_parts(config, now);
+        if recovery.check_tail_loss(&view, congestion, doubled.is_some(), silent) {
+            self.on_window_reduced();
+        }
         if acked > 0 || duplicate {
-            let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-            self.on_delivered(config, &delivered, acked, duplicate, echo, now);
+            let ack = Ack {
+                delivered,
+                acked,
+                duplicate,
+                echo: segment.options.timestamps.map(|timestamps| timestamps.echo),
+            };
+            let (recovery, congestion, view) = self.recovery_parts(config, now);
+            let decision = recovery.on_delivered(&view, congestion, &ack);
+            self.carry_out(config, &decision, Some(acked > 0), now);
         }
-        // In FIN-WAIT-2 nothing waits for a window, and what runs since is the wait for the peer.
-        let stalled = self.timers.stalled_since != Instant::NEVER && self.state != State::FinWait2;
+        // In FIN-WAIT-2 nothing waits for a window; the time counts the wait for the peer's FIN.
+        let stalled = self.timers.is_stalled() && self.state != State::FinWait2;
         if stalled && !outstanding && self.send.usable() > 0 {
             // The window has opened again.
-            self.timers.progress();
-            self.timers.transmit = Instant::NEVER;
+            self.timers.on_progress();
+            self.timers.stop();
         }
     }
 
-    /// Moves SND.UNA, and samples the round trip (RFC 6298 3, RFC 7323 4.1). `echo` comes with an acknowledgement that can be measured by it.
+    /// Does what loss recovery decided. `advanced`: whether an acknowledgement caused it, and
+    /// whether that moved SND.UNA.
+    pub(crate) fn carry_out(
+        &mut self,
+        config: &Config,
+        decision: &Decision,
+        advanced: Option<bool>,
+        now: Instant,
+    ) {
+        if let Some(at) = decision.reorder_at {
+            self.timers.start(Transmit::Reorder, at);
+        }
+        if !decision.loss {
+            return;
+        }
+        self.on_loss(config, now);
+        if let Some(advanced) = advanced
+            && self.recovery.phase() == Phase::Recovery
+        {
+            let (recovery, congestion, view) = self.recovery_parts(config, now);
+            recovery.reduce(&view, congestion, decision.delivered, advanced);
+        }
+    }
+
+    /// Something is lost: fast recovery begins, unless a recovery is in progress (RFC 6675 5 step
+    /// 4).
+    fn on_loss(&mut self, config: &Config, now: Instant) {
+        if self.recovery.is_repairing() {
+            return;
+        }
+        let (una, options) = (self.send.una, self.features.option_len());
+        let probe_lost = self
+            .pmtud_mut()
+            .is_some_and(|pmtud| pmtud.on_loss(una, options, now));
+        if probe_lost {
+            self.recovery.repair_mtu_probe(self.send.nxt);
+            return self.arm_timeout(config, now);
+        }
+        let (recovery, congestion, view) = self.recovery_parts(config, now);
+        recovery.enter_fast_recovery(&view, congestion);
+        self.on_window_reduced();
+        if !self.timers.runs_timeout() {
+            self.arm_timeout(config, now);
+        }
+    }
+
+    /// Moves SND.UNA and samples the round trip (RFC 6298 3, RFC 7323 4.1). `echo` is the timestamp
+    /// of an acknowledgement that can be measured by it.
     fn take_acked(
         &mut self,
         config: &Config,
@@ -135,30 +159,23 @@ impl Connection {
         now: Instant,
     ) -> Delivered {
         self.send.una += u64::from(acked);
-        let una = self.send.una;
-        let sent = self.flight_log.acked(una);
-        let delivered = match self.disturbed.repair_mut() {
-            Some(repair) => repair.board.acked(una, highest),
-            None => Delivered {
-                bytes: acked,
-                latest: sent.map(|at| (at, una as u32, false)),
-                ..Delivered::default()
-            },
-        };
+        let delivered = self.recovery.on_acked_marked(self.send.una, acked, highest);
         match delivered.latest {
-            // Karn's rule: what was sent twice tells nothing, unless the timestamp says which was received.
+            // Karn's rule (RFC 6298 3): "RTT samples MUST NOT be made using segments that were
+            // retransmitted", except by timestamps.
             Some((sent, _, _)) if !delivered.ambiguous => {
                 self.rtt
                     .sample(config, (now.as_micros() as u32).wrapping_sub(sent), now);
-                self.timers.measured();
+                self.timers.on_measured();
             }
             Some(_) if self.features.contains(Features::TIMESTAMPS) => {
                 let echo = echo.map_or(0, |timestamps| timestamps.echo);
                 let sample_ms = timestamp(now, self.recent.offset).wrapping_sub(echo);
-                // An echo from long before the time-out shows that an acknowledgement was lost, not how long the way is.
+                // An echo from long before the time-out shows that an acknowledgement was lost, not
+                // how long the round trip is.
                 if echo != 0 && u64::from(sample_ms) <= 2 * self.rtt.rto().as_millis() {
                     self.rtt.sample(config, sample_ms.max(1) * 1_000, now);
-                    self.timers.measured();
+                    self.timers.on_measured();
                 }
             }
             _ => {}
@@ -166,14 +183,16 @@ impl Connection {
         delivered
     }
 
-    /// Marks what the SACK option reports. Blocks that cannot be are ignored (RFC 2018 4: start before end, within the flight),
-    /// among them the first if it reports a duplicate (RFC 2883 4: below the acknowledgement, or within the second). Returns what was delivered, and
-    /// the duplicate that was reported.
+    /// Marks what the SACK option reports. Blocks that are impossible are ignored (RFC 2018 4:
+    /// start before end, within the flight). So is a first block that reports a duplicate (RFC 2883
+    /// 4: below the acknowledgement, or within the second block). Returns what was delivered, and
+    /// that duplicate.
     fn take_sack(
         &mut self,
         config: &Config,
         segment: &Segment<'_>,
         highest: u64,
+        now: Instant,
     ) -> (Delivered, Option<(i64, i64)>) {
         let mut delivered = Delivered::default();
         let ack = self.send.offset(segment.ack);
@@ -184,24 +203,23 @@ impl Connection {
             .map(|(start, end)| (self.send.offset(start), self.send.offset(end)));
         let first = blocks.next();
         let second = blocks.next();
-        let rest = blocks.next();
-        let last = blocks.next();
+        let rest = [blocks.next(), blocks.next()];
         let is_duplicate = first.is_some_and(|(start, end)| {
             let below = start < end && end <= ack;
             let within = second.is_some_and(|(s, e)| s <= start && start < end && end <= e);
             below || within
         });
+        let (una, nxt) = (self.send.una, self.send.nxt);
         if is_duplicate {
-            self.disturbed.begin().dsacks += 1;
-            self.rack_widen();
+            self.recovery.on_dsack(una, nxt);
         }
-        let floor = ack.max(self.send.una as i64);
-        let nxt = self.send.nxt as i64;
+        let floor = ack.max(una as i64);
         let kept = if is_duplicate { None } else { first };
-        for (start, end) in [kept, second, rest, last].into_iter().flatten() {
-            if start < end && start > floor && end <= nxt {
+        let (recovery, _, view) = self.recovery_parts(config, now);
+        for (start, end) in [kept, second, rest[0], rest[1]].into_iter().flatten() {
+            if start < end && start > floor && end <= nxt as i64 {
                 let block = start as u64..end as u64;
-                delivered.join(self.repair(config).board.sack(block, highest));
+                delivered.join(recovery.on_sacked(&view, block, highest));
             }
         }
         (delivered, first.filter(|_| is_duplicate))
@@ -209,18 +227,18 @@ impl Connection {
 
     /// Something new was acknowledged.
     #[inline(always)]
-    pub(super) fn after_progress(&mut self, config: &Config, now: Instant) {
+    pub(crate) fn after_progress(&mut self, config: &Config, now: Instant) {
         self.events |= Events::WRITABLE;
-        self.timers.progress();
+        self.timers.on_progress();
         if self.send.una == self.send.nxt {
-            self.timers.transmit = Instant::NEVER;
+            self.timers.stop();
         } else {
             self.arm_transmit(config, now);
         }
     }
 
-    /// RFC 9293 3.10.7.4, fifth, FIN-WAIT-1, CLOSING and LAST-ACK: our FIN is acknowledged.
-    pub(super) fn after_fin_acked(&mut self, now: Instant) {
+    /// Our FIN is acknowledged: RFC 9293 3.10.7.4, fifth, FIN-WAIT-1, CLOSING and LAST-ACK.
+    pub(crate) fn after_fin_acked(&mut self, now: Instant) {
         match self.state {
             State::FinWait1 => {
                 self.state = State::FinWait2;

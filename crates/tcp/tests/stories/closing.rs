@@ -56,7 +56,7 @@ fn rfc9293_3_6_half_close() {
         (pair.state(CLIENT), pair.state(SERVER)),
         (State::FinWait2, State::CloseWait)
     );
-    // FIN-WAIT-2 with a program lasts as long as it likes.
+    // FIN-WAIT-2 with a program lasts as long as the program wants.
     pair.run_for(Duration::from_secs(600));
     pair.write(SERVER, 200_000);
     pair.run_for(Duration::from_secs(1));
@@ -79,7 +79,7 @@ fn fin_rides_on_the_last_segment_and_is_sent_again() {
     assert_eq!(script.state(), State::FinWait1);
     script.tick();
     script.expect("FP. 1:101(100) ack 1");
-    // The data is acknowledged, the FIN is not.
+    // The data is acknowledged; the FIN is not.
     script.inject(". 1:1(0) ack 101");
     assert_eq!(script.state(), State::FinWait1);
     script.tick();
@@ -164,7 +164,7 @@ fn e6_tcp_linger2_sets_the_wait() {
     assert_eq!(script.state(), State::Closed);
 }
 
-/// Linux: a negative TCP_LINGER2. The peer learns at once that nobody waits for it.
+/// As in Linux, a negative TCP_LINGER2 tells the peer at once that nobody waits.
 #[test]
 fn e6_tcp_linger2_may_forbid_the_wait() {
     let settings = Settings {
@@ -177,7 +177,7 @@ fn e6_tcp_linger2_may_forbid_the_wait() {
     script.inject(". 1:1(0) ack 2");
     script.expect("R. 2:2(0) ack 1");
     assert_eq!(script.state(), State::Closed);
-    // So it is for who shut down first and closed in FIN-WAIT-2.
+    // So it is for a program that shut down first and closed in FIN-WAIT-2.
     let mut script = Script::with(settings);
     script.connection.shutdown_write(script.now);
     script.expect("F. 1:1(0) ack 1");
@@ -185,7 +185,7 @@ fn e6_tcp_linger2_may_forbid_the_wait() {
     assert_eq!(script.state(), State::FinWait2);
     script.connection.close(script.now);
     script.expect("R. 2:2(0) ack 1");
-    // But who hears the peer's FIN with the acknowledgement is done.
+    // If the peer's FIN comes with the acknowledgement, the connection is done.
     let mut script = Script::with(settings);
     script.connection.close(script.now);
     script.expect("F. 1:1(0) ack 1");
@@ -194,7 +194,7 @@ fn e6_tcp_linger2_may_forbid_the_wait() {
     assert_eq!(script.state(), State::Closing);
 }
 
-/// Linux's `tcp_fin_time`: on a slow path the wait is three and a half time-outs at least.
+/// Linux's `tcp_fin_time`: on a slow path the wait is at least 3.5 time-outs.
 #[test]
 fn e6_a_short_fin_wait_leaves_time_for_a_fin_that_was_lost() {
     let mut script = Script::connecting(

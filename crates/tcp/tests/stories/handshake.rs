@@ -80,7 +80,7 @@ fn syn_ack_is_repeated_five_times_in_63_seconds() {
 #[test]
 fn rfc9293_3_10_7_3_acknowledgement_with_data_completes_the_handshake() {
     let mut pair = Pair::plain();
-    // The client's first bare ACK is lost; its data follows and does as well.
+    // The client's first bare ACK is lost. Its data follows and completes the handshake.
     pair.wire = Box::new(|packet| {
         if packet.from == CLIENT && packet.index == 1 {
             Fate::Drop

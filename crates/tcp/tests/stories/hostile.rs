@@ -1,5 +1,6 @@
-//! Random segments around every number that matters, in whatever state they find the connection: no panic, no byte twice, no
-//! more answers than questions, and a timer whenever something is in flight.
+//! Random segments around every number that matters, in every state. There is no panic, no byte is
+//! stored twice, there are no more answers than segments, and a timer runs whenever something is in
+//! flight.
 
 use millrace_tcp::{Config, Duration, Error, Events, IcmpError, Keepalive, Settings, State};
 
@@ -126,7 +127,7 @@ fn attack(seed: u64) {
             check(&script);
         }
     }
-    // However it was left, it ends or rests: it does not spin.
+    // In every state the connection ends or rests: it does not spin.
     for _ in 0..300 {
         if script.connection.deadline().is_none() {
             break;

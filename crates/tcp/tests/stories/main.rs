@@ -1,28 +1,28 @@
-//! The connection's behaviour as stories in virtual time: one connection under a script, or two over a wire.
+//! Tests of a connection in virtual time: one connection under a script, or two over a wire.
 
 mod support;
 
-mod acknowledging;
 mod closing;
-mod compact;
-mod filling;
+mod congestion;
+mod custom_congestion;
+mod delayed_ack;
+mod ecn;
+mod half_open_and_time_wait;
 mod handshake;
 mod hostile;
-mod living;
-mod losing;
-mod marking;
-mod own;
+mod icmp;
+mod keepalive;
+mod loss_recovery;
 mod pacing;
-mod path;
+mod pmtud;
 mod reassembly;
 mod reordering;
-mod reports;
 mod requirements;
 mod reset;
 mod sending;
-mod slowing;
 mod soak;
 mod stalling;
 mod timestamps;
-mod undoing;
+mod undo;
 mod urgent;
+mod utilization;

@@ -1,11 +1,11 @@
-//! Sending at a rate: SO_MAX_PACING_RATE, and BBR (draft-cardwell-iccrg-bbr-congestion-control-00).
+//! Pacing: SO_MAX_PACING_RATE, and BBR (draft-cardwell-iccrg-bbr-congestion-control-00).
 
 use millrace_tcp::{Algorithm, Config, Duration, Settings};
 
 use crate::support::pair::{CLIENT, SERVER};
 use crate::support::{Fate, Pair, Random, Script};
 
-/// A connection at a megabyte per second, with segments of 1,000, past the first ten of them.
+/// A connection paced at 1 MB/s, with segments of 1,000 bytes, after its first ten segments.
 fn slow() -> Script {
     let settings = Settings {
         nodelay: true,
@@ -28,7 +28,7 @@ fn a_bounded_rate_spreads_segments_over_time() {
     let mut script = slow();
     script.limits.max_payload = 65_000;
     script.write(6_000);
-    // Two segments at a time, a millisecond for each; what is late, as the first is, catches up by as much.
+    // Two segments at a time, a millisecond for each. The first is late, and catches up by as much.
     script.expect(". 10001:12001(2000) ack 1");
     script.expect(". 12001:14001(2000) ack 1");
     script.silent();
@@ -36,7 +36,7 @@ fn a_bounded_rate_spreads_segments_over_time() {
     script.expect("P. 14001:16001(2000) ack 1");
 }
 
-/// What waited for its time, and is served late, catches up with all of it and no more.
+/// A transmission that waited for its time, and leaves late, catches up with its delay and no more.
 #[test]
 fn what_is_served_late_catches_up() {
     let mut script = slow();
@@ -93,18 +93,19 @@ fn a_rate_that_is_lifted_lets_go() {
     script.expect("P. 13001:14001(1000) ack 1");
 }
 
-/// A path, and what a transfer of `seconds` at its rate makes of it: the part of the rate that was used, in percent, and the longest round trip
-/// after the first second, in milliseconds.
-struct Path {
+/// A bottleneck, and how long a transfer at its rate lasts.
+struct Bottleneck {
     megabits: u64,
     one_way_ms: u64,
     queue_ms: u64,
-    /// Of a thousand.
+    /// Losses, per mille.
     loss: u64,
     seconds: u64,
 }
 
-fn fill(path: &Path, settings: Settings) -> (u64, u64) {
+/// Returns the used part of the rate, in percent, and the longest round trip after the first second, in
+/// milliseconds.
+fn fill(path: &Bottleneck, settings: Settings) -> (u64, u64) {
     let mut pair = Pair::new(&Config::default(), settings, Settings::default());
     pair.rate = path.megabits * 1_000_000;
     pair.delay = Duration::from_millis(path.one_way_ms);
@@ -151,7 +152,7 @@ fn bbr() -> Settings {
 
 #[test]
 fn a_rate_bounds_a_whole_transfer() {
-    let path = Path {
+    let path = Bottleneck {
         megabits: 100,
         one_way_ms: 5,
         queue_ms: 50,
@@ -172,7 +173,7 @@ fn bbr_4_3_fills_the_path_and_leaves_the_queue_short() {
     for (megabits, one_way_ms, queue_ms) in
         [(20, 5, 200), (20, 25, 200), (100, 20, 100), (2, 40, 400)]
     {
-        let path = Path {
+        let path = Bottleneck {
             megabits,
             one_way_ms,
             queue_ms,
@@ -181,7 +182,7 @@ fn bbr_4_3_fills_the_path_and_leaves_the_queue_short() {
         };
         let (used, longest_ms) = fill(&path, bbr());
         assert!(used >= 85, "{megabits} Mbit/s at {one_way_ms} ms: {used} %");
-        // Without it the queue would fill: round trips of 200 ms and more.
+        // Without the bound the queue would fill: round trips of 200 ms and more.
         assert!(
             longest_ms < 2 * one_way_ms + queue_ms / 2,
             "{megabits} Mbit/s at {one_way_ms} ms: {longest_ms} ms"
@@ -191,7 +192,7 @@ fn bbr_4_3_fills_the_path_and_leaves_the_queue_short() {
 
 #[test]
 fn bbr_4_3_losses_that_are_not_congestion_do_not_slow_it() {
-    let path = Path {
+    let path = Bottleneck {
         megabits: 20,
         one_way_ms: 20,
         queue_ms: 100,
@@ -205,7 +206,7 @@ fn bbr_4_3_losses_that_are_not_congestion_do_not_slow_it() {
 
 #[test]
 fn bbr_4_3_shallow_queues_do_not_stop_it() {
-    let path = Path {
+    let path = Bottleneck {
         megabits: 50,
         one_way_ms: 20,
         queue_ms: 4,

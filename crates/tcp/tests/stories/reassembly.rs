@@ -1,4 +1,4 @@
-//! Overlaps, gaps, the FIN among them (RFC 9293 3.10.7.4; group D of the hostile inputs).
+//! Overlaps, gaps, and a FIN among them (RFC 9293 3.10.7.4; group D of the hostile inputs).
 
 use millrace_tcp::{Config, Events, Settings, State};
 
@@ -7,7 +7,8 @@ use crate::support::script::plain;
 
 #[test]
 fn d1_bytes_once_received_never_change() {
-    // Old and new ranges that meet in every way: before, left, inside, equal, around, right, after.
+    // Old and new ranges that overlap in every way: before, left, inside, equal, around, right,
+    // after.
     for (first, second) in [
         ((200, 300), (100, 150)),
         ((200, 300), (150, 250)),
@@ -66,7 +67,7 @@ fn d2_many_small_islands_are_bounded() {
         acks[3].ends_with("sack 32:33 30:31 28:29 26:27"),
         "{acks:?}"
     );
-    // What was not reported was not kept; the rest joins up.
+    // Bytes that were not reported were not kept; the rest joins up.
     for at in 1..=33u64 {
         script.inject(&format!(". {at}:{}(1) ack 1", at + 1));
     }
@@ -109,7 +110,7 @@ fn d3_data_beyond_the_fin_is_ignored() {
 
 #[test]
 fn d3_data_over_an_early_fin_ends_at_it() {
-    // Nothing is stored beyond the gap, so that the data looks like any other that comes in order.
+    // Nothing is stored beyond the gap, so that the data is processed as in order.
     let mut script = Script::established();
     script.inject("F. 51:51(0) ack 1");
     script.expect(". 1:1(0) ack 1");
@@ -175,7 +176,7 @@ fn d5_subset_of_delivered_data_is_reported() {
     script.inject("P. 51:151(100) ack 1");
     script.expect(". 1:1(0) ack 201 sack 51:151");
     assert_eq!(script.text().len(), 200);
-    // The report is made once.
+    // The duplicate is reported once.
     script.inject("P. 201:202(1) ack 1");
     script.tick();
     script.expect(". 1:1(0) ack 202");
@@ -270,7 +271,8 @@ fn without_memory_nothing_is_acknowledged() {
 
 #[test]
 fn without_selective_acknowledgement_every_disordered_segment_is_answered() {
-    // A peer that counts duplicates must see them all, though they came in one batch.
+    // A peer that counts duplicate acknowledgements must see them all, though the segments came in
+    // one batch.
     let mut script = Script::without_sack();
     for start in [1001, 2001, 3001] {
         script.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));

@@ -1,33 +1,22 @@
-//! How long what may be merely reordered is waited for (RFC 8985 6.2), and when the tail is not probed (7.2).
+//! How long RACK waits for reordered segments (RFC 8985 6.2), and when the tail is not probed
+//! (7.2).
 
-use millrace_tcp::{Duration, Phase, Settings};
+use millrace_tcp::{Duration, Phase};
 
 use crate::support::Script;
-
-const NODELAY: Settings = Settings {
-    nodelay: true,
-    ..Settings::UNSET
-};
-
-/// With `count` segments of 1,000 in flight, and a round trip later.
-fn flight(mut script: Script, count: usize) -> Script {
-    script.write(count as u64 * 1_000);
-    assert_eq!(script.drain().len(), count);
-    script.pass(Duration::from_millis(10));
-    script
-}
+use crate::support::script::NODELAY;
 
 #[test]
 fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
-    let mut script = flight(Script::with(NODELAY), 8);
-    // The path reorders: the first comes late, but comes.
+    let mut script = Script::with(NODELAY).flight(8);
+    // The path reorders: the first segment comes late.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 2001");
     script.inject(". 1:1(0) ack 8001");
     let mut acked = 8_001;
     let mut waits = Vec::new();
     for _ in 0..12 {
-        script = flight(script, 8);
+        script = script.flight(8);
         let (next, end) = (acked + 1_000, acked + 8_000);
         script.inject(&format!(
             ". 1:1(0) ack {acked} sack {next}:{}",
@@ -39,7 +28,7 @@ fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
         assert!(waited <= srtt_us, "{waited} of {srtt_us}");
         script.expect(&format!(". {acked}:{next}(1000) ack 1"));
         waits.push(waited);
-        // It was for nothing: both arrive, and the peer says so.
+        // The retransmission was spurious: both arrive, and the peer reports that.
         script.inject(&format!(". 1:1(0) ack {end} sack {acked}:{next}"));
         acked = end;
     }
@@ -50,16 +39,16 @@ fn rfc8985_6_2_reports_of_duplicates_widen_the_window_to_a_round_trip() {
 
 #[test]
 fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
-    let mut script = flight(Script::with(NODELAY), 8);
-    // The path reorders, and was once waited for in vain.
+    let mut script = Script::with(NODELAY).flight(8);
+    // The path reorders, and one wait was in vain.
     script.inject(". 1:1(0) ack 1 sack 1001:2001");
     script.inject(". 1:1(0) ack 2001");
     script.inject(". 1:1(0) ack 8001 sack 1:1001");
     let mut acked = 8_001;
     let mut waits = Vec::new();
     for _ in 0..18 {
-        // Two segments are what the losses leave of the window.
-        script = flight(script, 2);
+        // The losses leave a window of two segments.
+        script = script.flight(2);
         let (next, end) = (acked + 1_000, acked + 2_000);
         script.inject(&format!(". 1:1(0) ack {acked} sack {next}:{end}"));
         script.silent();
@@ -75,10 +64,11 @@ fn rfc8985_6_2_the_window_shrinks_after_sixteen_recoveries_without_reports() {
 
 #[test]
 fn rfc8985_6_2_an_acknowledgement_that_came_too_soon_tells_no_time() {
-    let mut script = flight(Script::with(NODELAY), 10);
+    let mut script = Script::with(NODELAY).flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:5001");
     script.expect(". 1:1001(1000) ack 1");
-    // A round trip takes 10 ms: what was received is the first, which had been late. Nothing that was sent before the second is late for it.
+    // A round trip takes 10 ms: the transmission that arrived is the first one, which was late.
+    // Segments sent before the second one are not overdue for it.
     script.pass(Duration::from_millis(2));
     script.inject(". 1:1(0) ack 5001");
     let info = script.connection.info(script.now);
@@ -88,7 +78,7 @@ fn rfc8985_6_2_an_acknowledgement_that_came_too_soon_tells_no_time() {
 
 #[test]
 fn rfc8985_7_2_nothing_is_probed_during_recovery() {
-    let mut script = flight(Script::with(NODELAY), 10);
+    let mut script = Script::with(NODELAY).flight(10);
     script.inject(". 1:1(0) ack 1 sack 1001:6001");
     script.expect(". 1:1001(1000) ack 1");
     assert_eq!(script.connection.info(script.now).phase, Phase::Recovery);

@@ -1,31 +1,16 @@
-//! Single requirements that no longer story shows by the way. `docs/compliance` says which requirement is shown where.
+//! Single requirements that no longer test shows. `docs/compliance` says which test shows which
+//! requirement.
 
 use millrace_tcp::{Config, Duration, Events, Keepalive, Phase, Settings, State};
 use millrace_wire::tcp::Flags;
 
 use crate::support::pair::{CLIENT, SERVER};
-use crate::support::script::plain;
+use crate::support::script::{NODELAY, plain};
 use crate::support::{Fate, Pair, Script};
-
-fn nodelay() -> Script {
-    Script::with(Settings {
-        nodelay: true,
-        ..Settings::UNSET
-    })
-}
-
-/// Past the time when every full segment is acknowledged at once.
-fn past_quick() -> Script {
-    let config = Config {
-        quick_ack_segments: 0,
-        ..plain()
-    };
-    Script::active(config, Settings::default(), "mss 1000 sackOK")
-}
 
 #[test]
 fn rfc9293_3_1_a_window_above_32767_is_no_negative_one() {
-    let mut script = nodelay();
+    let mut script = Script::with(NODELAY);
     script.write(200_000);
     let (mut sent, mut acked) = (0, 1);
     for _ in 0..4 {
@@ -109,7 +94,7 @@ fn rfc9293_3_8_2_lost_handshakes_leave_one_segment() {
 
 #[test]
 fn rfc5681_3_1_lost_answers_to_the_syn_leave_one_segment() {
-    // The answer is sent again after one second and after three.
+    // The SYN-ACK is sent again after one second and after three.
     for (lost_ms, first) in [(0, 10), (500, 10), (2_000, 1)] {
         let mut pair = Pair::plain();
         if lost_ms > 0 {
@@ -136,14 +121,14 @@ fn rfc5681_3_1_lost_answers_to_the_syn_leave_one_segment() {
 
 #[test]
 fn rfc9293_3_8_3_a_time_out_measures_nothing() {
-    let mut script = nodelay();
+    let mut script = Script::with(NODELAY);
     script.write(100);
     script.expect("P. 1:101(100) ack 1");
     script.tick();
     script.expect("P. 1:101(100) ack 1");
     script.pass(Duration::from_millis(70));
     let before = script.connection.info(script.now);
-    // Which of the two is acknowledged nobody knows.
+    // The acknowledgement does not tell which of the two arrived.
     script.inject(". 1:1(0) ack 101");
     let after = script.connection.info(script.now);
     assert_eq!(after.bytes_acked, 100);
@@ -151,7 +136,7 @@ fn rfc9293_3_8_3_a_time_out_measures_nothing() {
         (before.srtt_us, before.rttvar_us),
         (after.srtt_us, after.rttvar_us)
     );
-    // What is sent once measures again.
+    // A segment that is sent once yields a sample again.
     script.write(100);
     script.drain();
     script.pass(Duration::from_millis(70));
@@ -182,7 +167,7 @@ fn rfc9293_3_8_4_keepalive_is_off_unless_asked_for_and_waits_two_hours() {
 
 #[test]
 fn rfc9293_3_8_6_a_peer_that_takes_its_window_back_and_answers_is_kept() {
-    let mut script = nodelay();
+    let mut script = Script::with(NODELAY);
     script.write(3_000);
     script.drain();
     script.inject(". 1:1(0) ack 1001 win 0");
@@ -196,7 +181,7 @@ fn rfc9293_3_8_6_a_peer_that_takes_its_window_back_and_answers_is_kept() {
         }
     }
     assert_eq!(script.state(), State::Established);
-    // When it falls silent it is given up.
+    // A peer that falls silent is given up.
     let start = script.now;
     while script.state() == State::Established {
         script.tick();
@@ -207,7 +192,7 @@ fn rfc9293_3_8_6_a_peer_that_takes_its_window_back_and_answers_is_kept() {
 
 #[test]
 fn rfc9293_3_8_6_what_a_shut_window_does_not_stop() {
-    let mut script = past_quick();
+    let mut script = Script::past_quickack();
     script.inject(". 1:65536(65535) ack 1");
     script.expect(". 1:1(0) ack 65536 win 0");
     assert!(!script.events().contains(Events::URGENT));
@@ -221,7 +206,7 @@ fn rfc9293_3_8_6_what_a_shut_window_does_not_stop() {
 
 #[test]
 fn rfc9293_3_9_1_2_the_last_segment_of_what_is_queued_is_pushed() {
-    let mut script = nodelay();
+    let mut script = Script::with(NODELAY);
     script.write(2_500);
     script.expect(". 1:1001(1000) ack 1");
     script.expect(". 1001:2001(1000) ack 1");
@@ -242,7 +227,7 @@ fn rfc9293_3_10_7_4_a_batch_of_segments_gets_one_acknowledgement() {
 
 #[test]
 fn rfc9293_3_10_8_every_time_out_is_twice_the_one_before() {
-    let mut script = nodelay();
+    let mut script = Script::with(NODELAY);
     script.write(100);
     script.expect("P. 1:101(100) ack 1");
     let mut last = script.tick();

@@ -4,12 +4,7 @@ use millrace_tcp::{Config, Duration, Error, Settings, State};
 
 use crate::support::Script;
 use crate::support::pair::{CLIENT, Pair, SERVER};
-use crate::support::script::plain;
-
-const NODELAY: Settings = Settings {
-    nodelay: true,
-    ..Settings::UNSET
-};
+use crate::support::script::{NODELAY, plain};
 
 #[test]
 fn rfc9293_3_7_4_nagle_holds_the_second_short_segment() {
@@ -153,7 +148,8 @@ fn rfc9293_3_8_6_2_1_small_window_is_not_filled_in_pieces() {
     script.silent();
 }
 
-/// A peer that announces one byte from the start, and one byte more with each acknowledgement, is sent one after each pause.
+/// A peer announces one byte from the start, and one more with each acknowledgement. It gets one
+/// byte after each pause.
 #[test]
 fn rfc9293_3_8_6_2_1_a_window_that_was_never_larger_than_a_byte_is_not_followed() {
     let mut script = Script::active(plain(), Settings::default(), "mss 1000");
@@ -302,11 +298,11 @@ fn f5_shrunk_window_is_survived() {
     for _ in 0..5 {
         script.poll().expect("in the window");
     }
-    // The peer takes back what is in flight.
+    // The peer takes back the window of bytes in flight.
     script.inject(". 1:1(0) ack 1001 win 500");
     script.write(5_000);
     script.silent();
-    // Only what probes the edge is sent again.
+    // Only the bytes that probe the edge are sent again.
     let mut again = Vec::new();
     while again.is_empty() {
         script.tick();

@@ -1,12 +1,13 @@
-//! Transfers over a wire that loses, reorders and doubles at random. Every byte, and every invariant, is checked at each step.
+//! Transfers over a wire that loses, reorders and duplicates at random. Each step checks every byte
+//! and every invariant.
 
 use millrace_tcp::{Algorithm, Config, Duration, Error, Settings, State};
 
 use crate::support::pair::{CLIENT, SERVER};
 use crate::support::{Fate, Pair, Random};
 
-fn transfer(seed: u64) {
-    let mut random = Random(seed);
+/// Two ends and a wire with random properties. Returns the loss rate of the wire too, per mille.
+fn random_pair(seed: u64, random: &mut Random) -> (Pair, u64) {
     let config = Config {
         timestamps: random.chance(700),
         selective_ack: random.chance(700),
@@ -41,6 +42,12 @@ fn transfer(seed: u64) {
             () => Fate::Deliver,
         }
     });
+    (pair, loss)
+}
+
+fn transfer(seed: u64) {
+    let mut random = Random(seed);
+    let (mut pair, loss) = random_pair(seed, &mut random);
     let up = random.below(200_000);
     let down = random.below(200_000);
     pair.connect();
@@ -62,7 +69,7 @@ fn transfer(seed: u64) {
         done,
         "stalled: {read_up} of {up} up, {read_down} of {down} down"
     );
-    // An opening or the whole may fail at such losses, but never silently.
+    // At such a loss rate an opening or a transfer may fail, but never silently.
     if let Some(error) = pair.ends.iter().find_map(|end| end.last_error) {
         assert!(loss >= 30, "{error} at {loss} per mille");
         return;
@@ -73,7 +80,7 @@ fn transfer(seed: u64) {
             .iter()
             .all(|end| end.connection.is_none() && end.half_open.is_none())
     });
-    // The end that closes may give up, and the other, which sends nothing, cannot know.
+    // The end that closes may give up. The other sends nothing, and cannot know.
     let gave_up = pair
         .ends
         .iter()

@@ -1,5 +1,5 @@
-//! Losses must not stall a transfer: whatever is lost, and whichever options the peer has, the repair goes on at the
-//! speed of round trips and does not wait for one time-out after the other.
+//! A transfer must not stall: whatever is lost, and whichever options the peer has, the repair goes
+//! on at the speed of round trips and does not wait for a series of time-outs.
 
 use std::collections::HashMap;
 
@@ -19,10 +19,11 @@ fn config(sack: bool, timestamps: bool) -> Config {
     }
 }
 
-/// A segment is lost twice at most: each further time may double the time-out, as it must.
+/// A segment is lost twice at most: each further loss may double the time-out.
 const TIMES: usize = 1;
 
-/// How long a transfer takes, with a round trip of 10 ms, if the client's packets with these numbers are lost.
+/// How long a transfer with a round trip of 10 ms takes if the client's packets with these numbers
+/// are lost.
 fn transfer(config: &Config, lost: &[usize]) -> Duration {
     let mut pair = Pair::new(config, Settings::default(), Settings::default());
     pair.connect();

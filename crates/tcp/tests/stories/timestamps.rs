@@ -27,7 +27,7 @@ fn c11_segment_without_the_option_is_dropped() {
     script.inject("P. 1:101(100) ack 1 nots");
     script.silent();
     assert_eq!(script.connection.received(), 0);
-    // A RST needs none.
+    // A RST needs no timestamp.
     script.inject("R 1:1(0) nots");
     assert_eq!(script.state(), State::Closed);
 }
@@ -152,7 +152,7 @@ fn rfc7323_4_1_samples_continue_where_karn_forbids_others() {
     let before = script.connection.info(script.now).srtt_us;
     script.inject(". 1:1(0) ack 101");
     let info = script.connection.info(script.now);
-    // The echo says that the second was received: 50 ms, not 260.
+    // The echo says that the second transmission arrived: 50 ms, not 260.
     assert!(
         info.srtt_us > before && info.srtt_us < 20_000,
         "{}",
@@ -169,7 +169,8 @@ fn rfc2883_4_an_acknowledgement_of_a_duplicate_measures_nothing() {
     let echo = first.options.timestamps.expect("stamped").value;
     script.pass(Duration::from_millis(10));
     let before = script.connection.info(script.now);
-    // It arrived, but its acknowledgement was lost: what is sent again comes twice, and the answer still echoes the first.
+    // The segment arrived, but its acknowledgement was lost. The retransmission is a duplicate, and
+    // its answer still echoes the first timestamp.
     script.tick();
     script.expect("P. 1:101(100) ack 1");
     script.pass(Duration::from_millis(10));
@@ -183,7 +184,7 @@ fn rfc2883_4_an_acknowledgement_of_a_duplicate_measures_nothing() {
         (after.srtt_us, after.rto_us),
         (before.srtt_us, before.rto_us)
     );
-    // The next round trip counts again.
+    // The next round trip is sampled again.
     script.write(100);
     script.drain();
     script.pass(Duration::from_millis(30));
@@ -237,7 +238,7 @@ fn rfc7323_4_3_what_fills_a_gap_is_echoed_and_what_lies_beyond_is_not() {
 #[test]
 fn rfc7323_5_3_a_timestamp_is_judged_when_its_segment_arrives() {
     let mut script = Script::with_timestamps();
-    // It waits for what was sent again, later, and so has a later timestamp.
+    // The segment waits for a later retransmission, and so has a later timestamp.
     script.inject(&format!("P. 101:201(100) ack 1 ts {}:0", PEER_CLOCK + 20));
     script.inject(&format!(". 1:101(100) ack 1 ts {}:0", PEER_CLOCK + 900));
     assert_eq!(script.connection.received(), 200);

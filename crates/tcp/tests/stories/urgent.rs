@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::support::Script;
 
-/// The urgent pointer of the next segment, with its text.
+/// The urgent pointer of the next segment, and the segment in the notation.
 fn next(script: &mut Script) -> (String, u16) {
     let outgoing = script.poll().expect("a segment");
     let line = crate::support::notation::Line::of(&outgoing, script.iss, script.irs);
@@ -22,7 +22,7 @@ fn rfc6093_3_1_pointer_is_the_number_after_the_urgent_byte() {
     script.write(3);
     script.connection.send_urgent();
     assert_eq!(next(&mut script), ("PU. 1:4(3)".into(), 3));
-    // What follows is no part of it, but says so while it is not acknowledged: only as long as it begins before.
+    // Later data is not urgent. Its segments carry the pointer only if they begin before the mark.
     script.write(5);
     assert_eq!(next(&mut script).1, 0);
     script.inject(". 1:1(0) ack 4");
@@ -53,7 +53,7 @@ fn rfc9293_3_8_5_every_segment_up_to_the_mark_announces_it() {
     assert_eq!(next(&mut script), ("U. 1:1001(1000)".into(), 2_500));
     assert_eq!(next(&mut script), ("U. 1001:2001(1000)".into(), 1_500));
     assert_eq!(next(&mut script), ("PU. 2001:2501(500)".into(), 500));
-    // And so does what is sent again.
+    // Retransmissions carry the pointer too.
     while script.connection.info(script.now).timeouts == 0 {
         script.tick();
         if script.connection.info(script.now).timeouts == 0 {
@@ -70,7 +70,7 @@ fn rfc6093_2_2_only_the_latest_mark_counts() {
     script.inject("PU. 1:4(3) ack 1 urg 3");
     assert_eq!(script.connection.urgent(), Some(2));
     assert!(script.events().contains(Events::URGENT | Events::READABLE));
-    // The bytes are all in the stream.
+    // All bytes stay in the stream.
     assert_eq!(script.read(), [1, 2, 3]);
     // The mark may come before its byte.
     script.inject("U. 4:5(1) ack 1 urg 100");
@@ -89,7 +89,7 @@ fn rfc6093_3_2_pointer_of_zero_is_that_of_one() {
 }
 
 proptest! {
-    /// No pointer, wherever it points, disturbs the stream.
+    /// No pointer disturbs the stream, wherever it points.
     #[test]
     fn c15_any_pointer_leaves_the_stream_alone(pointers in proptest::collection::vec(any::<u16>(), 1..30)) {
         let mut script = Script::established();

@@ -32,9 +32,11 @@ pub mod parameter {
 /// What is behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// The upper-layer protocol, or of a fragment what follows its fragment header: by IANA's number.
+    /// The upper-layer protocol, or of a fragment what follows its fragment header: by IANA's
+    /// number.
     pub protocol: u8,
-    /// Where the number of the protocol stands, from the start of the packet: what an error about it points at.
+    /// Where the number of the protocol stands, from the start of the packet: what an error about
+    /// it points at.
     pub protocol_at: u32,
     /// The upper-layer packet, or the fragment's part.
     pub payload: &'a [u8],
@@ -59,7 +61,8 @@ impl Fragment {
     /// Length of the header in bytes.
     pub const LEN: usize = FRAGMENT_HEADER_LEN;
 
-    /// Writes the header, behind which `next_header` follows, to the first [`Fragment::LEN`] bytes of `out`; panics when there are fewer.
+    /// Writes the header, behind which `next_header` follows, to the first [`Fragment::LEN`] bytes
+    /// of `out`; panics when there are fewer.
     pub fn emit(&self, next_header: u8, out: &mut [u8]) {
         let out = &mut out[..FRAGMENT_HEADER_LEN];
         put16(out, 0, u16::from(next_header) << 8);
@@ -89,12 +92,13 @@ pub enum Problem {
     },
 }
 
-/// Walks over the extension headers of a packet whose `payload` is what [`Header::parse`] returned. Behind a fragment header it goes only when the
-/// packet is in one piece (RFC 6946).
+/// Walks over the extension headers of a packet whose `payload` is what [`Header::parse`] returned.
+/// Behind a fragment header it goes only when the packet is in one piece (RFC 6946).
 ///
 /// # Errors
-/// What is wrong with the first header that is: more headers or options than anybody needs, a length past the packet, a routing header that wants the packet
-/// forwarded (RFC 5095), an unknown option that says so (RFC 8200 4.2).
+/// What is wrong with the first header that is: more headers or options than anybody needs, a
+/// length past the packet, a routing header that wants the packet forwarded (RFC 5095), an unknown
+/// option that says so (RFC 8200 4.2).
 pub fn walk<'a>(header: &Header, payload: &'a [u8]) -> Result<Content<'a>, Problem> {
     let mut content = Content {
         protocol: header.next_header,
@@ -168,7 +172,8 @@ fn variable(bytes: &[u8]) -> Result<&[u8], Problem> {
     bytes.get(..len).ok_or(Problem::Discard)
 }
 
-/// RFC 8200 4.2: what the two highest bits of an unknown option's type want done. `at` is where the options start in the packet.
+/// RFC 8200 4.2: what the two highest bits of an unknown option's type want done. `at` is where the
+/// options start in the packet.
 fn check_options(options: &[u8], at: u32) -> Result<(), Problem> {
     const PAD1: u8 = 0;
     const PADN: u8 = 1;

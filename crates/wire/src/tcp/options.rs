@@ -14,7 +14,8 @@ const FAST_OPEN: u8 = 34;
 
 /// Space for options in a header, in bytes.
 const SPACE: usize = 40;
-/// Two NOPs, kind and length of a timestamps option: how almost every segment of a connection with timestamps begins (RFC 7323, appendix A).
+/// Two NOPs, kind and length of a timestamps option: how almost every segment of a connection with
+/// timestamps begins (RFC 7323, appendix A).
 const ALIGNED_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 
@@ -34,7 +35,8 @@ pub struct Timestamps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     len: u8,
-    /// SYN alone has a cookie, and no blocks: its length, plus 1, in whose place the cookie then is.
+    /// SYN alone has a cookie, and no blocks: its length, plus 1, in whose place the cookie then
+    /// is.
     cookie: u8,
     blocks: [(Seq, Seq); 4],
 }
@@ -109,7 +111,8 @@ impl SackBlocks {
 /// The options that are spoken here. Others are skipped when parsing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// The largest segment that the sender takes, in payload bytes. As on the wire: any value, 0 too. On SYN alone.
+    /// The largest segment that the sender takes, in payload bytes. As on the wire: any value, 0
+    /// too. On SYN alone.
     pub mss: Option<u16>,
     /// The shift of the sender's windows, 0 to 14. On SYN alone.
     pub window_scale: Option<u8>,
@@ -124,9 +127,10 @@ pub struct Options {
 impl Options {
     /// Parses the bytes between header and payload; `syn` says whether the segment has SYN.
     ///
-    /// Anything is taken: parsing stops at an option that is shorter than its own two bytes or longer than what is left, and keeps what came before. An
-    /// option of the wrong length, or one that has no business on the segment (MSS, window scale and SACK-permitted without SYN:
-    /// RFC 7323 2.2, RFC 2018 2), is skipped. Of several of a kind the first counts.
+    /// Anything is taken: parsing stops at an option that is shorter than its own two bytes or
+    /// longer than what is left, and keeps what came before. An option of the wrong length, or one
+    /// that has no business on the segment (MSS, window scale and SACK-permitted without SYN: RFC
+    /// 7323 2.2, RFC 2018 2), is skipped. Of several of a kind the first counts.
     pub fn parse(bytes: &[u8], syn: bool) -> Options {
         if bytes.is_empty() {
             return Options::default();
@@ -146,7 +150,8 @@ impl Options {
         Options::parse_any(bytes, syn)
     }
 
-    /// The options of a SYN as nearly all systems have them, this one among them: MSS, SACK-permitted, timestamps, NOP, window scale.
+    /// The options of a SYN as nearly all systems have them, this one among them: MSS,
+    /// SACK-permitted, timestamps, NOP, window scale.
     fn parse_usual_syn(bytes: &[u8; 20]) -> Option<Options> {
         let &[
             MSS,
@@ -236,7 +241,8 @@ impl Options {
         Some(cookie)
     }
 
-    /// Sets the option of TCP Fast Open, of a segment with SYN. There is room for it beside all others that a SYN has.
+    /// Sets the option of TCP Fast Open, of a segment with SYN. There is room for it beside all
+    /// others that a SYN has.
     pub fn set_fast_open(&mut self, cookie: Cookie) {
         self.sack.cookie = cookie.len + 1;
         for (at, block) in self.sack.blocks[..2].iter_mut().enumerate() {
@@ -277,7 +283,8 @@ impl Options {
         timestamps + mss + window_scale + sack_permitted
     }
 
-    /// How many SACK blocks fit beside the other options: three with timestamps, else four (RFC 2018 section 3).
+    /// How many SACK blocks fit beside the other options: three with timestamps, else four (RFC
+    /// 2018 section 3).
     fn sack_fitting(&self) -> usize {
         if self.sack.is_empty() {
             return 0;
@@ -287,7 +294,8 @@ impl Options {
             .min((SPACE - self.len_without_sack() - 4) / 8)
     }
 
-    /// Writes the options to the start of `out`; panics when that is shorter than [`Options::encoded_len`]. SACK blocks that do not fit are left out.
+    /// Writes the options to the start of `out`; panics when that is shorter than
+    /// [`Options::encoded_len`]. SACK blocks that do not fit are left out.
     pub fn emit(&self, out: &mut [u8]) {
         let mut at = 0;
         if let Some(mss) = self.mss {

@@ -2,7 +2,8 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. They go round modulo 2^32, so there is no order among them, only before and after at less than 2^31 distance.
+/// A sequence number. They go round modulo 2^32, so there is no order among them, only before and
+/// after at less than 2^31 distance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 

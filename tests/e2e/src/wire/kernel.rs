@@ -21,7 +21,8 @@ use crate::namespace::Namespace;
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const PEER: (Mac, Ipv4Addr) = (Mac([2, 0, 0, 0, 0, 2]), Ipv4Addr::new(10, 9, 0, 2));
 const DEVICE: &str = "mr0";
-/// Longer than an acknowledgement may be put off (40 ms), shorter than the first retransmission (200 ms).
+/// Longer than an acknowledgement may be put off (40 ms), shorter than the first retransmission
+/// (200 ms).
 const PAUSE: Duration = Duration::from_millis(120);
 
 /// The device and the programs' sockets. The namespace must be that of the thread.
@@ -188,7 +189,8 @@ fn state(socket: &OwnedFd) -> &'static str {
     ];
     let mut state = 0u8;
     let mut len = size_of::<u8>() as libc::socklen_t;
-    // SAFETY: the kernel writes `len` bytes at most, which is the first field of its structure: the state.
+    // SAFETY: the kernel writes `len` bytes at most, which is the first field of its structure: the
+    // state.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

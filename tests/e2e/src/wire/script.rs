@@ -118,7 +118,8 @@ pub trait Subject {
     /// # Errors
     /// When the link fails.
     fn hear(&mut self, frame: &[u8]) -> Result<()>;
-    /// Lets time pass, long enough for an acknowledgement that was put off, too short for a retransmission; what the stack sent.
+    /// Lets time pass, long enough for an acknowledgement that was put off, too short for a
+    /// retransmission; what the stack sent.
     ///
     /// # Errors
     /// When the link fails.
@@ -129,7 +130,8 @@ pub trait Subject {
 
 /// What is known of a connection while a script runs.
 struct Talk {
-    /// What we send next; the stack's first number, the next after all that it sent, and the right edge of its window.
+    /// What we send next; the stack's first number, the next after all that it sent, and the right
+    /// edge of its window.
     next: Seq,
     first: Option<Seq>,
     theirs: Seq,
@@ -318,7 +320,8 @@ impl Talk {
         }
         let mut answer = Answer::new(segment, first, Seq(FIRST));
         if is_reset && self.first.is_some() {
-            // The number makes a reset of a connection believed; whether it acknowledges besides is all one.
+            // The number makes a reset of a connection believed; whether it acknowledges besides is
+            // all one.
             answer.flags.remove(Flags::ACK);
             (answer.ack, answer.options) = (None, [false; 4]);
         }

@@ -1,4 +1,5 @@
-//! Two sets watch a socket exclusively. If something is there for them and a thread of one of them waits, one hears of it.
+//! Two sets watch a socket exclusively. If something is there for them and a thread of one of them
+//! waits, one hears of it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -13,7 +14,8 @@ const EXCLUSIVE: u32 = 1 << 28;
 /// The socket, and what a thread tells the other when it is done.
 const SLOT: u32 = 7;
 
-/// The shard tells one. The thread that sleeps in the first set leaves at once, for its time or a signal.
+/// The shard tells one. The thread that sleeps in the first set leaves at once, for its time or a
+/// signal.
 fn an_event_and_a_thread_that_leaves(looks_again: bool) {
     let sets = Arc::new([Set::default(), Set::default()]);
     let shard = thread::spawn({

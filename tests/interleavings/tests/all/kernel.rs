@@ -2,7 +2,8 @@
 
 use loom::sync::{Condvar, Mutex};
 
-/// A doorbell in an epoll set, edge-triggered: each ring is told to one thread, a sleeping one or the next that looks.
+/// A doorbell in an epoll set, edge-triggered: each ring is told to one thread, a sleeping one or
+/// the next that looks.
 #[derive(Default)]
 pub struct Bell {
     rung: Mutex<bool>,

@@ -1,6 +1,7 @@
-//! Each protocol is the code that runs in production, between threads of the checker: it is run in every order of the steps of these threads that takes no more
-//! than [`PREEMPTIONS`] of them off in the middle, and with every value that a load may have found. A thread that sleeps for ever is a deadlock, which fails the test. What is
-//! the kernel's is in [`kernel`].
+//! Each protocol is the code that runs in production, between threads of the checker: it is run in
+//! every order of the steps of these threads that takes no more than [`PREEMPTIONS`] of them off in
+//! the middle, and with every value that a load may have found. A thread that sleeps for ever is a
+//! deadlock, which fails the test. What is the kernel's is in [`kernel`].
 //!
 //! That a test would notice is shown by leaving out what the protocol rests on, and seeing it fail.
 #![cfg(millrace_loom)]
@@ -10,7 +11,7 @@ mod kernel;
 mod order;
 mod rings;
 mod sleep;
-#[path = "../../../../crates/engine/src/watches.rs"]
+#[path = "../../../../crates/engine/src/programs/watches.rs"]
 #[expect(
     dead_code,
     clippy::box_collection,
@@ -31,7 +32,8 @@ fn check(protocol: impl Fn() + Send + Sync + 'static) {
 /// Set for a process of this test that runs a single protocol, which lacks something.
 const ALONE: &str = "MILLRACE_INTERLEAVINGS_ALONE";
 
-/// Runs a protocol that lacks something, in a process of its own, and sees that some order of steps makes it fail. To be called by a test, for a closure of its own.
+/// Runs a protocol that lacks something, in a process of its own, and sees that some order of steps
+/// makes it fail. To be called by a test, for a closure of its own.
 fn fails<P: Fn() + Send + Sync + 'static>(protocol: P) {
     if std::env::var_os(ALONE).is_some() {
         return check(protocol);

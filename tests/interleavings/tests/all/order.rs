@@ -43,7 +43,8 @@ struct Shared {
     is_given: AtomicBool,
 }
 
-/// One thread takes a socket out of a set, the other puts it in; one after the other, by the set's lock. The shard takes contexts in their order, whatever came first.
+/// One thread takes a socket out of a set, the other puts it in; one after the other, by the set's
+/// lock. The shard takes contexts in their order, whatever came first.
 fn out_and_in(numbered: bool) {
     let shared = Arc::new(Shared::default());
     let mut watches = Watches::default();
@@ -147,7 +148,8 @@ fn who_does_not_follow_may_overtake() {
     fails(|| two_sends(false));
 }
 
-/// A thread accepts while another shuts the listener down, upon which the shard resets what nobody has claimed.
+/// A thread accepts while another shuts the listener down, upon which the shard resets what nobody
+/// has claimed.
 fn a_claim_and_the_end_of_a_queue(looks: bool) {
     #[derive(Default)]
     struct Shared {
@@ -180,10 +182,12 @@ fn who_does_not_look_again_accepts_what_was_reset() {
     fails(|| a_claim_and_the_end_of_a_queue(false));
 }
 
-/// A slot moves to another shard while a thread asks for two things about it, the second of the new shard if it has heard of it.
+/// A slot moves to another shard while a thread asks for two things about it, the second of the new
+/// shard if it has heard of it.
 fn a_slot_that_moves(waits: bool) {
     let shared = Arc::new(Shared::default());
-    // Shard 0 gives the slot to shard 1, and hands on what it finds later. What each of them has done is under the lock.
+    // Shard 0 gives the slot to shard 1, and hands on what it finds later. What each of them has
+    // done is under the lock.
     let old = thread::spawn({
         let shared = shared.clone();
         move || {
@@ -236,7 +240,8 @@ fn who_does_not_wait_for_the_old_shard_may_come_first() {
     fails(|| a_slot_that_moves(false));
 }
 
-/// Threads take turns by a lock. Nobody's turn is seen half done, and nobody sleeps for a lock that is free.
+/// Threads take turns by a lock. Nobody's turn is seen half done, and nobody sleeps for a lock that
+/// is free.
 fn turns_by_a_lock(wakes: bool) {
     struct Shared {
         word: AtomicU32,

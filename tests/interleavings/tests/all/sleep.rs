@@ -98,7 +98,8 @@ fn too_many_hints_are_noticed() {
     });
 }
 
-/// A thread sleeps in a set; another looks into it without waiting, and takes the ring that was meant for the first.
+/// A thread sleeps in a set; another looks into it without waiting, and takes the ring that was
+/// meant for the first.
 fn a_ring_taken_by_another(passes_on: bool) {
     let set = Arc::new(Set::default());
     let shard = thread::spawn({
@@ -128,7 +129,8 @@ fn a_ring_that_is_not_passed_on_is_lost() {
     fails(|| a_ring_taken_by_another(false));
 }
 
-/// A set to which another thread adds the first millrace socket while a thread sleeps in the kernel's own wait.
+/// A set to which another thread adds the first millrace socket while a thread sleeps in the
+/// kernel's own wait.
 #[derive(Default)]
 struct NewSet {
     set: Set,

@@ -1,12 +1,12 @@
 //! Segments in the notation of tcpdump and packetdrill: `P. 1:101(100) ack 1 win 500 sack 201:301`.
 //!
-//! Numbers are relative to the initial sequence numbers: SYN is 0, the first byte of payload 1. Flags are `S`, `F`, `R`, `P`, `U`, `E` (ECE), `C` (CWR) and `.`
-//! for ACK; `-` for none at all.
+//! Numbers are relative to the initial sequence numbers: SYN is 0, the first byte of payload 1.
+//! Flags are `S`, `F`, `R`, `P`, `U`, `E` (ECE), `C` (CWR) and `.` for ACK; `-` for none at all.
 
 use millrace_tcp::Outgoing;
 use millrace_wire::tcp::{Flags, Seq};
 
-/// What a line says; what it does not say is `None`.
+/// The fields of a line; `None` for one that the line leaves out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Line {
     pub flags: Flags,
@@ -17,11 +17,11 @@ pub struct Line {
     pub mss: Option<u16>,
     pub scale: Option<u8>,
     pub sack_permitted: bool,
-    /// Value and echo.
+    /// TSval and TSecr.
     pub timestamps: Option<(u32, u32)>,
     pub no_timestamps: bool,
     pub sack: Option<Vec<(i64, i64)>>,
-    /// `ce`: the network has marked it.
+    /// `ce`: the network has marked the segment.
     pub marked: bool,
     /// The urgent pointer.
     pub urgent: Option<u16>,
@@ -77,7 +77,7 @@ impl Line {
         line
     }
 
-    /// What a segment of ours says; `iss` is ours, `irs` the peer's.
+    /// The line for a segment of ours; `iss` is our initial sequence number, `irs` the peer's.
     pub fn of(outgoing: &Outgoing, iss: Seq, irs: Seq) -> Line {
         let options = &outgoing.options;
         let relative = |seq: Seq, base: Seq| i64::from(seq - base);
@@ -107,7 +107,8 @@ impl Line {
         }
     }
 
-    /// Whether `actual` is what this line asks for: what it does not mention may be anything, but SACK blocks count always.
+    /// Whether `actual` matches this line. A field that the line leaves out may have any value, but
+    /// SACK blocks are always compared.
     pub fn admits(&self, actual: &Line) -> bool {
         fn agrees<T: PartialEq>(wanted: &Option<T>, actual: &Option<T>) -> bool {
             wanted.is_none() || wanted == actual

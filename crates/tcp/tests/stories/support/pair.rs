@@ -9,14 +9,14 @@ use millrace_tcp::{
 };
 use millrace_wire::tcp::{Flags, Options, Segment, Seq};
 
-/// What the wire does to a packet.
+/// How the wire treats a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
     Deliver,
     Drop,
-    /// Arrives this much later.
+    /// It arrives this much later.
     Delay(Duration),
-    /// Arrives, and again this much later.
+    /// It arrives, and again this much later.
     Twice(Duration),
 }
 
@@ -25,7 +25,7 @@ pub enum Fate {
 pub struct Packet {
     /// 0: from the client; 1: from the server.
     pub from: usize,
-    /// How many this end sent before.
+    /// Packets that this end sent before.
     pub index: usize,
     pub seq: Seq,
     pub ack: Seq,
@@ -51,9 +51,9 @@ pub struct End {
     pub lazy: bool,
     /// Bytes queued.
     pub written: u64,
-    /// Stop reading and writing: the program has closed.
+    /// The program has closed: it neither reads nor writes.
     pub closed: bool,
-    /// Close as soon as the peer has.
+    /// The program closes as soon as the peer has.
     pub close_on_end: bool,
     pub sent: Vec<Packet>,
     store: Store,
@@ -61,7 +61,7 @@ pub struct End {
     pub final_state: Option<State>,
 }
 
-/// Checks each byte against the stream that the other end sends, and that none is stored twice.
+/// Checks each byte against the stream of the other end, and that none is stored twice.
 #[derive(Default)]
 struct Store {
     other: u64,
@@ -98,15 +98,15 @@ pub fn stream_byte(who: u64, offset: u64) -> u8 {
 pub struct Pair {
     pub now: Instant,
     pub ends: [End; 2],
-    /// One way.
+    /// Delay of one direction.
     pub delay: Duration,
     pub wire: Box<dyn FnMut(&Packet) -> Fate>,
     queue: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     flying: Vec<Option<Packet>>,
     serial: u64,
-    /// Bits per second of each direction; 0: infinite.
+    /// Bits per second of each direction; 0 is infinite.
     pub rate: u64,
-    /// How long a packet waits for those before it at most; one that would wait longer is dropped (drop-tail queue).
+    /// The longest wait in the queue. A packet that would wait longer is dropped (drop-tail queue).
     pub patience: Duration,
     free_at: [Instant; 2],
 }
@@ -165,7 +165,7 @@ impl Pair {
         pair
     }
 
-    /// With defaults.
+    /// As [`Pair::new`], with defaults.
     pub fn plain() -> Pair {
         Pair::new(&Config::default(), Settings::default(), Settings::default())
     }
@@ -226,7 +226,8 @@ impl Pair {
         }
     }
 
-    /// Runs until `done` holds; false if `limit` passes first or nothing more will happen.
+    /// Runs until `done` holds. Returns `false` if `limit` passes first, or nothing more will
+    /// happen.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Pair) -> bool) -> bool {
         let end = self.now + limit;
         while !done(self) {
@@ -253,7 +254,7 @@ impl Pair {
         match (arrival, timer) {
             (Some(at), timer) if at <= end && timer.is_none_or(|(due, _)| at <= due) => {
                 self.now = self.now.max(at);
-                // All that arrive at one time at one end are one batch.
+                // All packets that arrive at one end at one time are one batch.
                 let mut touched = [false; 2];
                 while let Some(Reverse((_, _, slot))) = self
                     .queue
@@ -376,7 +377,7 @@ impl Pair {
         }
     }
 
-    /// The program of an end does what it does, and what may leave leaves.
+    /// The program of an end acts, and segments that may leave do.
     fn flush(&mut self, who: usize) {
         let now = self.now;
         let end = &mut self.ends[who];
@@ -426,7 +427,7 @@ impl Pair {
         }
     }
 
-    /// Puts a segment on the wire, cut up as a NIC would.
+    /// Puts a segment on the wire, cut as a NIC would cut it.
     fn put(&mut self, who: usize, outgoing: &Outgoing) {
         let mut at = outgoing.payload.start;
         loop {
@@ -498,7 +499,7 @@ fn option_len(options: &Options) -> usize {
     options.encoded_len()
 }
 
-/// What must hold whenever something was sent.
+/// The invariants after each transmission.
 fn check(connection: &Connection, outgoing: &Outgoing, now: Instant) {
     let info = connection.info(now);
     assert!(outgoing.segment_size > 0);

@@ -1,4 +1,4 @@
-//! One connection, and a peer that is spoken for line by line.
+//! One connection, and a peer that a script plays line by line.
 
 use millrace_tcp::{
     Algorithm, Config, Connection, Duration, Events, HalfOpen, HalfOpenVerdict, IcmpError, Instant,
@@ -10,7 +10,7 @@ use super::notation::Line;
 
 /// The peer's timestamp clock when the script begins.
 pub const PEER_CLOCK: u32 = 700_000;
-/// What the peer announces unless a line says otherwise.
+/// The peer's window unless a line says otherwise.
 pub const PEER_WINDOW: u16 = 60_000;
 
 /// Received bytes; each may be written once.
@@ -53,11 +53,17 @@ pub struct Script {
     /// TSval of the last segment that we sent, which the peer echoes.
     echo: u32,
     timestamps: bool,
-    /// What the peer's clock is set back by.
+    /// How far the peer's clock is set back.
     pub peer_clock_back: u32,
-    /// What the next payload byte is; `None`: the low byte of its number.
+    /// The value of the next payload bytes; `None`: the low byte of their number.
     pub fill: Option<u8>,
 }
+
+/// Socket options with TCP_NODELAY.
+pub const NODELAY: Settings = Settings {
+    nodelay: true,
+    ..Settings::UNSET
+};
 
 pub fn open() -> Open {
     Open {
@@ -70,16 +76,16 @@ pub fn open() -> Open {
 }
 
 impl Script {
-    /// After `connect`, before anything was sent.
+    /// After `connect`; nothing was sent.
     pub fn connecting(config: Config, settings: Settings) -> Script {
         let now = Instant::from_millis(1_000_000);
         let connection = Connection::connect(&config, &settings.into(), open(), now);
         Script::new(config, connection, now)
     }
 
-    /// An active open that is complete. The peer's SYN-ACK carries these options.
+    /// An active open that is complete, with these options on the peer's SYN-ACK.
     pub fn active(config: Config, mut settings: Settings, syn_ack_options: &str) -> Script {
-        // Its windows are easily reckoned.
+        // The windows are easy to compute with.
         settings.congestion.get_or_insert(Algorithm::NewReno);
         let mut script = Script::connecting(config, settings);
         script.expect("S 0:0(0)");
@@ -92,17 +98,35 @@ impl Script {
         script
     }
 
-    /// A connection in ESTABLISHED without timestamps or window scaling, with SACK; MSS 1,000; round trip 10 ms.
+    /// A connection in ESTABLISHED without timestamps or window scaling, with SACK; MSS 1,000;
+    /// round trip 10 ms.
     pub fn established() -> Script {
         Script::active(plain(), Settings::default(), "mss 1000 sackOK")
     }
 
-    /// The same with the program's NODELAY set, and without delays of acknowledgements at the start.
+    /// As [`Script::established`], with these socket options.
     pub fn with(settings: Settings) -> Script {
         Script::active(plain(), settings, "mss 1000 sackOK")
     }
 
-    /// The same without SACK.
+    /// As [`Script::established`], after the segments that are acknowledged one by one.
+    pub fn past_quickack() -> Script {
+        let config = Config {
+            quick_ack_segments: 0,
+            ..plain()
+        };
+        Script::active(config, Settings::default(), "mss 1000 sackOK")
+    }
+
+    /// Sends `count` segments of 1,000 bytes, and lets a round trip pass.
+    pub fn flight(mut self, count: usize) -> Script {
+        self.write(count as u64 * 1_000);
+        assert_eq!(self.drain().len(), count);
+        self.pass(Duration::from_millis(10));
+        self
+    }
+
+    /// As [`Script::established`], without SACK.
     pub fn without_sack() -> Script {
         Script::active(
             plain(),
@@ -114,7 +138,7 @@ impl Script {
         )
     }
 
-    /// The same with timestamps.
+    /// As [`Script::established`], with timestamps.
     pub fn with_timestamps() -> Script {
         Script::active(
             Config {
@@ -171,7 +195,8 @@ impl Script {
         }
     }
 
-    /// Time passes; timers run as they fall due, and what they send is left for the next expectation.
+    /// Lets time pass. Timers run as they fall due; what they send is left for the next
+    /// expectation.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         while let Some(deadline) = self.connection.deadline().filter(|&at| at <= end) {
@@ -184,7 +209,7 @@ impl Script {
         self.now = end;
     }
 
-    /// To the next timer, which runs; returns how long that took.
+    /// Advances to the next timer and runs it. Returns how long that took.
     pub fn tick(&mut self) -> Duration {
         let deadline = self.connection.deadline().expect("a timer runs");
         let waited = deadline - self.now;
@@ -193,7 +218,7 @@ impl Script {
         waited
     }
 
-    /// A segment of the peer's arrives.
+    /// A segment of the peer arrives.
     pub fn inject(&mut self, text: &str) {
         let line = Line::parse(text);
         let value = (PEER_CLOCK + (self.now - Instant::from_millis(1_000_000)).as_millis() as u32)
@@ -215,8 +240,9 @@ impl Script {
     }
 
     pub fn poll(&mut self) -> Option<Outgoing> {
-        // The short way first, as owners do: `pair` goes the long way alone, and both tell the same.
-        let plain = self.connection.poll_plain(&self.config, self.now);
+        // The fast path first, as owners do. `pair` takes the general path alone, and both must
+        // agree.
+        let plain = self.connection.poll_transmit_fast(&self.config, self.now);
         let outgoing = plain.map(Outgoing::from).or_else(|| {
             self.connection
                 .poll_transmit(&self.config, &self.limits, self.now)
@@ -230,7 +256,7 @@ impl Script {
         outgoing
     }
 
-    /// The next segment is this one.
+    /// The next segment matches this line.
     pub fn expect(&mut self, text: &str) {
         let wanted = Line::parse(text);
         let Some(outgoing) = self.poll() else {
@@ -240,7 +266,7 @@ impl Script {
         assert!(wanted.admits(&actual), "sent   {actual}\nwanted {wanted}");
     }
 
-    /// Nothing (more) is sent now.
+    /// Nothing is sent now.
     pub fn silent(&mut self) {
         if let Some(outgoing) = self.poll() {
             panic!("sent {}", Line::of(&outgoing, self.iss, self.irs));
@@ -297,7 +323,8 @@ impl Script {
     }
 }
 
-/// The engine's defaults without timestamps and window scaling, which only make lines longer, and with segments of one size.
+/// The engine's defaults without timestamps and window scaling, which only lengthen the lines, and
+/// with segments of one size.
 pub fn plain() -> Config {
     Config {
         mtu_probing: MtuProbing::Off,

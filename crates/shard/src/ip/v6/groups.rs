@@ -1,0 +1,145 @@
+//! The groups that this host listens to, told to who asks (RFC 3810): a switch that snoops lets
+//! nobody else hear the questions for our addresses.
+
+use std::net::Ipv6Addr;
+
+use millrace_tcp::{Duration, Instant};
+use millrace_wire::ipv6::{self, solicited_node};
+use millrace_wire::mld::{self, Query, emit_report, report_len};
+
+use super::dad::State;
+use crate::env::Env;
+use crate::ip::groups::Groups;
+use crate::ip::v6::Ipv6;
+use crate::output::reply_queue::ReplyQueue;
+
+/// Reports at the start: one may be lost (RFC 3810 9.1), and the first is before the link-local
+/// address is known to be ours (RFC 3590 4).
+const REPORTS: u8 = 2;
+/// Time between them.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// When to report.
+pub struct Reports {
+    left: u8,
+    at: Option<Instant>,
+}
+
+impl Reports {
+    /// The first at `first`, if the link has IPv6.
+    pub fn new(first: Option<Instant>) -> Reports {
+        Reports {
+            left: REPORTS,
+            at: first,
+        }
+    }
+
+    /// Something has changed: twice more, from now on.
+    fn again(&mut self, now: Instant) {
+        self.left = REPORTS;
+        self.at = Some(now);
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.at
+    }
+}
+
+impl Ipv6 {
+    /// A socket has joined a group: the link is told now, if it has IPv6.
+    pub fn report_now(&mut self, now: Instant) {
+        if self.is_on() {
+            self.reports.again(now);
+        }
+    }
+
+    /// Reports that a group is left (RFC 3810 6.1).
+    pub fn report_left(&self, env: &mut Env, replies: &mut ReplyQueue, group: Ipv6Addr) {
+        if self.is_on() {
+            self.send_report(env, replies, &[group], mld::Mode::Leave);
+        }
+    }
+
+    /// Processes a query. One report answers all queries that come before it is due.
+    pub fn on_query(
+        &mut self,
+        env: &mut Env,
+        joined: &Groups,
+        header: &ipv6::Header,
+        bytes: &[u8],
+        now: Instant,
+    ) {
+        let Ok(query) = Query::parse(header, bytes) else {
+            env.counters.icmp_dropped += 1;
+            return;
+        };
+        let is_meant = query.group.is_unspecified() || self.groups(joined).contains(&query.group);
+        if !is_meant {
+            return;
+        }
+        let delay_ms = env.secrets.random() % (u64::from(query.within_ms) + 1);
+        let at = now + Duration::from_millis(delay_ms);
+        let reports = &mut self.reports;
+        reports.left = reports.left.max(1);
+        reports.at = Some(reports.at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Sends the report that is due.
+    pub fn report_groups(
+        &mut self,
+        env: &mut Env,
+        joined: &Groups,
+        replies: &mut ReplyQueue,
+        now: Instant,
+    ) {
+        let reports = &mut self.reports;
+        if reports.at.is_none_or(|at| at > now) {
+            return;
+        }
+        reports.left -= 1;
+        reports.at = (reports.left > 0).then(|| now + INTERVAL);
+        let groups = self.groups(joined);
+        if !groups.is_empty() {
+            self.send_report(env, replies, &groups, mld::Mode::Listen);
+        }
+    }
+
+    fn send_report(
+        &self,
+        env: &mut Env,
+        replies: &mut ReplyQueue,
+        groups: &[Ipv6Addr],
+        mode: mld::Mode,
+    ) {
+        let src = self.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+        env.counters.mld_reports_out += 1;
+        replies.push_packet(&mut env.counters, |buffer| {
+            buffer.resize(ipv6::HEADER_LEN + report_len(groups.len()), 0);
+            let len = emit_report(src, groups, mode, &mut buffer[ipv6::HEADER_LEN..]);
+            ipv6::Header {
+                src,
+                dst: mld::REPORT_GROUP,
+                next_header: ipv6::HOP_BY_HOP,
+                hop_limit: mld::HOP_LIMIT,
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len: len as u16,
+            }
+            .emit(buffer);
+        });
+    }
+
+    /// The groups that this host listens to: those that sockets have joined, and those in which
+    /// neighbours ask for its addresses. RFC 3810 6: the all-nodes address is never reported.
+    fn groups(&self, joined: &Groups) -> Vec<Ipv6Addr> {
+        let used = self.own.iter();
+        let mut groups: Vec<Ipv6Addr> = used
+            .filter(|own| own.state != State::Duplicate)
+            .map(|own| solicited_node(own.address))
+            .collect();
+        groups.extend(joined.joined_v6().filter(|group| *group != ipv6::ALL_NODES));
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+}

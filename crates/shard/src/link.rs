@@ -1,0 +1,6 @@
+//! The link: Ethernet frames, ARP, the neighbour table and the detection of address conflicts.
+
+pub mod acd;
+pub mod arp;
+pub mod ethernet;
+pub mod neighbour;

@@ -1,0 +1,158 @@
+//! Several shards of one address: frames that are handed over, and flows that are pinned.
+
+use std::net::SocketAddr;
+
+use millrace_steer::NOBODY;
+use millrace_tcp::Instant;
+use millrace_wire::offload::Frame;
+
+use crate::connection_table::Tuple;
+use crate::error::Error;
+use crate::ip::route::Route;
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::socket::{Kind, SocketId};
+use crate::steering::{Arrival, Flow, Misrouted, Steer};
+
+impl<M: Memory> Shard<M> {
+    /// As [`Shard::input`], for a frame that another shard has handed over.
+    pub fn input_handed(&mut self, frame: &Frame<'_>, arrival: Arrival, now: Instant) {
+        self.steering.set_arrival(arrival);
+        match arrival {
+            Arrival::Local => self.crossed_input(frame.bytes),
+            _ => self.input(frame, now),
+        }
+        self.steering.set_arrival(Arrival::Link);
+    }
+
+    /// What else is to be done with the frame that was taken in last; once. To be asked after each
+    /// one if there are other shards. With it a frame to hand over in its place, if it was the last
+    /// fragment of a packet. The transport checksum has been verified.
+    pub fn take_misrouted(&mut self) -> Option<(Misrouted, Option<Vec<u8>>)> {
+        self.steering.take_misrouted()
+    }
+
+    /// The flow that [`Shard::connect_bound`] would begin, and the shard that it belongs to by its
+    /// tag, if that is another: the flow must be pinned there before. None too for what it would
+    /// refuse.
+    pub fn must_pin(&self, id: SocketId, remote: SocketAddr) -> Option<(u16, Flow)> {
+        let steer = self.env.config.steer.as_ref()?;
+        let (local, remote, _) = self.endpoints(self.check(id).ok()?, remote).ok()?;
+        let tuple = Tuple::new(local, remote)?;
+        let owner = steer.owner(&tuple);
+        let elsewhere = owner != steer.own && owner != NOBODY;
+        (local.port() != 0 && elsewhere).then_some((owner, Flow::stream(tuple)))
+    }
+
+    /// The flow of a connection that was just opened, or of a socket for datagrams that was just
+    /// connected, by a shard without buckets: before it sends anything it is to be pinned at this
+    /// other shard.
+    pub fn opened_elsewhere(&self, id: SocketId) -> Option<(u16, Flow)> {
+        let steer = self.env.config.steer.as_ref()?;
+        if !steer.has_none() {
+            return None;
+        }
+        let socket = self.sockets.get(self.check(id).ok()?)?;
+        let flow = match &socket.kind {
+            Kind::Stream(stream) => Flow::stream(stream.endpoints.tuple()),
+            Kind::Datagram(datagram) if datagram.is_only_here() => {
+                Flow::datagrams(Tuple::new(datagram.local, datagram.remote?)?)
+            }
+            _ => return None,
+        };
+        let owner = steer.owner(&flow.tuple);
+        (owner != NOBODY && owner != steer.own).then_some((owner, flow))
+    }
+
+    /// Whose a flow is by its tag, as far as is known here: another shard that should know of it.
+    /// None if that is this one, or nobody yet.
+    pub fn owner_elsewhere(&self, flow: &Flow) -> Option<u16> {
+        let steer = self.env.config.steer.as_ref()?;
+        let owner = steer.owner(&flow.tuple);
+        (owner != NOBODY && owner != steer.own).then_some(owner)
+    }
+
+    /// Whether a flow's bucket is on its way here.
+    pub fn is_awaited(&self, flow: &Flow) -> bool {
+        let steer = self.env.config.steer.as_ref();
+        steer.is_some_and(|steer| steer.is_awaited(&flow.tuple))
+    }
+
+    /// Whether answers to the connection that [`Shard::connect_bound`] would begin come to another
+    /// shard, which knows nothing of it unless the flow is pinned there. What this host says to
+    /// itself stays in the shard.
+    pub fn leads_elsewhere(&self, id: SocketId, remote: SocketAddr) -> bool {
+        let endpoints = self
+            .check(id)
+            .and_then(|index| self.endpoints(index, remote));
+        let local = endpoints.is_ok_and(|(_, _, route)| route == Some(Route::Local));
+        !local && self.must_pin(id, remote).is_some()
+    }
+
+    /// Frames of a flow that belongs to this shard go to `shard` from now on: it opens the
+    /// connection, with a port that the program chose.
+    ///
+    /// # Errors
+    /// [`Error::AddressNotAvailable`] when there is such a connection already, or may be for all
+    /// that is known yet, [`Error::NoMemory`] with as many pins as there may be sockets.
+    pub fn pin(&mut self, flow: Flow, shard: u16) -> Result<(), Error> {
+        let awaited = |steer: &Steer| steer.is_awaited(&flow.tuple);
+        if self.env.config.steer.as_ref().is_some_and(awaited) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let is_taken = self.is_flow_known(&flow)
+            || self
+                .steering
+                .pins()
+                .get(&flow)
+                .is_some_and(|at| at != shard);
+        if is_taken {
+            return Err(Error::AddressNotAvailable);
+        }
+        let limit = self.env.config.limits.sockets as usize;
+        if self.steering.pins_mut().insert(flow, shard, limit) {
+            Ok(())
+        } else {
+            Err(Error::NoMemory)
+        }
+    }
+
+    /// Undoes [`Shard::pin`].
+    pub fn unpin(&mut self, flow: &Flow, shard: u16) {
+        self.steering.pins_mut().remove(flow, shard);
+    }
+
+    /// Flows that belong to another shard by their tag and are over here: what was pinned there for
+    /// them can go.
+    pub fn take_unpinned(&mut self) -> Vec<Flow> {
+        let (streams, datagrams) = (&self.table, &self.udp.table);
+        self.steering.take_unpinned(|flow| match flow.datagrams {
+            false => streams.get(&flow.tuple).is_some(),
+            true => datagrams.get(&flow.tuple).is_some(),
+        })
+    }
+
+    /// Whether a socket or connection of this shard has the flow.
+    fn is_flow_known(&self, flow: &Flow) -> bool {
+        let table = match flow.datagrams {
+            false => &self.table,
+            true => &self.udp.table,
+        };
+        table.get(&flow.tuple).is_some()
+    }
+
+    /// Whether a segment of a connection that is not in the table belongs to another shard.
+    #[cold]
+    pub(crate) fn is_misrouted(&mut self, tuple: &Tuple) -> bool {
+        let steer = self.env.config.steer.as_ref();
+        self.steering
+            .is_segment_misrouted(steer, &mut self.env.counters, tuple)
+    }
+
+    /// Whether a datagram belongs to another shard; `home` owns its socket.
+    pub(crate) fn is_datagram_misrouted(&mut self, home: Option<u16>, tuple: &Tuple) -> bool {
+        let steer = self.env.config.steer.as_ref();
+        self.steering
+            .is_datagram_misrouted(steer, &mut self.env.counters, home, tuple)
+    }
+}

@@ -1,0 +1,205 @@
+//! Sockets at every address and port ([`crate::Config::any_address`]), and connections about which
+//! the program is asked before they are answered.
+//!
+//! A program that stands between a network and others needs to know who was meant, and often wants
+//! to look for that one before it says that it is there.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+
+use millrace_tcp::Instant;
+
+use crate::connection_table::{Place, Tuple};
+use crate::error::Error;
+use crate::memory::{Memory, Owner};
+use crate::output::reply_queue::Reply;
+use crate::shard::Shard;
+use crate::socket::local_ports::Near;
+use crate::socket::{Backlog, Kind, Listener, Marks, Options, Socket, SocketId};
+
+/// Where a socket is that is at all addresses and ports.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A connection that somebody asks for. It has got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The address that the peer connects to.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    index: u32,
+    generation: NonZeroU32,
+}
+
+impl<M: Memory> Shard<M> {
+    /// Listens at every address and port that nothing else listens at. There is one such socket.
+    /// With `asks` a SYN gets no answer until the program has said what it is to be:
+    /// [`Shard::next_request`].
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], [`Error::TooManySockets`].
+    pub fn listen_anywhere(
+        &mut self,
+        owner: Owner,
+        options: &Options,
+        backlog: u32,
+        asks: bool,
+    ) -> Result<SocketId, Error> {
+        if self.catch_all_listener.is_some() {
+            return Err(Error::AddressInUse);
+        }
+        let mut listener = Listener::new(ANYWHERE, Backlog::new(backlog, None));
+        listener.asks = asks;
+        let options = self.sharing.share(options);
+        let index = self.insert_socket(|| Socket {
+            owner,
+            marks: Marks::empty(),
+            options,
+            kind: Kind::Listener(listener),
+        })?;
+        self.catch_all_listener = Some(index);
+        Ok(SocketId::new(index, self.sockets.generation(index)))
+    }
+
+    /// Has the program asked about each connection to a listener before its SYN is answered, or no
+    /// longer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the socket does not listen.
+    pub fn set_asks(&mut self, id: SocketId, asks: bool) -> Result<(), Error> {
+        let index = self.check(id)?;
+        let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+        listener.ok_or(Error::Invalid)?.asks = asks;
+        Ok(())
+    }
+
+    /// Makes a socket for datagrams what hears all of them that no other socket does, whoever they
+    /// are for.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], [`Error::Invalid`] for a socket that is bound,
+    /// [`Error::NotSupported`] on a stream.
+    pub fn hear_anything(&mut self, id: SocketId) -> Result<(), Error> {
+        let index = self.check(id)?;
+        if self.is_bound_datagram(id) {
+            return Err(Error::Invalid);
+        }
+        self.datagram_of(index)?;
+        if self.udp.any.is_some() {
+            return Err(Error::AddressInUse);
+        }
+        self.udp.any = Some(index);
+        Ok(())
+    }
+
+    /// The listener of a connection that nobody knows.
+    pub(crate) fn listener_for(&self, tuple: &Tuple) -> Option<u32> {
+        // Those with oneself are all the shard's that opened them.
+        let steer = self.env.config.steer.as_ref();
+        let steer = steer.filter(|_| !self.network.is_local(tuple.remote_ip()));
+        let near = steer.map(|steer| Near {
+            own: steer.own,
+            shards: steer.groups.count(),
+        });
+        self.ports
+            .listener_near(tuple.local(), self.table.hash(tuple), near)
+            .or(self.catch_all_listener)
+    }
+
+    /// The program of the listener at `index` is to be asked about a connection.
+    pub(crate) fn note_request(&mut self, index: u32, half_open: u32) {
+        let generation = self.half_open.generation(half_open);
+        if let Some(listener) = self.sockets.get_mut(index).and_then(Socket::listener_mut) {
+            listener.requests.push_back((half_open, generation));
+        }
+        self.mark_changed(index);
+    }
+
+    /// The next connection about which the program is asked; [`Shard::admit`] or
+    /// [`Shard::turn_away`] is the answer. Without one the SYN is forgotten after a minute.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] when there is none, [`Error::Invalid`] when the socket does not
+    /// listen.
+    pub fn next_request(&mut self, id: SocketId) -> Result<Request, Error> {
+        let index = self.check(id)?;
+        loop {
+            let listener = self
+                .sockets
+                .get_mut(index)
+                .and_then(Socket::listener_mut)
+                .ok_or(Error::Invalid)?;
+            let (half_open, generation) = listener.requests.pop_front().ok_or(Error::WouldBlock)?;
+            // One that was taken back is no request any more.
+            if self.half_open.generation(half_open) == generation
+                && let Some(pending) = self.half_open.get(half_open)
+            {
+                return Ok(Request {
+                    local: pending.tuple.local(),
+                    remote: pending.tuple.remote(),
+                    index: half_open,
+                    generation,
+                });
+            }
+        }
+    }
+
+    /// Answers the SYN: the connection comes to [`Shard::accept_requested`] when its handshake is
+    /// complete.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`] when it was taken back.
+    pub fn admit(&mut self, request: &Request, now: Instant) -> Result<(), Error> {
+        if self.half_open.generation(request.index) != request.generation {
+            return Err(Error::NotConnected);
+        }
+        let pending = self.half_open.get_mut(request.index);
+        let pending = pending.ok_or(Error::NotConnected)?;
+        pending.asked = false;
+        pending.state.answer_late(&self.env.config.tcp, now);
+        let reply = Reply::Segment(pending.tuple, pending.state.reply(now));
+        self.half_open.arm(request.index);
+        self.network.reply(&mut self.env.counters, reply);
+        Ok(())
+    }
+
+    /// Refuses the SYN with a reset, as if nobody listened.
+    pub fn turn_away(&mut self, request: &Request) {
+        if self.half_open.generation(request.index) != request.generation {
+            return;
+        }
+        let Some(pending) = self.half_open.get(request.index) else {
+            return;
+        };
+        let reply = Reply::Segment(pending.tuple, pending.state.refusal());
+        self.forget_half_open(request.index);
+        self.env.counters.resets_out += 1;
+        self.network.reply(&mut self.env.counters, reply);
+    }
+
+    /// The connection that was admitted, once its handshake is complete.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] until then, [`Error::NotConnected`] when it will not come,
+    /// [`Error::Invalid`] when the socket does not listen.
+    pub fn accept_requested(&mut self, id: SocketId, request: &Request) -> Result<SocketId, Error> {
+        let index = self.check(id)?;
+        let tuple = Tuple::new(request.local, request.remote).ok_or(Error::NotConnected)?;
+        let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+        let listener = listener.ok_or(Error::Invalid)?;
+        let found = match self.table.get(&tuple) {
+            Some(Place::HalfOpen(_)) => return Err(Error::WouldBlock),
+            Some(Place::Stream(stream)) => listener.queue.iter().position(|&it| it == stream),
+            _ => None,
+        };
+        let Some(accepted) = found.and_then(|at| listener.queue.remove(at)) else {
+            return Err(Error::NotConnected);
+        };
+        listener.backlog.hand_over();
+        self.mark_changed(index);
+        if let Some(socket) = self.sockets.get_mut(accepted) {
+            socket.marks.remove(Marks::UNACCEPTED);
+        }
+        Ok(SocketId::new(accepted, self.sockets.generation(accepted)))
+    }
+}

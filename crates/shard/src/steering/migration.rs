@@ -1,0 +1,432 @@
+//! Buckets of flows go from one shard to another while traffic flows.
+//!
+//! The new owner is told first ([`Shard::expect`]): from then on what comes for these buckets waits
+//! ([`Misrouted::Awaited`]). Then the old one gives ([`Shard::give`]) and hands over whatever still
+//! comes to it; then the new one takes ([`Shard::take`]), and what waited is put in again. So there
+//! is no moment at which a frame meets a shard that does not know its connection. Every other shard
+//! learns of it at any time ([`Shard::assign`]): until then it hands frames to the old owner, which
+//! hands them on.
+//!
+//! What moves is connections that a program has, or had. What is about to begin or as good as over
+//! stays where it is, and so does a connection whose port the program had bound or for which there
+//! is no room: such flows are pinned. Or nothing moves but the buckets, for flows to come, and all
+//! that there are are pinned ([`Shard::give_new`]).
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use millrace_tcp::Instant;
+
+use crate::connection_table::{Place, Tuple};
+use crate::ip::reassembly::Packet;
+use crate::link::neighbour::Handle;
+use crate::memory::Memory;
+use crate::shard::Shard;
+use crate::socket::receive_ring::Sink;
+use crate::socket::{Kind, Marks, Socket, SocketId, Stream};
+use crate::steering::{Flow, Steer};
+
+#[cfg(doc)]
+use crate::steering::Misrouted;
+
+/// Flows and connections that one shard gives to another.
+pub struct FlowBatch {
+    buckets: Vec<usize>,
+    streams: Vec<Moved>,
+    /// Flows of these buckets that are elsewhere, and in which shard.
+    pins: Vec<(Flow, u16)>,
+    /// Listeners that have answered with SYN cookies, and until when these may come back.
+    cookies: Vec<(SocketAddr, Instant)>,
+    /// Packets of which some fragments have come.
+    fragmented: Vec<Packet>,
+}
+
+/// A connection on its way.
+pub struct Moved {
+    id: SocketId,
+    socket: Box<Socket>,
+    /// What has come and was not read, holes included; nothing if its block goes along
+    /// ([`Memory::hand_over`]).
+    received: Vec<u8>,
+}
+
+/// The outcome of taking a batch.
+#[derive(Default)]
+pub struct Taken {
+    /// Each connection by the name that it had, and the one that it has now.
+    pub moved: Vec<(SocketId, SocketId)>,
+    /// Those for which there was no room, to be put back where they were ([`Shard::put_back`]);
+    /// they are pinned there.
+    pub refused: Vec<Moved>,
+}
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.id)
+    }
+}
+
+impl fmt::Debug for FlowBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = (self.buckets.len(), self.streams.len(), self.pins.len());
+        write!(
+            f,
+            "{} buckets, {} connections, {} pins",
+            count.0, count.1, count.2
+        )
+    }
+}
+
+impl FlowBatch {
+    /// The buckets that it is of.
+    pub fn buckets(&self) -> &[usize] {
+        &self.buckets
+    }
+
+    /// The connections in it, by the names that they had.
+    pub fn connections(&self) -> impl Iterator<Item = SocketId> {
+        self.streams.iter().map(|moved| moved.id)
+    }
+
+    /// How many connections are in it.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+}
+
+impl<M: Memory> Shard<M> {
+    /// These buckets are about to become this shard's. Until they have been taken it begins no
+    /// connection in them, and frames of their flows wait.
+    pub fn expect(&mut self, buckets: &[usize]) {
+        if let Some(steer) = &mut self.env.config.steer {
+            for &bucket in buckets {
+                steer.groups.release(bucket);
+            }
+        }
+    }
+
+    /// These buckets are another shard's from now on, and were a third one's.
+    pub fn assign(&mut self, buckets: &[usize], to: u16) {
+        if let Some(steer) = &mut self.env.config.steer {
+            for &bucket in buckets {
+                steer.groups.assign(bucket, to);
+            }
+            steer.groups.recount();
+        }
+    }
+
+    /// Flows of datagram sockets that only this shard knows of.
+    fn datagrams_in(&self, chosen: &impl Fn(&Tuple) -> bool) -> impl Iterator<Item = Flow> {
+        let flows = self.udp.table.iter().filter(|(tuple, _)| chosen(tuple));
+        flows.filter_map(|(tuple, place)| {
+            let Place::Stream(index) = place else {
+                return None;
+            };
+            match &self.sockets.get(index)?.kind {
+                Kind::Datagram(datagram) if datagram.is_only_here() => Some(Flow::datagrams(tuple)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Whether nothing is about to leave, as after a [`Shard::transmit`] that has met no full port.
+    pub fn is_quiet(&self) -> bool {
+        self.stalled.is_none() && self.network.replies.is_empty()
+    }
+
+    /// The connections that would move with these buckets.
+    pub fn movable(&self, buckets: &[usize]) -> Vec<SocketId> {
+        let Some(steer) = &self.env.config.steer else {
+            return Vec::new();
+        };
+        let chosen = chosen(steer, buckets);
+        let flows = self.table.iter().filter(|(tuple, _)| chosen(tuple));
+        let streams = flows.filter_map(|(_, place)| match place {
+            Place::Stream(index) if self.may_move(index) => {
+                Some(SocketId::new(index, self.sockets.generation(index)))
+            }
+            _ => None,
+        });
+        streams.collect()
+    }
+
+    /// Gives these buckets, those of them that are this shard's, to another, which expects them,
+    /// with those of the connections that `may` go. `None` unless [`Shard::is_quiet`], to be asked
+    /// again then, so that nothing of a connection leaves here after the first that leaves there;
+    /// and without other shards.
+    pub fn give(
+        &mut self,
+        buckets: &[usize],
+        to: u16,
+        may: impl Fn(SocketId) -> bool,
+    ) -> Option<FlowBatch> {
+        if !self.is_quiet() {
+            return None;
+        }
+        self.wrap(buckets, to, |shard, index| {
+            shard.may_move(index) && may(SocketId::new(index, shard.sockets.generation(index)))
+        })
+    }
+
+    /// As [`Shard::give`], for flows to come alone: those that there are stay, and are pinned.
+    /// Nothing that they are about to send is in the way. None without other shards.
+    pub fn give_new(&mut self, buckets: &[usize], to: u16) -> Option<FlowBatch> {
+        self.wrap(buckets, to, |_, _| false)
+    }
+
+    fn wrap(
+        &mut self,
+        buckets: &[usize],
+        to: u16,
+        may_move: impl Fn(&Self, u32) -> bool,
+    ) -> Option<FlowBatch> {
+        let steer = self.env.config.steer.as_ref()?;
+        let own = steer.own;
+        let mut buckets = buckets.to_vec();
+        buckets.retain(|bucket| steer.groups.of_bucket(*bucket) == Some(own) && own != to);
+        let chosen = chosen(steer, &buckets);
+        let here: Vec<(Tuple, Place)> = self
+            .table
+            .iter()
+            .filter(|(tuple, _)| chosen(tuple))
+            .collect();
+        let mut pins = self.steering.pins_mut().take(&chosen);
+        let fragmented = self.network.reassembly.take(&chosen);
+        let mut streams = Vec::new();
+        for (tuple, place) in here {
+            match place {
+                Place::Stream(index) if may_move(self, index) => {
+                    streams.extend(self.take_out(index));
+                }
+                _ => pins.push((Flow::stream(tuple), own)),
+            }
+        }
+        pins.extend(self.datagrams_in(&chosen).map(|flow| (flow, own)));
+        self.env.counters.connections_given += streams.len() as u64;
+        let cookies = self.sockets.iter().filter_map(|(_, socket)| {
+            let Kind::Listener(listener) = &socket.kind else {
+                return None;
+            };
+            let some = listener.cookies_until > Instant::from_micros(0);
+            some.then_some((listener.local, listener.cookies_until))
+        });
+        let cookies = cookies.collect();
+        self.assign(&buckets, to);
+        Some(FlowBatch {
+            buckets,
+            streams,
+            pins,
+            cookies,
+            fragmented,
+        })
+    }
+
+    /// Takes what another shard has given. Frames that have waited for these buckets are to be put
+    /// in again, in their order.
+    pub fn take(&mut self, batch: FlowBatch, from: u16, now: Instant) -> Taken {
+        let Some(own) = self.env.config.steer.as_ref().map(|steer| steer.own) else {
+            return Taken {
+                moved: Vec::new(),
+                refused: batch.streams,
+            };
+        };
+        self.assign(&batch.buckets, own);
+        for (flow, shard) in batch.pins {
+            if shard != own {
+                // They were counted where they were.
+                self.steering.pins_mut().insert(flow, shard, usize::MAX);
+            }
+        }
+        for (local, until) in batch.cookies {
+            self.expect_cookies(local, until);
+        }
+        self.network.reassembly.put(batch.fragmented);
+        let mut taken = Taken::default();
+        for moved in batch.streams {
+            let (id, tuple) = (moved.id, moved.tuple());
+            match self.put_in(moved, now) {
+                Ok(new) => taken.moved.push((id, new)),
+                Err(moved) => {
+                    taken.refused.push(moved);
+                    if let Some(tuple) = tuple {
+                        self.steering
+                            .pins_mut()
+                            .insert(Flow::stream(tuple), from, usize::MAX);
+                    }
+                }
+            }
+        }
+        self.env.counters.connections_taken += taken.moved.len() as u64;
+        taken
+    }
+
+    /// Puts back what the other shard had no room for; returns old and new names. One for which
+    /// there is no room here either, any more, is lost.
+    pub fn put_back(&mut self, refused: Vec<Moved>, now: Instant) -> Vec<(SocketId, SocketId)> {
+        let mut moved = Vec::new();
+        for one in refused {
+            let id = one.id;
+            match self.put_in(one, now) {
+                Ok(new) => moved.push((id, new)),
+                Err(mut lost) => {
+                    self.env.counters.connections_lost += 1;
+                    // The other shard has pinned it here.
+                    if let Some(tuple) = lost.tuple() {
+                        self.steering.note_lost(Flow::stream(tuple));
+                    }
+                    let owner = lost.socket.owner;
+                    let stream = lost.socket.stream_mut();
+                    if let Some(block) = stream.and_then(|stream| stream.recv.block()) {
+                        self.memory.adopt(owner, block);
+                        self.memory.free(owner, block);
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    /// Whether the connection at `index` is one that moves.
+    fn may_move(&self, index: u32) -> bool {
+        let Some(socket) = self.sockets.get(index) else {
+            return false;
+        };
+        // A queue of a listener's is its shard's; so is a bound port; and both ends of a
+        // conversation with oneself stay together.
+        let stays = Marks::UNACCEPTED | Marks::BOUND | Marks::LOCAL | Marks::EARLY | Marks::DEAD;
+        socket.stream().is_some() && !socket.marks.intersects(stays | Marks::ENDING)
+    }
+
+    /// Takes a connection out of everything that knows it here.
+    fn take_out(&mut self, index: u32) -> Option<Moved> {
+        let id = SocketId::new(index, self.sockets.generation(index));
+        let mut socket = Box::new(self.sockets.remove(index)?);
+        self.wheel.cancel(index);
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.give(socket.owner);
+        }
+        socket.marks -= Marks::READY | Marks::CHANGED | Marks::PARKED;
+        let (owner, reuse) = (socket.owner, socket.options.reuse.address);
+        let stream = socket.stream_mut()?;
+        let tuple = stream.endpoints.tuple();
+        self.table.remove(&tuple);
+        self.ports.remove_connection(tuple.local(), reuse);
+        stream.hop = Handle::NONE;
+        stream.armed = Instant::NEVER;
+        stream.send.leave(&mut self.send_memory, owner);
+        let received = match stream.recv.block() {
+            Some(block) if self.memory.hand_over(owner, block) => Vec::new(),
+            _ => {
+                if stream.recv.is_folded() {
+                    let mut sink = Sink {
+                        ring: &mut stream.recv,
+                        memory: &mut self.memory,
+                        owner,
+                        open: true,
+                        counters: &mut self.env.counters,
+                    };
+                    stream.connection.drop_out_of_order(&mut sink);
+                }
+                stream.recv.take_bytes(&mut self.memory, owner)
+            }
+        };
+        Some(Moved {
+            id,
+            socket,
+            received,
+        })
+    }
+
+    /// Puts a connection in; given back, as it was, when there is no room.
+    fn put_in(&mut self, moved: Moved, now: Instant) -> Result<SocketId, Moved> {
+        let Moved {
+            id,
+            mut socket,
+            received,
+        } = moved;
+        let owner = socket.owner;
+        let full = self.sockets.is_full();
+        let Some(stream) = socket.stream_mut().filter(|_| !full) else {
+            return Err(Moved {
+                id,
+                socket,
+                received,
+            });
+        };
+        let at = stream.consumed();
+        if !received.is_empty() && !stream.recv.store(&mut self.memory, owner, at, &received) {
+            return Err(Moved {
+                id,
+                socket,
+                received,
+            });
+        }
+        if let Some(block) = stream.recv.block().filter(|_| received.is_empty()) {
+            self.memory.adopt(owner, block);
+        }
+        stream.send.join(&mut self.send_memory, owner);
+        stream.tuning.since = now.as_micros() as u32;
+        let tuple = stream.endpoints.tuple();
+        // The shard that it comes from shares its own.
+        let options = self.sharing.share(&socket.options);
+        if let Some(stream) = socket.stream_mut() {
+            stream
+                .connection
+                .configure(&self.env.config.tcp, &options.settings, now);
+        }
+        let reuse = options.reuse.address;
+        socket.options = options;
+        if socket.marks.contains(Marks::COUNTED) {
+            self.orphans.take(owner);
+        }
+        let Ok(index) = self.sockets.insert(*socket) else {
+            unreachable!("there was room");
+        };
+        self.table.insert(tuple, Place::Stream(index));
+        self.ports.add_connection(tuple.local(), reuse);
+        if let Some(stream) = self.sockets.get_mut(index).and_then(Socket::stream_mut) {
+            stream.arm(&mut self.wheel, index);
+        }
+        self.mark_changed(index);
+        self.mark_ready(index);
+        Ok(SocketId::new(index, self.sockets.generation(index)))
+    }
+
+    /// SYN cookies that another shard's part of a listener has given out may come back here.
+    fn expect_cookies(&mut self, local: SocketAddr, until: Instant) {
+        let is_meant = |(_, socket): &(u32, &Socket)| matches!(&socket.kind, Kind::Listener(listener) if listener.local == local);
+        let meant = self.sockets.iter().filter(is_meant);
+        let meant: Vec<u32> = meant.map(|(index, _)| index).collect();
+        for index in meant {
+            let listener = self.sockets.get_mut(index).and_then(Socket::listener_mut);
+            if let Some(listener) = listener {
+                listener.cookies_until = listener.cookies_until.max(until);
+            }
+        }
+    }
+}
+
+impl Moved {
+    fn tuple(&self) -> Option<Tuple> {
+        self.socket
+            .stream()
+            .map(|stream: &Stream| stream.endpoints.tuple())
+    }
+}
+
+/// Whether a flow is in one of these buckets.
+fn chosen(steer: &Steer, buckets: &[usize]) -> impl Fn(&Tuple) -> bool + use<> {
+    let mut which = vec![false; steer.groups.buckets()];
+    for &bucket in buckets {
+        if let Some(which) = which.get_mut(bucket) {
+            *which = true;
+        }
+    }
+    let (hash, groups) = (steer.hash.clone(), steer.groups.clone());
+    move |tuple| which[groups.bucket(hash.tag(tuple))]
+}

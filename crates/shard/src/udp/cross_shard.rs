@@ -1,0 +1,147 @@
+//! Datagrams between two sockets of this host that are different shards', and that nobody wanted
+//! them.
+//!
+//! One for an address that is no socket's here is for the shard that its flow's tag names, which
+//! knows the sockets that were connected without being bound.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_steer::NOBODY;
+use millrace_wire::record::{LEN, Record};
+
+use super::errors::QUOTE_MAX;
+use super::receive::DatagramInfo;
+use crate::connection_table::Tuple;
+use crate::memory::Memory;
+use crate::output::reply_queue::Reply;
+use crate::shard::Shard;
+use crate::socket::Kind;
+use crate::steering::Flow;
+
+/// Datagrams that wait to be handed over; more are dropped.
+const CROSSING_MAX: usize = 1024;
+/// A record, the shard that it comes from, and what it is.
+const HEAD: usize = LEN + 3;
+
+/// The kinds of messages between shards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crossing {
+    /// A datagram.
+    Datagram = 0,
+    /// One that came back, since nobody is where it went.
+    Refused = 1,
+}
+
+impl<M: Memory> Shard<M> {
+    /// The other shard that a datagram between two sockets of this host is for, if it is one: that
+    /// of the socket that was found.
+    pub(super) fn shard_of_datagram(&self, found: Option<u32>) -> Option<u16> {
+        match self.sockets.get(found?).map(|socket| &socket.kind) {
+            Some(Kind::Datagram(datagram)) => datagram.home,
+            _ => None,
+        }
+    }
+
+    /// The other shard that may have a socket for a datagram between two sockets of this host that
+    /// is no socket's here.
+    pub(super) fn other_shard_for(&self, receiver: &Tuple) -> Option<u16> {
+        let steer = self.env.config.steer.as_ref()?;
+        match steer.owner(receiver) {
+            NOBODY => None,
+            owner if owner != steer.own => Some(owner),
+            _ => self.steering.pins().get(&Flow::datagrams(*receiver)),
+        }
+    }
+
+    /// Queues a datagram for another shard, or for all others.
+    pub(super) fn cross(
+        &mut self,
+        what: Crossing,
+        to: Option<u16>,
+        arrived: &DatagramInfo,
+        payload: &[u8],
+    ) {
+        let Some(steer) = &self.env.config.steer else {
+            return;
+        };
+        let own = steer.own;
+        if self.udp.crossing.len() >= CROSSING_MAX {
+            self.env.counters.udp_crossing_full += 1;
+            return;
+        }
+        let record = Record {
+            payload_len: payload.len() as u32,
+            from: arrived.from,
+            to: arrived.to.ip(),
+            to_port: arrived.to.port(),
+            hops: arrived.hops,
+            class: arrived.class,
+            segment_size: arrived.segment_size,
+            dropped: 0,
+        };
+        let mut bytes = self.network.replies.buffer();
+        bytes.extend_from_slice(&record.emit());
+        bytes.extend_from_slice(&own.to_ne_bytes());
+        bytes.push(what as u8);
+        bytes.extend_from_slice(payload);
+        self.udp.crossing.push_back((to, bytes));
+    }
+
+    /// The next datagram that another shard is to deliver, or with none all others, as
+    /// [`crate::Arrival::Local`].
+    pub fn take_crossing(&mut self) -> Option<(Option<u16>, Vec<u8>)> {
+        self.udp.crossing.pop_front()
+    }
+
+    /// Takes its buffer back.
+    pub fn return_crossing(&mut self, bytes: Vec<u8>) {
+        self.network.replies.recycle(Reply::Packet(bytes));
+    }
+
+    /// Takes in what another shard has handed over.
+    pub(crate) fn crossed_input(&mut self, bytes: &[u8]) {
+        let Some((head, payload)) = bytes.split_first_chunk::<HEAD>() else {
+            return;
+        };
+        let Some((record, &[s, t, what])) = head.split_first_chunk::<LEN>() else {
+            return;
+        };
+        let record = Record::parse(record);
+        let origin = u16::from_ne_bytes([s, t]);
+        let arrived = DatagramInfo {
+            from: record.from,
+            to: SocketAddr::new(record.to, record.to_port),
+            hops: record.hops,
+            class: record.class,
+            segment_size: record.segment_size,
+        };
+        let to_many = self
+            .network
+            .is_multicast_or_broadcast(IpAddr::to_canonical(&record.to));
+        if to_many {
+            self.deliver_multicast_or_broadcast(&arrived, payload);
+            return;
+        }
+        let Some(tuple) = Tuple::new(arrived.to, arrived.from) else {
+            return;
+        };
+        if what == Crossing::Refused as u8 {
+            let sent = tuple.reversed();
+            if let Some(index) = self.find_datagram(&sent) {
+                self.refuse_here(index, &sent, payload);
+            }
+            return;
+        }
+        match self.find_datagram(&tuple) {
+            Some(index) => self.store_datagram(index, &arrived, payload),
+            None if let Some(shard) = self.steering.pins().get(&Flow::datagrams(tuple)) => {
+                self.cross(Crossing::Datagram, Some(shard), &arrived, payload);
+            }
+            None => {
+                self.env.counters.udp_no_port += 1;
+                let quoted = &payload[..payload.len().min(QUOTE_MAX)];
+                self.cross(Crossing::Refused, Some(origin), &arrived, quoted);
+            }
+        }
+    }
+}
