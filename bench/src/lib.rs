@@ -6,7 +6,6 @@
 pub mod card;
 pub mod cpu;
 pub mod figures;
-pub mod histogram;
 pub mod load;
 pub mod machine;
 pub mod path;

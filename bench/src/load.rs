@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -17,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cpu::{Interval, Sample};
-use crate::histogram::Histogram;
 
 pub use idle::{hold, open};
 
@@ -197,7 +197,7 @@ struct Meter {
     before: Option<(Sample, f64)>,
     operations: u64,
     bytes: u64,
-    latency: Histogram,
+    latency_ns: Histogram<u64>,
 }
 
 impl Meter {
@@ -208,7 +208,7 @@ impl Meter {
             before: None,
             operations: 0,
             bytes: 0,
-            latency: Histogram::default(),
+            latency_ns: Histogram::new(3).expect("three digits are allowed"),
         }
     }
 
@@ -216,8 +216,8 @@ impl Meter {
     fn operation(&mut self, begun: Instant, now: Instant) {
         if self.before.is_some() {
             self.operations += 1;
-            self.latency
-                .record(u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX));
+            let nanos = u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX);
+            self.latency_ns.saturating_record(nanos);
         }
     }
 
@@ -236,13 +236,14 @@ impl Meter {
             Some((before, own)) if elapsed >= WARM_UP + self.duration => {
                 let machine = before.until_now()?;
                 let own_seconds = own_seconds() - own;
-                let quantile = |fraction| self.latency.quantile(fraction) as f64 / 1000.0;
+                let quantile =
+                    |fraction| self.latency_ns.value_at_quantile(fraction) as f64 / 1000.0;
                 let latency_us = [
                     quantile(0.5),
                     quantile(0.9),
                     quantile(0.99),
                     quantile(0.999),
-                    self.latency.largest() as f64 / 1000.0,
+                    self.latency_ns.max() as f64 / 1000.0,
                 ];
                 let distribution_us = match self.operations {
                     0 => Vec::new(),

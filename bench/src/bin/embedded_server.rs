@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
-use millrace::{Builder, Link, Tap, TcpListener, TcpOptions, TcpStream};
+use millrace::{Builder, Link, LinkOptions, TcpListener, TcpOptions, TcpStream};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -49,14 +49,13 @@ fn main() -> Result<()> {
         "source" => Mode::Source,
         _ => bail!(usage),
     };
-    let link = match link.as_str() {
-        "tap" => Link::tap(&Tap {
-            name: Some(device.clone()),
-            ..Tap::default()
-        })?,
-        "wire" => format!("xdp:{device}").parse()?,
+    let kind = match link.as_str() {
+        "tap" => "tap",
+        "wire" => "xdp",
         _ => bail!(usage),
     };
+    let spec = format!("{kind}:{device}").parse()?;
+    let link = Link::open(&spec, &LinkOptions::new())?;
     let address: Ipv4Addr = address.parse()?;
     let stack = Builder::new().link(link).address(address, 24).build()?;
     let options = TcpOptions::new()

@@ -4,17 +4,20 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use millrace::{Algorithm, Buffers, Builder, Duration, Ecn, Limits, Link, Tap, TcpConfig, xdp};
+use millrace::{
+    Algorithm, Buffers, Builder, Duration, Ecn, Limits, Link, LinkOptions, LinkSpec, Route,
+    TcpConfig, parse_prefix,
+};
 
 /// Everything that can be said of an engine.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    link: Option<LinkName>,
+    link: Option<LinkSpec>,
     hosts: Vec<(IpAddr, u8)>,
     mtu: Option<u16>,
     pub shards: u16,
     addresses: Vec<(IpAddr, u8)>,
-    routes: Vec<(IpAddr, u8, IpAddr)>,
+    routes: Vec<Route>,
     any_address: bool,
     loopback: bool,
     pub manual_clock: bool,
@@ -23,43 +26,6 @@ pub struct Settings {
     pub tcp: TcpConfig,
     pub receive_memory: u64,
     secret: Option<[u8; 32]>,
-}
-
-/// A link by its name, before it is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum LinkName {
-    Packets,
-    Tap(Option<String>),
-    Tun(Option<String>),
-    Packet(String),
-    Macvtap(String),
-    Xdp(String),
-}
-
-impl FromStr for LinkName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LinkName, String> {
-        let name = |name: &str| match name.len() {
-            1..=15 => Ok(name.to_owned()),
-            _ => Err(format!("`{name}` cannot name a network device")),
-        };
-        Ok(match text.split_once(':') {
-            None if text == "packets" => LinkName::Packets,
-            None if text == "tap" => LinkName::Tap(None),
-            None if text == "tun" => LinkName::Tun(None),
-            Some(("tap", rest)) => LinkName::Tap(Some(name(rest)?)),
-            Some(("tun", rest)) => LinkName::Tun(Some(name(rest)?)),
-            Some(("packet", rest)) => LinkName::Packet(name(rest)?),
-            Some(("macvtap", rest)) => LinkName::Macvtap(name(rest)?),
-            Some(("xdp", rest)) => LinkName::Xdp(name(rest)?),
-            _ => {
-                return Err(format!(
-                    "there is no link `{text}`; there are none, packets, tap, tap:NAME, tun, tun:NAME, packet:NAME, macvtap:NAME, xdp:NAME"
-                ));
-            }
-        })
-    }
 }
 
 impl Default for Settings {
@@ -108,19 +74,20 @@ impl Settings {
                     "there is one; an engine in C has one link, one in Rust several".into(),
                 );
             }
-            "link" => self.link = Some(value.parse()?),
-            "host" => self.hosts.push(prefix(value)?),
+            "link" if value == "pair" => {
+                return Err(
+                    "a pair has two ends in one program, which an engine in C has not".into(),
+                );
+            }
+            "link" => self.link = Some(value.parse().map_err(text)?),
+            "host" => self.hosts.push(parse_prefix(value).map_err(text)?),
             "mtu" => self.mtu = Some(number(value, 576, 65_535)?),
             "shards" => self.shards = number(value, 1, 64)?,
-            "address" => self.addresses.push(prefix(value)?),
-            "route" => self.routes.push(route(value)?),
+            "address" => self.addresses.push(parse_prefix(value).map_err(text)?),
+            "route" => self.routes.push(value.parse().map_err(text)?),
             "gateway" => {
-                let gateway: IpAddr = parsed(value, "an address")?;
-                let all: IpAddr = match gateway {
-                    IpAddr::V4(_) => [0; 4].into(),
-                    IpAddr::V6(_) => [0u8; 16].into(),
-                };
-                self.routes.push((all, 0, gateway));
+                let gateway = parsed(value, "an address")?;
+                self.routes.push(Route::default_via(gateway));
             }
             "any_address" => self.any_address = switch(value)?,
             "loopback" => self.loopback = switch(value)?,
@@ -196,8 +163,8 @@ impl Settings {
         for &(address, bits) in &self.addresses {
             builder = builder.address(address, bits);
         }
-        for &(to, bits, gateway) in &self.routes {
-            builder = builder.route(to, bits, gateway);
+        for route in &self.routes {
+            builder = builder.route(route.prefix, route.prefix_len, route.gateway);
         }
         // Of a device that is made here the size has been said.
         if let Some(mtu) = self.mtu {
@@ -214,7 +181,7 @@ impl Settings {
 
     /// Whether the link is the caller.
     pub fn is_packets(&self) -> bool {
-        self.link == Some(LinkName::Packets)
+        self.link == Some(LinkSpec::Packets)
     }
 
     /// The largest packet, where the link does not say otherwise.
@@ -223,14 +190,8 @@ impl Settings {
     }
 
     fn open(&self) -> Result<Link, String> {
-        let device = |name: &Option<String>| Tap {
-            name: name.clone(),
-            hosts: self.hosts.clone(),
-            mtu: self.mtu(),
-            queues: self.shards,
-        };
-        if !self.hosts.is_empty() && !matches!(self.link, Some(LinkName::Tap(_) | LinkName::Tun(_)))
-        {
+        let has_kernel_end = self.link.as_ref().is_some_and(LinkSpec::has_kernel_end);
+        if !self.hosts.is_empty() && !has_kernel_end {
             return Err("host: only a TAP or TUN device has the kernel at its other end".into());
         }
         let of_links = [
@@ -242,25 +203,18 @@ impl Settings {
         if let (None, Some((key, _))) = (&self.link, said) {
             return Err(format!("{key}: there is no link; give one with `link`"));
         }
-        let link = match &self.link {
-            None => return Ok(Link::none()),
-            Some(LinkName::Packets) => return Ok(Link::packets(self.mtu())),
-            Some(LinkName::Tap(name)) => Link::tap(&device(name)),
-            Some(LinkName::Tun(name)) => Link::tun(&device(name)),
-            Some(LinkName::Packet(name)) => Link::packet(name, self.shards),
-            Some(LinkName::Macvtap(name)) => Link::macvtap(name, self.shards),
-            Some(LinkName::Xdp(name)) => Link::xdp(&xdp::Config {
-                device: name.clone(),
-                queues: None,
-                mode: xdp::Mode::Auto,
-                busy_poll: xdp::BusyPoll::Auto,
-                ports: self.shards,
-                mac: None,
-                shared: Vec::new(),
-            }),
+        let Some(link) = &self.link else {
+            return Ok(Link::none());
         };
-        link.map_err(|error| format!("link: {error}"))
+        let mut options = LinkOptions::new().queues(self.shards).mtu(self.mtu());
+        options.hosts = self.hosts.clone();
+        Link::open(link, &options).map_err(|error| format!("link: {error}"))
     }
+}
+
+/// An error as a message.
+fn text(error: impl Display) -> String {
+    error.to_string()
 }
 
 /// The lines of a configuration that say something: their numbers from 1, key and value.
@@ -303,23 +257,6 @@ fn switch(value: &str) -> Result<bool, String> {
     }
 }
 
-fn prefix(value: &str) -> Result<(IpAddr, u8), String> {
-    let wrong =
-        || format!("`{value}` is not an address with the bits of its prefix, as 10.77.0.2/24");
-    let (address, bits) = value.split_once('/').ok_or_else(wrong)?;
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.parse().ok().filter(|bits| *bits <= most);
-    Ok((address, bits.ok_or_else(wrong)?))
-}
-
-fn route(value: &str) -> Result<(IpAddr, u8, IpAddr), String> {
-    let wrong = || format!("`{value}` is not a route, as `10.0.0.0/8 via 10.77.0.1`");
-    let (to, gateway) = value.split_once(" via ").ok_or_else(wrong)?;
-    let (to, bits) = prefix(to.trim()).map_err(|_| wrong())?;
-    Ok((to, bits, gateway.trim().parse().map_err(|_| wrong())?))
-}
-
 fn secret(value: &str) -> Result<[u8; 32], String> {
     let wrong = || "it takes 64 hexadecimal digits".to_owned();
     let mut secret = [0; 32];
@@ -341,7 +278,12 @@ mod tests {
         let text = "# an engine\nlink = tap:mr9\nhost 10.77.0.1/24\naddress=10.77.0.2/24 # ours\n\nroute 10.0.0.0/8 via 10.77.0.1\nshards\t2\ncongestion bbr\n";
         let mut settings = Settings::default();
         settings.read("a.conf", text).expect("good lines");
-        assert_eq!(settings.link, Some(LinkName::Tap(Some("mr9".into()))));
+        assert_eq!(
+            settings.link,
+            Some(LinkSpec::Tap {
+                name: Some("mr9".into())
+            })
+        );
         assert_eq!(
             settings.addresses.len() + settings.hosts.len() + settings.routes.len(),
             3

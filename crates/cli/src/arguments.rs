@@ -1,20 +1,19 @@
 //! The command line.
 
-use std::net::{IpAddr, Ipv6Addr};
+pub mod common;
+
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use millrace_context::control_socket;
-use millrace_engine::config::{Config, Limits, MtuProbing};
+use millrace_engine::config::MtuProbing;
 use millrace_engine::topology::Topology;
-use millrace_port::spec::{Prefix, Spec};
+use millrace_port::spec::Spec;
 use millrace_steer::Policy;
 use millrace_tcp::Algorithm;
 
-use crate::link;
-
-/// Ethernet's.
-pub const DEFAULT_MTU: u16 = 1500;
+use common::{DEFAULT_MTU, PrivilegeArguments, address};
 
 /// A user-level TCP/IP stack that runs the programs you have, unmodified.
 #[derive(Debug, Parser)]
@@ -145,33 +144,6 @@ pub struct LinkArguments {
     pub privileges: PrivilegeArguments,
 }
 
-/// What a process gives up once it has opened what it needs.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Privileges")]
-pub struct PrivilegeArguments {
-    /// The user that the stack's process becomes if root starts it: a name of /etc/passwd or a number [default: `millrace` if there is such a user, otherwise
-    /// a number that no user has]. It keeps those capabilities alone that the link needs; programs stay who they are
-    #[arg(long, value_name = "USER")]
-    pub user: Option<String>,
-    /// Do not limit the system calls of the stack's threads: for valgrind and the like
-    #[arg(long)]
-    pub no_seccomp: bool,
-    /// Let a crash of the stack's process leave a core file, and its user's debuggers attach: for who looks for an error in millrace
-    #[arg(long)]
-    pub dumpable: bool,
-}
-
-impl PrivilegeArguments {
-    /// As the process is told.
-    pub fn sandbox(&self) -> millrace_sandbox::Config {
-        millrace_sandbox::Config {
-            user: self.user.clone(),
-            all_calls: self.no_seccomp,
-            dumpable: self.dumpable,
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -272,30 +244,6 @@ pub struct EngineArguments {
     pub config: String,
 }
 
-/// An address with the length of its prefix.
-pub fn address(text: &str) -> Result<(IpAddr, u8), String> {
-    let Some((ip, bits)) = text
-        .split_once('/')
-        .and_then(|(ip, bits)| Some((ip.parse::<Ipv6Addr>().ok()?, bits.parse::<u8>().ok()?)))
-    else {
-        let prefix: Prefix = text
-            .parse()
-            .map_err(|error: millrace_port::spec::Error| error.to_string())?;
-        return Ok((prefix.address.into(), prefix.len));
-    };
-    let special = ip.is_unspecified()
-        || ip.is_loopback()
-        || ip.is_multicast()
-        || ip.is_unicast_link_local()
-        || ip.to_ipv4_mapped().is_some();
-    if special || !(1..=126).contains(&bits) {
-        return Err(format!(
-            "{text} is no address of a host in a prefix of 1 to 126 bits; write it as fd00:9::2/64"
-        ));
-    }
-    Ok((ip.into(), bits))
-}
-
 /// A value of `--congestion`.
 fn congestion(name: &str) -> Result<Algorithm, String> {
     let known = || Algorithm::ALL.map(Algorithm::name).join(", ");
@@ -359,45 +307,6 @@ fn engine_name(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
-}
-
-impl LinkArguments {
-    /// The engine's configuration; where the command line says nothing the defaults stand.
-    pub fn config(&self, name: String, ephemeral: bool) -> anyhow::Result<Config> {
-        let wants_link = self.link.is_some()
-            || !self.addr.is_empty()
-            || !self.host_addr.is_empty()
-            || !self.gateway.is_empty()
-            || self.vlan.is_some()
-            || !self.route.is_empty();
-        let link = if wants_link || !self.loopback {
-            Some(link::of(self)?)
-        } else {
-            None
-        };
-        Ok(Config {
-            name,
-            link,
-            loopback: self.loopback,
-            ephemeral,
-            shards: self.shards,
-            shards_max: self.shards_max,
-            balance: self.balance,
-            topology: self.topology,
-            io_threads: self.io_threads,
-            cores: self.cores.clone().unwrap_or_default().0,
-            shard_schedule: self.schedule.to_string(),
-            io_schedule: self.io_schedule.to_string(),
-            follow: !self.no_follow,
-            join: !self.no_join,
-            congestion: self.congestion.name().to_owned(),
-            ecn: self.ecn,
-            mtu_probing: self.mtu_probing,
-            sandbox: Some(self.privileges.sandbox()),
-            audit: self.audit.clone(),
-            limits: Limits::default(),
-        })
-    }
 }
 
 #[cfg(test)]

@@ -84,18 +84,15 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
     machine(&mut findings);
     privileges(&mut findings, arguments.link.as_ref());
-    match &arguments.link {
-        Some(Spec::Tap { .. }) | None => tun(&mut findings),
-        Some(_) => {}
+    let link = arguments.link.as_ref();
+    if link.is_none_or(Spec::has_kernel_end) {
+        tun(&mut findings);
     }
-    let wanted = match &arguments.link {
+    let wanted = match link {
         None => device::names().context("listing the network devices")?,
-        Some(Spec::Tap { .. }) => Vec::new(),
-        Some(Spec::Packet { name } | Spec::Macvtap { name } | Spec::Xdp { name, .. }) => {
-            vec![name.clone()]
-        }
+        Some(spec) => spec.wire().map(str::to_owned).into_iter().collect(),
     };
-    let for_xdp = matches!(&arguments.link, None | Some(Spec::Xdp { .. }));
+    let for_xdp = link.is_none_or(Spec::is_xdp);
     for name in wanted.iter().filter(|name| *name != "lo") {
         look_at(&mut findings, name, for_xdp, arguments.link.is_some());
     }
@@ -151,18 +148,15 @@ fn privileges(findings: &mut Findings, link: Option<&Spec>) {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
         .unwrap_or(0);
-    let needs: &[(&str, &[(u32, &str)])] = match link {
-        None => &[
-            ("tap", &[NET_ADMIN]),
-            ("packet", &[NET_ADMIN, NET_RAW]),
-            ("macvtap", &[NET_ADMIN, SYS_ADMIN]),
-            ("xdp", &[NET_ADMIN, NET_RAW, BPF]),
-        ],
-        Some(Spec::Tap { .. }) => &[("tap", &[NET_ADMIN])],
-        Some(Spec::Packet { .. }) => &[("packet", &[NET_ADMIN, NET_RAW])],
-        Some(Spec::Macvtap { .. }) => &[("macvtap", &[NET_ADMIN, SYS_ADMIN])],
-        Some(Spec::Xdp { .. }) => &[("xdp", &[NET_ADMIN, NET_RAW, BPF])],
-    };
+    let needs: &[(&str, &[(u32, &str)])] = &[
+        ("tap", &[NET_ADMIN]),
+        ("tun", &[NET_ADMIN]),
+        ("packet", &[NET_ADMIN, NET_RAW]),
+        ("macvtap", &[NET_ADMIN, SYS_ADMIN]),
+        ("xdp", &[NET_ADMIN, NET_RAW, BPF]),
+    ];
+    let of_link = |kind: &str| link.map_or(kind != "tun", |link| link.kind() == kind);
+    let needs = needs.iter().filter(|(kind, _)| of_link(kind));
     for (kind, capabilities) in needs {
         let missing: Vec<&str> = capabilities
             .iter()

@@ -1,78 +1,64 @@
 //! From the command line's words about a link to what the engine is told: which addresses, which ways off it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context as _, bail, ensure};
-use millrace_engine::config::{self, ADDRESSES_MAX, Device, Link, ROUTES_MAX, Route, Shared};
+use millrace_engine::config::{
+    self, ADDRESSES_MAX, Config, Limits, Link, ROUTES_MAX, Route, Shared,
+};
 use millrace_port::spec::Spec;
 use millrace_port::{device, kernel};
 
+use crate::addresses::{
+    Address, DEFAULT_ADDRESS, covers, free_beside, is_v4, is_v6, list, network,
+};
 use crate::arguments::LinkArguments;
 
-/// Default addresses: documented in `--help` and the README.
-pub const DEFAULT_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)), 24);
+/// The kernel's end of that network.
 const DEFAULT_HOST_ADDRESS: Address = (IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)), 24);
 /// What IPv6 needs (RFC 8200 5).
 const MTU_MIN_V6: u16 = 1280;
 
-/// An address with the length of its prefix.
-pub type Address = (IpAddr, u8);
-
 /// The link that the arguments ask for; where they say nothing the defaults stand.
-pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
+fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
+    let device = arguments.link.clone().unwrap_or(Spec::Tap { name: None });
+    ensure!(
+        device.has_frames(),
+        "--link {device} is for programs that have the stack inside; give tap, packet:NAME, macvtap:NAME or xdp:NAME"
+    );
     let mut addresses = arguments.addr.clone();
+    let shared = device.shares_addresses().then_some(Shared {
+        addresses: addresses.is_empty(),
+        routes: arguments.gateway.is_empty() && arguments.route.is_empty(),
+    });
     // Where the kernel's addresses are shared its routes are known.
     let mut kernels = Vec::new();
-    let (device, hosts) = match &arguments.link {
-        Some(spec @ (Spec::Packet { name } | Spec::Macvtap { name } | Spec::Xdp { name, .. })) => {
+    let hosts = match device.wire() {
+        Some(name) => {
             ensure!(
                 arguments.host_addr.is_empty(),
                 "--host-addr is for a TAP device, whose other end is the kernel's; {name} has the addresses that it has: leave it out"
             );
-            let shared = matches!(spec, Spec::Xdp { shared: true, .. }).then_some(Shared {
-                addresses: addresses.is_empty(),
-                routes: arguments.gateway.is_empty() && arguments.route.is_empty(),
-            });
             if shared.is_some() {
                 kernels = shared_with_kernel(name, &mut addresses)?;
             }
             ensure!(
                 shared.is_some() || addresses.iter().any(is_v4),
-                "--link {spec} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
+                "--link {device} takes an --addr IP/BITS: an address of the network that {name} is on, and that nobody else there has"
             );
-            let device = match spec {
-                Spec::Xdp {
-                    queues,
-                    mode,
-                    busy_poll,
-                    ..
-                } => Device::Xdp {
-                    name: name.clone(),
-                    queues: *queues,
-                    mode: mode.to_string(),
-                    busy_poll: busy_poll.to_string(),
-                    shared,
-                },
-                Spec::Macvtap { .. } => Device::Macvtap { name: name.clone() },
-                _ => Device::Packet { name: name.clone() },
-            };
-            (device, Vec::new())
+            Vec::new()
         }
-        tap => {
-            let name = match tap {
-                Some(Spec::Tap { name }) => name.clone(),
-                _ => None,
-            };
+        None => {
             ensure!(
                 arguments.vlan.is_none() || arguments.host_addr.is_empty(),
                 "--host-addr would be outside of the LAN of --vlan: leave it out, and give an address to the kernel's own device of that LAN, such as \
                  `ip link add link mr0 name mr0.7 type vlan id 7`"
             );
-            let mut hosts = both_ends(&mut addresses, &arguments.host_addr)?;
-            if arguments.vlan.is_some() {
-                hosts.clear();
+            let hosts = both_ends(&mut addresses, &arguments.host_addr)?;
+            match arguments.vlan {
+                None => hosts,
+                Some(_) => Vec::new(),
             }
-            (Device::Tap { name }, hosts)
         }
     };
     // Those of IPv4 first: the first address is the one that is shown.
@@ -94,6 +80,7 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
     );
     Ok(Link {
         device,
+        shared,
         routes: match arguments.gateway.is_empty() && arguments.route.is_empty() {
             true => kernels,
             false => routes(arguments, &addresses)?,
@@ -103,6 +90,45 @@ pub fn of(arguments: &LinkArguments) -> anyhow::Result<Link> {
         vlan: arguments.vlan,
         mtu: arguments.mtu,
     })
+}
+
+impl LinkArguments {
+    /// The engine's configuration; where the command line says nothing the defaults stand.
+    pub fn config(&self, name: String, ephemeral: bool) -> anyhow::Result<Config> {
+        let wants_link = self.link.is_some()
+            || !self.addr.is_empty()
+            || !self.host_addr.is_empty()
+            || !self.gateway.is_empty()
+            || self.vlan.is_some()
+            || !self.route.is_empty();
+        let link = if wants_link || !self.loopback {
+            Some(of(self)?)
+        } else {
+            None
+        };
+        Ok(Config {
+            name,
+            link,
+            loopback: self.loopback,
+            ephemeral,
+            shards: self.shards,
+            shards_max: self.shards_max,
+            balance: self.balance,
+            topology: self.topology,
+            io_threads: self.io_threads,
+            cores: self.cores.clone().unwrap_or_default().0,
+            shard_schedule: self.schedule.to_string(),
+            io_schedule: self.io_schedule.to_string(),
+            follow: !self.no_follow,
+            join: !self.no_join,
+            congestion: self.congestion.name().to_owned(),
+            ecn: self.ecn,
+            mtu_probing: self.mtu_probing,
+            sandbox: Some(self.privileges.sandbox()),
+            audit: self.audit.clone(),
+            limits: Limits::default(),
+        })
+    }
 }
 
 /// Fills in or checks the addresses that the kernel has on a device, and are to be shared with it. Its routes there.
@@ -124,11 +150,11 @@ fn shared_with_kernel(name: &str, own: &mut Vec<Address>) -> anyhow::Result<Vec<
         own.extend(config::some_of_each_family(&there, ADDRESSES_MAX));
     }
     ensure!(
-        network.ways.len() <= ROUTES_MAX,
+        network.routes.len() <= ROUTES_MAX,
         "the kernel has {} routes by {name}; an engine has {ROUTES_MAX} at most: give those that it is to have with --route",
-        network.ways.len()
+        network.routes.len()
     );
-    Ok(network.ways.into_iter().map(Route::from).collect())
+    Ok(network.routes)
 }
 
 /// The kernel's addresses at its end of a TAP device; `own` gets those that it lacks.
@@ -162,38 +188,31 @@ fn both_ends(own: &mut Vec<Address>, given: &[Address]) -> anyhow::Result<Vec<Ad
 
 /// The routes that --gateway and --route ask for, the longest prefix first.
 fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Route>> {
-    let everything = |gateway: &IpAddr| {
-        let prefix = match gateway {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        (format!("--gateway {gateway}"), (prefix, 0), *gateway)
-    };
+    let everything =
+        |gateway: &IpAddr| (format!("--gateway {gateway}"), Route::default_via(*gateway));
     let mut wanted: Vec<_> = arguments.gateway.iter().map(everything).collect();
     for words in arguments.route.chunks(3) {
-        let said = format!("--route {}", words.join(" "));
-        let [prefix, via, gateway] = words else {
-            bail!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1");
-        };
-        let parsed = prefix
-            .split_once('/')
-            .and_then(|(ip, bits)| Some((ip.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?)))
-            .filter(|&(ip, bits)| bits <= width(ip) && via == "via");
-        let (prefix, gateway) = parsed
-            .zip(gateway.parse::<IpAddr>().ok())
-            .with_context(|| {
-                format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
-            })?;
+        let words = words.join(" ");
+        let said = format!("--route {words}");
+        let route: Route = words.parse().ok().with_context(|| {
+            format!("{said} is not of the form --route 10.0.0.0/8 via 10.9.0.1")
+        })?;
+        let prefix = (route.prefix, route.prefix_len);
         let network = network(prefix);
         ensure!(
             network == prefix.0,
             "{said} names a host, not a prefix; write the prefix as {network}/{}",
             prefix.1
         );
-        wanted.push((said, prefix, gateway));
+        wanted.push((said, route));
     }
     let mut routes: Vec<Route> = Vec::new();
-    for (said, (prefix, prefix_len), gateway) in wanted {
+    for (said, route) in wanted {
+        let Route {
+            prefix,
+            prefix_len,
+            gateway,
+        } = route;
         ensure!(
             prefix.is_ipv4() == gateway.is_ipv4(),
             "{said}: the prefix is of one family and the gateway of the other"
@@ -213,11 +232,7 @@ fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Rout
                 other.gateway
             );
         }
-        routes.push(Route {
-            prefix,
-            prefix_len,
-            gateway,
-        });
+        routes.push(route);
     }
     ensure!(
         routes.len() <= ROUTES_MAX,
@@ -225,68 +240,6 @@ fn routes(arguments: &LinkArguments, own: &[Address]) -> anyhow::Result<Vec<Rout
         routes.len()
     );
     Ok(routes)
-}
-
-fn is_v4((ip, _): &Address) -> bool {
-    ip.is_ipv4()
-}
-
-fn is_v6((ip, _): &Address) -> bool {
-    ip.is_ipv6()
-}
-
-fn width(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
-}
-
-/// An address as a number at the upper end of 128 bits, so that prefixes of both families begin alike.
-fn bits(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
-        IpAddr::V6(ip) => ip.to_bits(),
-    }
-}
-
-/// Back from there.
-fn of_bits(bits: u128, like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => Ipv4Addr::from_bits((bits >> 96) as u32).into(),
-        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-    }
-}
-
-/// Whether `ip` is in the prefix of `own`.
-fn covers((own, len): Address, ip: IpAddr) -> bool {
-    own.is_ipv4() == ip.is_ipv4() && (bits(own) ^ bits(ip)).leading_zeros() >= len.into()
-}
-
-/// The first address of a prefix, which is the name of all of it.
-fn network((ip, len): Address) -> IpAddr {
-    let host_bits = u128::MAX.checked_shr(len.into()).unwrap_or(0);
-    of_bits(bits(ip) & !host_bits, ip)
-}
-
-/// The first host address of a prefix that nobody of `taken` has.
-pub fn free_beside(prefix: Address, taken: &[Address]) -> anyhow::Result<Address> {
-    let (like, len) = prefix;
-    let step = 1u128 << (128 - u32::from(width(like)));
-    let first = bits(network(prefix));
-    (1..=taken.len() as u128 + 1)
-        .map(|at| of_bits(first + at * step, like))
-        .find(|ip| taken.iter().all(|(other, _)| other != ip))
-        .filter(|ip| covers(prefix, *ip) && !is_last(prefix, *ip))
-        .map(|ip| (ip, len))
-        .with_context(|| format!("{like}/{len} has no address left for the kernel's end of the link; give a shorter prefix"))
-}
-
-/// Whether `ip` is the broadcast address of a prefix of IPv4.
-fn is_last((own, len): Address, ip: IpAddr) -> bool {
-    own.is_ipv4() && covers((ip, 32), of_bits(bits(own) | u128::MAX >> len, own))
-}
-
-fn list(addresses: &[Address]) -> String {
-    let each = addresses.iter().map(|(ip, len)| format!("{ip}/{len}"));
-    each.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

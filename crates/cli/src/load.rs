@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-use millrace_load::{Closes, Link, Plan, Progress, Target, Workload};
-use millrace_port::spec::Spec;
+use millrace_load::{Closes, LinkSpec, Plan, Progress, Target, Workload};
 
-use crate::arguments::{DEFAULT_MTU, address};
-use crate::link::{DEFAULT_ADDRESS, free_beside};
+use crate::addresses::{DEFAULT_ADDRESS, free_beside};
+use crate::arguments::common::{DEFAULT_MTU, address};
 use crate::output::print;
 
 #[derive(Debug, Args)]
@@ -45,7 +44,7 @@ pub struct LoadArguments {
         default_value = "tap",
         help_heading = "Link"
     )]
-    link: Link,
+    link: LinkSpec,
     /// The generator's first address on the link [default: 10.9.0.2/24 on a TAP device or a pair]
     #[arg(long, value_name = "IP/BITS", value_parser = address, help_heading = "Link")]
     addr: Option<(IpAddr, u8)>,
@@ -132,13 +131,18 @@ pub fn load(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn plan(arguments: &LoadArguments) -> anyhow::Result<Plan> {
-    let tap = matches!(arguments.link, Link::Device(Spec::Tap { .. }));
-    let (first, bits) = match (arguments.addr, &arguments.link) {
-        (Some(address), _) => address,
-        (None, Link::Device(device)) if !tap => anyhow::bail!(
-            "--link {device} takes an --addr IP/BITS: an address of the network that it is on, and that nobody else there has"
+    let link = &arguments.link;
+    let (tap, pair) = (link.has_kernel_end(), *link == LinkSpec::Pair);
+    ensure!(
+        pair || !link.is_in_memory(),
+        "--link {link} is for programs that have the stack inside; give a device, or pair (a server of our own, in memory)"
+    );
+    let (first, bits) = match arguments.addr {
+        Some(address) => address,
+        None if !tap && !pair => anyhow::bail!(
+            "--link {link} takes an --addr IP/BITS: an address of the network that it is on, and that nobody else there has"
         ),
-        (None, _) => DEFAULT_ADDRESS,
+        None => DEFAULT_ADDRESS,
     };
     ensure!(
         tap || arguments.host_addr.is_none(),
@@ -163,7 +167,7 @@ fn plan(arguments: &LoadArguments) -> anyhow::Result<Plan> {
         "--no-keep-alive is about requests of http: leave it out"
     );
     ensure!(
-        tap || arguments.link == Link::Pair || arguments.mtu.is_none(),
+        tap || pair || arguments.mtu.is_none(),
         "--mtu is for a TAP device or a pair; another link has its device's: leave it out"
     );
     let addresses = Plan::sources(first, bits, arguments.sources)?;
@@ -243,7 +247,7 @@ mod tests {
         for (line, expected) in [
             ("short 10.1.0.1", "IP:PORT"),
             ("long 10.1.0.1:7", "short, pingpong, in, out, http"),
-            ("short 10.1.0.1:7 --link ring", "pair (a server of our own"),
+            ("short 10.1.0.1:7 --link ring", "pair (two ends in memory"),
             (
                 "short 10.1.0.1:7 --link packet:eth0",
                 "--link packet:eth0 takes an --addr",

@@ -1,5 +1,6 @@
 //! millrace: run programs on a user-level TCP/IP stack, unmodified.
 
+mod addresses;
 mod arguments;
 mod client;
 mod doctor;

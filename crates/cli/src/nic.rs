@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use millrace_nic::{ActiveAck, Config, Flows, Wire};
+use millrace_nic::{ActiveAck, Config, Flows};
 use millrace_port::spec::Spec;
 use serde_json::Value;
 
-use crate::arguments::PrivilegeArguments;
+use crate::arguments::common::PrivilegeArguments;
 use crate::output::print;
 use crate::table;
 
@@ -70,21 +70,7 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         return show(name.as_deref(), arguments.json, flows);
     }
     let wire = match &arguments.wire {
-        Some(Spec::Packet { name }) => Wire::Packet {
-            device: name.clone(),
-        },
-        Some(Spec::Xdp {
-            name,
-            queues,
-            mode,
-            busy_poll,
-            shared: false,
-        }) => Wire::Xdp {
-            device: name.clone(),
-            queues: *queues,
-            mode: *mode,
-            busy_poll: *busy_poll,
-        },
+        Some(wire) if wire.can_relay() => wire.clone(),
         Some(other) => {
             bail!("--wire {other} is no wire; give packet:NAME or xdp:NAME, a network device")
         }
@@ -113,7 +99,7 @@ pub fn nic(arguments: &NicArguments) -> anyhow::Result<ExitCode> {
         for note in notes {
             eprintln!("millrace: {note}");
         }
-        if let Wire::Packet { device } = &config.wire
+        if let Spec::Packet { name: device } = &config.wire
             && answers_for_others(device)
         {
             eprintln!(

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use millrace_context::layout;
-use millrace_port::kernel::Way;
+pub use millrace_port::spec::Route;
+use millrace_port::spec::Spec;
 use serde::{Deserialize, Serialize};
 
 /// Who owns the queues of the device.
@@ -105,39 +106,6 @@ pub enum MtuProbing {
     Always,
 }
 
-/// The device that frames come from.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Device {
-    /// A TAP device, which the engine creates.
-    Tap {
-        /// Its name. None: a free name is chosen.
-        name: Option<String>,
-    },
-    /// An existing device, through packet sockets.
-    Packet {
-        /// Its name.
-        name: String,
-    },
-    /// A macvtap device, which the engine creates on top of an existing device.
-    Macvtap {
-        /// The name of the existing device.
-        name: String,
-    },
-    /// An existing device, through AF_XDP sockets.
-    Xdp {
-        /// Its name.
-        name: String,
-        /// How many of its queues are used. None: all.
-        queues: Option<u16>,
-        /// `auto`, `zerocopy`, `copy` or `generic`.
-        mode: String,
-        /// `auto`, `on` or `off`: whether the engine runs the poller of the driver (busy poll).
-        busy_poll: String,
-        /// The link has the same addresses as the kernel. None: the addresses are the engine's own.
-        shared: Option<Shared>,
-    },
-}
-
 /// What the engine follows of the kernel's, where both have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
@@ -152,8 +120,11 @@ pub struct Shared {
 /// A device and the addresses on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// The device.
-    pub device: Device,
+    /// The device, as [`millrace_port::open`](mod@millrace_port::open) opens it.
+    pub device: Spec,
+    /// What the engine follows of the kernel's, if the link has the kernel's addresses
+    /// ([`Spec::shares_addresses`]).
+    pub shared: Option<Shared>,
     /// Addresses of the engine with their prefix lengths, at most [`ADDRESSES_MAX`] of each family.
     /// There is at least one of IPv4, unless the addresses are the kernel's. Without an IPv6
     /// address the link has no IPv6.
@@ -168,27 +139,6 @@ pub struct Link {
     pub vlan: Option<u16>,
     /// The largest IP packet in bytes. The MTU of an existing device limits it further.
     pub mtu: u16,
-}
-
-/// A route. Of several that match, the longest prefix counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
-    /// An address in the destination network.
-    pub prefix: IpAddr,
-    /// Length of the prefix in bits; 0 matches every address of the family.
-    pub prefix_len: u8,
-    /// The next hop, of the same family.
-    pub gateway: IpAddr,
-}
-
-impl From<Way> for Route {
-    fn from(way: Way) -> Route {
-        Route {
-            prefix: way.prefix,
-            prefix_len: way.len,
-            gateway: way.gateway,
-        }
-    }
 }
 
 impl Link {

@@ -10,7 +10,7 @@ use millrace_sandbox::Role;
 use millrace_shard::Groups;
 use rustix::net::SocketType;
 
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::control::audit::{self, Audit};
 use crate::control::kernel_network::KernelNetwork;
 use crate::control::privileged_ports::PrivilegedPorts;
@@ -149,8 +149,8 @@ fn wait_for_addresses(settled: &Receiver<Option<Conflict>>) -> Result<(), StartE
 /// The kind of link, which decides the system calls that roles may make.
 fn kind_of_link(config: &Config) -> millrace_sandbox::Link {
     match config.link.as_ref().map(|link| &link.device) {
-        Some(Device::Xdp { shared: None, .. }) => millrace_sandbox::Link::Xdp,
-        Some(Device::Xdp { .. }) => millrace_sandbox::Link::SharedXdp,
+        Some(device) if device.shares_addresses() => millrace_sandbox::Link::SharedXdp,
+        Some(device) if device.is_xdp() => millrace_sandbox::Link::Xdp,
         _ => millrace_sandbox::Link::Frames,
     }
 }

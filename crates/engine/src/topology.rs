@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use millrace_context::layout::SHARDS_MAX;
-use millrace_port::device;
 
 pub use crate::config::Topology;
 
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::start::affinity;
 
 /// Why such threads are not possible.
@@ -150,13 +149,7 @@ pub fn cores_of_programs(config: &Config) -> Result<Vec<usize>, Error> {
 /// The queues of the device. None: there is no link. Most kinds of link make as many as are wanted.
 fn queues(config: &Config) -> Option<u16> {
     let link = config.link.as_ref()?;
-    Some(match &link.device {
-        Device::Xdp { name, queues, .. } => {
-            let there = device::queues(name);
-            queues.map_or(there, |queues| queues.min(there))
-        }
-        _ => u16::MAX,
-    })
+    Some(link.device.queues().unwrap_or(u16::MAX))
 }
 
 /// The threads for what was asked for, on a given machine.

@@ -44,7 +44,7 @@ mod wait_set;
 /// An address that another station has, and the link-layer address of that station if it is known.
 pub(crate) type Conflict = (IpAddr, Option<Mac>);
 
-/// A worker: the loop around one [`ShardServer`]. All of it belongs to its thread.
+/// A worker: the loop around one `ShardServer`. All of it belongs to its thread.
 pub struct Worker {
     server: ShardServer,
     wait_set: WaitSet,

@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 
 use common::{Program, byte, end, engine_of};
 use millrace_context::Status;
-use millrace_engine::config::{Device, Link};
+use millrace_engine::config::Link;
 
 /// A network namespace for the calling thread and its children. Devices in it end with it.
 fn own_namespace() {
@@ -19,9 +19,8 @@ fn own_namespace() {
 
 fn link() -> Link {
     Link {
-        device: Device::Tap {
-            name: Some("mr0".to_owned()),
-        },
+        device: "tap:mr0".parse().unwrap(),
+        shared: None,
         addresses: vec![("10.9.0.2".parse().unwrap(), 24)],
         hosts: vec![("10.9.0.1".parse().unwrap(), 24)],
         routes: Vec::new(),

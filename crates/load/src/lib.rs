@@ -5,10 +5,10 @@
 //! that stands still for a second is seen by all operations of that second and not by those alone that were under way (no coordinated omission).
 //!
 //! ```
-//! use millrace_load::{Link, Plan, Target, Workload};
+//! use millrace_load::{LinkSpec, Plan, Target, Workload};
 //!
 //! let mut plan = Plan::new(Workload::Pingpong, "10.0.0.1:7".parse().expect("a target"));
-//! plan.link = Link::Pair;
+//! plan.link = LinkSpec::Pair;
 //! plan.addresses = vec![("10.0.0.2".parse().expect("an address"), 24)];
 //! plan.warm_up = std::time::Duration::ZERO;
 //! plan.duration = std::time::Duration::from_millis(50);
@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 mod http;
-mod link;
 pub mod machine;
 mod peer;
 mod plan;
@@ -28,7 +27,7 @@ mod run;
 mod tally;
 mod work;
 
-pub use link::Link;
+pub use millrace::LinkSpec;
 pub use plan::{Closes, Error, Plan, Target, Workload};
 pub use run::run;
 pub use tally::{Progress, Report};

@@ -5,10 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use millrace::{BuildError, LinkError};
-use millrace_port::spec::Spec;
-
-use crate::link::Link;
+use millrace::{BuildError, LinkError, LinkSpec};
 
 /// The port of HTTP.
 const HTTP: u16 = 80;
@@ -126,7 +123,7 @@ pub struct Plan {
     /// Who is asked.
     pub target: Target,
     /// What the generator's stack is on.
-    pub link: Link,
+    pub link: LinkSpec,
     /// Its addresses, with the lengths of their prefixes; connections come from one after the other.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The kernel's addresses at the other end of a TAP device.
@@ -159,7 +156,7 @@ impl Plan {
         Plan {
             workload,
             target,
-            link: Link::Device(Spec::Tap { name: None }),
+            link: LinkSpec::Tap { name: None },
             addresses: vec![(Ipv4Addr::new(10, 9, 0, 2).into(), 24)],
             hosts: Vec::new(),
             gateway: None,

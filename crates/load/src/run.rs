@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use millrace::{Builder, Stack};
+use millrace::{Builder, Link, LinkOptions, LinkSpec, Stack};
 use rustix::thread::set_current_timer_slack;
 
-use crate::link::{self, Link};
 use crate::machine::Sample;
 use crate::peer;
 use crate::plan::{Error, Plan};
@@ -35,10 +34,12 @@ enum Told {
 pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Report, Error> {
     check(plan)?;
     let shared = Arc::new(plan.clone());
-    match &plan.link {
-        Link::Device(device) => on_device(&shared, link::open(device, plan)?, &mut progress),
-        Link::Pair => in_memory(&shared, &mut progress),
+    if plan.link == LinkSpec::Pair {
+        return in_memory(&shared, &mut progress);
     }
+    let mut options = LinkOptions::new().queues(plan.shards).mtu(plan.mtu);
+    options.hosts = plan.hosts.clone();
+    on_device(&shared, Link::open(&plan.link, &options)?, &mut progress)
 }
 
 fn check(plan: &Plan) -> Result<(), Error> {
@@ -53,7 +54,7 @@ fn check(plan: &Plan) -> Result<(), Error> {
             shards: plan.shards,
         });
     }
-    if plan.link == Link::Pair && plan.shards != 1 {
+    if plan.link == LinkSpec::Pair && plan.shards != 1 {
         return Err(Error::Pair(plan.shards));
     }
     if plan.rate.is_some() && plan.workload.is_bulk() {
@@ -62,7 +63,7 @@ fn check(plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-fn builder(plan: &Plan, link: millrace::Link) -> Builder {
+fn builder(plan: &Plan, link: Link) -> Builder {
     let mut builder = Builder::new().link(link);
     for &(address, bits) in &plan.addresses {
         builder = builder.address(address, bits);
@@ -76,7 +77,7 @@ fn builder(plan: &Plan, link: millrace::Link) -> Builder {
 /// On threads of its own, one for each shard.
 fn on_device(
     plan: &Arc<Plan>,
-    link: millrace::Link,
+    link: Link,
     progress: &mut impl FnMut(Progress),
 ) -> Result<Report, Error> {
     let (tell, told) = channel();
@@ -93,7 +94,7 @@ fn on_device(
 
 /// Both ends on this thread.
 fn in_memory(plan: &Arc<Plan>, progress: &mut impl FnMut(Progress)) -> Result<Report, Error> {
-    let (ours, theirs) = millrace::Link::pair(plan.mtu);
+    let (ours, theirs) = Link::pair(plan.mtu);
     let server = peer::serve(theirs, plan)?;
     let stack = builder(plan, ours).build()?;
     let (tell, told) = channel();

@@ -68,7 +68,7 @@ impl Work {
         while begin.elapsed() < PATIENCE {
             let to = self.plan.target.address;
             let options = TcpOptions::new();
-            match TcpStream::begin_from(&self.stack, from, to, options) {
+            match TcpStream::connect_nonblocking_from(&self.stack, from, to, options) {
                 Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
                     self.stack.sleep(AFTER_FAILURE).await;
                 }
@@ -166,7 +166,12 @@ impl Work {
         let (source, _) = self.plan.addresses[number as usize % self.plan.addresses.len()];
         let from = Some(SocketAddr::new(source, 0));
         let options = TcpOptions::new().nodelay(true);
-        let stream = TcpStream::begin_from(&self.stack, from, self.plan.target.address, options)?;
+        let stream = TcpStream::connect_nonblocking_from(
+            &self.stack,
+            from,
+            self.plan.target.address,
+            options,
+        )?;
         self.patiently(stream.connected_async()).await?;
         Ok(stream)
     }

@@ -8,13 +8,11 @@
 use std::error::Error;
 use std::net::Ipv4Addr;
 
-use millrace::{Builder, Link, Tap, TcpListener};
+use millrace::{Builder, Link, LinkOptions, TcpListener};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let link = Link::tap(&Tap {
-        hosts: vec![(Ipv4Addr::new(10, 77, 0, 1).into(), 24)],
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new().host(Ipv4Addr::new(10, 77, 0, 1), 24);
+    let link = Link::open(&"tap".parse()?, &options)?;
     let stack = Builder::new()
         .link(link)
         .address(Ipv4Addr::new(10, 77, 0, 2), 24)

@@ -10,16 +10,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use millrace::{Builder, Link, Stack, Tap, TcpListener, TcpStream, UdpSocket};
+use millrace::{Builder, Link, LinkOptions, Stack, TcpListener, TcpStream, UdpSocket};
 
 /// Who says nothing for so long is sent away.
 const SILENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let link = Link::tap(&Tap {
-        hosts: vec![(Ipv4Addr::new(10, 77, 0, 1).into(), 24)],
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new().host(Ipv4Addr::new(10, 77, 0, 1), 24);
+    let link = Link::open(&"tap".parse()?, &options)?;
     let stack = Builder::new()
         .link(link)
         .address(Ipv4Addr::new(10, 77, 0, 2), 24)

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use millrace::{Builder, Link, Stack, Tap, TcpOptions, TcpStream};
+use millrace::{Builder, Link, LinkOptions, Stack, TcpOptions, TcpStream};
 
 /// What all connections share: nothing else runs on their thread, so it needs no lock.
 #[derive(Default)]
@@ -29,10 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server: SocketAddr = arguments.next().ok_or(usage)?.parse()?;
     let connections: usize = arguments.next().map_or(Ok(64), |text| text.parse())?;
     let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
-    let link = Link::tap(&Tap {
-        hosts: vec![(Ipv4Addr::new(10, 77, 0, 1).into(), 24)],
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new().host(Ipv4Addr::new(10, 77, 0, 1), 24);
+    let link = Link::open(&"tap".parse()?, &options)?;
     let stack = Builder::new()
         .link(link)
         .address(Ipv4Addr::new(10, 77, 0, 2), 24)
@@ -64,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One connection, until it is over.
 async fn exchange(stack: &Stack, server: SocketAddr, tally: &Tally) -> io::Result<()> {
-    let stream = TcpStream::begin(stack, server, TcpOptions::new().nodelay(true))?;
+    let stream = TcpStream::connect_nonblocking(stack, server, TcpOptions::new().nodelay(true))?;
     stream.connected_async().await?;
     let mut message = [b'x'; 64];
     while !tally.over.get() {

@@ -68,7 +68,7 @@ impl World {
     fn new() -> Result<World, Box<dyn Error>> {
         let host = |last: u8| {
             Builder::new()
-                .link(Link::callers(capabilities([2, 0, 0, 0, 0, last])))
+                .link(Link::manual(capabilities([2, 0, 0, 0, 0, last])))
                 .address(Ipv4Addr::new(10, 0, 0, last), 24)
                 .secret([last; 32])
                 .manual_clock()
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = SocketAddr::from((SERVER, 7));
     let listener = TcpListener::bind(&world.server, address)?;
     listener.set_nonblocking(true);
-    let client = TcpStream::begin(&world.client, address, TcpOptions::new())?;
+    let client = TcpStream::connect_nonblocking(&world.client, address, TcpOptions::new())?;
     while client
         .info()
         .is_none_or(|info| info.state != State::Established)

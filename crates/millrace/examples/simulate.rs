@@ -67,7 +67,7 @@ struct World {
 impl World {
     fn new(mut rng: Rng) -> Result<World, Box<dyn Error>> {
         let mut host = |last: u8| {
-            let link = Link::callers(capabilities(last));
+            let link = Link::manual(capabilities(last));
             let builder = Builder::new().link(link).manual_clock();
             let builder = builder.secret([rng.next() as u8; 32]);
             builder.address(Ipv4Addr::new(10, 0, 0, last), 24).build()

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace::{Builder, Link, Stack, Tap, TcpListener, TcpStream};
+use millrace::{Builder, Link, LinkOptions, Stack, TcpListener, TcpStream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -34,10 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         arguments.next().ok_or(usage)?,
     );
     let acceptor = TlsAcceptor::from(Arc::new(configure(&certificate, &key)?));
-    let link = Link::tap(&Tap {
-        hosts: vec![(Ipv4Addr::new(10, 77, 0, 1).into(), 24)],
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new().host(Ipv4Addr::new(10, 77, 0, 1), 24);
+    let link = Link::open(&"tap".parse()?, &options)?;
     let stack = Builder::new()
         .link(link)
         .address(Ipv4Addr::new(10, 77, 0, 2), 24)

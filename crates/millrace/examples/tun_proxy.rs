@@ -19,7 +19,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use millrace::{
-    Builder, Descriptor, Incoming, Link, Stack, Tap, TcpListener, TcpOptions, TcpStream, UdpSocket,
+    Builder, Descriptor, Incoming, Link, LinkOptions, Stack, TcpListener, TcpOptions, TcpStream,
+    UdpSocket,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -85,14 +86,11 @@ fn open(netns: Option<&str>, queues: u16) -> std::result::Result<Link, Box<dyn E
     if let Some(name) = netns {
         enter(&File::open(format!("/run/netns/{name}"))?)?;
     }
-    let link = Link::tun(&Tap {
-        hosts: vec![
-            (Ipv4Addr::new(10, 255, 255, 1).into(), 24),
-            (Ipv6Addr::new(0xfd00, 0xff, 0, 0, 0, 0, 0, 1).into(), 64),
-        ],
-        queues,
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new()
+        .host(Ipv4Addr::new(10, 255, 255, 1), 24)
+        .host(Ipv6Addr::new(0xfd00, 0xff, 0, 0, 0, 0, 0, 1), 64)
+        .queues(queues);
+    let link = Link::open(&"tun".parse()?, &options)?;
     let name = link.name().unwrap_or_default();
     for family in ["-4", "-6"] {
         let route = [family, "route", "replace", "default", "dev", name];

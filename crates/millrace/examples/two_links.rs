@@ -11,23 +11,21 @@ use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::rc::Rc;
 
-use millrace::{Builder, Link, Stack, Tap, TcpListener, TcpStream, UdpSocket};
+use millrace::{Builder, Link, LinkOptions, Stack, TcpListener, TcpStream, UdpSocket};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let usage = "usage: two_links ADDRESS:PORT [SHARDS]";
     let beyond: SocketAddr = arguments.next().ok_or(usage)?.parse()?;
     let shards = arguments.next().map_or(Ok(1), |shards| shards.parse())?;
-    let device = |net, mtu| Tap {
-        hosts: vec![(Ipv4Addr::new(10, net, 0, 1).into(), 24)],
-        queues: shards,
-        mtu,
-        ..Tap::default()
+    let options = |net, mtu| {
+        let host = Ipv4Addr::new(10, net, 0, 1);
+        LinkOptions::new().host(host, 24).queues(shards).mtu(mtu)
     };
     let engine = Builder::new()
-        .link(Link::tap(&device(77, 1500))?)
+        .link(Link::open(&"tap".parse()?, &options(77, 1500))?)
         .address(Ipv4Addr::new(10, 77, 0, 2), 24)
-        .link(Link::tun(&device(78, 9000))?)
+        .link(Link::open(&"tun".parse()?, &options(78, 9000))?)
         .address(Ipv4Addr::new(10, 78, 0, 2), 24)
         .start(shards, move |stack, shard| async move {
             if let Err(error) = serve(&stack, beyond).await {

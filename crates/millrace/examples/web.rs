@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace::{Builder, Link, Stack, Tap, TcpListener, TcpStream};
+use millrace::{Builder, Link, LinkOptions, Stack, TcpListener, TcpStream};
 
 /// The longest request head.
 const HEAD_MAX: usize = 8192;
@@ -26,11 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let usage = "usage: web DIRECTORY [SHARDS]";
     let root = PathBuf::from(arguments.next().ok_or(usage)?).canonicalize()?;
     let shards = arguments.next().map_or(Ok(1), |text| text.parse())?;
-    let link = Link::tap(&Tap {
-        hosts: vec![(Ipv4Addr::new(10, 77, 0, 1).into(), 24)],
-        queues: shards,
-        ..Tap::default()
-    })?;
+    let options = LinkOptions::new()
+        .host(Ipv4Addr::new(10, 77, 0, 1), 24)
+        .queues(shards);
+    let link = Link::open(&"tap".parse()?, &options)?;
     let root = Arc::<Path>::from(root);
     let engine = Builder::new()
         .link(link)

@@ -55,48 +55,48 @@ pub use millrace_shard::Buffers;
 #[doc(inline)]
 pub use millrace_shard::ConflictDetection;
 
-/// A socket option with its value: [`crate::TcpStream::set_option`].
+/// A socket option with its value, for bindings: [`crate::Sockets::set_option`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-/// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-/// # let (server, _) = listener.accept()?;
-/// client.set_option(millrace::Opt::KeepAlive(true))?;
-/// client.set_option(millrace::Opt::KeepIdle(60))?;
-/// assert!(client.set_option(millrace::Opt::KeepIdle(0)).is_err());
+/// use millrace::Opt;
+/// stack.with_sockets(|sockets| {
+///     let id = sockets.stream(&Default::default())?;
+///     sockets.set_option(id, Opt::KeepIdle(60))
+/// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
 pub use millrace_shard::Opt;
 
-/// The name of a socket option: [`crate::TcpStream::option`].
+/// The name of a socket option: [`crate::Sockets::option`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
-/// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-/// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-/// # let (server, _) = listener.accept()?;
-/// assert_eq!(client.option(millrace::OptName::Ttl)?, millrace::Opt::Ttl(64));
+/// let ttl = stack.with_sockets(|sockets| {
+///     let id = sockets.stream(&Default::default())?;
+///     sockets.option(id, millrace::OptName::Ttl)
+/// })?;
+/// assert_eq!(ttl, millrace::Opt::Ttl(64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
 pub use millrace_shard::OptName;
 
-/// What becomes of packets that a path does not take whole: [`Opt::MtuDiscover`].
+/// What becomes of packets that a path does not take whole: [`crate::TcpStream::set_mtu_discover`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
 /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
 /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// # let (server, _) = listener.accept()?;
-/// client.set_option(millrace::Opt::MtuDiscover(millrace::Discovery::Always))?;
+/// client.set_mtu_discover(millrace::Discovery::Always)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]
 pub use millrace_shard::Discovery;
 
-/// Keys of a listener's cookies for TCP Fast Open: [`Opt::FastOpenKeys`].
+/// Keys of a listener's cookies for TCP Fast Open: [`crate::TcpListener::set_fast_open_keys`].
 ///
 /// ```
 /// # let stack = millrace::Builder::new().build()?;
@@ -104,8 +104,8 @@ pub use millrace_shard::Discovery;
 /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// # let (server, _) = listener.accept()?;
 /// let keys = millrace::FastOpenKeys { primary: [7; 16], backup: None };
-/// listener.set_option(millrace::Opt::FastOpen(16))?;
-/// listener.set_option(millrace::Opt::FastOpenKeys(keys))?;
+/// listener.set_fast_open(16)?;
+/// listener.set_fast_open_keys(keys)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(inline)]

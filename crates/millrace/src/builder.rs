@@ -53,6 +53,7 @@ pub struct Builder {
 /// println!("{error}");
 /// ```
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// A link without an address.
     #[error("a link has no address; give it one with `address`, after `link`")]

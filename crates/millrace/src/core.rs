@@ -6,6 +6,7 @@ use std::io;
 use std::task::Waker;
 
 use millrace_offload::Train;
+#[cfg(feature = "xdp")]
 use millrace_port::xdp::missed;
 use millrace_port::{BUFFER_LEN, Port};
 use millrace_shard::{Egress, HeapMemory, Shard, SocketId};
@@ -97,6 +98,7 @@ impl Waiters {
 /// # Ok::<(), millrace::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LinkErrors {
     /// Reads and writes of frames that failed. What they carried is lost as on any link.
     pub refused: u64,
@@ -245,7 +247,7 @@ impl Core {
             link,
             peers,
         } = ready;
-        let callers = link.is_callers();
+        let callers = link.is_manual();
         let port = link.into_port();
         let gives_segments = port.as_ref().is_some_and(|port| port.gives_segments());
         let start = Instant::from_micros(0);
@@ -477,9 +479,12 @@ impl Core {
     pub(crate) fn link_errors(&self) -> LinkErrors {
         let port = self.port.as_deref();
         let counted = port.map(Port::counters).unwrap_or_default();
-        let gauges = port.map(Port::gauges).unwrap_or_default();
+        #[cfg(feature = "xdp")]
+        let missed = missed(&port.map(Port::gauges).unwrap_or_default());
+        #[cfg(not(feature = "xdp"))]
+        let missed = 0;
         LinkErrors {
-            receive_dropped: counted.rx_dropped + missed(&gauges),
+            receive_dropped: counted.rx_dropped + missed,
             send_dropped: counted.tx_dropped,
             handed_dropped: self.peers.as_ref().map_or(0, Peers::dropped),
             ..self.errors

@@ -7,10 +7,8 @@
 //! use std::io::Write;
 //!
 //! // A TAP device; the kernel is 10.77.0.1 at its other end, and we are 10.77.0.2.
-//! let link = millrace::Link::tap(&millrace::Tap {
-//!     hosts: vec![("10.77.0.1".parse()?, 24)],
-//!     ..millrace::Tap::default()
-//! })?;
+//! let options = millrace::LinkOptions::new().host(std::net::Ipv4Addr::new(10, 77, 0, 1), 24);
+//! let link = millrace::Link::open(&"tap".parse()?, &options)?;
 //! let stack = millrace::Builder::new()
 //!     .link(link)
 //!     .address(std::net::Ipv4Addr::new(10, 77, 0, 2), 24)
@@ -83,7 +81,7 @@
 //! let all = millrace::TcpListener::bind(&stack, "0.0.0.0:80")?;
 //! let private = millrace::TcpListener::bind(&stack, "10.0.0.2:81")?;
 //! // By the gateway, from the address that is there.
-//! let client = millrace::TcpStream::begin(&stack, "203.0.113.7:80".parse()?, Default::default())?;
+//! let client = millrace::TcpStream::connect_nonblocking(&stack, "203.0.113.7:80".parse()?, Default::default())?;
 //! assert_eq!(client.local_addr()?.ip(), Ipv4Addr::new(192, 0, 2, 2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -168,21 +166,21 @@
 //!
 //! # Options
 //!
-//! [`Opt`] has every option of a socket with its value, as Linux has it; [`TcpStream::set_option`] sets it and [`TcpStream::option`] reads it by its [`OptName`]. What cannot be set cannot be said, and a value out of range is an error. A
-//! socket can begin with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of your own.
+//! Each option has a setter and a getter, such as [`TcpStream::set_keepalive_time`] and [`TcpStream::keepalive_time`]; a value out of range is an error. For bindings, [`Opt`] has every option with its
+//! value as Linux has it, and [`Sockets::set_option`] sets it. A socket can begin with [`Options`] ([`TcpOptions`] for TCP), and connections inherit those of their listener. What holds for all connections of a host is in [`TcpConfig`]; [`congestion`] is for algorithms of your own.
 //!
 //! ```
 //! # let stack = millrace::Builder::new().build()?;
 //! let options = millrace::TcpOptions::new().nodelay(true).congestion(millrace::Algorithm::Bbr);
 //! let listener = millrace::TcpListener::bind_with(&stack, "127.0.0.1:80", options)?;
 //! let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-//! client.set_option(millrace::Opt::KeepAlive(true))?;
+//! client.set_keepalive(true)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Any address
 //!
-//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device that is somebody's default route ([`Link::tun`]; [`Link::attach_tun`] takes no privilege). [`TcpListener::anywhere`] accepts for whoever was
+//! With [`Builder::any_address`] packets to whatever address are for the stack, on a TUN device that is somebody's default route (`tun:NAME`; `tun:NAME,attach` takes no privilege). [`TcpListener::anywhere`] accepts for whoever was
 //! meant; with [`TcpListener::anywhere_asking`] each SYN is an [`Incoming`] that has no answer until the program says so. [`UdpSocket::anywhere`] hears the first datagram of each flow, [`UdpSocket::answering`] speaks for
 //! who was meant.
 //!
@@ -227,7 +225,7 @@
 //!
 //! # Time and frames of one's own
 //!
-//! [`Builder::manual_clock`], [`Link::callers`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the same without frames, and [`Link::custom`]
+//! [`Builder::manual_clock`], [`Link::manual`], [`Stack::input`] and [`Stack::transmit`] make a host that does nothing but what it is told, for tests and simulation; [`Link::packets`] is the same without frames, and [`Link::custom`]
 //! takes a [`Port`] of your own. A binding for another language takes [`Stack::with_sockets`], which lends the socket calls that all of the above are made of ([`Sockets`]), and [`Builder::parts`] for threads that somebody else has.
 //!
 //! ```
@@ -250,6 +248,7 @@ mod group;
 mod link;
 mod links;
 mod listener;
+mod options;
 mod parts;
 mod peers;
 mod pins;
@@ -293,7 +292,7 @@ pub use builder::{BuildError, Builder};
 pub use core::LinkErrors;
 pub use descriptor::Descriptor;
 pub use engine::Engine;
-pub use link::{Link, LinkError, Tap};
+pub use link::{Link, LinkError, LinkOptions, LinkSpec, Route, parse_prefix};
 pub use listener::{Incoming, TcpListener, TcpOptions};
 pub use parts::Part;
 pub use sockets::Sockets;

@@ -1,11 +1,8 @@
 //! What a stack is connected to.
 
 use std::fmt;
-use std::io;
-use std::net::IpAddr;
-use std::str::FromStr;
 
-use millrace_port::{Capabilities, Port, macvtap, packet, pair, spec, tap, tun, xdp};
+use millrace_port::{Capabilities, Port, open, pair, tun};
 use millrace_wire::ethernet::Mac;
 
 /// A link, opened: a source and sink of frames, or none.
@@ -24,7 +21,7 @@ use millrace_wire::ethernet::Mac;
 /// let listener = millrace::TcpListener::bind(&server, "10.0.0.2:7")?;
 /// listener.set_nonblocking(true);
 /// let options = millrace::TcpOptions::new();
-/// let connection = millrace::TcpStream::begin(&client, "10.0.0.2:7".parse()?, options)?;
+/// let connection = millrace::TcpStream::connect_nonblocking(&client, "10.0.0.2:7".parse()?, options)?;
 /// let accepted = loop {
 ///     client.poll();
 ///     server.poll();
@@ -42,84 +39,63 @@ pub struct Link {
     /// The station that all others are behind, if there is only one.
     only_station: Option<Mac>,
     /// What it can do, if its frames are the caller's.
-    callers: Option<Capabilities>,
+    manual: Option<Capabilities>,
 }
 
-/// Why a link does not open.
+/// The link that a stack is to be on, before it is opened: a kind and a device, as on the command line.
 ///
 /// ```
-/// let error = "cable:7".parse::<millrace::Link>().expect_err("there is no such kind");
-/// assert!(matches!(error, millrace::LinkError::Spec(_)));
-/// println!("{error}");
-/// ```
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// A TAP device.
-    #[error(transparent)]
-    Tap(#[from] tap::Error),
-    /// A packet socket.
-    #[error(transparent)]
-    Packet(#[from] packet::Error),
-    /// macvtap.
-    #[error(transparent)]
-    Macvtap(#[from] macvtap::Error),
-    /// AF_XDP.
-    #[error(transparent)]
-    Xdp(#[from] xdp::Error),
-    /// The kernel's address is shared by an engine only, which keeps the ports of both apart.
-    #[error(
-        "address=shared is for `millrace run` and `millrace up`; leave it out, and give an address that nobody else has"
-    )]
-    Shared,
-    /// Text that names no link.
-    #[error(transparent)]
-    Spec(#[from] spec::Error),
-    /// The machine.
-    #[error("{what}: {error}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-}
-
-/// A TAP device to be made.
-///
-/// ```no_run
-/// let device = millrace::Tap {
-///     name: Some("web0".to_owned()),
-///     hosts: vec![("10.77.0.1".parse()?, 24)],
-///     queues: 2,
-///     ..millrace::Tap::default()
-/// };
-/// // Takes CAP_NET_ADMIN.
-/// let link = millrace::Link::tap(&device)?;
-/// assert_eq!(link.name(), Some("web0"));
+/// use millrace::LinkSpec;
+/// let spec: LinkSpec = "xdp:eth0,queues=4".parse()?;
+/// assert_eq!((spec.name(), spec.has_kernel_end()), (Some("eth0"), false));
+/// assert!("tap:web0".parse::<LinkSpec>()?.has_kernel_end());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Tap {
-    /// Its name; a free one (`mr0`, `mr1`, ...) if none.
-    pub name: Option<String>,
-    /// The kernel's addresses at its other end, with the bits of their prefixes. Without one the device is set up, and has no address.
-    pub hosts: Vec<(IpAddr, u8)>,
-    /// Largest IP packet in bytes.
-    pub mtu: u16,
-    /// Queues: one for each shard.
-    pub queues: u16,
-}
+#[doc(inline)]
+pub use millrace_port::spec::Spec as LinkSpec;
 
-impl Default for Tap {
-    fn default() -> Tap {
-        Tap {
-            name: None,
-            hosts: Vec::new(),
-            mtu: 1500,
-            queues: 1,
-        }
-    }
-}
+/// A route by a gateway, as text and as values.
+///
+/// ```
+/// let route: millrace::Route = "10.0.0.0/8 via 10.77.0.1".parse()?;
+/// assert_eq!(route.prefix_len, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use millrace_port::spec::Route;
+
+/// Reads an address with the length of its prefix.
+///
+/// ```
+/// let (address, prefix_len) = millrace::parse_prefix("fd00::1/64")?;
+/// assert!(address.is_ipv6() && prefix_len == 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use millrace_port::spec::parse_prefix;
+
+/// How a link is opened: queues, MTU, the kernel's addresses at its other end.
+///
+/// ```
+/// let options = millrace::LinkOptions::new().queues(2).mtu(9000);
+/// assert_eq!((options.queues, options.mtu), (2, 9000));
+/// ```
+#[doc(inline)]
+pub use millrace_port::open::Options as LinkOptions;
+
+/// A link does not open: the reason, and what to do about it.
+///
+/// ```no_run
+/// use millrace::{Link, LinkError, LinkOptions};
+/// let spec = "packet:eth0".parse()?;
+/// match Link::open(&spec, &LinkOptions::new()) {
+///     Err(LinkError::Packet(error)) => eprintln!("another device, then: {error}"),
+///     other => drop(other?),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(inline)]
+pub use millrace_port::open::Error as LinkError;
 
 impl Link {
     /// No link: a host of its own, with loopback at most.
@@ -135,7 +111,7 @@ impl Link {
             name: None,
             notes: Vec::new(),
             only_station: None,
-            callers: None,
+            manual: None,
         }
     }
 
@@ -143,7 +119,7 @@ impl Link {
     ///
     /// ```
     /// use millrace::{Capabilities, Mac};
-    /// let link = millrace::Link::callers(Capabilities {
+    /// let link = millrace::Link::manual(Capabilities {
     ///     mac: Mac([2, 0, 0, 0, 0, 7]),
     ///     mtu: 1500,
     ///     tx_checksum: false,
@@ -159,14 +135,14 @@ impl Link {
     ///     .build()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn callers(capabilities: Capabilities) -> Link {
+    pub fn manual(capabilities: Capabilities) -> Link {
         Link {
-            callers: Some(capabilities),
+            manual: Some(capabilities),
             ..Link::none()
         }
     }
 
-    /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as with [`Link::callers`], behind an Ethernet header whose addresses
+    /// The caller's own, for IP packets of up to `mtu` bytes without frames. They come and leave as with [`Link::manual`], behind an Ethernet header whose addresses
     /// mean nothing and whose type (the last two of its 14 bytes) is that of the packet. Nobody is asked where anybody is.
     ///
     /// ```
@@ -180,7 +156,7 @@ impl Link {
     pub fn packets(mtu: u16) -> Link {
         Link {
             only_station: Some(tun::PEER),
-            ..Link::callers(Capabilities {
+            ..Link::manual(Capabilities {
                 mac: Mac([2, 0, 0, 0, 0, 1]),
                 mtu,
                 tx_checksum: false,
@@ -192,129 +168,24 @@ impl Link {
         }
     }
 
-    /// A TAP device, at whose other end is the kernel. Needs CAP_NET_ADMIN.
+    /// Opens a link by its description:
+    ///
+    /// | text | link | needs |
+    /// |---|---|---|
+    /// | `tap`, `tap:NAME` | a TAP device, at whose other end is the kernel | CAP_NET_ADMIN |
+    /// | `tun`, `tun:NAME` | a TUN device: IP packets without frames, as for [`crate::Builder::any_address`] | CAP_NET_ADMIN |
+    /// | `tun:NAME,attach` | a TUN device that was made for this user (`ip tuntap add dev NAME mode tun user USER`) and set up with the MTU of the options | nothing |
+    /// | `packet:NAME` | a network device that is there already, beside the kernel, under a link-layer address of our own | CAP_NET_RAW |
+    /// | `macvtap:NAME` | such a device, by a macvtap device on top of it | CAP_NET_ADMIN, CAP_SYS_ADMIN |
+    /// | `xdp:NAME` | such a device, past the kernel's stack | CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF |
+    /// | `packets` | as [`Link::packets`] | nothing |
     ///
     /// ```no_run
-    /// let link = millrace::Link::tap(&millrace::Tap {
-    ///     hosts: vec![("10.77.0.1".parse()?, 24)],
-    ///     ..millrace::Tap::default()
-    /// })?;
-    /// println!("on {}", link.name().expect("it has one"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`LinkError::Tap`].
-    pub fn tap(device: &Tap) -> Result<Link, LinkError> {
-        let taps = tap::open(&tap::Config {
-            name: device.name.clone(),
-            up: true,
-            hosts: device.hosts.clone(),
-            mtu: device.mtu,
-            queues: device.queues,
-            ..tap::Config::default()
-        })?;
-        let name = taps.first().map(|tap| tap.name().to_owned());
-        Ok(Link::of(name, taps))
-    }
-
-    /// A TUN device, which carries IP packets and no frames: for [`crate::Builder::any_address`]. Needs CAP_NET_ADMIN, in the user namespace of the network namespace.
-    ///
-    /// ```no_run
-    /// let link = millrace::Link::tun(&millrace::Tap {
-    ///     name: Some("out0".to_owned()),
-    ///     mtu: 9000,
-    ///     ..millrace::Tap::default()
-    /// })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`LinkError::Tap`].
-    pub fn tun(device: &Tap) -> Result<Link, LinkError> {
-        let tuns = tun::open(&tap::Config {
-            name: device.name.clone(),
-            up: true,
-            hosts: device.hosts.clone(),
-            mtu: device.mtu,
-            queues: device.queues,
-            ..tap::Config::default()
-        })?;
-        let name = tuns.first().map(|tun| tun.name().to_owned());
-        Ok(Link {
-            only_station: Some(tun::PEER),
-            ..Link::of(name, tuns)
-        })
-    }
-
-    /// A TUN device that somebody has made for this user, and set up with this MTU (`ip tuntap add dev NAME mode tun user USER`). Takes no privilege.
-    ///
-    /// ```no_run
-    /// let link = millrace::Link::attach_tun("out0", 1500)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`LinkError::Tap`].
-    pub fn attach_tun(name: &str, mtu: u16) -> Result<Link, LinkError> {
-        let port = tun::attach(name, mtu)?;
-        Ok(Link {
-            only_station: Some(tun::PEER),
-            ..Link::of(Some(name.to_owned()), vec![port])
-        })
-    }
-
-    /// A network device that is there already, beside the kernel, under a link-layer address of our own. Needs CAP_NET_RAW.
-    ///
-    /// ```no_run
-    /// let link = millrace::Link::packet("eth0", 1)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`LinkError::Packet`].
-    pub fn packet(device: &str, queues: u16) -> Result<Link, LinkError> {
-        let sockets = packet::open(&packet::Config {
-            device: device.to_owned(),
-            queues,
-            mac: None,
-            vlan: None,
-        })?;
-        Ok(Link::of(Some(device.to_owned()), sockets))
-    }
-
-    /// A network device by a macvtap device on top of it, under a link-layer address of our own. Needs CAP_NET_ADMIN and CAP_SYS_ADMIN.
-    ///
-    /// ```no_run
-    /// let link = millrace::Link::macvtap("eth0", 1)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`LinkError::Macvtap`].
-    pub fn macvtap(device: &str, queues: u16) -> Result<Link, LinkError> {
-        let ports = macvtap::open(&macvtap::Config {
-            device: device.to_owned(),
-            queues,
-            mac: None,
-        })?;
-        Ok(Link::of(Some(device.to_owned()), ports))
-    }
-
-    /// A network device by AF_XDP: past the kernel's stack, under a link-layer address of our own. Needs CAP_NET_RAW and CAP_BPF. What a person should know of it
-    /// is in [`Link::notes`].
-    ///
-    /// ```no_run
-    /// use millrace::xdp;
-    /// let link = millrace::Link::xdp(&xdp::Config {
-    ///     device: "eth0".to_owned(),
-    ///     queues: None,
-    ///     mode: xdp::Mode::Auto,
-    ///     busy_poll: xdp::BusyPoll::Auto,
-    ///     ports: 1,
-    ///     mac: None,
-    ///     shared: Vec::new(),
-    /// })?;
+    /// use std::net::Ipv4Addr;
+    /// use millrace::{Link, LinkOptions};
+    /// let options = LinkOptions::new().host(Ipv4Addr::new(10, 77, 0, 1), 24);
+    /// let link = Link::open(&"tap:web0".parse()?, &options)?;
+    /// assert_eq!(link.name(), Some("web0"));
     /// for note in link.notes() {
     ///     eprintln!("{note}");
     /// }
@@ -322,15 +193,21 @@ impl Link {
     /// ```
     ///
     /// # Errors
-    /// [`LinkError::Xdp`], [`LinkError::Shared`].
-    pub fn xdp(config: &xdp::Config) -> Result<Link, LinkError> {
-        if !config.shared.is_empty() {
+    /// As [`LinkError`] says. A [`LinkSpec::Pair`] has two ends: see [`Link::pair`].
+    pub fn open(spec: &LinkSpec, options: &LinkOptions) -> Result<Link, LinkError> {
+        if *spec == LinkSpec::Packets {
+            return Ok(Link::packets(options.mtu));
+        }
+        if spec.shares_addresses() {
             return Err(LinkError::Shared);
         }
-        let opened = xdp::open(config)?;
+        let opened = open::open(spec, options)?;
         Ok(Link {
+            ports: opened.ports,
+            name: Some(opened.name),
             notes: opened.notes,
-            ..Link::of(Some(config.device.clone()), opened.ports)
+            only_station: opened.only_station,
+            manual: None,
         })
     }
 
@@ -350,7 +227,7 @@ impl Link {
             offload: true,
             ..pair::Config::default()
         });
-        let link = |end| Link::of(None, vec![end]);
+        let link = |end| Link::custom(vec![Box::new(end)]);
         (link(one), link(two))
     }
 
@@ -399,14 +276,6 @@ impl Link {
         }
     }
 
-    fn of<P: Port + Send + 'static>(name: Option<String>, ports: Vec<P>) -> Link {
-        Link {
-            ports: boxed(ports),
-            name,
-            ..Link::none()
-        }
-    }
-
     pub(crate) fn only_station(&self) -> Option<Mac> {
         self.only_station
     }
@@ -433,12 +302,12 @@ impl Link {
 
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let port = self.ports.first().map(|port| port.capabilities());
-        port.or(self.callers)
+        port.or(self.manual)
     }
 
     /// Whether its frames are the caller's.
-    pub(crate) fn is_callers(&self) -> bool {
-        self.callers.is_some()
+    pub(crate) fn is_manual(&self) -> bool {
+        self.manual.is_some()
     }
 
     /// How many shards it has ports for; none if it has none at all.
@@ -464,45 +333,6 @@ impl Link {
     pub(crate) fn mac(&self) -> Mac {
         self.capabilities()
             .map_or(Mac([2, 0, 0, 0, 0, 1]), |capabilities| capabilities.mac)
-    }
-}
-
-fn boxed<P: Port + Send + 'static>(ports: Vec<P>) -> Vec<Box<dyn Port + Send>> {
-    ports
-        .into_iter()
-        .map(|port| Box::new(port) as Box<dyn Port + Send>)
-        .collect()
-}
-
-impl FromStr for Link {
-    type Err = LinkError;
-
-    /// Opens the link that the text names, as on the command line: `tap`, `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `xdp:NAME`.
-    fn from_str(text: &str) -> Result<Link, LinkError> {
-        match text.parse::<spec::Spec>()? {
-            spec::Spec::Tap { name } => Link::tap(&Tap {
-                name,
-                ..Tap::default()
-            }),
-            spec::Spec::Packet { name } => Link::packet(&name, 1),
-            spec::Spec::Macvtap { name } => Link::macvtap(&name, 1),
-            spec::Spec::Xdp { shared: true, .. } => Err(LinkError::Shared),
-            spec::Spec::Xdp {
-                name,
-                queues,
-                mode,
-                busy_poll,
-                ..
-            } => Link::xdp(&xdp::Config {
-                device: name,
-                queues,
-                mode,
-                busy_poll,
-                ports: 1,
-                mac: None,
-                shared: Vec::new(),
-            }),
-        }
     }
 }
 

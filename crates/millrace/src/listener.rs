@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::task::{Context, Poll};
 
-use millrace_shard::{Error, Opt, OptName, Options, Request, Reuse, SocketId};
+use millrace_shard::{Error, Options, Request, Reuse, SocketId};
 
 use crate::core::{Core, Side};
 use crate::group::Group;
@@ -25,8 +25,8 @@ const BACKLOG: u32 = 1024;
 /// let stream = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
 /// let (accepted, _) = listener.accept()?;
 /// // Connections have what their listener was given.
-/// assert_eq!(accepted.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(true));
-/// assert_eq!(stream.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
+/// assert_eq!(accepted.nodelay()?, true);
+/// assert_eq!(stream.nodelay()?, false);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,7 +143,7 @@ impl TcpOptions {
 /// ```
 #[derive(Debug)]
 pub struct TcpListener {
-    sockets: Group,
+    pub(crate) sockets: Group,
 }
 
 impl TcpListener {
@@ -412,36 +412,6 @@ impl TcpListener {
     /// ```
     pub fn set_nonblocking(&self, on: bool) {
         self.sockets.set_nonblocking(on);
-    }
-
-    /// Sets an option: any of those that Linux has and [`Opt`] names.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// listener.set_option(millrace::Opt::NoDelay(true))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for a value out of range.
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.sockets.set_option(option)
-    }
-
-    /// Reads an option.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// assert_eq!(listener.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.sockets.option(name)
     }
 
     /// The pending error (`SO_ERROR`), which is pending no longer.

@@ -54,7 +54,7 @@ impl Builder {
     /// As [`Builder::build`], and [`BuildError::Queues`].
     pub fn parts(self, shards: u16) -> Result<Vec<Part>, BuildError> {
         let fits = |plan: &Plan| match plan.link.queues() {
-            0 => !plan.link.is_callers() || shards == 1,
+            0 => !plan.link.is_manual() || shards == 1,
             queues => queues == usize::from(shards),
         };
         let unfit = match shards {

@@ -14,8 +14,6 @@ use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::Duration;
 
-use millrace_shard::Opt;
-
 mod udp;
 mod waiting;
 
@@ -290,6 +288,14 @@ impl TcpStream {
         )
     }
 
+    /// Does something with the connection on its own shard, at once.
+    pub(crate) fn with_stream<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&crate::TcpStream) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.ask(Wait::Forever, move |stream| async move { job(&stream) })
+    }
+
     /// Its own address.
     ///
     /// ```
@@ -316,25 +322,6 @@ impl TcpStream {
     /// ```
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
-    }
-
-    /// Sets an option.
-    ///
-    /// ```
-    /// # let engine = millrace::Builder::new().start(2, |_, _| async {})?;
-    /// # let listener = engine.listen("127.0.0.1:0".parse()?)?;
-    /// # let client = engine.connect(listener.local_addr())?;
-    /// # let (server, _) = listener.accept()?;
-    /// client.set_option(millrace::Opt::NoDelay(true))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`crate::TcpStream::set_option`].
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.ask(Wait::Forever, move |stream| async move {
-            stream.set_option(option)
-        })
     }
 
     /// Shuts a direction.

@@ -50,7 +50,7 @@ type Watching = Vec<Option<Rc<RefCell<Watched>>>>;
 ///     }
 /// });
 /// // A loop of one's own: all there is to do, then a wait for more.
-/// let client = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, millrace::TcpOptions::new())?;
+/// let client = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, millrace::TcpOptions::new())?;
 /// let mut hello = [0; 5];
 /// while client.try_read(&mut hello).is_err() {
 ///     if stack.poll() == 0 {

@@ -61,7 +61,7 @@ impl TcpStream {
     /// Those of `connect`, as Linux has them: `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, ...
     pub fn connect(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
         each(address, |address| {
-            let stream = TcpStream::begin(stack, address, TcpOptions::new())?;
+            let stream = TcpStream::connect_nonblocking(stack, address, TcpOptions::new())?;
             stream.socket.call(Side::Write, connected)?;
             Ok(stream)
         })
@@ -84,7 +84,7 @@ impl TcpStream {
         address: &SocketAddr,
         span: Duration,
     ) -> io::Result<TcpStream> {
-        let stream = TcpStream::begin(stack, *address, TcpOptions::new())?;
+        let stream = TcpStream::connect_nonblocking(stack, *address, TcpOptions::new())?;
         stream.socket.set_patience(Side::Write, Some(span))?;
         let connected = stream.socket.call(Side::Write, connected);
         connected.map_err(|error| match error.kind() {
@@ -107,7 +107,7 @@ impl TcpStream {
     /// # Errors
     /// As [`TcpStream::connect`].
     pub async fn connect_async(stack: &Stack, address: SocketAddr) -> io::Result<TcpStream> {
-        let stream = TcpStream::begin(stack, address, TcpOptions::new())?;
+        let stream = TcpStream::connect_nonblocking(stack, address, TcpOptions::new())?;
         stream.connected_async().await?;
         Ok(stream)
     }
@@ -118,32 +118,36 @@ impl TcpStream {
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let options = millrace::TcpOptions::new().nodelay(true);
-    /// let stream = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, options)?;
+    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, options)?;
     /// stack.block_on(stream.connected_async())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// What can be told at once: `ENETUNREACH`, `EADDRNOTAVAIL`, `ENFILE`.
-    pub fn begin(stack: &Stack, address: SocketAddr, options: TcpOptions) -> io::Result<TcpStream> {
-        TcpStream::begin_from(stack, None, address, options)
+    pub fn connect_nonblocking(
+        stack: &Stack,
+        address: SocketAddr,
+        options: TcpOptions,
+    ) -> io::Result<TcpStream> {
+        TcpStream::connect_nonblocking_from(stack, None, address, options)
     }
 
-    /// As [`TcpStream::begin`], from a local address, which chooses its link; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
+    /// As [`TcpStream::connect_nonblocking`], from a local address, which chooses its link; its address may be unspecified and its port 0, which takes a free one whose answers come to this shard.
     ///
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
     /// let from = Some("127.0.0.9:1234".parse()?);
-    /// let stream = millrace::TcpStream::begin_from(&stack, from, "127.0.0.1:80".parse()?, Default::default())?;
+    /// let stream = millrace::TcpStream::connect_nonblocking_from(&stack, from, "127.0.0.1:80".parse()?, Default::default())?;
     /// assert_eq!(stream.local_addr()?, "127.0.0.9:1234".parse()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Those of [`TcpStream::begin`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
+    /// Those of [`TcpStream::connect_nonblocking`] and of `bind`. `EADDRNOTAVAIL` for a port from which the peer's answers would come to another shard of the engine, of N shards that is
     /// so for N - 1 in N: [`TcpStream::connect_from`] has that shard hand them over, which this cannot wait for. Nothing is sent then.
-    pub fn begin_from(
+    pub fn connect_nonblocking_from(
         stack: &Stack,
         local: Option<SocketAddr>,
         address: SocketAddr,
@@ -217,7 +221,7 @@ impl TcpStream {
     ) -> io::Result<TcpStream> {
         let stack = &stack.way(Some(local), address)?;
         let stream = if local.port() == 0 {
-            TcpStream::begin_from(stack, Some(local), address, options)?
+            TcpStream::connect_nonblocking_from(stack, Some(local), address, options)?
         } else {
             let stream = TcpStream::bound(stack, local, &options)?;
             let opened = open_bound(stack, stream.socket.id, address).await;
@@ -244,7 +248,7 @@ impl TcpStream {
     /// ```
     /// # let stack = millrace::Builder::new().build()?;
     /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// let stream = millrace::TcpStream::begin(&stack, "127.0.0.1:80".parse()?, Default::default())?;
+    /// let stream = millrace::TcpStream::connect_nonblocking(&stack, "127.0.0.1:80".parse()?, Default::default())?;
     /// stack.block_on(stream.connected_async())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -29,7 +29,7 @@ use crate::stack::{Stack, system};
 /// ```
 #[derive(Debug)]
 pub struct UdpSocket {
-    sockets: Group,
+    pub(crate) sockets: Group,
 }
 
 /// What is known of a datagram that has come.

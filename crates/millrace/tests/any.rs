@@ -45,7 +45,7 @@ fn turns(one: &Stack, two: &Stack) {
 
 fn begin(stack: &Stack, to: &str) -> TcpStream {
     let to: SocketAddr = to.parse().expect("an address");
-    let stream = TcpStream::begin(stack, to, TcpOptions::new()).expect("a way");
+    let stream = TcpStream::connect_nonblocking(stack, to, TcpOptions::new()).expect("a way");
     stream.set_nonblocking(true);
     stream
 }
@@ -81,7 +81,7 @@ fn it_accepts_for_whoever_was_meant() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     for to in ["224.0.0.1:80", "255.255.255.255:80", "127.0.0.1:80"] {
         let to = to.parse().expect("an address");
-        let begun = TcpStream::begin(&client, to, TcpOptions::new());
+        let begun = TcpStream::connect_nonblocking(&client, to, TcpOptions::new());
         turns(&client, &proxy);
         assert!(
             begun.map_or(true, |stream| stream.take_error().is_some()),

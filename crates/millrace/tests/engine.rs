@@ -251,7 +251,7 @@ fn a_port_whose_answers_go_to_another_shard_is_refused_before_anything_is_sent()
     let remote = SocketAddr::from(([10, 0, 0, 2], 80));
     let begin = |stack, port, remote| {
         let local = Some(SocketAddr::from((own, port)));
-        TcpStream::begin_from(stack, local, remote, TcpOptions::new())
+        TcpStream::connect_nonblocking_from(stack, local, remote, TcpOptions::new())
     };
     for port in 1000..1050 {
         let outcomes = stacks.iter().map(|stack| begin(stack, port, remote));

@@ -92,7 +92,7 @@ fn listen(stack: &Stack, address: &str) -> TcpListener {
 }
 
 fn begin(stack: &Stack, to: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::begin(stack, at(to), TcpOptions::new())?;
+    let stream = TcpStream::connect_nonblocking(stack, at(to), TcpOptions::new())?;
     stream.set_nonblocking(true);
     Ok(stream)
 }
@@ -202,7 +202,7 @@ fn a_bound_address_chooses_its_link() {
     let net = Net::new();
     let from = |local: &str, to: &str| {
         let local = Some(at(local));
-        TcpStream::begin_from(&net.middle, local, at(to), TcpOptions::new())
+        TcpStream::connect_nonblocking_from(&net.middle, local, at(to), TcpOptions::new())
     };
     // The left link leads nowhere but to its own network, the right one everywhere.
     let unreachable = from("10.1.0.2:0", "203.0.113.7:7");

@@ -73,7 +73,8 @@ fn each_shard_accepts_its_own_of_both_links() {
     let mut clients = Vec::new();
     for (net, remote) in (1..).zip(&world.remotes) {
         let to = SocketAddr::from((own(net), 80));
-        let begin = |_| TcpStream::begin(remote, to, TcpOptions::new()).expect("a way");
+        let begin =
+            |_| TcpStream::connect_nonblocking(remote, to, TcpOptions::new()).expect("a way");
         clients.extend((0..EACH).map(begin));
     }
     world.pass(30);

@@ -99,8 +99,12 @@ impl World {
 
     fn leads_elsewhere(&mut self, shard: usize, port: u16) -> bool {
         let (local, remote) = ((OWN, port).into(), (REMOTE, 80).into());
-        let begun =
-            TcpStream::begin_from(&self.shards[shard], Some(local), remote, TcpOptions::new());
+        let begun = TcpStream::connect_nonblocking_from(
+            &self.shards[shard],
+            Some(local),
+            remote,
+            TcpOptions::new(),
+        );
         let kind = begun.map(TcpStream::abort).map_err(|error| error.kind());
         // What was begun is gone with the next round, before it has said anything.
         self.pass(1);

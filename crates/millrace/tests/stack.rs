@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use millrace::congestion::{Acked, Controller, Custom, Window};
 use millrace::{
-    Algorithm, Builder, Instant, Link, Opt, OptName, Stack, TcpListener, TcpOptions, TcpStream,
-    UdpSocket,
+    Algorithm, Builder, Instant, Link, Stack, TcpListener, TcpOptions, TcpStream, UdpSocket,
 };
 
 fn loopback() -> Stack {
@@ -141,12 +140,9 @@ fn options_are_set_and_read_and_inherited() {
     let client = TcpStream::connect(&stack, at(80)).expect("connected");
     let (server, _) = listener.accept().expect("one waits");
     assert!(server.nodelay().expect("open") && !client.nodelay().expect("open"));
-    assert_eq!(
-        server.option(OptName::Congestion).expect("open"),
-        Opt::Congestion(Algorithm::Bbr)
-    );
+    assert_eq!(server.congestion().expect("open"), Algorithm::Bbr);
     client
-        .set_option(Opt::KeepIdle(0))
+        .set_keepalive_time(Duration::ZERO)
         .expect_err("out of range");
     client.set_congestion(Algorithm::NewReno).expect("set");
     let info = client.info().expect("connected");
@@ -183,16 +179,16 @@ fn congestion_control_is_the_stacks_the_listeners_or_the_connections() {
     let reno = TcpOptions::new().congestion(Algorithm::NewReno);
     let some = TcpListener::bind_with(&stack, at(81), reno).expect("free");
     let client = TcpStream::connect(&stack, at(80)).expect("connected");
-    let option = |stream: &TcpStream| stream.option(OptName::Congestion).expect("open");
-    assert_eq!(option(&client), Opt::Congestion(quick));
-    let other = TcpStream::begin(&stack, at(81), reno).expect("a port is free");
+    let option = |stream: &TcpStream| stream.congestion().expect("open");
+    assert_eq!(option(&client), quick);
+    let other = TcpStream::connect_nonblocking(&stack, at(81), reno).expect("a port is free");
     let (server, _) = some.accept().expect("one waits");
-    assert_eq!(option(&other), Opt::Congestion(Algorithm::NewReno));
-    assert_eq!(option(&server), Opt::Congestion(Algorithm::NewReno));
+    assert_eq!(option(&other), Algorithm::NewReno);
+    assert_eq!(option(&server), Algorithm::NewReno);
     let window = |stream: &TcpStream| stream.info().expect("connected").cwnd;
     assert_eq!(window(&client) - window(&other), 2 * 65_483);
     client.set_congestion(Algorithm::Bbr).expect("set");
-    assert_eq!(option(&client), Opt::Congestion(Algorithm::Bbr));
+    assert_eq!(option(&client), Algorithm::Bbr);
     // Another stack does not have it.
     let mut other = Builder::new();
     other.add_congestion(Custom::new("quick", || Box::new(Quick)));
@@ -200,7 +196,7 @@ fn congestion_control_is_the_stacks_the_listeners_or_the_connections() {
     client.set_congestion(second).expect_err("EINVAL");
     let unknown = TcpOptions::new().congestion(second);
     TcpListener::bind_with(&stack, at(82), unknown).expect_err("EINVAL");
-    TcpStream::begin(&stack, at(80), unknown).expect_err("EINVAL");
+    TcpStream::connect_nonblocking(&stack, at(80), unknown).expect_err("EINVAL");
     let error = Builder::new()
         .congestion(second)
         .build()

@@ -1,43 +1,13 @@
 //! What can be chosen.
 
 use millrace_offload::ActiveAck;
-use millrace_port::xdp::{BusyPoll, Mode};
-
-/// Where frames come from.
-#[derive(Clone, Debug)]
-pub enum Wire {
-    /// A network device that the kernel goes on using, by packet sockets.
-    Packet {
-        /// Its name.
-        device: String,
-    },
-    /// A network device of which all frames are the card's, by AF_XDP sockets.
-    Xdp {
-        /// Its name.
-        device: String,
-        /// How many of its queues are used; all of them when it is not said.
-        queues: Option<u16>,
-        /// How frames get here.
-        mode: Mode,
-        /// Whether its poller runs when the card looks for frames.
-        busy_poll: BusyPoll,
-    },
-}
-
-impl Wire {
-    /// The name of the device.
-    pub fn device(&self) -> &str {
-        match self {
-            Wire::Packet { device } | Wire::Xdp { device, .. } => device,
-        }
-    }
-}
+use millrace_port::spec::Spec;
 
 /// A software network card.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The wire.
-    pub wire: Wire,
+    /// The wire: a link for which [`Spec::can_relay`] holds. By packet sockets the kernel goes on using the device; by AF_XDP all frames are the card's.
+    pub wire: Spec,
     /// Name of the TAP device to be created; a free one when there is none.
     pub host: Option<String>,
     /// How many threads, each with a queue of both; 1 to 64.

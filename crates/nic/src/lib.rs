@@ -12,7 +12,7 @@ mod shard;
 mod start;
 mod worker;
 
-pub use config::{Config, Wire};
+pub use config::Config;
 pub use control::{names, query};
 pub use millrace_offload::{ActiveAck, Flows};
 pub use shard::{Round, Shard};

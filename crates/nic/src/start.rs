@@ -6,14 +6,15 @@ use std::io;
 use std::sync::Arc;
 
 use millrace_offload::Config as Offload;
-use millrace_port::packet::{self, Station};
+use millrace_port::Port as _;
+use millrace_port::open::{self, OpenedRelay};
+use millrace_port::packet::Station;
 use millrace_port::tap::{self, Tap};
-use millrace_port::{Relay, xdp};
 use millrace_sandbox::Role;
 use millrace_wire::ethernet::{self, Mac};
 
 use crate::clock::Clock;
-use crate::config::{Config, Wire};
+use crate::config::Config;
 use crate::control;
 use crate::follow::Followed;
 use crate::shard::Shard;
@@ -36,10 +37,7 @@ pub enum StartError {
     Tap(#[from] tap::Error),
     /// Something about the wire.
     #[error(transparent)]
-    Packet(#[from] packet::Error),
-    /// Likewise.
-    #[error(transparent)]
-    Xdp(#[from] xdp::Error),
+    Wire(#[from] open::Error),
     /// The process keeps rights that it is to drop.
     #[error(transparent)]
     Sandbox(#[from] millrace_sandbox::Error),
@@ -75,52 +73,20 @@ pub fn start(config: &Config, ready: impl FnOnce(&str, &[String])) -> Result<(),
         ..tap::Config::default()
     })?;
     let mac = hosts[0].kernel_mac()?;
-    match &config.wire {
-        Wire::Packet { device } => {
-            let wires = packet::open_relay(&packet::Config {
-                device: device.clone(),
-                queues: config.shards,
-                mac: Some(mac),
-                vlan: None,
-            })?;
-            let stations: Result<Arc<[_]>, _> = wires.iter().map(packet::Packet::station).collect();
-            let stations = stations.map_err(system("cannot share the wire's sockets"))?;
-            run(config, wires, hosts, (mac, stations), |name| {
-                ready(name, &[]);
-            })
-        }
-        Wire::Xdp {
-            device,
-            queues,
-            mode,
-            busy_poll,
-        } => {
-            let opened = xdp::open_relay(&xdp::Config {
-                device: device.clone(),
-                queues: *queues,
-                mode: *mode,
-                busy_poll: *busy_poll,
-                ports: config.shards,
-                mac: None,
-                shared: Vec::new(),
-            })?;
-            // Whatever address the interface has, its frames come here.
-            let stations: Arc<[_]> = Arc::new([]);
-            run(config, opened.ports, hosts, (mac, stations), |name| {
-                ready(name, &opened.notes);
-            })
-        }
-    }
+    let options = open::Options::new().queues(config.shards).mac(mac);
+    let wire = open::open_relay(&config.wire, &options)?;
+    run(config, wire, hosts, mac, ready)
 }
 
 /// Runs a card between its wire and the kernel, whose interface has the address `mac`: the wire's stations have it, too.
-fn run<W: Relay + Send + 'static>(
+fn run(
     config: &Config,
-    wires: Vec<W>,
+    wire: OpenedRelay,
     hosts: Vec<Tap>,
-    (mac, stations): (Mac, Arc<[Station]>),
-    ready: impl FnOnce(&str),
+    mac: Mac,
+    ready: impl FnOnce(&str, &[String]),
 ) -> Result<(), StartError> {
+    let (wires, stations): (_, Arc<[Station]>) = (wire.ports, wire.stations.into());
     let name = hosts[0].name().to_owned();
     let mtu = wires[0].capabilities().mtu;
     hosts[0].set_kernel_mtu(mtu)?;
@@ -129,9 +95,9 @@ fn run<W: Relay + Send + 'static>(
 
     // Whatever needs the rights of whoever started the card is open, and no thread has been started.
     if let Some(sandbox) = &config.sandbox {
-        let link = match config.wire {
-            Wire::Packet { .. } => millrace_sandbox::Link::Frames,
-            Wire::Xdp { .. } => millrace_sandbox::Link::Xdp,
+        let link = match config.wire.is_xdp() {
+            false => millrace_sandbox::Link::Frames,
+            true => millrace_sandbox::Link::Xdp,
         };
         millrace_sandbox::drop_privileges(sandbox, &name, link)?;
     }
@@ -154,15 +120,16 @@ fn run<W: Relay + Send + 'static>(
             })
             .map_err(system("cannot start a shard's thread"))?;
     }
-    let (own_name, wire) = (name.clone(), config.wire.device().to_owned());
+    let device = config.wire.name().unwrap_or_default().to_owned();
+    let own_name = name.clone();
     std::thread::Builder::new()
         .name("millrace-nic-control".to_owned())
         .spawn(move || {
-            let serve = || control::serve(&listener, &own_name, &wire, &handles);
+            let serve = || control::serve(&listener, &own_name, &device, &handles);
             let _ = ended.send(in_role(Role::CardControl, serve));
         })
         .map_err(system("cannot start the control thread"))?;
-    ready(&name);
+    ready(&name, &wire.notes);
     // This one waits for the others.
     millrace_sandbox::enter(Role::Closer)?;
     match wait.recv() {

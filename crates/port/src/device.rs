@@ -14,8 +14,10 @@ const DRIVER_INFO_WORDS: usize = 49;
 const CHANNELS: u32 = 0x3c;
 const CHANNELS_WORDS: usize = 9;
 
+#[cfg(feature = "xdp")]
 /// `ETHTOOL_GFLAGS`, and of its answer `ETH_FLAG_RXVLAN`.
 const FLAGS: u32 = 0x25;
+#[cfg(feature = "xdp")]
 const TAKES_TAGS: u32 = 1 << 8;
 
 /// The name of the driver of a device.
@@ -43,6 +45,7 @@ pub fn queues(name: &str) -> u16 {
     }
 }
 
+#[cfg(feature = "xdp")]
 /// Whether a device takes the tags of virtual LANs off what it receives, so that an XDP program sees none, while the kernel has devices of such LANs on it.
 pub(crate) fn hides_tags(name: &str) -> bool {
     let mut answer = [FLAGS, 0];
@@ -52,6 +55,7 @@ pub(crate) fn hides_tags(name: &str) -> bool {
     asked.is_ok() && answer[1] & TAKES_TAGS != 0 && has_lans(&lans, name)
 }
 
+#[cfg(feature = "xdp")]
 /// Whether one of the lines `eth0.7 | 7 | eth0` is of a LAN on this device.
 fn has_lans(listed: &str, name: &str) -> bool {
     let on = |line: &str| line.rsplit('|').next().map(str::trim) == Some(name);
@@ -115,7 +119,7 @@ fn socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "xdp"))]
 mod tests {
     use super::*;
 

@@ -11,21 +11,11 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::netlink::Netlink;
+use crate::spec::Route;
 
 /// Changes of links, addresses and routes are told: `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_IFADDR`, `RTNLGRP_IPV6_ROUTE`. A
 /// link that goes down takes its routes with it without a word of each.
 const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
-
-/// A way off the link: what begins like a prefix is behind a neighbour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// The prefix,
-    pub prefix: IpAddr,
-    /// and how many bits it has.
-    pub len: u8,
-    /// The neighbour, of the same family.
-    pub gateway: IpAddr,
-}
 
 /// What the kernel has on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +24,7 @@ pub struct Network {
     /// it does not use (yet), are left out.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The routes of its main table by gateways on the device: of several to one prefix the one that it uses.
-    pub ways: Vec<Way>,
+    pub routes: Vec<Route>,
 }
 
 /// What the kernel has on the device with this number ([`crate::device::index`]).
@@ -65,9 +55,10 @@ pub fn network(device: u32) -> io::Result<Network> {
         // The least metric counts; of equals the first.
         ways.sort_by_key(|&(metric, _)| metric);
         for (_, way) in ways {
-            let same = |known: &Way| (known.prefix, known.len) == (way.prefix, way.len);
-            if !found.ways.iter().any(same) {
-                found.ways.push(way);
+            let same =
+                |known: &Route| (known.prefix, known.prefix_len) == (way.prefix, way.prefix_len);
+            if !found.routes.iter().any(same) {
+                found.routes.push(way);
             }
         }
     }
@@ -97,7 +88,7 @@ fn usable(message: &AddressMessage) -> Option<(IpAddr, u8)> {
 }
 
 /// What a route of the main table leads to by a gateway on this device, and its metric.
-fn by_gateway(route: &RouteMessage, device: u32) -> Option<(u32, Way)> {
+fn by_gateway(route: &RouteMessage, device: u32) -> Option<(u32, Route)> {
     let (mut to, mut gateway, mut on, mut metric) = (None, None, 0, 0);
     for attribute in &route.attributes {
         match attribute {
@@ -120,12 +111,12 @@ fn by_gateway(route: &RouteMessage, device: u32) -> Option<(u32, Way)> {
         && route.header.kind == RouteType::Unicast
         && !route.header.flags.intersects(unusable);
     let gateway = gateway.filter(|_| is_ours)?;
-    let way = Way {
+    let found = Route {
         prefix: to.unwrap_or_else(|| unspecified(gateway)),
-        len: route.header.destination_prefix_length,
+        prefix_len: route.header.destination_prefix_length,
         gateway,
     };
-    (way.prefix.is_ipv4() == gateway.is_ipv4()).then_some((metric, way))
+    (found.prefix.is_ipv4() == gateway.is_ipv4()).then_some((metric, found))
 }
 
 fn gateway_of(hop: &RouteNextHop) -> Option<IpAddr> {

@@ -3,10 +3,11 @@
 //! * [`tap`]: a TAP device, at whose other end is the kernel of this machine. Frames of up to 64 KB cross in one call each way.
 //! * [`packet`]: a network device that the kernel goes on using, beside it under a link-layer address of our own.
 //! * [`macvtap`]: a TAP device's descriptor on top of such a device.
-//! * [`xdp`]: likewise, past the kernel's stack, by AF_XDP sockets.
-//! * [`tun`]: a TUN device, likewise, with IP packets instead of frames.
+//! * [`xdp`]: such a device too, by AF_XDP sockets past the kernel's stack.
+//! * [`tun`]: a TUN device, with IP packets instead of frames.
 //! * [`pair`]: two ends in memory.
 //!
+//! [`spec`] describes a link, and [`open`](mod@open) opens it. A new kind of link is a module here and an arm in these two.
 //! [`kernel`] is what the kernel has on a device, for those that share it.
 //!
 //! What a port can do is told by its [`Capabilities`]; no port is special to those above.
@@ -14,10 +15,15 @@
 mod addresses;
 pub mod device;
 mod ioctl;
+#[cfg(feature = "netlink")]
 pub mod kernel;
+#[cfg(feature = "macvtap")]
 pub mod macvtap;
+#[cfg(feature = "xdp")]
 pub mod netdev;
+#[cfg(feature = "netlink")]
 mod netlink;
+pub mod open;
 pub mod packet;
 pub mod pair;
 mod queue;
@@ -25,6 +31,7 @@ mod relay;
 pub mod spec;
 pub mod tap;
 pub mod tun;
+#[cfg(feature = "xdp")]
 pub mod xdp;
 
 use std::io;
@@ -117,6 +124,7 @@ pub trait Port {
     fn counters(&self) -> Counters;
 
     /// What tells, from any thread, what the kernel has counted at its queues; none where the kernel does not count.
+    #[cfg(feature = "xdp")]
     fn gauges(&self) -> Vec<xdp::Gauge> {
         Vec::new()
     }

@@ -4,6 +4,8 @@
 //! call, with the device's own segmentation and aggregation. Unlike a TAP device it would outlive its descriptors; so it is made in a network namespace that
 //! nobody else has, and goes with that when the ports are gone, however the process ended.
 
+mod request;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

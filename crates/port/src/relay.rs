@@ -1,10 +1,11 @@
 //! Ports whose frames go on to another port: whatever is left undone in a frame is told and taken as it is.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use millrace_wire::vnet::VnetHeader;
 
-use crate::Port;
+use crate::{Capabilities, Counters, Offload, Port, RxMeta};
 
 /// Room that is kept before a frame, for a tag that the device has taken off.
 pub(crate) const TAG_LEN: usize = 4;
@@ -38,4 +39,54 @@ pub trait Relay: Port {
     /// Those of the device, after which it is of no more use.
     fn send_parts(&mut self, head: &[u8], payload: &[&[u8]], vnet: &VnetHeader)
     -> io::Result<bool>;
+}
+
+impl Port for Box<dyn Relay + Send> {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<RxMeta>> {
+        (**self).receive(buffer)
+    }
+
+    fn send(&mut self, head: &[u8], payload: [&[u8]; 2], offload: Offload) -> io::Result<bool> {
+        (**self).send(head, payload, offload)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        (**self).flush()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+
+    fn gives_segments(&self) -> bool {
+        (**self).gives_segments()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+
+    #[cfg(feature = "xdp")]
+    fn gauges(&self) -> Vec<crate::xdp::Gauge> {
+        (**self).gauges()
+    }
+}
+
+impl Relay for Box<dyn Relay + Send> {
+    fn receive_parts(&mut self, buffer: &mut [u8], rest: &mut [u8]) -> io::Result<Option<Relayed>> {
+        (**self).receive_parts(buffer, rest)
+    }
+
+    fn send_parts(
+        &mut self,
+        head: &[u8],
+        payload: &[&[u8]],
+        vnet: &VnetHeader,
+    ) -> io::Result<bool> {
+        (**self).send_parts(head, payload, vnet)
+    }
 }

@@ -1,12 +1,16 @@
-//! How a port is named on the command line and in configuration, and which IPv4 prefix is on its link.
+//! How a link is named on the command line, in configuration and in programs; addresses and routes on it.
+
+mod route;
+mod xdp;
 
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use crate::xdp::{BusyPoll, Mode};
+pub use route::{Route, parse_prefix};
+pub use xdp::{BusyPoll, Mode, Xdp};
 
-/// A port to be opened.
+/// A link to be opened. Those above `port` ask what a link is by the methods, and need not know its kind.
 ///
 /// ```
 /// use millrace_port::spec::Spec;
@@ -18,11 +22,24 @@ use crate::xdp::{BusyPoll, Mode};
 /// assert!("ring".parse::<Spec>().is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
+#[non_exhaustive]
 pub enum Spec {
     /// `tap` or `tap:NAME`.
     Tap {
         /// Name of the device to be created; a free one when there is none.
         name: Option<String>,
+    },
+    /// `tun` or `tun:NAME`: as a TAP device, with IP packets instead of frames.
+    Tun {
+        /// Name of the device to be created; a free one when there is none.
+        name: Option<String>,
+    },
+    /// `tun:NAME,attach`: a TUN device that was made for this user.
+    AttachedTun {
+        /// Name of the device, which is there already.
+        name: String,
     },
     /// `packet:NAME`.
     Packet {
@@ -35,30 +52,25 @@ pub enum Spec {
         name: String,
     },
     /// `xdp:NAME`, with options after commas.
-    Xdp {
-        /// Name of the device, which is there already.
-        name: String,
-        /// `queues=N`: how many of its queues are used.
-        queues: Option<u16>,
-        /// `mode=MODE`.
-        mode: Mode,
-        /// `busy-poll=HOW`.
-        busy_poll: BusyPoll,
-        /// `address=shared`: with the addresses that the kernel has there.
-        shared: bool,
-    },
+    Xdp(Xdp),
+    /// `pair`: two ends in memory, of which the program has both.
+    Pair,
+    /// `packets`: IP packets that the program passes in and takes out itself.
+    Packets,
 }
 
-/// Why the text does not name a port or a prefix.
+/// The text does not name a link, a prefix or a route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
-    /// The part before the colon is no kind of port.
+    /// The part before the colon is no kind of link.
     #[error(
-        "there is no port kind `{0}`; the kinds are: tap (a TAP device with a free name), tap:NAME (one of this name), \
-         packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (likewise, by a device on top of it), xdp:NAME (likewise, by AF_XDP sockets)"
+        "there is no link `{0}`; the kinds are: tap or tap:NAME (a TAP device), tun or tun:NAME (a TUN device; tun:NAME,attach takes one that is there), \
+         packet:NAME (a network device that is there already, by packet sockets), macvtap:NAME (such a device, by a macvtap device on top of it), \
+         xdp:NAME (such a device, by AF_XDP sockets), pair (two ends in memory), packets (IP packets that the program passes itself)"
     )]
     Kind(String),
-    /// An option that there is not.
+    /// An option that does not exist.
     #[error(
         "`{0}` is no option of an AF_XDP link; there are queues=N (1 to 256), mode=auto, zerocopy, copy or generic, busy-poll=auto, on or off, and address=own or shared, as in xdp:eth0,queues=4,mode=copy"
     )]
@@ -69,6 +81,12 @@ pub enum Error {
     /// Not an address and a prefix length.
     #[error("`{0}` is not an IPv4 address with a prefix length; write it as 10.77.0.1/24")]
     Prefix(String),
+    /// Not an address of either family and a prefix length.
+    #[error("`{0}` is not an address with the bits of its prefix, as 10.77.0.2/24")]
+    Address(String),
+    /// Not a prefix and a gateway.
+    #[error("`{0}` is not a route, as `10.0.0.0/8 via 10.77.0.1`")]
+    Route(String),
     /// The address is that of the network or its broadcast.
     #[error(
         "{0} is the address of the whole network or its broadcast address; take another one in that prefix"
@@ -76,65 +94,174 @@ pub enum Error {
     NotAHost(Prefix),
 }
 
+impl Spec {
+    /// The word before the colon.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert_eq!("xdp:eth0,queues=4".parse::<Spec>()?.kind(), "xdp");
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Spec::Tap { .. } => "tap",
+            Spec::Tun { .. } | Spec::AttachedTun { .. } => "tun",
+            Spec::Packet { .. } => "packet",
+            Spec::Macvtap { .. } => "macvtap",
+            Spec::Xdp(_) => "xdp",
+            Spec::Pair => "pair",
+            Spec::Packets => "packets",
+        }
+    }
+
+    /// The name of its device; none for one that gets a free name, or a link without a device.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert_eq!("tap:web0".parse::<Spec>()?.name(), Some("web0"));
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Spec::Tap { name } | Spec::Tun { name } => name.as_deref(),
+            Spec::AttachedTun { name } | Spec::Packet { name } | Spec::Macvtap { name } => {
+                Some(name)
+            }
+            Spec::Xdp(xdp) => Some(&xdp.name),
+            Spec::Pair | Spec::Packets => None,
+        }
+    }
+
+    /// The name of its device, if that is a network device of this machine that other stations are behind.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert_eq!("packet:eth0".parse::<Spec>()?.wire(), Some("eth0"));
+    /// assert_eq!("tap:web0".parse::<Spec>()?.wire(), None);
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn wire(&self) -> Option<&str> {
+        match self {
+            Spec::Packet { name } | Spec::Macvtap { name } => Some(name),
+            Spec::Xdp(xdp) => Some(&xdp.name),
+            _ => None,
+        }
+    }
+
+    /// Whether opening it makes a device, at whose other end is the kernel of this machine: the kernel's addresses there, and the MTU, can be chosen.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("tun:vpn0".parse::<Spec>()?.has_kernel_end() && !"packet:eth0".parse::<Spec>()?.has_kernel_end());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn has_kernel_end(&self) -> bool {
+        matches!(self, Spec::Tap { .. } | Spec::Tun { .. })
+    }
+
+    /// Whether it is no device: the program has both ends, or passes packets itself.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("pair".parse::<Spec>()?.is_in_memory() && !"tap".parse::<Spec>()?.is_in_memory());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self, Spec::Pair | Spec::Packets)
+    }
+
+    /// Whether it carries Ethernet frames of a device, which an engine takes.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("macvtap:eth0".parse::<Spec>()?.has_frames() && !"tun".parse::<Spec>()?.has_frames());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn has_frames(&self) -> bool {
+        matches!(self, Spec::Tap { .. }) || self.wire().is_some()
+    }
+
+    /// Whether it gives all that a device receives, for frames that go on to another port.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("packet:eth0".parse::<Spec>()?.can_relay() && !"tap".parse::<Spec>()?.can_relay());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn can_relay(&self) -> bool {
+        matches!(
+            self,
+            Spec::Packet { .. } | Spec::Xdp(Xdp { shared: false, .. })
+        )
+    }
+
+    /// Whether its addresses are the kernel's as well.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("xdp:eth0,address=shared".parse::<Spec>()?.shares_addresses() && !"xdp:eth0".parse::<Spec>()?.shares_addresses());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn shares_addresses(&self) -> bool {
+        matches!(self, Spec::Xdp(Xdp { shared: true, .. }))
+    }
+
+    /// Whether it goes past the kernel's stack by AF_XDP sockets.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert!("xdp:eth0".parse::<Spec>()?.is_xdp() && !"packet:eth0".parse::<Spec>()?.is_xdp());
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn is_xdp(&self) -> bool {
+        matches!(self, Spec::Xdp(_))
+    }
+
+    /// How many queues its device has; `None` when opening it makes as many as are asked for.
+    ///
+    /// ```
+    /// use millrace_port::spec::Spec;
+    /// assert_eq!("tap".parse::<Spec>()?.queues(), None);
+    /// # Ok::<(), millrace_port::spec::Error>(())
+    /// ```
+    pub fn queues(&self) -> Option<u16> {
+        match self {
+            Spec::Xdp(Xdp { name, queues, .. }) => {
+                let there = crate::device::queues(name);
+                Some(queues.map_or(there, |queues| queues.min(there)))
+            }
+            Spec::AttachedTun { .. } | Spec::Pair | Spec::Packets => Some(1),
+            _ => None,
+        }
+    }
+}
+
 impl FromStr for Spec {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Spec, Error> {
-        match text.split_once(':') {
-            None if text == "tap" => Ok(Spec::Tap { name: None }),
-            Some(("tap", name)) => {
-                check_device_name(name)?;
-                Ok(Spec::Tap {
-                    name: Some(name.to_owned()),
-                })
-            }
-            Some(("packet", name)) => {
-                check_device_name(name)?;
-                Ok(Spec::Packet {
-                    name: name.to_owned(),
-                })
-            }
-            Some(("macvtap", name)) => {
-                check_device_name(name)?;
-                Ok(Spec::Macvtap {
-                    name: name.to_owned(),
-                })
-            }
-            Some(("xdp", rest)) => {
-                let mut words = rest.split(',');
-                let name = words.next().unwrap_or(rest).to_owned();
-                check_device_name(&name)?;
-                let (mut queues, mut mode, mut shared) = (None, Mode::Auto, false);
-                let mut busy_poll = BusyPoll::Auto;
-                for word in words {
-                    let unknown = || Error::Option(word.to_owned());
-                    match word.split_once('=').ok_or_else(unknown)? {
-                        ("queues", count) => {
-                            let count = count.parse().ok();
-                            queues = count.filter(|count| (1..=256).contains(count));
-                            queues.ok_or_else(unknown)?;
-                        }
-                        ("mode", word) => mode = word.parse().map_err(|()| unknown())?,
-                        ("busy-poll", word) => {
-                            busy_poll = word.parse().map_err(|()| unknown())?;
-                        }
-                        ("address", "own") => shared = false,
-                        ("address", "shared") => shared = true,
-                        _ => return Err(unknown()),
-                    }
-                }
-                Ok(Spec::Xdp {
-                    name,
-                    queues,
-                    mode,
-                    busy_poll,
-                    shared,
-                })
-            }
-            _ => Err(Error::Kind(
-                text.split(':').next().unwrap_or(text).to_owned(),
-            )),
-        }
+        let named = |name: &str| check_device_name(name).map(|()| name.to_owned());
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (text, None),
+        };
+        Ok(match (kind, rest) {
+            ("tap", rest) => Spec::Tap {
+                name: rest.map(named).transpose()?,
+            },
+            ("tun", Some(rest)) if rest.ends_with(",attach") => Spec::AttachedTun {
+                name: named(&rest[..rest.len() - ",attach".len()])?,
+            },
+            ("tun", rest) => Spec::Tun {
+                name: rest.map(named).transpose()?,
+            },
+            ("packet", Some(rest)) => Spec::Packet { name: named(rest)? },
+            ("macvtap", Some(rest)) => Spec::Macvtap { name: named(rest)? },
+            ("xdp", Some(rest)) => Spec::Xdp(rest.parse()?),
+            ("pair", None) => Spec::Pair,
+            ("packets", None) => Spec::Packets,
+            _ => return Err(Error::Kind(kind.to_owned())),
+        })
     }
 }
 
@@ -143,28 +270,29 @@ impl fmt::Display for Spec {
         match self {
             Spec::Tap { name: None } => f.write_str("tap"),
             Spec::Tap { name: Some(name) } => write!(f, "tap:{name}"),
+            Spec::Tun { name: None } => f.write_str("tun"),
+            Spec::Tun { name: Some(name) } => write!(f, "tun:{name}"),
+            Spec::AttachedTun { name } => write!(f, "tun:{name},attach"),
             Spec::Packet { name } => write!(f, "packet:{name}"),
             Spec::Macvtap { name } => write!(f, "macvtap:{name}"),
-            Spec::Xdp {
-                name,
-                queues,
-                mode,
-                busy_poll,
-                shared,
-            } => {
-                write!(f, "xdp:{name}")?;
-                if let Some(queues) = queues {
-                    write!(f, ",queues={queues}")?;
-                }
-                if *mode != Mode::Auto {
-                    write!(f, ",mode={mode}")?;
-                }
-                if *busy_poll != BusyPoll::Auto {
-                    write!(f, ",busy-poll={busy_poll}")?;
-                }
-                f.write_str(if *shared { ",address=shared" } else { "" })
-            }
+            Spec::Xdp(xdp) => write!(f, "xdp:{xdp}"),
+            Spec::Pair => f.write_str("pair"),
+            Spec::Packets => f.write_str("packets"),
         }
+    }
+}
+
+impl TryFrom<String> for Spec {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Spec, Error> {
+        text.parse()
+    }
+}
+
+impl From<Spec> for String {
+    fn from(spec: Spec) -> String {
+        spec.to_string()
     }
 }
 
@@ -262,7 +390,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_told_which_there_are() {
-        for text in ["wire:eth0", "", "tap2", "TAP", ":x"] {
+        for text in ["wire:eth0", "", "tap2", "TAP", ":x", "packet", "pair:x"] {
             let message = text.parse::<Spec>().expect_err("no kind").to_string();
             assert!(message.contains("tap:NAME"), "{message}");
         }
@@ -293,7 +421,17 @@ mod tests {
                 Err(Error::Name(name.to_owned()))
             );
         }
-        for text in ["tap", "tap:mr0", "tap:fifteen-letters", "macvtap:eth0"] {
+        for text in [
+            "tap",
+            "tap:mr0",
+            "tap:fifteen-letters",
+            "macvtap:eth0",
+            "tun",
+            "tun:mr0",
+            "tun:mr0,attach",
+            "pair",
+            "packets",
+        ] {
             assert_eq!(text.parse::<Spec>().expect("sound").to_string(), text);
         }
     }

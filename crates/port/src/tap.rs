@@ -3,6 +3,7 @@
 //! Each frame is preceded by a virtio-net header, with which both sides leave checksums and the cutting into segments undone: nothing between them is a
 //! wire. A device lives as long as its ports.
 
+mod address;
 mod error;
 mod interface;
 pub(crate) mod ioctl;

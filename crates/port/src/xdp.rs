@@ -21,20 +21,19 @@ mod ring;
 mod socket;
 mod unfinished;
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use millrace_wire::ethernet::{self, Mac};
 use rustix::event::epoll;
 
-pub use busy_poll::BusyPoll;
 pub use error::Error;
 pub use gauge::{Gauge, Statistics, missed};
 pub use held::{Held, Transport};
+
+pub use crate::spec::{BusyPoll, Mode};
 
 use neighbours::Neighbours;
 use program::Program;
@@ -53,45 +52,6 @@ const WHOLE_MTU_MAX: u16 = 3498;
 const _: () = assert!(WHOLE_MTU_MAX as usize + ethernet::HEADER_LEN + 4 <= socket::SINGLE_MAX);
 /// How often the end of a burst is reached before what comes beside is heard although there are always frames.
 const BESIDE_TURN: u32 = 64;
-
-/// How frames get from the driver to the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The best that the driver has.
-    #[default]
-    Auto,
-    /// The device writes into the socket's memory.
-    ZeroCopy,
-    /// The driver runs the program and copies.
-    Copy,
-    /// The kernel runs the program behind the driver, and copies: any driver will do.
-    Generic,
-}
-
-impl FromStr for Mode {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Mode, ()> {
-        match text {
-            "auto" => Ok(Mode::Auto),
-            "zerocopy" => Ok(Mode::ZeroCopy),
-            "copy" => Ok(Mode::Copy),
-            "generic" => Ok(Mode::Generic),
-            _ => Err(()),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Auto => "auto",
-            Mode::ZeroCopy => "zerocopy",
-            Mode::Copy => "copy",
-            Mode::Generic => "generic",
-        })
-    }
-}
 
 /// Where the ports are to be.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use millrace_e2e::programs::{Nginx, Tgtd, redis};
 use millrace_e2e::{Process, Stack, World, command, seconds};
 
 use crate::Arguments;
-use crate::driven::{attempt, name, print};
 use crate::jobs::Job;
+use crate::subjects::{attempt, name, print};
 use crate::wire::{Client, Layout, Wire};
 
 /// A program, and what is asked of it.

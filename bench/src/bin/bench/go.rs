@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-use crate::protocol::run;
+use crate::command::run;
 
 /// What the adapter asks for.
 const MODULE: &str = include_str!("../../../peers/gvisor/go.mod");

@@ -14,11 +14,11 @@ use millrace_e2e::scenario::seconds;
 use millrace_e2e::{Process, SUBJECT, Stack, World, engine};
 use rustix::process::{Pid, Signal};
 
-use crate::driven::name;
 use crate::jobs::Job;
-use crate::kernel::slabs;
+use crate::kernel::{field, slabs};
 use crate::served::start;
 use crate::servers::Server;
+use crate::subjects::name;
 use crate::{Arguments, PORT};
 
 /// Connections that are idle while CPU is measured.
@@ -247,20 +247,6 @@ fn memory(pid: Pid) -> Result<Memory> {
         private: field(&status, "RssAnon:")? + field(&status, "RssFile:")?,
         shared: field(&status, "RssShmem:")?,
     })
-}
-
-/// A field that is in kilobytes, in bytes.
-pub fn field(text: &str, name: &str) -> Result<f64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .with_context(|| format!("no {name}"))?;
-    let kilobytes: f64 = line
-        .split_whitespace()
-        .next()
-        .context("a number")?
-        .parse()?;
-    Ok(kilobytes * 1024.0)
 }
 
 /// The server program's own process.

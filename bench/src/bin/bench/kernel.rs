@@ -12,10 +12,9 @@ use millrace_bench::load::MESSAGE;
 use millrace_e2e::scenario::{seconds, wait_until};
 use millrace_e2e::{Process, SUBJECT, Stack, World, command, compile};
 use rustix::process::{Resource, getrlimit};
+use serde::Deserialize;
 
 use crate::PORT;
-use crate::idle::field;
-use crate::memory::Said;
 
 /// Connections of a process at most, and descriptors that it needs beside them.
 const SHARE: u64 = 15_000;
@@ -33,6 +32,13 @@ struct Held {
     clients: Vec<Process>,
     /// The clients' input, which tells them what to do; they end with it.
     inputs: Vec<ChildStdin>,
+}
+
+/// What an adapter says: bytes of an idle end, and what a message adds at both.
+#[derive(Deserialize)]
+pub struct Said {
+    pub idle: f64,
+    pub active: f64,
 }
 
 /// What `count` connections take: an end that does nothing, and what a message adds that waits.
@@ -145,4 +151,18 @@ fn slabs_at_rest() -> Result<f64> {
         last = now;
     }
     Ok(last)
+}
+
+/// A field that is in kilobytes, in bytes.
+pub fn field(text: &str, name: &str) -> Result<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .with_context(|| format!("no {name}"))?;
+    let kilobytes: f64 = line
+        .split_whitespace()
+        .next()
+        .context("a number")?
+        .parse()?;
+    Ok(kilobytes * 1024.0)
 }

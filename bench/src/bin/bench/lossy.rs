@@ -7,8 +7,8 @@ use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::Stack;
 
 use crate::Arguments;
-use crate::driven::{attempt, name, print};
 use crate::jobs::Job;
+use crate::subjects::{attempt, name, print};
 
 /// Names, and frames lost of ten thousand.
 const LOSSES: [(&str, u64); 3] = [("loss-0", 0), ("loss-0.1", 10), ("loss-1", 100)];

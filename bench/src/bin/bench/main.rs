@@ -3,6 +3,7 @@
 //! loss; memory of connections; and what an engine costs that has nothing to do. With `--link xdp` or `macvtap` millrace is on the veth pair under the kernel's client, too.
 
 mod applications;
+mod command;
 mod driven;
 mod go;
 mod idle;
@@ -17,7 +18,9 @@ mod reasons;
 mod scaling;
 mod served;
 mod servers;
+mod subjects;
 mod wire;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

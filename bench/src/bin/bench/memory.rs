@@ -4,13 +4,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use millrace_bench::report::{Goal, Scenario, Subject};
-use serde::Deserialize;
 
 use crate::Arguments;
-use crate::driven::print;
+use crate::command::said_last;
 use crate::jobs::Job;
-use crate::kernel;
-use crate::protocol::{Peer, said_last};
+use crate::kernel::{self, Said};
+use crate::protocol::Peer;
+use crate::subjects::print;
 
 /// Connections, the most first, and about how many seconds all stacks take for them. The goal is of the most that are measured.
 const COUNTS: [(u64, &str, f64); 4] = [
@@ -39,13 +39,6 @@ const KINDS: [(&str, &str, Option<f64>); 2] = [
         None,
     ),
 ];
-
-/// What an adapter says: bytes of an idle end, and what a message adds at both.
-#[derive(Deserialize)]
-pub struct Said {
-    pub idle: f64,
-    pub active: f64,
-}
 
 /// Why there is no figure.
 enum Missing {

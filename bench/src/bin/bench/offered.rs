@@ -6,9 +6,10 @@ use millrace_bench::load::Outcome;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::Stack;
 
-use crate::driven::{Work, attempt, name, print};
 use crate::servers::Server;
+use crate::subjects::{attempt, name, print};
 use crate::wire::{self, Layout};
+use crate::work::Work;
 
 /// Ours, at a part of its own rate.
 const OWN: &str = "millrace, of its own";

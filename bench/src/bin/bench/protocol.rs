@@ -4,12 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use millrace_bench::figures::short;
 use millrace_bench::report::{Goal, Scenario, Subject};
 use millrace_e2e::compile;
 use serde::Deserialize;
 
+use crate::command::run;
 use crate::jobs::Job;
 use crate::{Arguments, go};
 
@@ -225,26 +226,6 @@ pub fn gvisor() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs a command to its end; what it says is in the error.
-pub fn run(command: &mut Command) -> Result<Vec<u8>> {
-    // A report is for others, on whose machines the folders have other names.
-    let name = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or_default()
-        .to_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("running {}", name.display()))?;
-    ensure!(
-        output.status.success(),
-        "{}: {}: {}",
-        name.display(),
-        output.status,
-        said_last(&output.stderr)
-    );
-    Ok(output.stdout)
-}
-
 impl Peer {
     /// Where it is, or why it is not.
     pub fn program(&self) -> Result<&Path> {
@@ -253,13 +234,6 @@ impl Peer {
             Err(error) => Err(anyhow::anyhow!("cannot be built: {error:#}")),
         }
     }
-}
-
-/// The last words of a program that ended badly.
-pub fn said_last(errors: &[u8]) -> String {
-    let said = String::from_utf8_lossy(errors);
-    let last: Vec<&str> = said.lines().rev().take(3).collect();
-    last.into_iter().rev().collect::<Vec<_>>().join(" / ")
 }
 
 /// One run: operations, or bytes, and seconds.

@@ -8,7 +8,9 @@ use millrace_e2e::compile;
 use millrace_e2e::others::Other;
 
 use crate::protocol::{cargo, gvisor};
-use crate::wire::SOURCES;
+
+/// How many addresses it has.
+pub const SOURCES: u8 = 50;
 
 /// Whose a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,10 @@ use millrace_e2e::world::NEIGHBOUR;
 use millrace_e2e::{Link, Process, SUBJECT, Stack, World, command, engine};
 use rustix::process::{Signal, kill_process};
 
-use crate::servers::{Server, Whose};
+use crate::servers::{SOURCES, Server, Whose};
 
 /// What the client's stack is on, and where its addresses begin.
 const CLIENT_LINK: &str = "--link xdp:veth0 --addr 10.9.0.10/24";
-/// How many addresses it has.
-pub const SOURCES: u8 = 50;
 /// The server's core.
 const SERVER: &str = "0";
 /// The client's.

@@ -109,15 +109,15 @@ impl KernelNetwork {
         if !self.shared.routes {
             return self.link.routes.clone();
         }
-        if network.ways.len() > ROUTES_MAX {
+        if network.routes.len() > ROUTES_MAX {
             self.say(format!(
                 "the kernel has {} routes on {}, and an engine at most {ROUTES_MAX}: the engine keeps its earlier routes",
-                network.ways.len(),
+                network.routes.len(),
                 self.name
             ));
             return self.link.routes.clone();
         }
-        network.ways.iter().copied().map(Route::from).collect()
+        network.routes.clone()
     }
 
     fn say(&mut self, what: String) {

@@ -4,7 +4,8 @@ use std::io;
 use std::net::IpAddr;
 
 use millrace_context::layout::SHARDS_MAX;
-use millrace_port::{macvtap, packet, spec, tap, xdp};
+use millrace_port::open;
+use millrace_port::spec::{self, Spec};
 use millrace_steer::PolicyError;
 
 use crate::topology;
@@ -17,23 +18,12 @@ pub enum StartError {
         "an engine named {0:?} is running already; choose another --name, or end it with `millrace down --name {0}`"
     )]
     NameTaken(String),
-    /// The TAP or TUN device could not be opened.
+    /// The link could not be opened.
     #[error(transparent)]
-    Tap(#[from] tap::Error),
-    /// The packet sockets could not be opened.
-    #[error(transparent)]
-    Packet(#[from] packet::Error),
-    /// The macvtap device could not be opened.
-    #[error(transparent)]
-    Macvtap(#[from] macvtap::Error),
-    /// The AF_XDP sockets could not be opened.
-    #[error(transparent)]
-    Xdp(#[from] xdp::Error),
-    /// A VLAN was asked for on AF_XDP, which sees no tags, or on macvtap, which is on one VLAN.
-    #[error(
-        "this link sees no tags of virtual LANs; use packet:{0} with --vlan, or a device on that LAN (`ip link add link {0} name {0}.7 type vlan id 7`)"
-    )]
-    NoTags(String),
+    Link(#[from] open::Error),
+    /// The link carries no Ethernet frames.
+    #[error("an engine does not take {0}; give tap, packet:NAME, macvtap:NAME or xdp:NAME")]
+    NoFrames(Spec),
     /// No host can have this address.
     #[error(transparent)]
     Prefix(#[from] spec::Error),
@@ -45,9 +35,6 @@ pub enum StartError {
         /// The station that has it.
         station: String,
     },
-    /// A VLAN number that does not exist.
-    #[error("there is no virtual LAN {0}; they are numbered 1 to 4094")]
-    Vlan(u16),
     /// No shards, or more than a program can use.
     #[error("{0} shards were asked for; an engine has 1 to {SHARDS_MAX}")]
     Shards(u16),

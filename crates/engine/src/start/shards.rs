@@ -12,7 +12,7 @@ use millrace_sandbox::Role;
 use millrace_shard::{ConflictDetection, Groups, Hash, Ipv6, Shard, Steer};
 use millrace_tcp::Instant;
 
-use crate::config::{Config, Device, MtuProbing};
+use crate::config::{Config, MtuProbing};
 use crate::control::audit::Outbox;
 use crate::control::privileged_ports::FirstUnprivileged;
 use crate::control::workers::WorkerHandle;
@@ -146,15 +146,13 @@ pub(super) fn shard_config(
     if let Some(link) = &config.link {
         // Only the kernel is at the other end of a TAP device, unless the device is bridged.
         // Stations beyond the bridge may remember another engine.
-        shard_config.conflict_detection = match link.device {
-            Device::Tap { .. } => ConflictDetection::Announce,
+        shard_config.conflict_detection = if link.device.has_kernel_end() {
+            ConflictDetection::Announce
+        } else if link.device.shares_addresses() {
             // The kernel has checked that the addresses are unique.
-            Device::Xdp {
-                shared: Some(_), ..
-            } => ConflictDetection::Kernel,
-            Device::Packet { .. } | Device::Macvtap { .. } | Device::Xdp { .. } => {
-                ConflictDetection::Probe
-            }
+            ConflictDetection::Kernel
+        } else {
+            ConflictDetection::Probe
         };
         let network = network_of(link);
         shard_config.addresses = network.addresses;

@@ -3,8 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use millrace_shard::{Opt, OptName};
-use millrace_tcp::{Algorithm, Info};
+use millrace_tcp::Info;
 
 use super::TcpStream;
 use crate::core::Side;
@@ -93,40 +92,6 @@ impl TcpStream {
         self.socket.patience(Side::Write)
     }
 
-    /// Sets an option: any of those that Linux has and [`Opt`] names.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// client.set_option(millrace::Opt::UserTimeout(20_000))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for a value out of range.
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.socket.set_option(option)
-    }
-
-    /// Reads an option.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// assert_eq!(client.option(millrace::OptName::NoDelay)?, millrace::Opt::NoDelay(false));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.socket.option(name)
-    }
-
     /// The pending error (`SO_ERROR`), which is pending no longer.
     ///
     /// ```
@@ -139,41 +104,6 @@ impl TcpStream {
     /// ```
     pub fn take_error(&self) -> Option<io::Error> {
         self.socket.take_error()
-    }
-
-    /// `TCP_NODELAY`: short segments leave at once instead of one a round trip.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// client.set_nodelay(true)?;
-    /// assert!(client.nodelay()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.set_option(Opt::NoDelay(on))
-    }
-
-    /// `TCP_NODELAY`.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// assert!(!client.nodelay()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        Ok(self.option(OptName::NoDelay)? == Opt::NoDelay(true))
     }
 
     /// `IP_TTL`: hops that a packet may take, 1 to 255.
@@ -207,23 +137,6 @@ impl TcpStream {
     /// None while it is open.
     pub fn ttl(&self) -> io::Result<u32> {
         self.socket.ttl()
-    }
-
-    /// `TCP_CONGESTION`.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let listener = millrace::TcpListener::bind(&stack, "127.0.0.1:80")?;
-    /// # let client = millrace::TcpStream::connect(&stack, "127.0.0.1:80")?;
-    /// # let (server, _) = listener.accept()?;
-    /// client.set_congestion(millrace::Algorithm::Bbr)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for one that was added to another stack ([`crate::Builder::add_congestion`]).
-    pub fn set_congestion(&self, algorithm: Algorithm) -> io::Result<()> {
-        self.set_option(Opt::Congestion(algorithm))
     }
 
     /// Everything that the connection knows of itself (`TCP_INFO`); none once it is over.

@@ -3,28 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use millrace_shard::{Opt, OptName};
-
 use super::UdpSocket;
 use crate::core::Side;
 
 impl UdpSocket {
-    /// Sets an option: any that [`Opt`] names for datagrams.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// client.set_option(millrace::Opt::SendBuffer(1 << 20))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `EINVAL` for a value out of range.
-    pub fn set_option(&self, option: Opt) -> io::Result<()> {
-        self.sockets.set_option(option)
-    }
-
     /// The pending error (`SO_ERROR`), which is pending no longer.
     ///
     /// ```
@@ -70,22 +52,6 @@ impl UdpSocket {
         self.sockets.set_patience(Side::Read, span)
     }
 
-    /// Reads an option.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// assert_eq!(client.option(millrace::OptName::Ttl)?, millrace::Opt::Ttl(64));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `ENOPROTOOPT` for an option that such a socket has not.
-    pub fn option(&self, name: OptName) -> io::Result<Opt> {
-        self.sockets.option(name)
-    }
-
     /// `IP_TTL`: hops that a datagram may take, 1 to 255.
     ///
     /// ```
@@ -119,22 +85,6 @@ impl UdpSocket {
     /// None while it is open.
     pub fn ttl(&self) -> io::Result<u32> {
         self.sockets.lead().ttl()
-    }
-
-    /// `SO_BROADCAST`: may send to all hosts of a link.
-    ///
-    /// ```
-    /// # let stack = millrace::Builder::new().build()?;
-    /// # let server = millrace::UdpSocket::bind(&stack, "127.0.0.1:53")?;
-    /// # let client = millrace::UdpSocket::bind(&stack, "127.0.0.1:0")?;
-    /// client.set_broadcast(true)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// None while it is open.
-    pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
-        self.set_option(Opt::Broadcast(on))
     }
 
     /// How long a call that sends waits, likewise.

@@ -99,6 +99,7 @@ pub(super) fn hear(socket: &OwnedFd, mac: Mac, lan: Lan) -> io::Result<()> {
     attach(socket, &to_station(mac, lan))
 }
 
+#[cfg(feature = "xdp")]
 /// A socket that receives what goes to more than one station and has no tag. While it is there the device takes frames to `mac`, too, and those to every group.
 pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<OwnedFd, Error> {
     let fail = |operation| move |error| Error::system(operation, name, error);
@@ -110,6 +111,7 @@ pub(crate) fn open_groups(name: &str, device: &Device, mac: Mac) -> Result<Owned
     Ok(socket)
 }
 
+#[cfg(feature = "xdp")]
 /// A socket that receives nothing. While it is there the device takes the frames to every station.
 pub(crate) fn promiscuous(name: &str, device: &Device) -> Result<OwnedFd, Error> {
     let socket = rustix::net::socket_with(
@@ -263,6 +265,7 @@ fn to_station(mac: Mac, lan: Lan) -> Vec<libc::sock_filter> {
     program
 }
 
+#[cfg(feature = "xdp")]
 /// Lets through what goes to more than one station.
 fn to_groups() -> Vec<libc::sock_filter> {
     let mut program = untagged();

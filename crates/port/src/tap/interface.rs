@@ -7,10 +7,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use millrace_wire::ethernet::Mac;
 
-use super::{Config, Error};
+use super::{Config, Error, address};
 use crate::addresses;
 use crate::ioctl::{Request, interface_call};
-use crate::netlink::Netlink;
 use crate::spec::Prefix;
 
 /// Whether there is a device of this name.
@@ -75,9 +74,9 @@ pub(super) fn set_up(name: &str, config: &Config) -> Result<(), Error> {
         Request::about(name).int(config.tx_queue_len),
     )?;
     let index = call(libc::SIOCGIFINDEX as libc::Ioctl, Request::about(name))?.number();
-    let netlink = Netlink::open().map_err(fail)?;
-    for &(address, bits) in &config.hosts {
-        netlink.add_address(index, address, bits).map_err(fail)?;
+    let netlink = address::socket().map_err(fail)?;
+    for &(ip, bits) in &config.hosts {
+        address::add(&netlink, index, ip, bits).map_err(fail)?;
     }
     let flags = call(libc::SIOCGIFFLAGS as libc::Ioctl, Request::about(name))?.flags();
     call(

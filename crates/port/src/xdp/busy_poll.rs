@@ -1,47 +1,11 @@
 //! Busy polling: whoever looks for frames and finds none runs the driver's poller (NAPI) himself, without an interrupt and in his own time.
 
-use std::fmt;
 use std::io;
-use std::str::FromStr;
 
 use super::Error;
 use super::socket::Socket;
 use crate::netdev;
-
-/// Whether the queues of a device are busy-polled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BusyPoll {
-    /// Where the driver's poller writes into the sockets' memory (zero copy).
-    #[default]
-    Auto,
-    /// Yes; it is an error where there is nothing to poll.
-    On,
-    /// No: frames come by interrupts.
-    Off,
-}
-
-impl FromStr for BusyPoll {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<BusyPoll, ()> {
-        match text {
-            "auto" => Ok(BusyPoll::Auto),
-            "on" => Ok(BusyPoll::On),
-            "off" => Ok(BusyPoll::Off),
-            _ => Err(()),
-        }
-    }
-}
-
-impl fmt::Display for BusyPoll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            BusyPoll::Auto => "auto",
-            BusyPoll::On => "on",
-            BusyPoll::Off => "off",
-        })
-    }
-}
+use crate::spec::BusyPoll;
 
 /// What is known of the poller of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
