@@ -66,7 +66,7 @@ unit: deps
 JOBS ?= 4
 e2e: build capi
 	@[ "$$(id -u)" = 0 ] || { echo 'make e2e: needs root: it creates network namespaces and TAP devices; try: sudo make e2e' >&2; exit 1; }
-	$(CARGO) build --release --locked -p millrace --examples
+	$(CARGO) build --release --locked -p millrace --all-features --examples
 	$(CARGO) build --release --locked -p millrace-peer-smoltcp --bin smoltcp-server
 	$(CARGO) build --release --locked -p millrace-bench --bin embedded_server
 	MILLRACE_BIN=$(abspath $(TARGET))/release/millrace $(CARGO) test --locked --no-fail-fast -p millrace-e2e -- --test-threads=$(JOBS) $(ARGS)

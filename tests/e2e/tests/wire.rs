@@ -1,15 +1,14 @@
 //! The kernel's TCP and ours, given the same segments in the same states: every state, and whatever
 //! a peer or a stranger may say in it.
 
-#[path = "wire_scripts.rs"]
-mod wire_scripts;
+mod scripts;
 
 use std::fmt::Write as _;
 
 use millrace_e2e::namespace::Namespace;
 use millrace_e2e::wire::{Kernel, Ours, Outcome, Script, run};
 use millrace_e2e::{Result, scenario};
-use wire_scripts::{ALLOWED, scripts};
+use scripts::{ALLOWED, scripts};
 
 /// How often scripts are run again whose answers differ: the kernel's time is real, and a busy
 /// machine may make it late.
